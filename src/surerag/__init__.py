@@ -1,0 +1,55 @@
+"""Act on what a reader model knows: uncertainty-aware components for retrieval-augmented generation."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from surerag.components import LazyRAG
+    from surerag.drivers import arun, arun_many, run, run_many
+    from surerag.readers.openai import OpenAIReader
+    from surerag.readers.scripted import ScriptedReader
+    from surerag.readers.transformers import TransformersReader
+    from surerag.services import Services
+    from surerag.types import Passage, Sampling
+
+_HOMES = {
+    "LazyRAG": "surerag.components",
+    "OpenAIReader": "surerag.readers.openai",
+    "Passage": "surerag.types",
+    "Sampling": "surerag.types",
+    "ScriptedReader": "surerag.readers.scripted",
+    "Services": "surerag.services",
+    "TransformersReader": "surerag.readers.transformers",
+    "arun": "surerag.drivers",
+    "arun_many": "surerag.drivers",
+    "run": "surerag.drivers",
+    "run_many": "surerag.drivers",
+}
+
+__all__ = [
+    "LazyRAG",
+    "OpenAIReader",
+    "Passage",
+    "Sampling",
+    "ScriptedReader",
+    "Services",
+    "TransformersReader",
+    "arun",
+    "arun_many",
+    "run",
+    "run_many",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that ``import surerag`` stays light."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'surerag' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted(__all__)

@@ -1,0 +1,245 @@
+"""Thresholds from a sample: the τ that meets a budget of retrievals, or a bound on the loss of accuracy.
+
+L-RAG, section VI-F, leaves this to future work. A threshold belongs to the reader and the signal that
+it was calibrated for, so it is kept with their names.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from surerag.errors import ConfigurationError, InputError
+from surerag.measures import exact_match
+
+if TYPE_CHECKING:
+    from surerag.components import LazyRAG
+
+Rule = Literal["budget", "loss"]
+
+
+class CalibrationWarning(UserWarning):
+    """A threshold is used with another reader or signal than it was calibrated for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A threshold, how it was found, and what it belongs to.
+
+    Attributes:
+        tau: Act (retrieve, rewrite) iff the signal exceeds this.
+        lower: Lower end of the 95 % bootstrap interval of ``tau`` over the sample's questions.
+        upper: Upper end.
+        rule: ``"budget"`` or ``"loss"``.
+        limit: The budget (share of questions that act) or the loss of accuracy that was allowed.
+        rate: Share of the sample that acts at ``tau``.
+        accuracy: Accuracy on the sample at ``tau``; None where only a budget was given.
+        reference: Accuracy on the sample when always acting; None likewise.
+        n: Questions in the sample.
+        model: Identity of the reader.
+        signal: What was thresholded, such as ``"mean entropy of 8 tokens"``.
+    """
+
+    tau: float
+    lower: float
+    upper: float
+    rule: Rule
+    limit: float
+    rate: float
+    accuracy: float | None
+    reference: float | None
+    n: int
+    model: str = ""
+    signal: str = ""
+
+    def save(self, path: str | Path) -> None:
+        """Write this as JSON."""
+        Path(path).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Calibration:
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            InputError: If the file holds something else.
+        """
+        try:
+            return cls(**json.loads(Path(path).read_text(encoding="utf-8")))
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"{path} holds no calibration: {error}", hint="load what Calibration.save() wrote"
+            ) from error
+
+    def check(self, model: str, signal: str) -> None:
+        """Warn if this threshold belongs to another reader or signal."""
+        for what, mine, yours in (("reader", self.model, model), ("signal", self.signal, signal)):
+            if mine and mine != yours:
+                found = f"the threshold was calibrated for {what} {mine!r} and is used with {yours!r}"
+                warnings.warn(f"{found}; calibrate again", CalibrationWarning, stacklevel=4)
+
+
+def calibrate_threshold(
+    signals: ArrayLike,
+    *,
+    budget: float | None = None,
+    max_loss: float | None = None,
+    correct_without: ArrayLike | None = None,
+    correct_with: ArrayLike | None = None,
+    model: str = "",
+    signal: str = "",
+    resamples: int = 1000,
+    seed: int = 0,
+) -> Calibration:
+    """Find the threshold that meets a budget, or the largest that bounds the loss of accuracy.
+
+    With ``budget``: the smallest τ at which no more than this share of the sample acts. With
+    ``max_loss``: the largest τ such that there, and at every smaller one, accuracy on the sample is
+    lower by no more than this than that of always acting.
+
+    Args:
+        signals: Uncertainty of each question's first answer, shape [n].
+        budget: Largest share of questions that may act, in [0, 1].
+        max_loss: Largest loss of accuracy, in [0, 1]; needs both arrays of correctness.
+        correct_without: Whether the first answer was right, shape [n].
+        correct_with: Whether the answer after acting was right, shape [n].
+        model: Identity of the reader.
+        signal: What the signals are.
+        resamples: Bootstrap resamples for the interval.
+        seed: Of the bootstrap.
+
+    Raises:
+        ConfigurationError: Unless exactly one of ``budget`` and ``max_loss`` is given, and in range.
+        InputError: If the sample is empty, not finite, or the arrays differ in length.
+
+    Example:
+        >>> entropies = [0.1, 0.2, 0.9, 1.5]
+        >>> calibrate_threshold(entropies, budget=0.5).tau
+        0.2
+        >>> first, second = [1, 1, 1, 0], [1, 1, 1, 1]
+        >>> calibrate_threshold(entropies, max_loss=0.0, correct_without=first, correct_with=second).tau
+        0.9
+    """
+    if (budget is None) == (max_loss is None):
+        raise ConfigurationError("give exactly one of budget and max_loss")
+    limit = float(budget if budget is not None else max_loss or 0.0)
+    if not 0 <= limit <= 1:
+        raise ConfigurationError(f"a budget or loss lies in [0, 1], got {limit!r}")
+    values = _sample("signals", signals)
+    gains: list[NDArray[np.float64]] = []
+    find: Callable[[NDArray[np.float64], float], float] = _within_budget
+    if max_loss is not None:
+        if correct_without is None or correct_with is None:
+            raise ConfigurationError("max_loss needs correct_without and correct_with")
+        gains = [_sample("correct_without", correct_without), _sample("correct_with", correct_with)]
+        if any(len(gain) != len(values) for gain in gains):
+            raise InputError(f"signals and correctness differ in length: {[len(values), *map(len, gains)]}")
+        find = _within_loss
+    sample = np.stack([values, *gains], axis=1)
+    tau = find(sample, limit)
+    rng = np.random.default_rng(seed)
+    taus = [find(sample[rng.integers(len(sample), size=len(sample))], limit) for _ in range(resamples)]
+    lower, upper = np.quantile(taus, [0.025, 0.975], method="closest_observation") if taus else (tau, tau)
+    acts = values > tau
+    return Calibration(
+        tau=tau,
+        lower=float(lower),
+        upper=float(upper),
+        rule="budget" if budget is not None else "loss",
+        limit=limit,
+        rate=float(acts.mean()),
+        accuracy=float(np.where(acts, gains[1], gains[0]).mean()) if gains else None,
+        reference=float(gains[1].mean()) if gains else None,
+        n=len(values),
+        model=model,
+        signal=signal,
+    )
+
+
+def calibrate_lazy_rag(
+    rag: LazyRAG,
+    questions: Sequence[str],
+    golds: Sequence[Sequence[str]] | None = None,
+    *,
+    budget: float | None = None,
+    max_loss: float | None = None,
+    is_correct: Callable[[str, Sequence[str]], bool] = exact_match,
+    seed: int = 0,
+) -> Calibration:
+    """Calibrate L-RAG's τ for a pipeline on a sample of questions.
+
+    The first pass is completed for each question, and for ``max_loss`` the second one, too: two
+    answers a question.
+
+    Args:
+        rag: The pipeline, in mode ``"lazy"``; its own τ does not matter.
+        questions: The sample.
+        golds: Gold answers of each question; needed for ``max_loss``.
+        budget: Largest share of questions that may retrieve.
+        max_loss: Largest loss of accuracy against always retrieving.
+        is_correct: Whether an answer matches one of the gold answers.
+        seed: Of the bootstrap.
+
+    Returns:
+        A calibration to pass as ``tau`` of a :class:`surerag.LazyRAG`.
+
+    Raises:
+        ConfigurationError: If ``max_loss`` comes without gold answers.
+        InputError: If the sample is empty.
+    """
+    if max_loss is not None and golds is None:
+        raise ConfigurationError("max_loss needs gold answers", hint="pass golds=…, one list a question")
+    first = rag.with_settings(mode="lazy", tau=math.inf).run_many(questions)
+    entropies = [result.decision.entropy for result in first]
+    # An empty first answer opens the gate at any threshold: it stands above all others.
+    above = math.nextafter(max((value for value in entropies if value is not None), default=0.0), math.inf)
+    signals = [above if value is None else value for value in entropies]
+    without = with_ = None
+    if max_loss is not None and golds is not None:
+        second = rag.with_settings(mode="strong").run_many(questions)
+        without = [is_correct(result.answer, gold) for result, gold in zip(first, golds, strict=True)]
+        with_ = [is_correct(result.answer, gold) for result, gold in zip(second, golds, strict=True)]
+    return calibrate_threshold(
+        signals,
+        budget=budget,
+        max_loss=max_loss,
+        correct_without=without,
+        correct_with=with_,
+        model=rag.reader.name,
+        signal=rag.signal,
+        seed=seed,
+    )
+
+
+def _within_budget(rows: NDArray[np.float64], budget: float) -> float:
+    """Smallest observed τ with at most ``budget`` of the signals above it; 0 if all may act."""
+    signals = rows[:, 0]
+    allowed = math.floor(budget * len(signals) + 1e-9)
+    if allowed >= len(signals):
+        return 0.0
+    return float(np.sort(signals)[len(signals) - 1 - allowed])
+
+
+def _within_loss(rows: NDArray[np.float64], max_loss: float) -> float:
+    """Largest observed τ up to which no threshold loses more than ``max_loss``; 0 if none."""
+    signals, without, with_ = rows[np.argsort(rows[:, 0], kind="stable")].T
+    loss = np.cumsum(with_ - without) / len(signals)
+    last_of_value = np.append(signals[1:] != signals[:-1], True)
+    too_much = np.flatnonzero(last_of_value & (loss > max_loss + 1e-12))
+    end = too_much[0] if len(too_much) else len(signals)
+    usable = np.flatnonzero(last_of_value[:end])
+    return float(signals[usable[-1]]) if len(usable) else 0.0
+
+
+def _sample(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1 or array.size == 0 or not np.isfinite(array).all():
+        raise InputError(f"{name} must be finite numbers, one a question, got shape {array.shape}")
+    return array

@@ -1,0 +1,97 @@
+"""One program at work: its context, its listener, and what it holds open."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from surerag.effects import Begin, Cancel, Effect, Emit, Finish, Program
+from surerag.types import Begun, Event
+
+R = TypeVar("R")
+Listener = Callable[[Event], None]
+logger = logging.getLogger("surerag")
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What an effect was answered with."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The exception that an effect ended in; it is raised inside the program, at its ``yield``."""
+
+    error: BaseException
+
+
+Outcome = Answered | Failed
+
+
+class Session(Generic[R]):
+    """Steps a program in its caller's context and keeps account of the generations it began.
+
+    The context (contextvars, hence tracing and callbacks) is copied when the session is made, and every
+    step runs in that copy, whichever thread takes it.
+    """
+
+    def __init__(self, program: Program[R], on_event: Listener | None = None) -> None:
+        self.context = contextvars.copy_context()
+        self._program = program
+        self._on_event = on_event
+        self._open: dict[int, Begun] = {}
+        self.effect: Effect | None = None
+        self.result: R | None = None
+        self.done = False
+
+    def start(self) -> None:
+        """Run up to the first effect."""
+        self._step(lambda: next(self._program))
+
+    def advance(self, outcome: Outcome) -> None:
+        """Answer the current effect and run up to the next one, or to the end.
+
+        Raises:
+            BaseException: Whatever the program raises.
+        """
+        if isinstance(outcome, Failed):
+            error = outcome.error
+            self._step(lambda: self._program.throw(error))
+        else:
+            value = outcome.value
+            self._account(value)
+            self._step(lambda: self._program.send(value))
+
+    def _step(self, resume: Callable[[], Effect]) -> None:
+        try:
+            self.effect = self.context.run(resume)
+            while isinstance(self.effect, Emit):
+                self.context.run(self._announce, self.effect.event)
+                self.effect = self.context.run(self._program.send, None)
+        except StopIteration as stop:
+            self.effect, self.result, self.done = None, stop.value, True
+
+    def _announce(self, event: Event) -> None:
+        if event.warning:
+            logger.warning("%s: %s", event.name, dict(event.data))
+        if self._on_event is not None:
+            self._on_event(event)
+
+    def _account(self, value: Any) -> None:
+        if isinstance(self.effect, Begin):
+            self._open.update((id(begun), begun) for begun in value)
+        elif isinstance(self.effect, Finish | Cancel):
+            for begun in self.effect.begun:
+                self._open.pop(id(begun), None)
+
+    def close(self) -> tuple[Begun, ...]:
+        """End the program and return what it began and left open; the driver has to cancel that."""
+        self.context.run(self._program.close)
+        left = tuple(self._open.values())
+        self._open.clear()
+        return left

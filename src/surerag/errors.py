@@ -1,0 +1,60 @@
+"""One exception per kind of failure; each says what was found and how to mend it."""
+
+from __future__ import annotations
+
+
+class SureragError(Exception):
+    """Base of all errors that surerag raises on purpose.
+
+    Attributes:
+        hint: What to do about it; part of the message.
+        retryable: Whether the same call may succeed later.
+    """
+
+    retryable: bool = False
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(f"{message}. {hint[:1].upper()}{hint[1:]}." if hint else message)
+        self.hint = hint
+
+
+class ConfigurationError(SureragError, ValueError):
+    """A setting has a value that cannot work."""
+
+
+class PromptError(SureragError, ValueError):
+    """A prompt's slots do not fit what is filled in."""
+
+
+class InputError(SureragError, ValueError):
+    """What was passed in (a question, a corpus, a document) cannot be used."""
+
+
+class MissingExtraError(SureragError, ImportError):
+    """An optional dependency is not installed; the hint names the pip line."""
+
+
+class ServiceError(SureragError, RuntimeError):
+    """A reader, encoder, entailer or retriever failed."""
+
+
+class MissingServiceError(SureragError, TypeError):
+    """A method needs a service that was not given."""
+
+
+class CapabilityError(SureragError, TypeError):
+    """A service cannot do what a method needs of it."""
+
+
+class LogprobsError(ServiceError):
+    """Log-probabilities are missing, null or not numbers."""
+
+
+class ContextLengthError(ServiceError):
+    """A prompt does not fit the model's window; the message says by how much."""
+
+
+class TransientServiceError(ServiceError):
+    """A service failed in a way that may pass: rate limit, overload, time-out."""
+
+    retryable = True

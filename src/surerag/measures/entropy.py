@@ -1,0 +1,98 @@
+"""Entropy of a next-token distribution: exact, or as an interval from its likeliest tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+_ROUNDING = 1e-3
+"""How far above one the listed probabilities may sum: servers round, some to four digits."""
+
+
+def token_entropy(logprobs: ArrayLike) -> NDArray[np.float64]:
+    """Entropy over the whole vocabulary: H(t) = −Σ p log p (L-RAG, Eq. 2).
+
+    Args:
+        logprobs: Natural-log probabilities, shape [..., vocabulary]; −inf for impossible tokens.
+
+    Returns:
+        Entropies in nats, shape [...].
+
+    Raises:
+        ValueError: If a distribution does not sum to one.
+
+    Example:
+        >>> float(token_entropy(np.log([0.5, 0.25, 0.25])).round(4))
+        1.0397
+    """
+    logp = np.asarray(logprobs, dtype=np.float64)
+    p = np.exp(logp)
+    if not np.allclose(p.sum(axis=-1), 1, atol=_ROUNDING):
+        raise ValueError("each distribution must sum to one; give natural-log probabilities, not logits")
+    terms: NDArray[np.float64] = np.where(p > 0, p * np.where(p > 0, logp, 0.0), 0.0)
+    entropies: NDArray[np.float64] = -terms.sum(axis=-1) + 0.0
+    return entropies
+
+
+class EntropyBounds(NamedTuple):
+    """Smallest and largest entropy, in nats, that fit what is known of a distribution."""
+
+    lower: float
+    upper: float
+
+
+def entropy_bounds(
+    top_logprobs: Sequence[float], vocabulary_size: int, *, sampled_logprob: float | None = None
+) -> EntropyBounds:
+    """Interval of H(t) (L-RAG, Eq. 2) where only the likeliest tokens are listed.
+
+    No token outside the list can be likelier than the least likely one in it. The entropy is smallest
+    when the mass that is left lies on as few such tokens as that allows, and largest when it is spread
+    evenly over the rest of the vocabulary.
+
+    Args:
+        top_logprobs: Natural-log probabilities of the k likeliest tokens, in any order.
+        vocabulary_size: Number of tokens that the model can emit.
+        sampled_logprob: Log-probability of the sampled token, if it is *not* among the k.
+
+    Returns:
+        The interval, in nats.
+
+    Raises:
+        ValueError: If nothing is listed, the list is longer than the vocabulary, or sums above one.
+
+    Example:
+        >>> exact = entropy_bounds([math.log(0.5), math.log(0.5)], vocabulary_size=1000)
+        >>> round(exact.lower, 4), round(exact.upper, 4)
+        (0.6931, 0.6931)
+        >>> wide = entropy_bounds([math.log(0.5), math.log(0.25)], vocabulary_size=4)
+        >>> round(wide.lower, 4), round(wide.upper, 4)
+        (1.0397, 1.213)
+    """
+    if not top_logprobs:
+        raise ValueError("at least one log-probability is needed")
+    cap = math.exp(min(top_logprobs))
+    known = [math.exp(value) for value in top_logprobs]
+    if sampled_logprob is not None:
+        known.append(math.exp(sampled_logprob))
+    unlisted = vocabulary_size - len(known)
+    if unlisted < 0:
+        raise ValueError(f"{len(known)} tokens listed of a vocabulary of {vocabulary_size}")
+    rest = 1.0 - math.fsum(known)
+    if rest < -_ROUNDING:
+        raise ValueError(f"listed probabilities sum to {1 - rest:.4f}, more than one")
+    listed = math.fsum(map(_surprise, known))
+    if rest <= 0 or unlisted == 0:
+        return EntropyBounds(listed, listed)
+    full = min(unlisted, int(rest / cap)) if cap > 0 else unlisted
+    lower = listed + full * _surprise(cap) + _surprise(max(0.0, rest - full * cap))
+    upper = listed - rest * math.log(rest / unlisted)
+    return EntropyBounds(min(lower, upper), upper)
+
+
+def _surprise(probability: float) -> float:
+    return -probability * math.log(probability) if probability > 0 else 0.0

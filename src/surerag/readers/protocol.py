@@ -1,0 +1,192 @@
+"""What a reader promises, and the defaults that a new one may build on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, runtime_checkable
+
+from surerag.errors import CapabilityError
+from surerag.types import Begun, Chunk, EntropyTrace, Generation, Prompt, Sampling, TokenTrace, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a reader can do, told truly; methods refuse a reader that lacks what they need.
+
+    Attributes:
+        logprobs: Whether generations carry the model's log-probability of every sampled token.
+        entropy: ``"exact"`` (full vocabulary), ``"bounded"`` (an interval) or None.
+        energy: Whether traces carry log-sum-exp of the raw logits.
+        score: Whether given continuations can be scored.
+        begin: ``"native"`` if a generation can stop after n tokens and go on without reading anything
+            again; ``"whole"`` if Begin generates the whole answer and shows its first n tokens.
+        stream: Whether answers can be streamed in more than one piece.
+        local: Whether calls should be merged into batches (a model in this process), rather than
+            sent one by one (a server).
+        native_async: Whether the ``a…`` methods await real I/O rather than a worker thread.
+    """
+
+    logprobs: bool
+    entropy: Literal["exact", "bounded"] | None
+    energy: bool = False
+    score: bool = False
+    begin: Literal["native", "whole"] = "whole"
+    stream: bool = False
+    local: bool = False
+    native_async: bool = False
+
+
+@runtime_checkable
+class Reader(Protocol):
+    """The least that a reader of your own must have; derive from :class:`BaseReader` for the rest.
+
+    Log-probabilities are natural logs of the model's own distribution at temperature 1, of the token
+    that was sampled, whatever the sampling temperature, top-p or penalties. The end token and steps
+    after it are not there.
+    """
+
+    @property
+    def name(self) -> str:
+        """Identity of the model: what a calibration or a cache entry belongs to."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this reader can do."""
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+        """Return ``sampling.n`` generations for each prompt, in order."""
+
+    def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
+        """Return the trace of each continuation after its prompt."""
+
+
+class BaseReader:
+    """A reader's further verbs, in terms of ``generate``; override what can be done better."""
+
+    @property
+    def name(self) -> str:
+        """Identity of the model: what a calibration or a cache entry belongs to."""
+        raise NotImplementedError
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this reader can do."""
+        raise NotImplementedError
+
+    @property
+    def usage(self) -> Usage:
+        """What was asked of this reader so far; zeros where it does not count."""
+        return Usage()
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+        """Return ``sampling.n`` generations for each prompt, in order."""
+        raise NotImplementedError
+
+    def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
+        """Return the trace of each continuation after its prompt.
+
+        Raises:
+            CapabilityError: If this reader cannot score given text.
+        """
+        raise CapabilityError(
+            f"{self.name} cannot score given text",
+            hint="use TransformersReader, or a server with completions echo or prompt_logprobs",
+        )
+
+    def begin(self, prompts: Sequence[Prompt], n_tokens: int, sampling: Sampling) -> list[Begun]:
+        """Return the first ``n_tokens`` tokens of each prompt (first sample), ready to go on.
+
+        This default generates the whole answer and shows its beginning, so that an accepted answer
+        is still generated only once.
+        """
+        answers = self.generate(prompts, replace(sampling, n=1))
+        return [begun_from_whole(answer[0], n_tokens) for answer in answers]
+
+    def finish(self, begun: Sequence[Begun]) -> list[Generation]:
+        """Return whole generations of what was begun. Each handle can be finished once."""
+        return [item.partial if item.done else item.state for item in begun]
+
+    def cancel(self, begun: Sequence[Begun]) -> None:
+        """Free what was begun; cancelling again, or after finishing, does nothing."""
+
+    def stream(self, prompt: Prompt, sampling: Sampling) -> Iterator[Chunk]:
+        """Yield an answer (the first sample) piece by piece; the last chunk holds the generation."""
+        generation = self.generate([prompt], replace(sampling, n=1))[0][0]
+        yield Chunk(generation.text, generation)
+
+    def finish_stream(self, begun: Begun) -> Iterator[Chunk]:
+        """Yield what was begun from its first token on; the last chunk holds the generation."""
+        generation = self.finish([begun])[0]
+        yield Chunk(generation.text, generation)
+
+    async def agenerate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+        """Like ``generate``, without blocking the event loop."""
+        return await asyncio.to_thread(self.generate, prompts, sampling)
+
+    async def ascore(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
+        """Like ``score``, without blocking the event loop."""
+        return await asyncio.to_thread(self.score, prompts, continuations)
+
+    async def abegin(self, prompts: Sequence[Prompt], n_tokens: int, sampling: Sampling) -> list[Begun]:
+        """Like ``begin``, without blocking the event loop."""
+        return await asyncio.to_thread(self.begin, prompts, n_tokens, sampling)
+
+    async def afinish(self, begun: Sequence[Begun]) -> list[Generation]:
+        """Like ``finish``, without blocking the event loop."""
+        return await asyncio.to_thread(self.finish, begun)
+
+    async def acancel(self, begun: Sequence[Begun]) -> None:
+        """Like ``cancel``, without blocking the event loop."""
+        await asyncio.to_thread(self.cancel, begun)
+
+    async def astream(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Chunk]:
+        """Like ``stream``, without blocking the event loop."""
+        async for chunk in _in_thread(self.stream(prompt, sampling)):
+            yield chunk
+
+    async def afinish_stream(self, begun: Begun) -> AsyncIterator[Chunk]:
+        """Like ``finish_stream``, without blocking the event loop."""
+        async for chunk in _in_thread(self.finish_stream(begun)):
+            yield chunk
+
+
+def begun_from_whole(generation: Generation, n_tokens: int) -> Begun:
+    """Show a whole generation as one that was begun: its first ``n_tokens`` tokens, the rest held back."""
+    trace = generation.trace
+    if trace is None or len(trace) <= n_tokens:
+        return Begun(generation, done=True, state=generation)
+    entropy = trace.entropy and EntropyTrace(
+        trace.entropy.lower[:n_tokens], trace.entropy.upper[:n_tokens], trace.entropy.exact
+    )
+    head = TokenTrace(
+        trace.tokens[:n_tokens],
+        trace.logprobs[:n_tokens],
+        entropy,
+        trace.logsumexp and trace.logsumexp[:n_tokens],
+    )
+    partial = replace(
+        generation,
+        text="".join(head.tokens).strip(),
+        trace=head,
+        finish="partial",
+        completion_tokens=n_tokens,
+    )
+    return Begun(partial, done=False, state=generation)
+
+
+async def _in_thread(chunks: Iterator[Chunk]) -> AsyncIterator[Chunk]:
+    """Step through a blocking iterator in worker threads; close it when abandoned."""
+    try:
+        while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
+            yield chunk
+    finally:
+        close_iterator(chunks)
+
+
+def close_iterator(chunks: Iterator[Chunk]) -> None:
+    """Close an iterator of chunks, where it can be closed (a generator, an open stream)."""
+    close = getattr(chunks, "close", None)
+    if close is not None:
+        close()

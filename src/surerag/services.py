@@ -1,0 +1,143 @@
+"""Who answers a method's questions: the protocols, and the bundle that a driver is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surerag.errors import CapabilityError, ConfigurationError, MissingServiceError
+from surerag.readers.protocol import BaseReader, Capabilities, Reader
+from surerag.types import Generation, Pair, Passage, Prompt, Sampling, TokenTrace
+
+
+@runtime_checkable
+class Retriever(Protocol):
+    """Finds passages. ``aretrieve(query, k)`` and ``retrieve_many(queries, k)`` are used where present."""
+
+    def retrieve(self, query: str, k: int) -> Sequence[Passage]:
+        """Return at most ``k`` passages, best first."""
+
+
+@runtime_checkable
+class Encoder(Protocol):
+    """Turns texts into vectors. ``aencode(texts, kind)`` is used where present."""
+
+    @property
+    def name(self) -> str:
+        """Identity of the model."""
+
+    def encode(self, texts: Sequence[str], kind: Literal["query", "document"]) -> NDArray[np.float32]:
+        """Return L2-normalised vectors [texts, dimensions]."""
+
+
+@runtime_checkable
+class Entailer(Protocol):
+    """Judges pairs of statements. ``aentail(pairs)`` is used where present."""
+
+    @property
+    def name(self) -> str:
+        """Identity of the model."""
+
+    def entail(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
+        """Return probabilities [pairs, 3] of contradiction, neutral, entailment."""
+
+
+class _Completed(BaseReader):
+    """A reader that has only the least, with the defaults for the rest."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    @property
+    def name(self) -> str:
+        return self._reader.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._reader.capabilities
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+        return self._reader.generate(prompts, sampling)
+
+    def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
+        return self._reader.score(prompts, continuations)
+
+
+def as_reader(reader: object) -> BaseReader:
+    """Return a reader with all verbs.
+
+    Raises:
+        ConfigurationError: If it is no reader at all; frameworks' models need an adapter first.
+    """
+    if isinstance(reader, BaseReader):
+        return reader
+    if isinstance(reader, Reader):
+        return _Completed(reader)
+    raise ConfigurationError(
+        f"expected a reader, got {type(reader).__name__}",
+        hint="use TransformersReader or OpenAIReader, or adapt your model with "
+        "llama_index_surerag.reader_from_llm or langchain_surerag.reader_from_model",
+    )
+
+
+@dataclass(frozen=True)
+class Services:
+    """What a driver may ask. A method needs only some of them.
+
+    Attributes:
+        reader: The model that answers.
+        encoder: Vectors of texts.
+        retriever: Passages of the corpus.
+        entailer: Judgements on pairs of statements.
+        summaries: Summaries of the corpus' documents, in the shape of a retriever.
+    """
+
+    reader: BaseReader | None = None
+    encoder: Encoder | None = None
+    retriever: Retriever | None = None
+    entailer: Entailer | None = None
+    summaries: Retriever | None = None
+
+    def __post_init__(self) -> None:
+        if self.reader is not None:
+            object.__setattr__(self, "reader", as_reader(self.reader))
+        for field, protocol in (
+            ("encoder", Encoder),
+            ("retriever", Retriever),
+            ("entailer", Entailer),
+            ("summaries", Retriever),
+        ):
+            service = getattr(self, field)
+            if service is not None and not isinstance(service, protocol):
+                raise ConfigurationError(
+                    f"{field} is a {type(service).__name__}, which is no {protocol.__name__}",
+                    hint=f"give an object with the methods of surerag.services.{protocol.__name__}",
+                )
+
+    def require(self, method: str, *names: str) -> None:
+        """Check that services are there.
+
+        Raises:
+            MissingServiceError: Naming the method and what it lacks.
+        """
+        for name in names:
+            if getattr(self, name) is None:
+                raise MissingServiceError(f"{method} needs a {name}", hint=f"pass {name}=… when you build it")
+
+    def require_entropy(self, method: str) -> None:
+        """Check that the reader reports entropies.
+
+        Raises:
+            MissingServiceError: If there is no reader.
+            CapabilityError: If it has no log-probabilities to compute them from.
+        """
+        self.require(method, "reader")
+        if self.reader is not None and self.reader.capabilities.entropy is None:
+            raise CapabilityError(
+                f"{method} needs entropies, and {self.reader.name} returns no log-probabilities",
+                hint="use a local model (TransformersReader), or a server that returns top log-probabilities",
+            )

@@ -1,0 +1,102 @@
+"""One program in the caller's thread."""
+
+from __future__ import annotations
+
+import threading
+from contextvars import ContextVar
+
+import pytest
+
+from surerag.drivers import run
+from surerag.effects import Program, begin, embed, emit, finish, generate, retrieve
+from surerag.errors import MissingServiceError, ServiceError
+from surerag.services import Services
+from surerag.types import Event, Passage, Sampling
+from tests.drivers.local_reader import LocalReader
+
+label: ContextVar[str] = ContextVar("label", default="none")
+
+
+def ask_once(prompt: str) -> Program[str]:
+    [[answer]] = yield from generate([prompt], Sampling())
+    return answer.text
+
+
+def test_a_program_gets_its_answers_and_returns_its_result() -> None:
+    assert run(ask_once("hello"), Services(LocalReader())) == "hello"
+
+
+def test_a_failure_is_raised_inside_the_program_which_may_go_on() -> None:
+    def careful() -> Program[str]:
+        try:
+            yield from generate(["poison"], Sampling())
+        except ServiceError:
+            return (yield from ask_once("antidote"))
+        return "not reached"
+
+    assert run(careful(), Services(LocalReader())) == "antidote"
+
+
+def test_a_missing_service_is_named() -> None:
+    def program() -> Program[None]:
+        yield from embed(["text"], "query")
+
+    with pytest.raises(MissingServiceError, match=r"encoder=…"):
+        run(program(), Services(LocalReader()))
+
+
+def test_everything_happens_in_the_callers_thread_and_context() -> None:
+    seen: list[tuple[int, str]] = []
+
+    class Retriever:
+        def retrieve(self, query: str, k: int) -> list[Passage]:
+            seen.append((threading.get_ident(), label.get()))
+            return []
+
+    def program() -> Program[str]:
+        yield from retrieve("q", 1)
+        return label.get()
+
+    token = label.set("caller")
+    try:
+        reader = LocalReader()
+        assert run(program(), Services(reader, retriever=Retriever())) == "caller"
+        run(ask_once("q"), Services(reader))
+    finally:
+        label.reset(token)
+    assert seen == [(threading.get_ident(), "caller")]
+    assert reader.threads == {threading.get_ident()}
+
+
+def test_what_a_program_leaves_open_is_cancelled() -> None:
+    reader = LocalReader(answer=lambda prompt: "one two three")
+
+    def forgetful() -> Program[str]:
+        [kept, _] = yield from begin(["a", "b"], 1, Sampling())
+        [whole] = yield from finish([kept])
+        return whole.text
+
+    def failing() -> Program[None]:
+        yield from begin(["a"], 1, Sampling())
+        raise ValueError("mine")
+
+    assert run(forgetful(), Services(reader)) == "one two three"
+    with pytest.raises(ValueError, match="mine"):
+        run(failing(), Services(reader))
+    assert reader.open == set()
+
+
+def test_events_reach_the_listener_and_warnings_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    heard: list[Event] = []
+
+    def program() -> Program[str]:
+        yield from emit("fine", value=1)
+        yield from emit("odd", warning=True, value=2)
+        return (yield from ask_once("q"))
+
+    run(program(), Services(LocalReader()), on_event=heard.append)
+    assert [(event.name, dict(event.data)) for event in heard] == [
+        ("fine", {"value": 1}),
+        ("odd", {"value": 2}),
+    ]
+    assert [record.message for record in caplog.records] == ["odd: {'value': 2}"]

@@ -1,0 +1,89 @@
+"""An answer that flows: the decision is known first, the text is the same, closing frees."""
+
+from __future__ import annotations
+
+import pytest
+
+from surerag.drivers import astream, run, stream
+from surerag.effects import Program, begin, cancel, emit, finish, generate
+from surerag.readers.scripted import ScriptedReader
+from surerag.services import Services
+from surerag.types import Sampling
+from tests.drivers.local_reader import LocalReader
+
+
+def gated(accept: bool) -> Program[str]:
+    [begun] = yield from begin(["q"], 2, Sampling())
+    yield from emit("decided", detail=accept, accept=accept)
+    if accept:
+        [answer] = yield from finish([begun], answer=True)
+    else:
+        yield from cancel([begun])
+        [[answer]] = yield from generate(["q again"], Sampling(), answer=True)
+    return answer.text.upper()
+
+
+def reader() -> ScriptedReader:
+    return ScriptedReader(lambda prompt: f"{prompt} it is so and no other way")
+
+
+@pytest.mark.parametrize("accept", [True, False])
+def test_pieces_add_up_to_the_answer_and_the_decision_comes_first(accept: bool) -> None:
+    services = Services(reader())
+    with stream(gated(accept), services) as answer:
+        assert answer.announced is accept
+        with pytest.raises(RuntimeError, match="read to its end"):
+            _ = answer.result
+        pieces = list(answer)
+    assert len(pieces) > 2
+    assert "".join(pieces).upper() == answer.result == run(gated(accept), Services(reader()))
+
+
+@pytest.mark.parametrize("accept", [True, False])
+async def test_async_streams_give_the_same(accept: bool) -> None:
+    answer = await astream(gated(accept), Services(reader()))
+    assert answer.announced is accept
+    pieces = [piece async for piece in answer]
+    assert pieces == list(stream(gated(accept), Services(reader())))
+    assert answer.result == "".join(pieces).upper()
+
+
+def test_a_stream_closed_early_takes_no_more_and_frees_what_is_open() -> None:
+    source = reader()
+    answer = stream(gated(True), Services(source))
+    next(iter(answer))
+    emitted = source.tokens_emitted
+    answer.close()
+    answer.close()
+    assert source.tokens_emitted == emitted < 9
+    assert source.open_handles == 0
+
+
+def test_a_stream_never_read_frees_what_is_open() -> None:
+    source = reader()
+    stream(gated(True), Services(source)).close()
+    assert source.open_handles == 0
+
+
+async def test_an_async_stream_closed_early_frees_what_is_open() -> None:
+    source = reader()
+    async with await astream(gated(True), Services(source)) as answer:
+        async for _ in answer:
+            break
+    assert source.open_handles == 0
+
+
+def test_a_local_reader_without_streaming_gives_one_piece() -> None:
+    source = LocalReader(answer=lambda prompt: "one two three")
+    answer = stream(gated(True), Services(source))
+    assert list(answer) == ["one two three"]
+    assert source.open == set()
+
+
+def test_a_failure_before_the_answer_is_raised_at_once() -> None:
+    def failing() -> Program[str]:
+        yield from generate(["poison"], Sampling())
+        return "not reached"
+
+    with pytest.raises(Exception, match="poisoned"):
+        stream(failing(), Services(LocalReader()))
