@@ -102,7 +102,8 @@ def calibrate_threshold(
 
     With ``budget``: the smallest τ at which no more than this share of the sample acts. With
     ``max_loss``: the largest τ such that there, and at every smaller one, accuracy on the sample is
-    lower by no more than this than that of always acting.
+    lower by no more than this than that of always acting. Where none is, τ is 0, and whatever has a
+    signal above zero acts.
 
     Args:
         signals: Uncertainty of each question's first answer, shape [n].
