@@ -15,6 +15,7 @@ from surerag.clustering import (
     cluster_consistency,
     dynamic_cluster_sizes,
     dynamic_clusters,
+    meaning_clusters,
     random_clusters,
 )
 
@@ -153,3 +154,15 @@ def test_vectors_that_do_not_fit_are_refused(query: Any, documents: Any, message
 def test_sizes_that_cannot_be_are_refused(arguments: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         dynamic_cluster_sizes(**arguments)
+
+
+@given(st.integers(0, 12), st.integers(0, 10_000))
+def test_meaning_clusters_partition_answers_whatever_the_entailment(n: int, seed: int) -> None:
+    """Entailment here is random: neither symmetric nor transitive."""
+    same = np.random.default_rng(seed).random((n, n)) < 0.4
+    labels = meaning_clusters(same)
+    firsts = [int(np.flatnonzero(labels == label)[0]) for label in range(labels.max(initial=-1) + 1)]
+    assert firsts == sorted(firsts)
+    for answer, label in enumerate(labels):
+        earlier = [k for k, first in enumerate(firsts) if first < answer and same[answer, first]]
+        assert label == (earlier[0] if earlier else firsts.index(answer))

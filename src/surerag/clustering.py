@@ -1,7 +1,7 @@
-"""Clusters of retrieved documents by similarity (EDC²-RAG, Algorithm 1), and the paper's controls.
+"""Clusters of documents by similarity (EDC²-RAG, Algorithm 1) and of answers by meaning (SePer).
 
-Everything here is index arithmetic on vectors: a cluster is an array of positions in the list of
-documents. No matrix of all pairs is ever built.
+Everything here is index arithmetic: a cluster of documents is an array of positions in their list, and no
+matrix of all pairs of documents is ever built.
 """
 
 from __future__ import annotations
@@ -173,6 +173,38 @@ def cluster_consistency(clusters: list[Cluster], labels: ArrayLike, label: objec
         raise ValueError(f"a pair needs two documents of class {label!r}, found {total}")
     together = sum(_pairs(int(of_class[cluster].sum())) for cluster in clusters)
     return together / _pairs(total)
+
+
+def meaning_clusters(equivalent: ArrayLike) -> NDArray[np.intp]:
+    """Group answers that mean the same: each joins the first cluster whose first member it equals.
+
+    Entailment need not be transitive; greedy assignment gives a partition all the same: every answer
+    has one label, and none is taken away again (SePer, section 3.3).
+
+    Args:
+        equivalent: Whether answer i means what answer j means, shape [N, N]; the diagonal is not read.
+
+    Returns:
+        Cluster of each answer, numbered from 0 in the order of first members, shape [N].
+
+    Raises:
+        ValueError: If the matrix is not square.
+
+    Example:
+        >>> meaning_clusters([[1, 0, 1], [0, 1, 0], [1, 0, 1]]).tolist()
+        [0, 1, 0]
+    """
+    same = np.asarray(equivalent, dtype=bool)
+    if same.ndim != 2 or same.shape[0] != same.shape[1]:
+        raise ValueError(f"expected a square matrix, got shape {same.shape}")
+    labels = np.empty(len(same), dtype=np.intp)
+    firsts: list[int] = []
+    for answer in range(len(same)):
+        joined = next((label for label, first in enumerate(firsts) if same[answer, first]), None)
+        labels[answer] = len(firsts) if joined is None else joined
+        if joined is None:
+            firsts.append(answer)
+    return labels
 
 
 def _pairs(n: int) -> int:

@@ -4,10 +4,14 @@ from surerag.measures.answers import exact_match, normalize_answer, token_f1
 from surerag.measures.entropy import EntropyBounds, entropy_bounds, token_entropy
 from surerag.measures.latency import break_even_latency, latency_saving
 from surerag.measures.likelihood import energy, length_normalized_entropy, lowest_probability, perplexity
+from surerag.measures.semantic import degree_semantic_entropy, semantic_entropy
+from surerag.measures.seper import answer_weights, seper_hard, seper_soft
 
 __all__ = [
     "EntropyBounds",
+    "answer_weights",
     "break_even_latency",
+    "degree_semantic_entropy",
     "energy",
     "entropy_bounds",
     "exact_match",
@@ -16,6 +20,9 @@ __all__ = [
     "lowest_probability",
     "normalize_answer",
     "perplexity",
+    "semantic_entropy",
+    "seper_hard",
+    "seper_soft",
     "token_entropy",
     "token_f1",
 ]

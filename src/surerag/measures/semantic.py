@@ -1,0 +1,60 @@
+"""Entropies over meanings, rather than tokens."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+def semantic_entropy(weights: ArrayLike, clusters: ArrayLike) -> float:
+    """Entropy over meaning clusters: −Σ_C p(C) log p(C), with p(C) = Σ_{r∈C} p(r|q) (SePer, Eq. 5).
+
+    Args:
+        weights: Weight of each sampled answer, summing to one, shape [N].
+        clusters: Meaning cluster of each answer, numbered from 0, shape [N].
+
+    Returns:
+        Nats, in [0, log N].
+
+    Raises:
+        ValueError: If lengths differ, or weights do not sum to one.
+
+    Example:
+        >>> round(semantic_entropy([0.25, 0.25, 0.5], [0, 0, 1]), 4)
+        0.6931
+    """
+    w, labels = np.asarray(weights, dtype=np.float64), np.asarray(clusters, dtype=np.intp)
+    if w.ndim != 1 or w.shape != labels.shape or not np.isclose(w.sum(), 1):
+        raise ValueError("expected one weight and one cluster for each answer, weights summing to one")
+    p = np.bincount(labels, weights=w)
+    p = p[p > 0]
+    return float(-(p * np.log(p)).sum()) + 0.0
+
+
+def degree_semantic_entropy(links: ArrayLike) -> float:
+    """DENSE: −1/(k+1) Σ_i log(D_i/(k+1)), with D_i = Σ_j w_ij (DENSE-RAG, Eq. 6).
+
+    Args:
+        links: Symmetric weights w_ij in [0, 1] between the k + 1 answers, w_ii = 1 (Eq. 5).
+
+    Returns:
+        Nats: 0 when all answers mean the same, log(k+1) when no two do.
+
+    Raises:
+        ValueError: If the matrix is not square, not symmetric, out of range, or has another diagonal.
+
+    Example:
+        >>> degree_semantic_entropy([[1, 1], [1, 1]])
+        0.0
+        >>> round(degree_semantic_entropy([[1, 1, 0], [1, 1, 0], [0, 0, 1]]), 4)
+        0.6365
+    """
+    w: NDArray[np.float64] = np.asarray(links, dtype=np.float64)
+    if w.ndim != 2 or w.shape[0] != w.shape[1] or len(w) == 0:
+        raise ValueError(f"expected a square matrix of links, got shape {w.shape}")
+    if not (np.allclose(w, w.T) and np.allclose(np.diag(w), 1) and (w >= 0).all() and (w <= 1).all()):
+        raise ValueError("links must be symmetric, in [0, 1], and 1 between an answer and itself")
+    degrees = w.sum(axis=1)
+    return math.fsum(math.log(len(w) / degree) for degree in degrees) / len(w)

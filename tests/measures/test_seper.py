@@ -1,0 +1,101 @@
+"""SePer by hand: weights, soft and hard kernels, one and several gold answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from surerag.measures import answer_weights, semantic_entropy, seper_hard, seper_soft
+
+ANSWERS = ["Velm", "Velm", "Velm", "Orun", "Toren"]
+LOGS = np.log([0.5, 0.5, 0.5, 0.3, 0.2])
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("distinct", [0.5, 0, 0, 0.3, 0.2]),
+        ("official", [0.25, 0.25, 0.25, 0.15, 0.1]),
+        ("frequency", [0.2] * 5),
+    ],
+)
+def test_weights(rule: Any, expected: list[float]) -> None:
+    assert answer_weights(ANSWERS, LOGS, rule) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_belief_of_thirty_percent_comes_out_near_sixteen_under_the_official_weights() -> None:
+    """Seven samples of a belief of .70 and three of one of .30: likely answers count twice over."""
+    answers = ["yes"] * 7 + ["no"] * 3
+    logs = np.log([0.7] * 7 + [0.3] * 3)
+    means_no = [[0.0]] * 7 + [[1.0]] * 3
+    found = {rule: seper_soft(answer_weights(answers, logs, rule), means_no) for rule in _RULES}
+    assert found["distinct"] == pytest.approx(0.30)
+    assert found["frequency"] == pytest.approx(0.30)
+    assert found["official"] == pytest.approx(0.09 / (0.09 + 0.49), abs=1e-6)
+
+
+_RULES: tuple[Any, ...] = ("distinct", "official", "frequency")
+
+
+def test_very_unlikely_answers_keep_their_proportions() -> None:
+    assert answer_weights("ab", [-2000.0, -2000.0 + np.log(3)]) == pytest.approx([0.25, 0.75])
+
+
+def test_soft_by_hand() -> None:
+    weights = answer_weights(ANSWERS, LOGS)
+    entailment = [[0.9], [0.9], [0.9], [0.2], [0.1]]
+    assert seper_soft(weights, entailment) == pytest.approx(0.5 * 0.9 + 0.3 * 0.2 + 0.2 * 0.1, abs=1e-6)
+
+
+def test_several_golds_by_hand() -> None:
+    entailment = [[1.0, 0.0], [0.0, 0.8]]
+    weights = [0.6, 0.4]
+    assert seper_soft(weights, entailment, "max") == pytest.approx(0.6)
+    assert seper_soft(weights, entailment, "mean") == pytest.approx((0.6 + 0.32) / 2)
+    assert seper_soft(weights, entailment, "any") == pytest.approx(0.6 + 0.32)
+
+
+def test_ten_answers_that_all_match_one_of_two_golds_are_full_belief() -> None:
+    """The authors' code scores this case 0.5, by an index error; all belief is on the first gold."""
+    entailment = np.tile([1.0, 0.0], (10, 1))
+    assert seper_soft(np.full(10, 0.1), entailment) == pytest.approx(1.0)
+    assert seper_hard(np.full(10, 0.1), np.zeros(10), [[True, False]]) == pytest.approx(1.0)
+
+
+def test_hard_by_hand() -> None:
+    weights = [0.4, 0.1, 0.3, 0.2]
+    clusters = [0, 1, 0, 2]
+    matches = [[True, False], [False, True], [False, True]]
+    assert seper_hard(weights, clusters, matches) == pytest.approx(0.7)
+    assert seper_hard(weights, clusters, matches, "mean") == pytest.approx(0.5)
+    assert seper_hard(weights, clusters, matches, "any") == pytest.approx(1.0)
+    assert seper_hard(weights, [0] * 4, [[False]]) == 0.0
+    assert seper_hard(weights, [0] * 4, [[True]]) == pytest.approx(1.0)
+
+
+def test_semantic_entropy_by_hand() -> None:
+    assert semantic_entropy([0.5, 0.5], [0, 0]) == 0.0
+    assert semantic_entropy([0.5, 0.5], [0, 1]) == pytest.approx(np.log(2))
+    assert semantic_entropy([0.2, 0.3, 0.5], [1, 0, 1]) == pytest.approx(
+        -0.7 * np.log(0.7) - 0.3 * np.log(0.3)
+    )
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: answer_weights([], None),
+        lambda: answer_weights("ab", None),
+        lambda: answer_weights("ab", [0.0, np.nan]),
+        lambda: seper_soft([0.5, 0.5], [[1.0]]),
+        lambda: seper_soft([0.5, 0.4], [[1.0], [1.0]]),
+        lambda: seper_soft([1.0], np.empty((1, 0))),
+        lambda: seper_hard([1.0], [1], [[True]]),
+        lambda: semantic_entropy([1.0], [0, 1]),
+    ],
+)
+def test_what_does_not_fit_is_refused(call: Any) -> None:
+    with pytest.raises(ValueError, match=r"expected|must|needed"):
+        call()
