@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from contextvars import ContextVar
 
 import pytest
@@ -158,3 +159,32 @@ def test_one_reader_serves_several_event_loops() -> None:
 
     for _ in range(2):
         assert asyncio.run(arun(program(), Services(reader))) == "one two three"
+
+
+async def test_a_generator_of_programs_is_read_only_as_there_is_room() -> None:
+    started: list[int] = []
+    release = asyncio.Event()
+
+    class Slow:
+        def retrieve(self, query: str, k: int) -> list[Passage]:
+            raise AssertionError
+
+        async def aretrieve(self, query: str, k: int) -> list[Passage]:
+            await release.wait()
+            return [Passage(query)]
+
+    def program(query: str) -> Program[str]:
+        [passage] = yield from retrieve(query, 1)
+        return passage.text
+
+    def programs() -> Iterator[Program[str]]:
+        for i in range(10):
+            started.append(i)
+            yield program(f"q{i}")
+
+    task = asyncio.create_task(arun_many(programs(), Services(retriever=Slow()), at_once=4))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert started == [0, 1, 2, 3]
+    release.set()
+    assert await task == [f"q{i}" for i in range(10)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 
 import numpy as np
@@ -11,7 +13,8 @@ from numpy.typing import NDArray
 
 from surerag.drivers import run, run_many
 from surerag.effects import Program, begin, embed, entail, finish, generate, retrieve, score
-from surerag.errors import ServiceError
+from surerag.errors import ConfigurationError, ServiceError
+from surerag.readers.protocol import BaseReader
 from surerag.readers.scripted import ScriptedReader
 from surerag.services import Services
 from surerag.types import Pair, Passage, Sampling, TokenTrace
@@ -208,3 +211,33 @@ def test_a_server_is_asked_concurrently_and_answers_the_same() -> None:
     together = run_many(programs, Services(reader), at_once=4)
     alone = [run(gated(f"keep {i}"), Services(reader)) for i in range(8)]
     assert together == alone
+
+
+def test_programs_for_a_server_are_read_only_as_there_is_room() -> None:
+    """A corpus of questions is a generator; none is started before a place is free."""
+    started: list[int] = []
+    room = threading.Semaphore(0)
+
+    def script(prompt: str) -> str:
+        room.acquire()
+        return prompt
+
+    def programs() -> Iterator[Program[list[str]]]:
+        for i in range(12):
+            started.append(i)
+            yield ask_once(f"q{i}")
+
+    with ThreadPoolExecutor(1) as pool:
+        reader = ScriptedReader(script)
+        future = pool.submit(run_many, programs(), Services(reader), at_once=3)
+        while len(reader.history) < 3:
+            pass
+        assert len(started) == 3
+        room.release(12)
+        assert future.result() == [[f"q{i}"] for i in range(12)]
+
+
+@pytest.mark.parametrize("reader", [LocalReader(), ScriptedReader(["a"])])
+def test_running_nothing_at_a_time_is_refused(reader: BaseReader) -> None:
+    with pytest.raises(ConfigurationError, match="at_once"):
+        run_many([ask_once("a")], Services(reader), at_once=0)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sized
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from surerag.drivers.answering import ask, is_local, service_of
 from surerag.drivers.merging import queue_of
 from surerag.drivers.progress import Progress, reporting
-from surerag.drivers.session import Answered, Failed, Listener, Outcome, Session
+from surerag.drivers.session import Answered, Failed, Listener, Outcome, Session, check_at_once
 from surerag.drivers.sync import registered
 from surerag.effects import Begin, Cancel, Effect, Embed, Entail, Finish, Generate, Program, Retrieve, Score
 from surerag.services import Services
@@ -41,22 +41,23 @@ async def arun_many(
     return_exceptions: bool = False,
 ) -> list[R]:
     """Run many programs concurrently, at most ``at_once``; see :func:`surerag.drivers.many.run_many`."""
-    turn = asyncio.Semaphore(at_once)
-    todo = list(programs)
+    check_at_once(at_once)
+    total = len(programs) if isinstance(programs, Sized) else None
+    places = enumerate(programs)
+    results: dict[int, R | BaseException] = {}
 
-    with reporting(progress, len(todo)) as advance:
+    with reporting(progress, total) as advance:
 
-        async def one(program: Program[R]) -> R | BaseException:
-            async with turn:
+        async def worker() -> None:
+            for place, program in places:
                 try:
-                    return await arun(program, services, on_event=on_event)
+                    results[place] = await arun(program, services, on_event=on_event)
                 except Exception as error:
-                    return error
-                finally:
-                    advance()
+                    results[place] = error
+                advance()
 
-        results = await asyncio.gather(*(one(program) for program in todo))
-    return unless_failed(results, return_exceptions=return_exceptions)
+        await asyncio.gather(*(worker() for _ in range(at_once)))
+    return unless_failed((results[place] for place in sorted(results)), return_exceptions=return_exceptions)
 
 
 def unless_failed(results: Iterable[Any], *, return_exceptions: bool) -> list[Any]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Iterable, Iterator, Sized
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
 from surerag.drivers.answering import ask_merged, is_local, service_of, try_ask
 from surerag.drivers.asynchronous import unless_failed
 from surerag.drivers.progress import Progress, reporting
-from surerag.drivers.session import Failed, Listener, Outcome, Session
+from surerag.drivers.session import Failed, Listener, Outcome, Session, check_at_once
 from surerag.drivers.sync import run
 from surerag.effects import Begin, Effect, Finish, Generate, Program, Retrieve, Score
 from surerag.services import Services
@@ -45,8 +46,10 @@ def run_many(
         Results in the order of the programs.
 
     Raises:
+        ConfigurationError: If ``at_once`` is less than 1.
         Exception: The first failure, after the other programs have run to their ends.
     """
+    check_at_once(at_once)
     total = len(programs) if isinstance(programs, Sized) else None
     reader = services.reader
     with reporting(progress, total) as advance:
@@ -58,19 +61,34 @@ def run_many(
 
 
 def _in_threads(
-    programs: Iterable[Program[R]], services: Services, at_once: int, on_event: Listener | None, advance: Any
+    programs: Iterable[Program[R]],
+    services: Services,
+    at_once: int,
+    on_event: Listener | None,
+    advance: Callable[[], None],
 ) -> list[Any]:
-    def one(program: Program[R]) -> Any:
-        try:
-            return run(program, services, on_event=on_event)
-        except Exception as error:
-            return error
-        finally:
-            advance()
+    places = enumerate(programs)
+    results: dict[int, Any] = {}
+    lock = threading.Lock()
+
+    def worker() -> None:
+        while True:
+            with lock:
+                place, program = next(places, (0, None))
+            if program is None:
+                return
+            try:
+                results[place] = run(program, services, on_event=on_event)
+            except Exception as error:
+                results[place] = error
+            with lock:
+                advance()
 
     with ThreadPoolExecutor(at_once, thread_name_prefix="surerag-run-many") as pool:
-        futures = [pool.submit(contextvars.copy_context().run, one, program) for program in programs]
-        return [future.result() for future in futures]
+        workers = [pool.submit(contextvars.copy_context().run, worker) for _ in range(at_once)]
+        for future in workers:
+            future.result()
+    return [results[place] for place in sorted(results)]
 
 
 class _Live(NamedTuple):
@@ -81,7 +99,7 @@ class _Live(NamedTuple):
 class _Waves:
     """Drives programs in lockstep: all other questions first, the reader when everyone waits for it."""
 
-    def __init__(self, services: Services, on_event: Listener | None, advance: Any) -> None:
+    def __init__(self, services: Services, on_event: Listener | None, advance: Callable[[], None]) -> None:
         self._services = services
         self._on_event = on_event
         self._advance = advance

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from surerag.effects import Begin, Cancel, Effect, Emit, Finish, Program
+from surerag.errors import ConfigurationError
 from surerag.types import Begun, Event
 
 R = TypeVar("R")
@@ -31,6 +32,16 @@ class Failed:
 
 
 Outcome = Answered | Failed
+
+
+def check_at_once(at_once: int) -> None:
+    """Refuse to run no programs at a time.
+
+    Raises:
+        ConfigurationError: If ``at_once`` is less than 1.
+    """
+    if at_once < 1:
+        raise ConfigurationError(f"at_once must be at least 1, got {at_once!r}")
 
 
 class Session(Generic[R]):
