@@ -1,0 +1,115 @@
+"""Entailment judged by a reader, in words (DENSE-RAG, appendix B.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surerag.entailment.labels import LABELS, NEUTRAL
+from surerag.prompts import ENTAILMENT, PromptTemplate
+from surerag.readers.protocol import Reader
+from surerag.services import as_reader
+from surerag.types import Generation, Pair, Prompt, Sampling
+
+logger = logging.getLogger("surerag")
+
+_WORDS = re.compile(r"\b(not|no|non)?[\s-]*(entail|contradict|neutral)\w*", re.IGNORECASE)
+_BY_STEM = {"entail": 2, "contradict": 0, "neutral": 1}
+
+
+class JudgeEntailer:
+    """Asks a reader to say ``entailment``, ``contradiction`` or ``neutral``.
+
+    The word that the reader says gets the probability the reader gives it, where it reports
+    log-probabilities, and the rest is shared by the other two; without them it gets all. A reply that
+    says none of the three, or more than one, or denies one, counts as neutral and is counted in
+    ``unparsed``: nothing unclear is ever taken for entailment.
+
+    Args:
+        reader: The judge.
+        prompt: With the slots ``question``, ``premise`` and ``hypothesis``.
+        max_tokens: Length of a reply, at most.
+
+    Attributes:
+        unparsed: Replies so far that named no single label.
+
+    Raises:
+        PromptError: If the prompt has other slots.
+        ConfigurationError: If ``reader`` is none.
+    """
+
+    def __init__(self, reader: Reader, *, prompt: PromptTemplate = ENTAILMENT, max_tokens: int = 8) -> None:
+        self._reader = as_reader(reader)
+        self._prompt = prompt.require("question", "premise", "hypothesis")
+        self._sampling = Sampling(max_tokens=max_tokens)
+        self.unparsed = 0
+
+    def __repr__(self) -> str:
+        return f"JudgeEntailer({self._reader.name!r})"
+
+    @property
+    def name(self) -> str:
+        """Identity of the judge."""
+        return f"judge:{self._reader.name}"
+
+    @property
+    def local(self) -> bool:
+        """Whether pairs of many callers should be merged: where the judge is a local model."""
+        return self._reader.capabilities.local
+
+    def entail(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
+        """Return probabilities [pairs, 3]: contradiction, neutral, entailment.
+
+        Raises:
+            ServiceError: If the reader fails.
+        """
+        replies = self._reader.generate(self._prompts(pairs), self._sampling)
+        return self._rows([reply for [reply] in replies])
+
+    async def aentail(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
+        """Like :meth:`entail`, without blocking the event loop."""
+        if not self._reader.capabilities.native_async:
+            return await asyncio.to_thread(self.entail, pairs)
+        replies = await self._reader.agenerate(self._prompts(pairs), self._sampling)
+        return self._rows([reply for [reply] in replies])
+
+    def _prompts(self, pairs: Sequence[Pair]) -> list[Prompt]:
+        return [
+            self._prompt.render(question=pair.question, premise=pair.premise, hypothesis=pair.hypothesis)
+            for pair in pairs
+        ]
+
+    def _rows(self, replies: Sequence[Generation]) -> NDArray[np.float64]:
+        rows = [self._row(reply) for reply in replies]
+        return np.array(rows).reshape(len(rows), len(LABELS))
+
+    def _row(self, reply: Generation) -> list[float]:
+        label = parse_label(reply.text)
+        if label is None:
+            self.unparsed += 1
+            logger.warning(
+                "the judge's reply names no single label and counts as neutral: %r", reply.text[:80]
+            )
+            return [float(index == NEUTRAL) for index in range(len(LABELS))]
+        sure = math.exp(math.fsum(reply.trace.logprobs)) if reply.trace and len(reply.trace) else 1.0
+        return [sure if index == label else (1 - sure) / 2 for index in range(len(LABELS))]
+
+
+def parse_label(reply: str) -> int | None:
+    """Return the one label that a reply names, as its column, or None.
+
+    Example:
+        >>> parse_label("**Entailment.**"), parse_label("It is not entailment"), parse_label("maybe")
+        (2, None, None)
+    """
+    found = {(_BY_STEM[stem.lower()], bool(denied)) for denied, stem in _WORDS.findall(reply)}
+    if len(found) != 1:
+        return None
+    label, denied = found.pop()
+    return None if denied else label

@@ -1,0 +1,136 @@
+"""Entailers: labels by name, pairs once, nothing unclear taken for entailment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+
+from surerag import ScriptedReader
+from surerag.encoders import packaged_minilm_path
+from surerag.entailment import ExactEntailer, JudgeEntailer, NLIEntailer
+from surerag.entailment.judge import parse_label
+from surerag.errors import ConfigurationError, ContextLengthError, PromptError
+from surerag.prompts import PromptTemplate
+from surerag.types import Pair
+
+PAIRS = [
+    Pair("Velm", "the town of Velm", "Where?"),
+    Pair("Orun", "Velm"),
+    Pair("Velm", "the town of Velm", "Where?"),
+]
+
+
+def tiny(id2label: dict[int, str], **config: Any) -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    tokenizer = AutoTokenizer.from_pretrained(packaged_minilm_path())
+    settings = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    model = BertForSequenceClassification(
+        BertConfig(vocab_size=len(tokenizer), id2label=id2label, num_labels=3, **settings, **config)
+    )
+    return model, tokenizer
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_the_order_of_labels_is_read_from_the_config(order: tuple[int, ...]) -> None:
+    names = ("Contradiction", "NEUTRAL", "entailment")
+    model, tokenizer = tiny({index: names[label] for index, label in enumerate(order)})
+    found = NLIEntailer(model, tokenizer).entail(PAIRS[1:2])
+    with torch.inference_mode():
+        plain = model(**tokenizer("Orun", "Velm", return_tensors="pt")).logits.softmax(-1)[0].numpy()
+    assert found[0] == pytest.approx([plain[order.index(label)] for label in range(3)], abs=1e-6)
+
+
+def test_batches_of_any_size_give_the_same_and_equal_pairs_are_judged_once() -> None:
+    model, tokenizer = tiny({0: "contradiction", 1: "neutral", 2: "entailment"})
+    pairs = [Pair("a " * n, "b " * (20 - n), "q") for n in range(1, 15)] + PAIRS
+    one_by_one = np.concatenate([NLIEntailer(model, tokenizer).entail([pair]) for pair in pairs])
+    seen: list[int] = []
+    model.register_forward_pre_hook(lambda m, a, kw: seen.append(len(kw["input_ids"])), with_kwargs=True)
+    merged = NLIEntailer(model, tokenizer, max_batch_tokens=100).entail(pairs)
+    assert merged == pytest.approx(one_by_one, abs=1e-5)
+    assert merged.sum(axis=1) == pytest.approx(1)
+    assert sum(seen) == len(pairs) - 1
+    assert len(seen) > 1
+
+
+def test_out_of_memory_halves_the_batch() -> None:
+    model, tokenizer = tiny({0: "contradiction", 1: "neutral", 2: "entailment"})
+    expected = NLIEntailer(model, tokenizer).entail(PAIRS)
+    forward = model.forward
+
+    def small_only(**inputs: Any) -> Any:
+        if len(inputs["input_ids"]) > 1:
+            raise torch.OutOfMemoryError
+        return forward(**inputs)
+
+    model.forward = small_only
+    assert NLIEntailer(model, tokenizer).entail(PAIRS) == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_question_gives_way_and_an_answer_never_does() -> None:
+    model, tokenizer = tiny({0: "contradiction", 1: "neutral", 2: "entailment"}, max_position_embeddings=32)
+    entailer = NLIEntailer(model, tokenizer)
+    with pytest.warns(UserWarning, match="question is too long"):
+        long = entailer.entail([Pair("Velm", "Orun", "why " * 40)])
+    assert long == pytest.approx(entailer.entail([Pair("Velm", "Orun")]), abs=1e-6)
+    with pytest.raises(ContextLengthError, match="more than"):
+        entailer.entail([Pair("Velm " * 40, "Orun")])
+
+
+def test_a_classifier_of_something_else_is_refused() -> None:
+    model, tokenizer = tiny({0: "bad", 1: "so so", 2: "good"})
+    with pytest.raises(ConfigurationError, match="natural language inference"):
+        NLIEntailer(model, tokenizer)
+
+
+def test_nothing_to_judge() -> None:
+    model, tokenizer = tiny({0: "contradiction", 1: "neutral", 2: "entailment"})
+    for entailer in (NLIEntailer(model, tokenizer), ExactEntailer(), JudgeEntailer(ScriptedReader([]))):
+        assert entailer.entail([]).shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("reply", "label"),
+    [
+        ("entailment", 2),
+        ("  ENTAILMENT.\n", 2),
+        ("**Contradiction**", 0),
+        ("Answer 1 entails answer 2", 2),
+        ("They contradict each other: contradiction", 0),
+        ("neutral", 1),
+        ("not entailment", None),
+        ("non-entailment", None),
+        ("entailment or neutral", None),
+        ("yes", None),
+        ("", None),
+        ("蕴含", None),
+    ],
+)
+def test_a_judges_words(reply: str, label: int | None) -> None:
+    assert parse_label(reply) == label
+
+
+async def test_a_judge_asks_once_a_pair_and_counts_what_it_cannot_read() -> None:
+    reader = ScriptedReader(["entailment", "who knows", "Contradiction."], logprob=-0.1)
+    judge = JudgeEntailer(reader)
+    rows = await judge.aentail(PAIRS)
+    sure = np.exp(-0.1)
+    assert rows[0] == pytest.approx([(1 - sure) / 2, (1 - sure) / 2, sure])
+    assert rows[1].tolist() == [0, 1, 0]
+    assert rows[2].argmax() == 0
+    assert judge.unparsed == 1
+    assert "Answer 1: Velm\nAnswer 2: the town of Velm" in reader.prompts[0]
+
+
+def test_a_judge_without_log_probabilities_is_sure_of_its_word() -> None:
+    judge = JudgeEntailer(ScriptedReader(["neutral"], logprob=None, entropy=None))
+    assert judge.entail(PAIRS[:1]).tolist() == [[0, 1, 0]]
+
+
+def test_a_judges_prompt_keeps_its_slots() -> None:
+    with pytest.raises(PromptError, match="slots"):
+        JudgeEntailer(ScriptedReader([]), prompt=PromptTemplate("mine", "{premise}"))
