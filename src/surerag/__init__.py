@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from surerag.components import LazyRAG
+    from surerag.components import ClusterCompressor, LazyRAG, SePer
     from surerag.drivers import arun, arun_many, run, run_many
     from surerag.readers.openai import OpenAIReader
     from surerag.readers.scripted import ScriptedReader
@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from surerag.types import Passage, Sampling
 
 _HOMES = {
+    "ClusterCompressor": "surerag.components",
     "LazyRAG": "surerag.components",
     "OpenAIReader": "surerag.readers.openai",
     "Passage": "surerag.types",
     "Sampling": "surerag.types",
     "ScriptedReader": "surerag.readers.scripted",
+    "SePer": "surerag.components",
     "Services": "surerag.services",
     "TransformersReader": "surerag.readers.transformers",
     "arun": "surerag.drivers",
@@ -29,11 +31,13 @@ _HOMES = {
 }
 
 __all__ = [
+    "ClusterCompressor",
     "LazyRAG",
     "OpenAIReader",
     "Passage",
     "Sampling",
     "ScriptedReader",
+    "SePer",
     "Services",
     "TransformersReader",
     "arun",

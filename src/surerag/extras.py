@@ -23,7 +23,7 @@ def extra(name: str) -> Iterator[None]:
         ...     import no_such_package
         Traceback (most recent call last):
         surerag.errors.MissingExtraError: the package 'no_such_package' is not installed. \
-Pip install "surerag[faiss]".
+Install it with: pip install "surerag[faiss]".
     """
     try:
         yield
@@ -32,5 +32,6 @@ Pip install "surerag[faiss]".
         if package == "surerag":
             raise
         raise MissingExtraError(
-            f"the package {package!r} is not installed", hint=f'pip install "surerag[{name}]"'
+            f"the package {package!r} is not installed",
+            hint=f'install it with: pip install "surerag[{name}]"',
         ) from error

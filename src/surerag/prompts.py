@@ -174,3 +174,36 @@ REWRITE = PromptTemplate(
     "Query: {query}",
     "DynQR, appendix C (query rewriting)",
 )
+FACT_CHECK = PromptTemplate(
+    "fact_check",
+    "{examples}Collect from the documents what supports, refutes or explains the statement. Stay close to "
+    "their words, keep it short, and conclude nothing from it. "
+    f"If the documents hold nothing about the statement, reply: {NOTHING_TO_EXTRACT}\n"
+    "Statement: {statement}\nDocuments:\n{passages}\nExtracted:",
+    "EDC²-RAG, appendix C.1 (compression for hallucination detection)",
+)
+ANSWER_WITH_EVIDENCE = PromptTemplate(
+    "answer_with_evidence",
+    "{examples}Answer the question from the documents, and quote the evidence for your answer.\n"
+    "Question: {question}\nDocuments:\n{passages}\nAnswer:",
+    "EDC²-RAG, appendix C.2 (summarization)",
+)
+CONSENSUS = PromptTemplate(
+    "consensus",
+    "Several answers to one question follow. Compare them, put together those that mean the same, and "
+    "select the answer that most of them give and that does not contradict itself. Among equals, take the "
+    "most specific and shortest one.\n"
+    "Reply in two lines:\nReasoning: one sentence on your choice\nSelected_Answer: the answer alone\n"
+    "Answers:\n{answers}\nQuestion: {question}",
+    "EDC²-RAG, appendix C.2 (response)",
+)
+JUDGE_STATEMENT = PromptTemplate(
+    "judge_statement",
+    "Check every part of the statement against the documents, some of which may support it, refute it, or "
+    "only explain it. It is Nonfactual if any part of it is wrong; otherwise, or where it claims nothing, it "
+    "is Factual.\n"
+    "Reply in two lines:\nReasoning: why, citing documents by number as in [1]\n"
+    "Answer: Factual or Nonfactual\n"
+    "Statement: {statement}\nDocuments:\n{passages}",
+    "EDC²-RAG, section 6.2 and appendix C.1.2 (evaluation)",
+)

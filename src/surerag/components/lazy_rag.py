@@ -1,4 +1,4 @@
-"""The public classes: a frozen configuration around a method, and the services that answer it."""
+"""L-RAG as a public class."""
 
 from __future__ import annotations
 

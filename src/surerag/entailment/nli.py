@@ -169,9 +169,9 @@ class NLIEntailer:
         return np.concatenate([self._judged(encoded[:half]), self._judged(encoded[half:])])
 
 
-def _columns(id2label: Mapping[int, str]) -> list[int]:
+def _columns(id2label: Mapping[Any, str] | None) -> list[int]:
     """Find the column of each of our labels among the model's."""
-    found = {label.lower(): int(index) for index, label in id2label.items()}
+    found = {label.lower(): int(index) for index, label in (id2label or {}).items()}
     if set(found) != set(LABELS):
         raise ConfigurationError(
             f"expected the labels {sorted(LABELS)}, the model's config names {sorted(found)}",

@@ -1,6 +1,7 @@
 """The papers' formulas, one function each: numpy in, numbers out."""
 
 from surerag.measures.answers import exact_match, normalize_answer, token_f1
+from surerag.measures.cost import api_cost
 from surerag.measures.entropy import EntropyBounds, entropy_bounds, token_entropy
 from surerag.measures.latency import break_even_latency, latency_saving
 from surerag.measures.likelihood import energy, length_normalized_entropy, lowest_probability, perplexity
@@ -10,6 +11,7 @@ from surerag.measures.seper import answer_weights, seper_hard, seper_soft
 __all__ = [
     "EntropyBounds",
     "answer_weights",
+    "api_cost",
     "break_even_latency",
     "degree_semantic_entropy",
     "energy",
