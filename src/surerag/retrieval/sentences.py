@@ -1,0 +1,36 @@
+"""Where sentences begin and end."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sentencex import get_sentence_boundaries
+
+
+class Sentence(NamedTuple):
+    """A sentence as it stands in its text: ``text[start:end]``, without surrounding white space."""
+
+    text: str
+    start: int
+    end: int
+
+
+def split_sentences(text: str, language: str = "en") -> list[Sentence]:
+    """Split a text into its sentences, verbatim, with offsets in characters.
+
+    Args:
+        text: Any text; a blank line ends a sentence too.
+        language: ISO 639 code, for its abbreviations and marks.
+
+    Example:
+        >>> [s.text for s in split_sentences("Dr. Voss left. She was tired!")]
+        ['Dr. Voss left.', 'She was tired!']
+    """
+    found: list[Sentence] = []
+    for boundary in get_sentence_boundaries(language, text):
+        piece: str = boundary["text"]
+        stripped = piece.strip()
+        if stripped:
+            start = boundary["start_index"] + len(piece) - len(piece.lstrip())
+            found.append(Sentence(stripped, start, start + len(stripped)))
+    return found

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surerag.documents import Document
+from surerag.errors import ConfigurationError
+from surerag.retrieval import chunk_documents, chunk_text, split_sentences
+from surerag.retrieval.chunking import words_and_marks
+
+
+@given(st.text(), st.integers(1, 12), st.data())
+def test_chunks_are_verbatim_cover_every_token_and_overlap_as_told(
+    text: str, tokens: int, data: st.DataObject
+) -> None:
+    overlap = data.draw(st.integers(0, tokens - 1))
+    spans = words_and_marks(text)
+    chunks = chunk_text(text, tokens, overlap)
+    assert all(chunk.text == text[chunk.start : chunk.end] for chunk in chunks)
+    held = [[span for span in spans if chunk.start <= span[0] and span[1] <= chunk.end] for chunk in chunks]
+    assert sorted({span for chunk in held for span in chunk}) == spans
+    assert all(len(chunk) == tokens for chunk in held[:-1])
+    assert all(before[tokens - overlap :] == after[:overlap] for before, after in pairwise(held))
+    assert not held or len(held) == 1 or overlap < len(held[-1]) <= tokens
+
+
+def test_a_text_without_tokens_has_no_chunks() -> None:
+    assert chunk_text(" \n ") == []
+
+
+def test_a_tokenizer_of_ones_own_counts() -> None:
+    def letters(text: str) -> list[tuple[int, int]]:
+        return [(place, place + 1) for place in range(len(text))]
+
+    assert [chunk.text for chunk in chunk_text("abcdef", 3, 1, tokenize=letters)] == ["abc", "cde", "ef"]
+
+
+@pytest.mark.parametrize(("tokens", "overlap"), [(0, 0), (5, 5), (5, -1)])
+def test_chunks_that_would_not_advance_are_refused(tokens: int, overlap: int) -> None:
+    with pytest.raises(ConfigurationError, match="overlap"):
+        chunk_text("a b c", tokens, overlap)
+
+
+def test_ten_megabytes_are_cut() -> None:
+    text = "It rains in Velm. " * 600_000
+    chunks = chunk_text(text)
+    assert chunks[-1].end == len(text.rstrip())
+    assert chunks[1].text.split() == text[chunks[1].start :][: len(chunks[1].text)].split()
+
+
+def test_passages_say_where_they_come_from() -> None:
+    document = Document("notes/velm.md", "one two three four", "Velm", {"year": 1913})
+    first, second = chunk_documents([document], tokens=3, overlap=1)
+    assert (first.id, second.id) == ("notes/velm.md#0", "notes/velm.md#1")
+    assert second.text == "three four"
+    assert second.metadata == {
+        "year": 1913,
+        "document": "notes/velm.md",
+        "title": "Velm",
+        "start": 8,
+        "end": 18,
+    }
+
+
+def test_sentences_are_verbatim_with_offsets_in_characters() -> None:
+    text = "  Übrigens: Dr. A. left at 5 p.m. on Friday.\n\nWhy?  She was tired! "
+    sentences = split_sentences(text)
+    assert [sentence.text for sentence in sentences] == [
+        "Übrigens: Dr. A. left at 5 p.m. on Friday.",
+        "Why?",
+        "She was tired!",
+    ]
+    assert all(text[sentence.start : sentence.end] == sentence.text for sentence in sentences)
+
+
+def test_a_language_brings_its_abbreviations() -> None:
+    text = "Das ist der 3. Mai. Hier noch einer."
+    assert len(split_sentences(text, "de")) == 2
+
+
+@given(st.text())
+def test_sentences_hold_all_that_is_not_white_space(text: str) -> None:
+    sentences = split_sentences(text)
+    assert "".join("".join(s.text.split()) for s in sentences) == "".join(text.split())
+    assert all(text[s.start : s.end] == s.text for s in sentences)
