@@ -1,0 +1,227 @@
+"""From prompts to token ids: chat templates, and document text that stays text.
+
+A document may contain ``<|im_end|>`` or whatever else a tokenizer takes for a control token. Such
+text must reach the model as plain characters. So control tokens inside messages are set aside while
+the template is rendered, the template's own ones are renamed to something no text contains, and a
+copy of the tokenizer that knows only the new names encodes the result: everything else, spaces around
+control tokens included, comes out as the tokenizer itself would do it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, cast
+
+from jinja2 import TemplateError
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase
+
+from surerag.errors import InputError
+from surerag.types import Message, Prompt, as_messages
+
+# Code points reserved for private use, which no document that was written for people contains.
+_OPEN, _CLOSE = "\U000f5a10", "\U000f5a11"
+
+
+class PromptEncoder:
+    """Encodes prompts as the model was trained to see them.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        chat_template: Whether to use its chat template, if it has one.
+        template_options: Further variables of the template, such as ``enable_thinking``.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        chat_template: bool = True,
+        template_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._templated = chat_template and bool(tokenizer.chat_template)
+        self._options = dict(template_options or {})
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Return the token ids of a prompt, ready to be answered.
+
+        Raises:
+            InputError: If nothing is left to read.
+        """
+        ids = self._encode(prompt, "")
+        if not ids:
+            raise InputError("a prompt has no tokens", hint="ask something")
+        return ids
+
+    def encode_with(self, prompt: Prompt, continuation: str) -> list[int]:
+        """Return the ids of what follows the prompt when both stand in one text.
+
+        Where the last token of the prompt and the first of the continuation would fuse, the
+        continuation is encoded by itself, so that the prompt stays what :meth:`encode` makes of it.
+        """
+        before, both = self._encode(prompt, ""), self._encode(prompt, continuation)
+        if both[: len(before)] == before:
+            return both[len(before) :]
+        # Behind a line break, so that tokenizers that begin a text with a space do not add one.
+        anchor = self._plain("\n")
+        behind = self._plain("\n" + continuation)
+        return behind[len(anchor) :] if behind[: len(anchor)] == anchor else self._plain(continuation)
+
+    def _encode(self, prompt: Prompt, continuation: str) -> list[int]:
+        messages = as_messages(prompt)
+        if not self._templated:
+            text = "\n\n".join(message.content for message in messages)
+            return [*self._opening, *self._plain(text + continuation)]
+        aside = _SetAside(self._controls)
+        rendered = self._render([Message(m.role, aside.hide(m.content)) for m in messages])
+        continuation = aside.hide(continuation)
+        if not aside.found:
+            return self._ids(rendered + continuation)
+        return self._guarded.encode(aside.restore(self._guarded.rename(rendered) + continuation))
+
+    def _render(self, messages: Sequence[Message]) -> str:
+        try:
+            return self._apply(messages)
+        except TemplateError:
+            # Some templates know no system role: its text then opens the first user turn.
+            if not messages or messages[0].role != "system" or len(messages) == 1:
+                raise
+            system, user, *rest = messages
+            return self._apply([Message(user.role, f"{system.content}\n\n{user.content}"), *rest])
+
+    def _apply(self, messages: Sequence[Message]) -> str:
+        turns = [{"role": message.role, "content": message.content} for message in messages]
+        rendered = self._tokenizer.apply_chat_template(
+            turns, tokenize=False, add_generation_prompt=True, **self._options
+        )
+        return str(rendered)
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+    def _plain(self, text: str) -> list[int]:
+        if any(control in text for control in self._controls):
+            return self._guarded.encode(text)
+        return self._ids(text)
+
+    @cached_property
+    def _opening(self) -> list[int]:
+        """Ids that the tokenizer puts before a plain text, such as the begin token."""
+        bare = self._ids("a")
+        dressed = list(self._tokenizer("a")["input_ids"])
+        for start in range(len(dressed) - len(bare) + 1):
+            if dressed[start : start + len(bare)] == bare:
+                return dressed[:start]
+        return []
+
+    @cached_property
+    def _controls(self) -> tuple[str, ...]:
+        """Texts that the tokenizer would not read as text: special tokens, and the template's markup."""
+        template = str(self._tokenizer.chat_template or "") if self._templated else ""
+        controls = {
+            token.content
+            for token in self._tokenizer.added_tokens_decoder.values()
+            if token.special or (_is_markup(token.content) and token.content in template)
+        }
+        return tuple(sorted(controls | set(self._tokenizer.all_special_tokens), key=len, reverse=True))
+
+    @cached_property
+    def _guarded(self) -> _GuardedTokenizer | _SplitTokenizer:
+        if self._tokenizer.is_fast:
+            return _GuardedTokenizer(self._tokenizer, self._controls)
+        return _SplitTokenizer(self._tokenizer, self._controls)
+
+
+def _is_markup(text: str) -> bool:
+    # Added words and runs of spaces are text; they need no guard.
+    return bool(text.strip()) and not text.strip().isalnum()
+
+
+class _SetAside:
+    """Takes control texts out of messages while a template is rendered, and puts them back."""
+
+    def __init__(self, controls: Iterable[str]) -> None:
+        self._pattern = re.compile("|".join(map(re.escape, controls))) if controls else None
+        self.found: list[str] = []
+
+    def hide(self, text: str) -> str:
+        return self._pattern.sub(self._replace, text) if self._pattern else text
+
+    def restore(self, text: str) -> str:
+        marks = re.compile(f"{_CLOSE}([0-9]+){_OPEN}")
+        return marks.sub(lambda match: self.found[int(match.group(1))], text)
+
+    def _replace(self, match: re.Match[str]) -> str:
+        self.found.append(match.group(0))
+        # Close before open, so that a mark can never be taken for a renamed control token.
+        return f"{_CLOSE}{len(self.found) - 1}{_OPEN}"
+
+
+class _GuardedTokenizer:
+    """A copy of a fast tokenizer in which every control token goes by another name."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, controls: Sequence[str]) -> None:
+        self._names = {control: f"{_OPEN}{i}{_CLOSE}" for i, control in enumerate(controls)}
+        self._pattern = re.compile("|".join(map(re.escape, controls)))
+        settings = json.loads(tokenizer.backend_tokenizer.to_str())
+        for token in settings["added_tokens"]:
+            token["content"] = self._renamed(token["content"])
+        _rename_vocabulary(settings["model"], self._names)
+        settings["post_processor"] = settings["truncation"] = settings["padding"] = None
+        self._backend = Tokenizer.from_str(json.dumps(settings))
+        # Names that are not in the model's own vocabulary are numbered anew when the copy is made.
+        self._ids = {
+            new: old
+            for control, name in self._names.items()
+            if (new := self._backend.token_to_id(name)) is not None
+            and isinstance(old := tokenizer.convert_tokens_to_ids(control), int)
+        }
+
+    def rename(self, text: str) -> str:
+        """Give the control tokens of rendered template text their other names."""
+        return self._pattern.sub(lambda match: self._names[match.group(0)], text)
+
+    def encode(self, text: str) -> list[int]:
+        """Encode text in which only renamed control tokens count as such."""
+        return [self._ids.get(i, i) for i in self._backend.encode(text, add_special_tokens=False).ids]
+
+    def _renamed(self, content: str) -> str:
+        return self._names.get(content, content)
+
+
+def _rename_vocabulary(model: dict[str, Any], names: Mapping[str, str]) -> None:
+    vocabulary = model.get("vocab")
+    if isinstance(vocabulary, dict):
+        model["vocab"] = {names.get(piece, piece): i for piece, i in vocabulary.items()}
+    elif isinstance(vocabulary, list):
+        model["vocab"] = [[names.get(piece, piece), score] for piece, score in vocabulary]
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]
+
+
+class _SplitTokenizer:
+    """The same for tokenizers in Python: encodes the text between control tokens piece by piece."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, controls: Sequence[str]) -> None:
+        self._tokenizer = tokenizer
+        self._controls = controls
+        self._ids = cast("list[int]", tokenizer.convert_tokens_to_ids(list(controls)))
+        self._pattern = re.compile("|".join(map(re.escape, controls)))
+
+    def rename(self, text: str) -> str:
+        """Mark the control tokens of rendered template text."""
+        return self._pattern.sub(lambda match: f"{_OPEN}{self._controls.index(match.group(0))}{_CLOSE}", text)
+
+    def encode(self, text: str) -> list[int]:
+        """Encode text in which only marked control tokens count as such."""
+        ids: list[int] = []
+        for place, piece in enumerate(re.split(f"{_OPEN}([0-9]+){_CLOSE}", text)):
+            if place % 2:
+                ids.append(self._ids[int(piece)])
+            elif piece:
+                encoded = self._tokenizer(piece, add_special_tokens=False, split_special_tokens=True)
+                ids += encoded["input_ids"]
+        return ids

@@ -1,0 +1,46 @@
+"""Loading a model and its tokenizer by name."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, cast
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+
+class Loaded(NamedTuple):
+    """A model and the tokenizer that belongs to it."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+
+def load(
+    id_or_path: str,
+    *,
+    device: str | None,
+    dtype: str | None,
+    trust_remote_code: bool,
+    use_safetensors: bool,
+    **options: Any,
+) -> Loaded:
+    """Load a model, ready to read; see :meth:`TransformersReader.from_pretrained`."""
+    device = device or best_device()
+    # The weights' own type is for accelerators; most CPUs have no fast arithmetic for it.
+    dtype = dtype or ("float32" if device == "cpu" else "auto")
+    tokenizer = AutoTokenizer.from_pretrained(id_or_path, trust_remote_code=trust_remote_code)
+    model = AutoModelForCausalLM.from_pretrained(
+        id_or_path,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+        use_safetensors=use_safetensors,
+        **options,
+    )
+    return Loaded(cast(Any, model).to(device), tokenizer)
+
+
+def best_device() -> str:
+    """Return ``"cuda"``, ``"mps"`` or ``"cpu"``, the first that there is."""
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"

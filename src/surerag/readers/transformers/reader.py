@@ -1,0 +1,463 @@
+"""The reader itself: prompts in, answers with exact entropies out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from surerag.errors import ConfigurationError, ContextLengthError, InputError
+from surerag.readers.pieces import TrimmedPieces
+from surerag.readers.protocol import BaseReader, Capabilities
+from surerag.readers.transformers.encoding import PromptEncoder
+from surerag.readers.transformers.flight import Flight, in_halves, pack
+from surerag.readers.transformers.handles import Handle, hold
+from surerag.readers.transformers.loading import load
+from surerag.readers.transformers.memory import Part
+from surerag.readers.transformers.model import CausalModel, Read
+from surerag.readers.transformers.prefixes import families, plan_readings
+from surerag.readers.transformers.scoring import score_rows, trace_of
+from surerag.readers.transformers.sequences import GrowingSequence
+from surerag.types import (
+    Begun,
+    Chunk,
+    Generation,
+    Prompt,
+    Sampling,
+    TokenTrace,
+    Usage,
+)
+
+
+class TransformersReader(BaseReader):
+    """A causal language model in this process, with log-probabilities and exact entropies.
+
+    Every number is computed in float32 from the raw logits, one step at a time, on the model's device.
+    A prompt is read once, whatever the number of samples, and prompts of one call that share a prefix
+    read it once. Sample ``i`` of a prompt depends on the prompt, the seed and ``i`` alone. Models whose
+    state cannot be padded or shared (state-space models, hybrids) are read in batches of equal length.
+
+    Calls from several threads are served one after the other.
+
+    Args:
+        model: Any causal language model of ``transformers``, on its device, in its dtype.
+        tokenizer: The tokenizer that belongs to it.
+        chat_template: Whether to use the tokenizer's chat template, if it has one. Without one, prompts
+            are plain text, and the turns of a conversation are joined by empty lines.
+        template_options: Further variables for the chat template, such as ``{"enable_thinking": False}``.
+        max_batch_tokens: Tokens, prompts and answers together, that one batch may hold.
+        min_shared_prefix: Shortest common prefix, in tokens, worth reading separately.
+        window: Tokens that prompt and answer may have together; None takes it from the model's config.
+
+    Example:
+        >>> reader = TransformersReader(model, tokenizer)  # doctest: +SKIP
+        >>> reader.generate(["Where was Ada born?"], Sampling())[0][0].trace.entropy.middle  # doctest: +SKIP
+        (0.41, 0.02)
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        chat_template: bool = True,
+        template_options: Mapping[str, Any] | None = None,
+        max_batch_tokens: int = 32_768,
+        min_shared_prefix: int = 48,
+        window: int | None = None,
+    ) -> None:
+        if max_batch_tokens < 1 or min_shared_prefix < 1:
+            raise ConfigurationError(
+                "max_batch_tokens and min_shared_prefix must be at least 1, "
+                f"got {max_batch_tokens} and {min_shared_prefix}"
+            )
+        self._model = CausalModel(model.eval(), tokenizer, window)
+        self._tokenizer = tokenizer
+        self._encoder = PromptEncoder(tokenizer, chat_template, template_options)
+        self._max_batch_tokens = max_batch_tokens
+        self._min_shared = min_shared_prefix
+        self._lock = threading.RLock()
+        self._usage = Usage()
+        self._settings: dict[str, Any] | None = None
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        id_or_path: str,
+        *,
+        device: str | None = None,
+        dtype: str | None = None,
+        trust_remote_code: bool = False,
+        use_safetensors: bool = True,
+        chat_template: bool = True,
+        template_options: Mapping[str, Any] | None = None,
+        max_batch_tokens: int = 32_768,
+        min_shared_prefix: int = 48,
+        window: int | None = None,
+        **model_options: Any,
+    ) -> TransformersReader:
+        """Load a model and its tokenizer from a hub or a folder.
+
+        Args:
+            id_or_path: Hub id, or a folder.
+            device: Such as ``"cuda:1"``; None takes an accelerator if there is one.
+            dtype: Such as ``"bfloat16"``; None is the weights' own on an accelerator, float32 on a CPU.
+            trust_remote_code: Whether code that comes with the model may run.
+            use_safetensors: Whether to refuse weights in formats that can run code when they are loaded.
+            chat_template: See :class:`TransformersReader`, as for all that follow.
+            template_options: Variables for the chat template.
+            max_batch_tokens: Tokens of one batch.
+            min_shared_prefix: Shortest prefix worth sharing.
+            window: Tokens of prompt and answer together.
+            **model_options: Passed to ``AutoModelForCausalLM.from_pretrained``.
+        """
+        reading: dict[str, Any] = {
+            "chat_template": chat_template,
+            "template_options": template_options,
+            "max_batch_tokens": max_batch_tokens,
+            "min_shared_prefix": min_shared_prefix,
+            "window": window,
+        }
+        loading: dict[str, Any] = {
+            "device": device,
+            "dtype": dtype,
+            "trust_remote_code": trust_remote_code,
+            "use_safetensors": use_safetensors,
+            **model_options,
+        }
+        loaded = load(id_or_path, **loading)
+        reader = cls(loaded.model, loaded.tokenizer, **reading)
+        reader._settings = {"id_or_path": id_or_path, **loading, **reading}
+        return reader
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the settings, never the weights.
+
+        Raises:
+            ConfigurationError: If the model was built by the caller, so that no settings can rebuild it.
+        """
+        if self._settings is None:
+            raise ConfigurationError(
+                "a reader around a model that was built in place cannot be pickled",
+                hint="load it with TransformersReader.from_pretrained, or pass the reader in after loading",
+            )
+        return _rebuild, (type(self), self._settings)
+
+    def __repr__(self) -> str:
+        """Name the model and its device."""
+        return f"TransformersReader({self.name!r}, device={str(self._model.device)!r})"
+
+    @cached_property
+    def name(self) -> str:
+        """The model's id or the last part of its path, and a short hash of its weights."""
+        return f"{self._model.origin}@{self._model.fingerprint}"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Everything that a local model can do."""
+        return Capabilities(
+            logprobs=True, entropy="exact", energy=True, score=True, begin="native", stream=True, local=True
+        )
+
+    @property
+    def usage(self) -> Usage:
+        """Prompts asked, their tokens as the caller sees them, and tokens generated."""
+        return self._usage
+
+    @property
+    def tokens_read(self) -> int:
+        """Prompt tokens that went through the model: samples and shared prefixes count once."""
+        return self._model.tokens_read
+
+    def count_tokens(self, text: str) -> int:
+        """Return how many tokens a text has, without any that a template would add."""
+        return len(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+        """Return ``sampling.n`` answers to each prompt, in order.
+
+        Raises:
+            ContextLengthError: If a prompt and ``max_tokens`` do not fit the window together.
+        """
+        with self._lock:
+            encoded = self._encoded(prompts, sampling)
+            grown = self._grow(encoded, sampling)
+            self._count(encoded, [sequence for row in grown for sequence in row])
+            return [[sequence.generation() for sequence in row] for row in grown]
+
+    def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
+        """Return what the model thinks of each continuation after its prompt.
+
+        A continuation is taken as it stands: begin it with a space where the model would.
+
+        Raises:
+            InputError: If there is not one continuation for each prompt, or one is empty.
+            ContextLengthError: If a prompt and its continuation do not fit the window together.
+        """
+        if len(prompts) != len(continuations):
+            raise InputError(f"{len(prompts)} prompts came with {len(continuations)} continuations")
+        with self._lock:
+            before = [self._encoder.encode(prompt) for prompt in prompts]
+            after = [self._encoder.encode_with(p, c) for p, c in zip(prompts, continuations, strict=True)]
+            for index, (ids, tail) in enumerate(zip(before, after, strict=True)):
+                if not tail:
+                    raise InputError(
+                        f"continuation {index} has no tokens", hint="score a text that is not empty"
+                    )
+                self._check_length(index, len(ids), len(tail))
+            self._usage += Usage(len(prompts), sum(map(len, before)) + sum(map(len, after)), 0)
+            return self._score(before, after)
+
+    def begin(self, prompts: Sequence[Prompt], n_tokens: int, sampling: Sampling) -> list[Begun]:
+        """Generate the first ``n_tokens`` tokens of each prompt's first sample, and keep the memory.
+
+        The memory is freed by ``finish`` or ``cancel``, or when the handles are dropped.
+
+        Raises:
+            ConfigurationError: If ``n_tokens`` is less than 1.
+            ContextLengthError: If a prompt and ``max_tokens`` do not fit the window together.
+        """
+        if n_tokens < 1:
+            raise ConfigurationError(f"n_tokens must be at least 1, got {n_tokens}")
+        sampling = replace(sampling, n=1)
+        with self._lock:
+            encoded = self._encoded(prompts, sampling)
+            handles = self._begin(encoded, n_tokens, sampling)
+            self._count(encoded, [handle.sequence for handle in handles])
+            return [
+                Begun(handle.sequence.generation(), done=handle.sequence.ended is not None, state=handle)
+                for handle in handles
+            ]
+
+    def finish(self, begun: Sequence[Begun]) -> list[Generation]:
+        """Go on with what was begun, from whatever calls, in common batches.
+
+        Raises:
+            InputError: If one of them was finished or cancelled before, or begun by another reader.
+        """
+        with self._lock:
+            handles = [self._waiting(item) for item in begun]
+            if len(set(map(id, handles))) < len(handles):
+                raise InputError("the same generation is to be finished twice")
+            started = sum(len(handle.sequence) for handle in handles)
+            finished = self._finish(handles)
+            self._usage += Usage(completion_tokens=sum(map(len, finished)) - started)
+            return [sequence.generation() for sequence in finished]
+
+    def cancel(self, begun: Sequence[Begun]) -> None:
+        """Free what was begun; doing so again, or after finishing, does nothing."""
+        with self._lock:
+            for item in begun:
+                handle = item.state
+                if isinstance(handle, Handle) and handle.fate == "waiting":
+                    handle.close("cancelled")
+
+    def stream(self, prompt: Prompt, sampling: Sampling) -> Iterator[Chunk]:
+        """Yield the first sample as it grows: whole characters, no part of a stop text.
+
+        The model is free for other calls between two pieces. Closing the iterator frees the memory.
+
+        Raises:
+            ContextLengthError: If the prompt and ``max_tokens`` do not fit the window together.
+        """
+        yield from self.finish_stream(self.begin([prompt], 1, sampling)[0])
+
+    def finish_stream(self, begun: Begun) -> Iterator[Chunk]:
+        """Yield what was begun from its first token on; see :meth:`stream`.
+
+        Raises:
+            InputError: If it was finished or cancelled before, or begun by another reader.
+        """
+        with self._lock:
+            handle = self._waiting(begun)
+            sequence, flight = handle.sequence, None
+            if sequence.ended is None:
+                flight = self._take_off([handle])
+                sequence = flight.sequences[0]
+            started = len(sequence)
+            handle.close("finished")
+        trimmed, shown = TrimmedPieces(), 0
+        try:
+            while True:
+                text = sequence.shown
+                piece = trimmed.feed(text[shown:])
+                shown = len(text)
+                if flight is None or sequence.ended is not None:
+                    yield Chunk(piece, sequence.generation())
+                    return
+                if piece:
+                    yield Chunk(piece)
+                with self._lock:
+                    flight.step()
+        finally:
+            with self._lock:
+                self._usage += Usage(completion_tokens=len(sequence) - started)
+
+    def _encoded(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[int]]:
+        encoded = [self._encoder.encode(prompt) for prompt in prompts]
+        for index, ids in enumerate(encoded):
+            self._check_length(index, len(ids), sampling.max_tokens)
+        return encoded
+
+    def _check_length(self, index: int, length: int, further: int) -> None:
+        if self._model.window is not None and length + further > self._model.window:
+            over = length + further - self._model.window
+            raise ContextLengthError(
+                f"prompt {index} has {length} tokens, {further} more are to follow, "
+                f"and the model's window holds {self._model.window}: {over} too many",
+                hint="shorten the context by that many tokens, or lower max_tokens",
+            )
+
+    def _count(self, encoded: Sequence[Sequence[int]], sequences: Sequence[GrowingSequence]) -> None:
+        self._usage += Usage(len(encoded), sum(map(len, encoded)), sum(map(len, sequences)))
+
+    def _sequence(self, prompt: Sequence[int], sampling: Sampling, sample: int = 0) -> GrowingSequence:
+        return GrowingSequence(self._tokenizer, self._model.end_tokens, prompt, sampling, sample)
+
+    def _groups(self, prompts: Sequence[Sequence[int]], further: Sequence[int], rows: int) -> list[list[int]]:
+        """Cut different prompts into batches: relatives together, similar lengths together."""
+        kin = families(plan_readings(prompts, self._min_shared))
+        order = [i for family in sorted(kin, key=lambda f: -max(len(prompts[i]) for i in f)) for i in family]
+        costs = [(len(prompts[i]) + further[i], rows) for i in order]
+        return [[order[place] for place in batch] for batch in pack(costs, self._max_batch_tokens)]
+
+    def _grow(self, encoded: Sequence[list[int]], sampling: Sampling) -> list[list[GrowingSequence]]:
+        prompts, places = _distinct(encoded)
+        grown: list[list[GrowingSequence]] = [[] for _ in prompts]
+        for group in self._groups(prompts, [sampling.max_tokens] * len(prompts), sampling.n):
+            for prompt, sequences in zip(
+                group, in_halves(group, lambda some: self._grow_group(prompts, some, sampling)), strict=True
+            ):
+                grown[prompt] = sequences
+        return [grown[place] for place in places]
+
+    def _grow_group(
+        self, prompts: Sequence[list[int]], group: Sequence[int], sampling: Sampling
+    ) -> list[list[GrowingSequence]]:
+        room = sampling.max_tokens
+        reads = self._read([prompts[i] for i in group], room)
+        rows = [(place, sample) for place in range(len(group)) for sample in range(sampling.n)]
+
+        def fly(some: Sequence[tuple[int, int]]) -> list[GrowingSequence]:
+            sequences = [self._sequence(prompts[group[place]], sampling, sample) for place, sample in some]
+            Flight.from_reads(self._model, sequences, [reads[place] for place, _ in some]).fly()
+            return sequences
+
+        grown: list[GrowingSequence] = []
+        for batch in self._batches([reads[place].part for place, _ in rows], [room] * len(rows)):
+            grown += in_halves([rows[i] for i in batch], fly)
+        return [grown[start : start + sampling.n] for start in range(0, len(grown), sampling.n)]
+
+    def _batches(self, parts: Sequence[Part], further: Sequence[int]) -> list[list[int]]:
+        """Cut rows, in order, into batches that fit the budget and whose memories can be joined."""
+        runs: list[list[int]] = []
+        for index, part in enumerate(parts):
+            apart = self._model.kind != "attention" and runs and parts[runs[-1][0]].memory is not part.memory
+            if apart or not runs:
+                runs.append([])
+            runs[-1].append(index)
+        return [
+            [run[place] for place in batch]
+            for run in runs
+            for batch in pack([(parts[i].length + further[i], 1) for i in run], self._max_batch_tokens)
+        ]
+
+    def _begin(self, encoded: Sequence[list[int]], n_tokens: int, sampling: Sampling) -> list[Handle]:
+        prompts, places = _distinct(encoded)
+        begun: dict[int, Handle] = {}
+
+        def fly(some: Sequence[int]) -> list[Handle]:
+            wanted = sorted({places[i] for i in some})
+            reads = dict(
+                zip(wanted, self._read([prompts[i] for i in wanted], sampling.max_tokens), strict=True)
+            )
+            rows = [reads[places[i]] for i in some]
+            handles: list[Handle] = []
+            for batch in self._batches([read.part for read in rows], [sampling.max_tokens] * len(rows)):
+                sequences = [self._sequence(encoded[some[i]], sampling) for i in batch]
+                flight = Flight.from_reads(self._model, sequences, [rows[i] for i in batch]).fly(n_tokens)
+                handles += hold(sequences, flight)
+            return handles
+
+        for group in self._groups(prompts, [sampling.max_tokens] * len(prompts), 1):
+            items = [i for place in group for i in range(len(encoded)) if places[i] == place]
+            begun |= dict(zip(items, in_halves(items, fly), strict=True))
+        return [begun[i] for i in range(len(encoded))]
+
+    def _read(self, prompts: Sequence[list[int]], room: int) -> list[Read]:
+        return self._model.read(prompts, room, self._min_shared)
+
+    def _waiting(self, begun: Begun) -> Handle:
+        handle = begun.state
+        if not isinstance(handle, Handle) or handle.owner is not self._model:
+            raise InputError(
+                "what is to be finished was not begun by this reader",
+                hint="finish it with the reader that began it",
+            )
+        if handle.fate != "waiting":
+            raise InputError(f"this generation was {handle.fate} before", hint="begin it again")
+        return handle
+
+    def _take_off(self, handles: Sequence[Handle]) -> Flight:
+        # Copies, so that a batch that runs out of memory can start over.
+        sequences = [handle.sequence.fork() for handle in handles]
+        return Flight.from_memory(self._model, sequences, [handle.part for handle in handles])
+
+    def _finish(self, handles: Sequence[Handle]) -> list[GrowingSequence]:
+        waiting = sorted(
+            (handle for handle in handles if handle.sequence.ended is None),
+            key=lambda handle: (
+                (-handle.part.length, id(handle.block), handle.row)
+                if self._model.kind == "attention"
+                else (0, id(handle.block), handle.row)
+            ),
+        )
+        further = [handle.sequence.remaining for handle in waiting]
+        for batch in self._batches([handle.part for handle in waiting], further):
+            chosen = [waiting[i] for i in batch]
+            grown = in_halves(chosen, lambda some: list(self._take_off(some).fly().started))
+            for handle, sequence in zip(chosen, grown, strict=True):
+                handle.sequence = sequence
+                handle.close("finished")
+        for handle in handles:
+            handle.close("finished")
+        return [handle.sequence for handle in handles]
+
+    def _score(self, before: Sequence[list[int]], after: Sequence[list[int]]) -> list[TokenTrace]:
+        prompts, places = _distinct(before)
+        longest = [0] * len(prompts)
+        for tail, place in zip(after, places, strict=True):
+            longest[place] = max(longest[place], len(tail))
+        traces: dict[int, TokenTrace] = {}
+
+        def feed(some: Sequence[int]) -> list[TokenTrace]:
+            wanted = sorted({places[i] for i in some})
+            reads = dict(zip(wanted, self._read([prompts[i] for i in wanted], max(longest)), strict=True))
+            rows = [reads[places[i]] for i in some]
+            scored: list[TokenTrace] = []
+            for batch in self._batches([read.part for read in rows], [len(after[i]) for i in some]):
+                tails = [after[some[i]] for i in batch]
+                memory = self._model.join([rows[i].part for i in batch], max(map(len, tails)))
+                found = score_rows(self._model, memory, [rows[i] for i in batch], tails)
+                scored += [trace_of(self._tokenizer, row) for row in found]
+            return scored
+
+        for group in self._groups(prompts, longest, 1):
+            items = [i for place in group for i in range(len(before)) if places[i] == place]
+            traces |= dict(zip(items, in_halves(items, feed), strict=True))
+        return [traces[i] for i in range(len(before))]
+
+
+def _distinct(encoded: Sequence[list[int]]) -> tuple[list[list[int]], list[int]]:
+    """Return the different prompts, and which of them each prompt is."""
+    numbers: dict[tuple[int, ...], int] = {}
+    places = [numbers.setdefault(tuple(ids), len(numbers)) for ids in encoded]
+    return [list(ids) for ids in numbers], places
+
+
+def _rebuild(kind: type[TransformersReader], settings: dict[str, Any]) -> TransformersReader:
+    return kind.from_pretrained(**settings)

@@ -1,0 +1,242 @@
+"""The suite itself: our readers pass it, and a reader that breaks a promise does not."""
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from surerag.readers import BaseReader, Capabilities
+from surerag.readers.conformance import Case, Trial, check_reader, conformance_cases
+from surerag.readers.openai import OpenAIReader
+from surerag.readers.scripted import ScriptedReader, reply
+from surerag.types import Begun, Chunk, EntropyTrace, Generation, Prompt, Sampling, TokenTrace
+from tests.servers.fake_openai import FakeOpenAI, Quirks
+from tests.servers.toy_model import ToyModel
+
+TEXTS = {"Where": "It begins in old Velm on the hill", "Context": "In Velm", "Name": "Red and green and blue"}
+
+
+def answer(prompt: str) -> str:
+    return TEXTS.get(prompt.split()[0].strip(":"), "Nobody can tell")
+
+
+@pytest.mark.parametrize("case", conformance_cases(), ids=str)
+@pytest.mark.parametrize("entropy", ["exact", "bounded", None])
+def test_scripted_readers_pass(case: Case, entropy: Any) -> None:
+    capabilities = Capabilities(
+        logprobs=True, entropy=entropy, score=True, begin="native", stream=True, native_async=True
+    )
+    outcome = case.run(ScriptedReader(answer, capabilities=capabilities))
+    if outcome.status == "skipped":
+        pytest.skip(outcome.detail)
+    assert outcome.passed, outcome.detail
+
+
+def test_a_reader_of_text_alone_passes_with_checks_skipped() -> None:
+    report = check_reader(ScriptedReader(answer, logprob=None))
+    assert report.passed, str(report)
+    assert report.count("skipped") >= 4
+
+
+@pytest.fixture(scope="module", params=["chat", "completions"])
+def api_reader(request: pytest.FixtureRequest) -> Iterator[OpenAIReader]:
+    with (
+        FakeOpenAI() as server,
+        OpenAIReader(
+            "toy",
+            base_url=server.base_url,
+            api=request.param,
+            top_logprobs=4,
+            vocabulary_size=ToyModel.vocabulary_size,
+            scoring="echo" if request.param == "completions" else None,
+        ) as reader,
+    ):
+        yield reader
+
+
+@pytest.mark.parametrize("case", conformance_cases(), ids=str)
+def test_readers_over_an_api_pass(case: Case, api_reader: OpenAIReader) -> None:
+    outcome = case.run(api_reader, Trial(vocabulary_size=ToyModel.vocabulary_size))
+    if outcome.status == "skipped":
+        pytest.skip(outcome.detail)
+    assert outcome.passed, outcome.detail
+
+
+@pytest.mark.parametrize(
+    "quirks",
+    [
+        Quirks(ignores_n=True, counts_end_token=True, adds_sampled_to_top=True),
+        Quirks(no_stream_logprobs=True, max_top=2),
+        Quirks(no_logprobs=True, tokens_per_piece=3),
+        Quirks(after_temperature=True, ignores_seed=True, refuses=("stream_options", "seed")),
+    ],
+)
+def test_probed_readers_pass_whatever_the_server_cannot_do(quirks: Quirks) -> None:
+    with FakeOpenAI(ToyModel(3.0), quirks) as server, OpenAIReader("toy", base_url=server.base_url) as reader:
+        reader.probe()
+        report = check_reader(reader, vocabulary_size=300_000, seeded=False)
+    assert report.passed, str(report)
+
+
+class Minimal:
+    """The least that a user may write."""
+
+    name = "minimal"
+    capabilities = Capabilities(logprobs=True, entropy="exact")
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+        return ScriptedReader(answer).generate(prompts, sampling)
+
+    def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
+        from surerag.errors import CapabilityError
+
+        raise CapabilityError("cannot")
+
+
+def test_a_reader_with_the_least_passes_by_the_defaults() -> None:
+    report = check_reader(Minimal())
+    assert report.passed, str(report)
+
+
+class Altered(ScriptedReader):
+    """A reader that breaks one promise."""
+
+    def __init__(self, alter: Callable[[Generation], Generation]) -> None:
+        super().__init__(answer)
+        self._alter = alter
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+        return [[self._alter(item) for item in row] for row in super().generate(prompts, sampling)]
+
+
+def with_trace(generation: Generation, **changes: Any) -> Generation:
+    assert generation.trace is not None
+    return replace(generation, trace=replace(generation.trace, **changes))
+
+
+def widened(generation: Generation) -> Generation:
+    assert generation.trace is not None
+    ones = (1.0,) * len(generation.trace)
+    return with_trace(generation, entropy=EntropyTrace(tuple(2.0 for _ in ones), ones, exact=True))
+
+
+@pytest.mark.parametrize(
+    ("alter", "check"),
+    [
+        (lambda g: replace(g, trace=None), "traces are there as claimed"),
+        (lambda g: replace(g, text=g.text + "\n"), "text is stripped"),
+        (lambda g: replace(g, completion_tokens=99), "traces are there as claimed"),
+        (lambda g: with_trace(g, logprobs=(0.5,) * len(g.trace)), "logprobs are natural logs"),
+        (widened, "entropies are possible"),
+        (lambda g: with_trace(g, entropy=None), "entropies are possible"),
+        (lambda g: with_trace(g, logsumexp=(1.0,) * len(g.trace)), "energies are there as claimed"),
+        (lambda g: with_trace(g, logprobs=(-0.2,) * len(g.trace)), "scores are the models"),
+        (lambda g: with_trace(g, logprobs=(-0.2,) * len(g.trace)), "logprobs are those of temperature one"),
+        (lambda g: replace(g, text="Other"), "begin and finish is generate"),
+        (lambda g: replace(g, text="Other"), "streams join to the text"),
+        (lambda g: replace(g, text="Other"), "async streams do the same"),
+    ],
+)
+def test_a_broken_promise_is_named(alter: Callable[[Generation], Generation], check: str) -> None:
+    report = check_reader(Altered(alter))
+    assert not report.passed
+    assert check in {failure.check for failure in report.failures}, str(report)
+
+
+class Careless(ScriptedReader):
+    """A reader with one verb of its own, that is wrong."""
+
+    def __init__(self, **verbs: Any) -> None:
+        super().__init__(answer)
+        for name, verb in verbs.items():
+            setattr(self, name, verb)
+
+
+@pytest.mark.parametrize(
+    ("verbs", "check"),
+    [
+        ({"generate": lambda prompts, sampling: []}, "every prompt is answered"),
+        ({"generate": lambda prompts, sampling: [[reply("same")] for _ in prompts]}, "n samples are n"),
+        (
+            {"generate": lambda prompts, s: [[reply(answer(str(p)))] * s.n for p in prompts]},
+            "max tokens is kept",
+        ),
+        (
+            {"generate": lambda prompts, s: [[reply(answer(str(p)))] * s.n for p in prompts]},
+            "stop texts end an answer",
+        ),
+        (
+            {"generate": lambda prompts, s: [[reply(f"of {len(prompts)}")] * s.n for _ in prompts]},
+            "alone or in a batch is the same",
+        ),
+        ({"begin": lambda prompts, n, s: [Begun(reply("a"), done=True) for _ in prompts]}, "cancel frees"),
+        (
+            {"begin": lambda prompts, n, s: [Begun(reply("a"), done=False) for _ in prompts]},
+            "begin shows the first tokens",
+        ),
+        ({"stream": lambda prompt, s: iter([Chunk("all")])}, "streams join to the text"),
+        (
+            {"stream": lambda prompt, s: iter([Chunk("all", reply("all"))])},
+            "streams come in pieces as claimed",
+        ),
+        ({"finish_stream": lambda begun: iter([])}, "what was begun streams from its start"),
+        ({"cancel": lambda begun: 1 / 0}, "cancel frees"),
+    ],
+)
+def test_a_wrong_verb_is_named(verbs: dict[str, Any], check: str) -> None:
+    report = check_reader(Careless(**verbs))
+    assert check in {failure.check for failure in report.failures}, str(report)
+
+
+class Moody(ScriptedReader):
+    """A reader that never says the same twice."""
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+        moods = iter(range(10**6))
+        self._moods = getattr(self, "_moods", moods)
+        return [[reply(f"mood {next(self._moods)}") for _ in range(sampling.n)] for _ in prompts]
+
+
+def test_a_reader_that_never_repeats_itself_is_found_out() -> None:
+    failed = {failure.check for failure in check_reader(Moody()).failures}
+    assert {"greedy answers repeat", "seeds repeat", "alone or in a batch is the same"} <= failed
+
+
+def test_scoring_without_claiming_it_is_found_out() -> None:
+    class Modest(ScriptedReader):
+        @property
+        def capabilities(self) -> Capabilities:
+            return replace(super().capabilities, score=False)
+
+        def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
+            return [TokenTrace((), ())]
+
+    failed = {failure.check for failure in check_reader(Modest(answer)).failures}
+    assert failed == {"scoring is refused unless claimed"}
+
+
+def test_an_unexpected_error_is_a_failure_that_is_named() -> None:
+    def broken(prompt: str) -> str:
+        raise ZeroDivisionError("oops")
+
+    outcome = conformance_cases()[1].run(ScriptedReader(broken))
+    assert outcome.status == "failed"
+    assert outcome.detail == "ZeroDivisionError: oops"
+
+
+def test_reports_print_as_text_and_as_a_table() -> None:
+    report = check_reader(Careless(cancel=lambda begun: 1 / 0))
+    assert "failed  cancel frees: ZeroDivisionError" in str(report)
+    output = io.StringIO()
+    Console(file=output, width=160).print(report)
+    assert "cancel frees" in output.getvalue()
+    assert f"{report.count('failed')} failed" in output.getvalue()
+
+
+def test_base_reader_subclasses_and_protocols_are_both_taken() -> None:
+    assert isinstance(ScriptedReader(), BaseReader)
+    with pytest.raises(Exception, match="expected a reader"):
+        check_reader(object())

@@ -1,0 +1,128 @@
+"""What a reader finds out about a server, and does about it."""
+
+from typing import Any
+
+import pytest
+
+from surerag.errors import CapabilityError, ServiceError
+from surerag.readers.openai import OpenAIReader, Probe
+from surerag.types import Sampling
+from tests.servers.fake_openai import FakeOpenAI, Quirks
+from tests.servers.toy_model import ToyModel
+
+SURE = ToyModel(sharpness=3.0)
+
+
+def probe_of(quirks: Quirks, **settings: Any) -> tuple[Probe, OpenAIReader]:
+    settings = {"api": "completions", **settings}
+    with (
+        FakeOpenAI(SURE, quirks) as server,
+        OpenAIReader("toy", base_url=server.base_url, **settings) as reader,
+    ):
+        return reader.probe(), reader
+
+
+def test_a_server_that_can_do_everything() -> None:
+    found, reader = probe_of(Quirks())
+    assert found.logprobs
+    assert found.raw_logprobs
+    assert found.samples
+    assert found.streams
+    assert found.stream_logprobs
+    assert found.seeded
+    assert found.scoring == "echo"
+    assert found.top_logprobs == 20
+    assert reader.capabilities.score
+    assert (reader.capabilities.begin, reader.capabilities.entropy) == ("native", "bounded")
+
+
+def test_fewer_alternatives_than_asked_for() -> None:
+    found, reader = probe_of(Quirks(max_top=3))
+    assert found.top_logprobs == 3
+    assert "top_logprobs=3" in repr(reader)
+
+
+def test_no_logprobs_at_all() -> None:
+    for quirks in (Quirks(no_logprobs=True), Quirks(refuses=("logprobs",))):
+        found, reader = probe_of(quirks)
+        assert not found.logprobs
+        assert found.scoring is None
+        assert found.streams
+        capabilities = reader.capabilities
+        assert (capabilities.logprobs, capabilities.entropy, capabilities.score) == (False, None, False)
+
+
+def test_what_is_not_there_is_not_asked_for() -> None:
+    with FakeOpenAI(SURE, Quirks(no_logprobs=True)) as server:
+        reader = OpenAIReader("toy", base_url=server.base_url)
+        reader.probe()
+        server.requests.clear()
+        assert reader.generate(["q"], Sampling())[0][0].trace is None
+        assert "logprobs" not in server.requests[0].body
+
+
+def test_logprobs_after_temperature_are_no_promise() -> None:
+    found, reader = probe_of(Quirks(after_temperature=True))
+    assert found.logprobs
+    assert found.raw_logprobs is False
+    assert not reader.capabilities.logprobs
+    assert reader.capabilities.entropy is None
+
+
+def test_streams_without_logprobs_are_not_used_for_begin() -> None:
+    found, reader = probe_of(Quirks(no_stream_logprobs=True))
+    assert found.streams
+    assert not found.stream_logprobs
+    assert (reader.capabilities.begin, reader.capabilities.stream) == ("whole", False)
+
+
+def test_and_begin_still_works_over_whole_answers() -> None:
+    with FakeOpenAI(SURE, Quirks(no_stream_logprobs=True)) as server:
+        reader = OpenAIReader("toy", base_url=server.base_url)
+        reader.probe()
+        (begun,) = reader.begin(["Where is Velm?"], 2, Sampling(max_tokens=6))
+        assert begun.partial.trace is not None
+        assert reader.finish([begun])[0] == reader.generate(["Where is Velm?"], Sampling(max_tokens=6))[0][0]
+
+
+def test_ignored_n_and_seeds() -> None:
+    found, _ = probe_of(Quirks(ignores_n=True))
+    assert not found.samples
+
+
+def test_prompt_logprobs_score_where_echo_does_not() -> None:
+    for api in ("chat", "completions"):
+        found, reader = probe_of(Quirks(echo=False, prompt_logprobs=True), api=api)
+        assert found.scoring == "prompt_logprobs"
+        assert reader.capabilities.score
+
+
+def test_chat_without_prompt_logprobs_cannot_score() -> None:
+    found, reader = probe_of(Quirks(), api="chat")
+    assert found.scoring is None
+    with pytest.raises(CapabilityError):
+        reader.score(["a"], [" b"])
+
+
+def test_a_silent_server_is_an_error() -> None:
+    with FakeOpenAI() as server:
+        server.fail(400)
+        with pytest.raises(ServiceError, match="400"):
+            OpenAIReader("toy", base_url=server.base_url).probe()
+
+
+def test_prints_readably() -> None:
+    found, _ = probe_of(Quirks(refuses=("echo",)))
+    text = str(found)
+    assert "toy@127.0.0.1" in text
+    assert "log-probabilities             yes, the model's own" in text
+    assert "scoring of given text         no" in text
+    assert "note: 127.0.0.1" in text
+    assert "Unsupported parameter: echo" in text
+
+
+async def test_aprobe_equals_probe() -> None:
+    with FakeOpenAI(SURE) as server:
+        reader = OpenAIReader("toy", base_url=server.base_url)
+        assert await reader.aprobe() == reader.probe()
+        await reader.aclose()

@@ -1,0 +1,126 @@
+"""Tiny random models of many architectures, and a byte-level tokenizer, all built in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+import transformers as hf
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+BYTES = 256
+SYLLABLES = [consonant + vowel for consonant in "bcdfghjklmnprstvwxyz" for vowel in "aeiou"]
+WORDS = range(BYTES + len(SYLLABLES), BYTES + 2 * len(SYLLABLES))
+"""Tokens of a space and a syllable: what tiny models say, so that their answers are words."""
+BEGIN, END, PAD, ROLE = "<|begin|>", "<|end|>", "<|pad|>", "<|turn|>"
+CHAT_TEMPLATE = (
+    "<|begin|>{% for m in messages %}<|turn|>{{ m['role'] }}\n{{ m['content'] }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|turn|>assistant\n{% endif %}"
+)
+BEGIN_ID, END_ID, PAD_ID, ROLE_ID = range(WORDS.stop, WORDS.stop + 4)
+VOCABULARY = WORDS.stop + 4
+
+
+@cache
+def _backend() -> str:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    pieces = [*alphabet, *SYLLABLES, *("Ġ" + syllable for syllable in SYLLABLES)]
+    merges = [(s[0], s[1]) for s in SYLLABLES] + [("Ġ", s) for s in SYLLABLES]
+    tokenizer = Tokenizer(models.BPE(vocab={piece: i for i, piece in enumerate(pieces)}, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer.to_str()
+
+
+def tiny_tokenizer(*, chat: bool = False) -> PreTrainedTokenizerFast:
+    """Return a byte-level tokenizer that knows some syllables, with four control tokens."""
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(_backend()),
+        bos_token=BEGIN,
+        eos_token=END,
+        pad_token=PAD,
+        additional_special_tokens=[ROLE],
+    )
+    if chat:
+        tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+_SMALL: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+}
+_EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+
+_CONFIGS: dict[str, Callable[[], Any]] = {
+    "llama": lambda: hf.LlamaConfig(**_SMALL),
+    "qwen2": lambda: hf.Qwen2Config(**_SMALL),
+    "qwen3": lambda: hf.Qwen3Config(**_SMALL, head_dim=8),
+    "mistral": lambda: hf.MistralConfig(**_SMALL, sliding_window=8),
+    "gemma2": lambda: hf.Gemma2Config(**_SMALL, head_dim=8, sliding_window=8),
+    "gemma3": lambda: hf.Gemma3TextConfig(
+        **_SMALL, head_dim=8, sliding_window=8, layer_types=["sliding_attention", "full_attention"]
+    ),
+    "phi": lambda: hf.PhiConfig(**{**_SMALL, "num_key_value_heads": 4}),
+    "phi3": lambda: hf.Phi3Config(**_SMALL, pad_token_id=0),
+    "gpt2": lambda: hf.GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=512),
+    "gpt_neox": lambda: hf.GPTNeoXConfig(**{k: v for k, v in _SMALL.items() if k != "num_key_value_heads"}),
+    "mixtral": lambda: hf.MixtralConfig(**_SMALL, num_local_experts=4, sliding_window=None),
+    "qwen2_moe": lambda: hf.Qwen2MoeConfig(**_SMALL, **_EXPERTS, shared_expert_intermediate_size=16),
+    "mamba": lambda: hf.MambaConfig(
+        vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, state_size=8, time_step_rank=4
+    ),
+    "falcon_h1": lambda: hf.FalconH1Config(
+        **_SMALL, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_d_state=8, mamba_chunk_size=16
+    ),
+    "bloom": lambda: hf.BloomConfig(vocab_size=VOCABULARY, hidden_size=32, n_layer=2, n_head=4),
+    "recurrent_gemma": lambda: hf.RecurrentGemmaConfig(
+        **{**_SMALL, "num_hidden_layers": 3}, head_dim=8, lru_width=32, attention_window_size=16
+    ),
+}
+
+ATTENTION = (
+    "llama",
+    "qwen2",
+    "qwen3",
+    "mistral",
+    "gemma2",
+    "gemma3",
+    "phi",
+    "phi3",
+    "gpt2",
+    "gpt_neox",
+    "mixtral",
+    "qwen2_moe",
+)
+OTHERS = ("mamba", "falcon_h1", "bloom", "recurrent_gemma")
+ARCHITECTURES = ATTENTION + OTHERS
+
+
+@cache
+def tiny_model(architecture: str) -> PreTrainedModel:
+    """Return a random model, the same at every call, whose distributions are neither flat nor certain."""
+    torch.manual_seed(7)
+    config = _CONFIGS[architecture]()
+    config.bos_token_id, config.eos_token_id, config.pad_token_id = BEGIN_ID, END_ID, PAD_ID
+    model = hf.AutoModelForCausalLM.from_config(config).eval()
+    model.generation_config.eos_token_id = END_ID
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(6.0)
+        head = model.get_output_embeddings()
+        head.weight.mul_(4.0)
+    words = torch.full((VOCABULARY,), -30.0)
+    words[WORDS.start : WORDS.stop] = 0.0
+    words[END_ID] = -2.0
+    head.register_forward_hook(lambda module, inputs, logits: logits + words)
+    return model
