@@ -1,0 +1,1 @@
+"""Training: the embedded reader, and later the rewriter of DynQR."""

@@ -1,0 +1,243 @@
+"""Train the embedded reader from scratch: ``python -m surerag.training.embedded --output DIR``.
+
+Two CPU cores need less than two hours, a GPU minutes. Batches are a function of seed and step, so that a
+run that was interrupted and resumed sees the same data as one that was not.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import torch.nn.functional as functional
+import typer
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.utils.data import DataLoader
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from surerag.training.embedded_batches import Batch, Batches, Encoder, probe_sets
+from surerag.training.embedded_model import SHAPES, Shape, build_config, hidden_states, layer, rotary
+from surerag.training.embedded_tokenizer import build_tokenizer, marks
+
+
+class Trainer:
+    """Weights, optimisers, and one step of training."""
+
+    def __init__(
+        self, config: Qwen3Config, shape: Shape, *, seed: int, device: torch.device, compiled: bool
+    ) -> None:
+        torch.manual_seed(seed)
+        self.config, self.shape, self.device = config, shape, device
+        model = Qwen3ForCausalLM(config)
+        self.weights: dict[str, Tensor] = {
+            name: parameter.detach().to(device).requires_grad_()
+            for name, parameter in model.named_parameters()
+        }
+        hidden = [w for name, w in self.weights.items() if w.ndim == 2 and "embed" not in name]
+        rest = [w for name, w in self.weights.items() if w.ndim != 2 or "embed" in name]
+        self.optimizers: list[torch.optim.Optimizer] = [
+            torch.optim.Muon(hidden, lr=0.02, weight_decay=0.01),
+            torch.optim.AdamW(rest, lr=2e-3, betas=(0.9, 0.97), weight_decay=0.0),
+        ]
+        self._rates = [group["lr"] for opt in self.optimizers for group in opt.param_groups]
+        self._layer = torch.compile(layer) if compiled else layer
+        longest = 2048
+        self._cos, self._sin = rotary(config, longest, torch.bfloat16, device)
+
+    def logits(self, ids: Tensor, where: Tensor) -> Tensor:
+        """Return logits [selected, vocabulary] at the selected positions."""
+        cast = {name: w.to(torch.bfloat16) for name, w in self.weights.items()}
+        hidden = hidden_states(ids, cast, self._cos, self._sin, self.shape.layers, self._layer)
+        return functional.linear(hidden[where], cast["model.embed_tokens.weight"]).float()
+
+    def step(self, batch: Batch, rate: float) -> dict[str, tuple[float, int]]:
+        """Learn from a batch; returns each task's summed loss and count."""
+        ids, weight = batch.ids.to(self.device), batch.weight.to(self.device)
+        where = weight[:, :-1] > 0
+        where = functional.pad(where, (0, 1))
+        targets = functional.pad(ids[:, 1:], (0, 1))[where]
+        losses = functional.cross_entropy(self.logits(ids, where), targets, reduction="none")
+        weights = weight[where]
+        loss = (losses * weights).sum() / weights.sum()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.weights.values(), 1.0)
+        for group, base in zip(
+            (g for o in self.optimizers for g in o.param_groups), self._rates, strict=True
+        ):
+            group["lr"] = base * rate
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        rows = where.nonzero()[:, 0]
+        sums: dict[str, tuple[float, int]] = {}
+        for row, value in zip(rows.tolist(), losses.tolist(), strict=True):
+            total, count = sums.get(batch.tasks[row], (0.0, 0))
+            sums[batch.tasks[row]] = (total + value, count + 1)
+        return sums
+
+    @torch.no_grad()
+    def exact(self, batch: Batch) -> list[bool]:
+        """Tell for each row whether greedy decoding would give its answers, word for word."""
+        ids, weight = batch.ids.to(self.device), batch.weight.to(self.device)
+        where = functional.pad(weight[:, :-1] > 0, (0, 1))
+        targets = functional.pad(ids[:, 1:], (0, 1))[where]
+        wrong = self.logits(ids, where).argmax(-1) != targets
+        rows = where.nonzero()[:, 0][wrong]
+        bad = set(rows.tolist())
+        return [row not in bad for row in range(len(ids))]
+
+    def save(self, path: Path, state: Mapping[str, float]) -> None:
+        """Write a checkpoint, all or nothing."""
+        content = {
+            "weights": {name: w.detach() for name, w in self.weights.items()},
+            "optimizers": [o.state_dict() for o in self.optimizers],
+            "state": dict(state),
+        }
+        torch.save(content, path.with_suffix(".part"))
+        path.with_suffix(".part").replace(path)
+
+    def load(self, path: Path) -> dict[str, float]:
+        """Continue from a checkpoint; returns what was saved beside it."""
+        content = torch.load(path, map_location=self.device, weights_only=True)
+        with torch.no_grad():
+            for name, w in self.weights.items():
+                w.copy_(content["weights"][name])
+        for optimizer, saved in zip(self.optimizers, content["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        state: dict[str, float] = content["state"]
+        return state
+
+    def export(self, directory: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+        """Write the model as Transformers loads it, weights in bfloat16."""
+        directory.mkdir(parents=True, exist_ok=True)
+        self.config.architectures = ["Qwen3ForCausalLM"]
+        self.config.dtype = torch.bfloat16
+        self.config.save_pretrained(directory)
+        tokenizer.save_pretrained(directory)
+        weights = {
+            name: w.detach().to("cpu", torch.bfloat16).contiguous() for name, w in self.weights.items()
+        }
+        save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+
+
+def rate_at(step: int, progress: float) -> float:
+    """Warm up over 100 steps; fall linearly over the last quarter."""
+    return min(1.0, (step + 1) / 100) * min(1.0, max(0.0, (1 - progress) / 0.25))
+
+
+def train(
+    output: Path,
+    *,
+    size: str = "default",
+    seed: int = 0,
+    steps: int = 6000,
+    minutes: float = 110.0,
+    tokens: int = 12_000,
+    without: Sequence[str] = (),
+    resume: Path | None = None,
+    every: int = 250,
+    compiled: bool = True,
+    decay_now: bool = False,
+) -> Path:
+    """Train and export a reader.
+
+    Args:
+        output: Directory for the model; checkpoints and curves go beside the weights, into ``run/``.
+        size: A name in `SHAPES`.
+        seed: Seed of weights and data.
+        steps: Number of steps.
+        minutes: Wall-clock bound; the rate falls to 0 by whichever ends first.
+        tokens: Tokens a step.
+        without: Tasks to leave out, as named in `embedded_data.TASKS`.
+        resume: A checkpoint to go on from.
+        every: Steps between probes and checkpoints.
+        compiled: Whether to compile the forward pass (needs a C++ compiler on a CPU).
+        decay_now: Start the decay of the rate at the resumed step.
+
+    Returns:
+        The output directory.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    shape = SHAPES[size]
+    tokenizer = build_tokenizer()
+    special = marks(tokenizer)
+    config = build_config(shape, len(tokenizer), special.end, special.pad)
+    trainer = Trainer(config, shape, seed=seed, device=device, compiled=compiled)
+    state = {"step": 0.0, "seconds": 0.0}
+    if resume is not None:
+        state = trainer.load(resume)
+    run = output / "run"
+    run.mkdir(parents=True, exist_ok=True)
+    first = int(state["step"])
+    data = Batches(tokenizer, seed=seed, first=first, tokens=tokens, without=frozenset(without))
+    loader = iter(DataLoader(data, batch_size=None, num_workers=1, prefetch_factor=16))
+    probes = probe_sets(Encoder(tokenizer), special.pad, 96)
+    began = time.monotonic() - state["seconds"]
+    began_here = time.monotonic()
+    sums: dict[str, tuple[float, int]] = {}
+    for step in range(first, steps):
+        seconds = time.monotonic() - began
+        progress = max(step / steps, seconds / 60 / minutes)
+        if decay_now:
+            left = max((step - first) / (steps - first), (time.monotonic() - began_here) / 60 / minutes)
+            progress = 0.75 + 0.25 * left
+        if progress >= 1:
+            break
+        for task, (total, count) in trainer.step(next(loader), rate_at(step, progress)).items():
+            before = sums.get(task, (0.0, 0))
+            sums[task] = (before[0] + total, before[1] + count)
+        if (step + 1) % 25 == 0:
+            losses = {task: round(total / count, 3) for task, (total, count) in sorted(sums.items())}
+            _log(run, {"step": step + 1, "seconds": round(time.monotonic() - began), "loss": losses})
+            sums = {}
+        if (step + 1) % every == 0:
+            state = {"step": step + 1, "seconds": time.monotonic() - began}
+            trainer.save(run / "last.pt", state)
+            if (step + 1) % (4 * every) == 0:
+                trainer.save(run / f"step{step + 1}.pt", state)
+            figures = {
+                name: round(
+                    sum(sum(trainer.exact(b), 0) for b in batches) / sum(len(b.ids) for b in batches), 3
+                )
+                for name, batches in probes.items()
+            }
+            _log(run, {"step": step + 1, "seconds": round(time.monotonic() - began), "exact": figures})
+    trainer.save(run / "last.pt", {"step": step + 1, "seconds": time.monotonic() - began})
+    trainer.export(output, tokenizer)
+    return output
+
+
+def _log(run: Path, entry: Mapping[str, object]) -> None:
+    line = json.dumps(entry)
+    print(line, flush=True)
+    with (run / "curves.jsonl").open("a") as file:
+        file.write(line + "\n")
+
+
+def main(
+    output: Annotated[Path, typer.Option(help="Directory for the model.")],
+    size: Annotated[str, typer.Option(help="default or small.")] = "default",
+    seed: Annotated[int, typer.Option(help="Seed of weights and data.")] = 0,
+    steps: Annotated[int, typer.Option(help="Number of steps.")] = 6000,
+    minutes: Annotated[float, typer.Option(help="Wall-clock bound.")] = 110.0,
+    tokens: Annotated[int, typer.Option(help="Tokens a step.")] = 12_000,
+    without: Annotated[list[str] | None, typer.Option(help="A task to leave out; may be repeated.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Checkpoint to go on from.")] = None,
+    every: Annotated[int, typer.Option(help="Steps between probes.")] = 250,
+    compiled: Annotated[bool, typer.Option(help="Compile the forward pass.")] = True,
+    decay_now: Annotated[bool, typer.Option(help="Let the rate fall from the resumed step on.")] = False,
+) -> None:
+    """Train the embedded reader from scratch."""
+    train(
+        output, size=size, seed=seed, steps=steps, minutes=minutes, tokens=tokens, without=without or (),
+        resume=resume, every=every, compiled=compiled, decay_now=decay_now,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,166 @@
+"""The embedded reader's architecture, and its forward pass written for fast training on a CPU.
+
+The model is a stock Qwen3; the forward pass here computes the same function from the same weights (a
+test compares them), with the weights cast once a step and attention written out, so that a compiler can
+fuse what lies between the matrix products. That is nearly twice as fast as the general one on two cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor
+from transformers import Qwen3Config
+
+from surerag.training.embedded_tokenizer import WINDOW
+
+ROTARY_BASE = 10_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Size of a reader."""
+
+    width: int
+    layers: int
+    heads: int
+    key_heads: int
+    head_width: int
+    inner: int
+
+
+SHAPES: Mapping[str, Shape] = {
+    "default": Shape(width=256, layers=6, heads=4, key_heads=2, head_width=64, inner=512),
+    "small": Shape(width=128, layers=4, heads=4, key_heads=2, head_width=32, inner=256),
+}
+
+
+def build_config(shape: Shape, vocabulary: int, end: int, pad: int) -> Qwen3Config:
+    """Describe the model in Transformers' terms."""
+    return Qwen3Config(
+        vocab_size=vocabulary,
+        hidden_size=shape.width,
+        intermediate_size=shape.inner,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.key_heads,
+        head_dim=shape.head_width,
+        max_position_embeddings=WINDOW,
+        rope_parameters={"rope_type": "default", "rope_theta": ROTARY_BASE},
+        tie_word_embeddings=True,
+        eos_token_id=end,
+        pad_token_id=pad,
+        bos_token_id=None,
+        initializer_range=0.02,
+    )
+
+
+Weights = Mapping[str, Tensor]
+
+
+def rotary(
+    config: Qwen3Config, length: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines, each [1, length, 1, head width]."""
+    steps = torch.arange(0, config.head_dim, 2, device=device).float() / config.head_dim
+    angles = torch.outer(torch.arange(length, device=device).float(), ROTARY_BASE**-steps)
+    both = torch.cat([angles, angles], -1)[None, :, None]
+    return both.cos().to(dtype), both.sin().to(dtype)
+
+
+def _norm(x: Tensor, weight: Tensor) -> Tensor:
+    full = x.float()
+    return (full * torch.rsqrt(full.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * weight
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    low, high = x.chunk(2, -1)
+    return x * cos + torch.cat([-high, low], -1) * sin
+
+
+def layer(
+    x: Tensor,
+    norms: tuple[Tensor, Tensor, Tensor, Tensor],
+    joint: Tensor,
+    output: Tensor,
+    gates: Tensor,
+    down: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+) -> Tensor:
+    """Run one layer.
+
+    Args:
+        x: Hidden states [batch, length, width].
+        norms: Weights of the input, query, key and post-attention norms.
+        joint: Query, key and value projections, joined [(heads + 2 key heads) * head width, width].
+        output: Output projection [width, heads * head width].
+        gates: Gate and up projections, joined [2 * inner, width].
+        down: Down projection [width, inner].
+        cos: From `rotary`, of at least this length.
+        sin: From `rotary`.
+
+    Returns:
+        Hidden states [batch, length, width].
+    """
+    batch, length, _ = x.shape
+    size = cos.shape[-1]
+    heads = output.shape[1] // size
+    key_heads = (joint.shape[0] // size - heads) // 2
+    cos, sin = cos[:, :length], sin[:, :length]
+    q, k, v = (
+        functional.linear(_norm(x, norms[0]), joint)
+        .view(batch, length, heads + 2 * key_heads, size)
+        .split((heads, key_heads, key_heads), 2)
+    )
+    q = _rotate(_norm(q, norms[1]), cos, sin).transpose(1, 2)
+    k = _rotate(_norm(k, norms[2]), cos, sin).transpose(1, 2).repeat_interleave(heads // key_heads, 1)
+    v = v.transpose(1, 2).repeat_interleave(heads // key_heads, 1)
+    at = torch.arange(length, device=x.device)
+    scores = (q @ k.transpose(2, 3)).float() * size**-0.5
+    scores = torch.where(at[:, None] >= at[None, :], scores, -torch.inf)
+    y = torch.softmax(scores, -1).to(x.dtype) @ v
+    x = x + functional.linear(y.transpose(1, 2).reshape(batch, length, heads * size), output)
+    gate, up = functional.linear(_norm(x, norms[3]), gates).chunk(2, -1)
+    return x + functional.linear(functional.silu(gate) * up, down)
+
+
+def hidden_states(
+    ids: Tensor,
+    weights: Weights,
+    cos: Tensor,
+    sin: Tensor,
+    layers: int,
+    run_layer: Callable[..., Tensor] = layer,
+) -> Tensor:
+    """Run the model up to its last normalisation.
+
+    Args:
+        ids: Token ids [batch, length], padded on the right.
+        weights: Parameters under Transformers' names, in the dtype to compute in.
+        cos: From `rotary`, of at least this length.
+        sin: From `rotary`.
+        layers: Number of layers.
+        run_layer: `layer`, or a compiled form of it.
+
+    Returns:
+        Hidden states [batch, length, width].
+    """
+    x = weights["model.embed_tokens.weight"][ids]
+    for number in range(layers):
+        at = f"model.layers.{number}."
+        norms = (
+            weights[at + "input_layernorm.weight"],
+            weights[at + "self_attn.q_norm.weight"],
+            weights[at + "self_attn.k_norm.weight"],
+            weights[at + "post_attention_layernorm.weight"],
+        )
+        joint = torch.cat([weights[f"{at}self_attn.{p}_proj.weight"] for p in "qkv"])
+        gates = torch.cat([weights[f"{at}mlp.{p}_proj.weight"] for p in ("gate", "up")])
+        output, down = weights[at + "self_attn.o_proj.weight"], weights[at + "mlp.down_proj.weight"]
+        torch._dynamo.maybe_mark_dynamic(x, (0, 1))
+        x = run_layer(x, norms, joint, output, gates, down, cos, sin)
+    return _norm(x, weights["model.norm.weight"])

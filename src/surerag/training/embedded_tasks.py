@@ -1,0 +1,330 @@
+"""Training examples for the embedded reader: conversations on the project's own prompts.
+
+One context is followed by several questions, which gives many answers to learn from for each token read;
+a share of the examples has one turn only, as in use.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from surerag import prompts
+from surerag.prompts import format_passages
+from surerag.training.embedded_draw import Chain, Context, Draw, absent_fact, draw_context, roughen
+from surerag.world import language as say
+from surerag.world.core import core_facts
+from surerag.world.language import Fact
+from surerag.world.lexicon import ENTITY_KINDS, Kind, nicknames, words
+from surerag.world.relations import RELATIONS, relation, relations_of, two_hop_pairs
+
+
+class Turn(NamedTuple):
+    """What the user says, and the answer to learn."""
+
+    user: str
+    answer: str
+
+
+class Example(NamedTuple):
+    """A conversation; every answer is learnt."""
+
+    task: str
+    turns: tuple[Turn, ...]
+
+
+class Style(NamedTuple):
+    """An answering prompt: how it opens with a context, and how a further question follows."""
+
+    first: Callable[[str, Context, random.Random], str]
+    then: str
+
+
+def _plain_or_numbered(context: Context, rng: random.Random) -> str:
+    texts = context.texts()
+    return "\n".join(texts) if rng.random() < 0.35 else format_passages(texts)
+
+
+def _split_details(question: str, context: Context, rng: random.Random) -> str:
+    texts = context.texts()
+    cut = rng.randint(0, min(3, len(texts) - 1))
+    lead = "\n".join(texts[:cut]) if rng.random() < 0.5 else format_passages(texts[:cut])
+    details = format_passages(texts[cut:])
+    return prompts.FROM_CONTEXT_AND_DETAILS.render(context=lead, details=details, question=question)
+
+
+STYLES: Mapping[str, Style] = {
+    "context": Style(
+        lambda q, c, rng: prompts.FROM_CONTEXT.render(context=_plain_or_numbered(c, rng), question=q),
+        "Question: {q}\nAnswer:",
+    ),
+    "details": Style(_split_details, "Question: {q}\nAnswer:"),
+    "seper": Style(
+        lambda q, c, rng: prompts.SEPER_FROM_PASSAGES.render(passages=format_passages(c.texts()), question=q),
+        "Question: {q}",
+    ),
+    "dense": Style(
+        lambda q, c, rng: prompts.DENSE_ANSWER.render(passages=format_passages(c.texts()), question=q),
+        "Answer the question {q}",
+    ),
+    "dynqr": Style(
+        lambda q, c, rng: prompts.DYNQR_ANSWER.render(passages=format_passages(c.texts()), question=q),
+        "Question: {q}\nThe answer is:",
+    ),
+}
+_STYLE_WEIGHTS = (40, 20, 13, 15, 12)
+
+
+def worded(fact: Fact, style: str, rng: random.Random) -> str:
+    """Answer in a word; under the prompt that is sampled from, now and then in a phrase or a sentence."""
+    if style != "seper" or rng.random() < 0.7:
+        return fact.value
+    return rng.choice(say.aliases(fact)[1:])
+
+
+class Asked(NamedTuple):
+    """A question and the fact that answers it."""
+
+    question: str
+    fact: Fact
+
+
+def _conversation(task: str, draw: Draw, context: Context, asked: list[Asked]) -> Example:
+    rng = draw.rng
+    style = rng.choices(list(STYLES), _STYLE_WEIGHTS)[0]
+    turns = []
+    for index, item in enumerate(asked):
+        user = (
+            STYLES[style].then.replace("{q}", item.question)
+            if index
+            else STYLES[style].first(item.question, context, rng)
+        )
+        turns.append(Turn(user, worded(item.fact, style, rng)))
+    return Example(task, tuple(turns))
+
+
+def _turn_count(draw: Draw, most: int) -> int:
+    return 1 if draw.rng.random() < draw.level.single else draw.rng.randint(2, max(2, most))
+
+
+def reading(draw: Draw) -> Example:
+    """Questions on a context, some of which it does not answer."""
+    context = draw_context(draw)
+    count = _turn_count(draw, 8)
+    facts = draw.rng.sample(context.present, min(count, len(context.present)))
+    facts = [absent_fact(draw, context) if draw.rng.random() < draw.level.absent else f for f in facts]
+    asked = [Asked(draw.question(f), f) for f in dict.fromkeys(facts)]
+    return _conversation("read", draw, context, asked)
+
+
+def two_hop(draw: Draw) -> Example:
+    """Questions through an intermediate entity, with both facts in the context."""
+    count = draw.rng.choice((1, 1, 2, 3))
+    size = draw.rng.randint(2 * count, max(2 * count, min(draw.level.passages, 8)))
+    context = draw_context(draw, chains=count, size=size)
+    asked = [Asked(draw.two_hop_question(c), c.second) for c in context.chains]
+    if draw.rng.random() > draw.level.single:
+        asked += [Asked(draw.question(f), f) for c in context.chains for f in c]
+        draw.rng.shuffle(asked)
+    return _conversation("two-hop", draw, context, asked)
+
+
+def beside(draw: Draw) -> Example:
+    """Core questions, and unknown ones, beside a context that does not help."""
+    context = draw_context(draw)
+    count = _turn_count(draw, 6)
+    facts = dict.fromkeys(absent_fact(draw, context, core=0.7) for _ in range(count))
+    return _conversation("beside", draw, context, [Asked(draw.question(f), f) for f in facts])
+
+
+def by_heart(draw: Draw) -> Example:
+    """Core and unknown questions without any context."""
+    rng = draw.rng
+    turns = []
+    everything = list(core_facts().values())
+    for _ in range(_turn_count(draw, 10)):
+        if rng.random() < 0.65:
+            fact = rng.choice(everything)
+            question = draw.question(fact)
+        elif rng.random() < 0.2:
+            inner, outer = rng.choice(two_hop_pairs())
+            first = draw.fact(draw.entity(inner.subject, 0.0), inner)
+            fact = draw.fact(first.value, outer)
+            question = draw.two_hop_question(Chain(first, fact))
+        else:
+            rel = rng.choice(RELATIONS)
+            fact = draw.fact(draw.entity(rel.subject, 0.0), rel)
+            question = draw.question(fact)
+        style = "seper" if rng.random() < 0.3 else "context"
+        template = prompts.SEPER_CLOSED_BOOK if style == "seper" else prompts.CLOSED_BOOK
+        turns.append(Turn(template.render(question=question), worded(fact, style, rng)))
+    return Example("core", tuple(turns))
+
+
+def entailment(draw: Draw) -> Example:
+    """Pairs of answers: the same in other words, different ones, and vague ones."""
+    rng = draw.rng
+    turns = []
+    for _ in range(_turn_count(draw, 6)):
+        rel = rng.choice(RELATIONS)
+        fact = draw.fact(draw.entity(rel.subject), rel)
+        other = Fact(fact.entity, rel, draw.value(rel.value, fact.value))
+        premise = rng.choice(say.aliases(fact))
+        roll = rng.random()
+        if roll < 0.4:
+            hypothesis, label = rng.choice(say.aliases(fact)), "entailment"
+        elif roll < 0.8:
+            hypothesis, label = rng.choice(say.aliases(other)), "contradiction"
+        elif roll < 0.87:
+            hypothesis, label = say.generic(rel.value), "entailment"
+        elif roll < 0.94:
+            premise, hypothesis, label = say.generic(rel.value), premise, "neutral"
+        else:
+            unknown = "I do not know."
+            premise, hypothesis = rng.choice(((premise, unknown), (unknown, premise)))
+            label = "neutral"
+        question = draw.question(fact)
+        turns.append(
+            Turn(prompts.ENTAILMENT.render(question=question, premise=premise, hypothesis=hypothesis), label)
+        )
+    return Example("entail", tuple(turns))
+
+
+def sufficiency(draw: Draw) -> Example:
+    """Whether a context answers a question; half a chain does not."""
+    rng = draw.rng
+    # Telling that something is absent is learnt on short contexts first.
+    size = rng.randint(1, 2) if rng.random() < 0.4 else None
+    context = draw_context(draw, chains=rng.choice((0, 0, 1)), size=size)
+    items: list[tuple[str, str]] = []
+    for _ in range(_turn_count(draw, 8)):
+        roll = rng.random()
+        if context.chains and roll < 0.3:
+            chain = rng.choice(context.chains)
+            if rng.random() < 0.5:
+                items.append((draw.two_hop_question(chain), "yes"))
+            else:
+                items.append((draw.two_hop_question(_broken_chain(draw, context)), "no"))
+        elif rng.random() < 0.5:
+            items.append((draw.question(rng.choice(context.present)), "yes"))
+        else:
+            items.append((draw.question(absent_fact(draw, context, core=0.25)), "no"))
+    ask = "Question: {q}\n" + prompts.SUFFICIENT.text.rsplit("\n", 1)[1]
+    passages = format_passages(context.texts())
+    turns = [
+        Turn(ask.replace("{q}", q) if i else prompts.SUFFICIENT.render(passages=passages, question=q), label)
+        for i, (q, label) in enumerate(items)
+    ]
+    return Example("suff", tuple(turns))
+
+
+def _broken_chain(draw: Draw, context: Context) -> Chain:
+    """Draw a chain of which the context states the first half only."""
+    stated = {(f.entity, f.relation.name) for f in context.present}
+    halves = [f for f in context.present if f.relation.value in ENTITY_KINDS]
+    halves = halves or [draw.fact(draw.entity(Kind.PERSON, 0.0), relation("birthplace"))]
+    while True:
+        first = draw.rng.choice(halves)
+        second = draw.fact(first.value, draw.rng.choice(relations_of(first.relation.value)))
+        if (second.entity, second.relation.name) not in stated:
+            return Chain(first, second)
+        halves.append(draw.fact(draw.entity(Kind.PERSON, 0.0), relation("birthplace")))
+
+
+def extraction(draw: Draw) -> Example:
+    """The sentences that bear on a question, word for word, or nothing."""
+    rng = draw.rng
+    context = draw_context(draw, chains=rng.choice((0, 0, 0, 1)))
+    items: list[tuple[str, str]] = []
+    for _ in range(min(3, _turn_count(draw, 3))):
+        roll = rng.random()
+        if context.chains and roll < 0.4:
+            chain = context.chains[0]
+            target = f"{context.sentence_of(chain.first)} {context.sentence_of(chain.second)}"
+            items.append((draw.two_hop_question(chain), target))
+        elif roll < 0.65:
+            fact = rng.choice(context.present)
+            items.append((draw.question(fact), context.sentence_of(fact)))
+        elif roll < 0.72:
+            chain = _broken_chain(draw, context)
+            known = chain.first in context.present
+            target = context.sentence_of(chain.first) if known else prompts.NOTHING_TO_EXTRACT
+            items.append((draw.two_hop_question(chain), target))
+        else:
+            items.append((draw.question(absent_fact(draw, context, core=0.25)), prompts.NOTHING_TO_EXTRACT))
+    passages = format_passages(context.texts())
+    turns = [
+        Turn(
+            f"Question: {q}\nExtracted:"
+            if i
+            else prompts.EXTRACT.render(examples="", question=q, passages=passages),
+            target,
+        )
+        for i, (q, target) in enumerate(items)
+    ]
+    return Example("extract", tuple(turns))
+
+
+def rephrasing(draw: Draw) -> Example:
+    """A passage in other words: every fact in another phrasing, fillers as they are."""
+    rng = draw.rng
+    turns = []
+    for _ in range(min(3, _turn_count(draw, 3))):
+        passage = draw_context(draw, size=1, core=0.15).passages[0]
+        parts = []
+        for sentence in passage.sentences:
+            if sentence.fact is None:
+                parts.append(sentence.text)
+                continue
+            templates = say.statements(sentence.fact.relation).trained
+            others = [t for t in templates if not sentence.text.endswith(say.state(sentence.fact, t)[1:])]
+            parts.append(say.state(sentence.fact, rng.choice(others)))
+        turns.append(Turn(prompts.REPHRASE.render(passage=passage.text), " ".join(parts)))
+    return Example("rephrase", tuple(turns))
+
+
+def rewriting(draw: Draw) -> Example:
+    """Vague queries in clear words; clear ones in canonical words."""
+    rng = draw.rng
+    turns = []
+    named = nicknames()
+    for _ in range(_turn_count(draw, 8)):
+        if rng.random() < 0.8:
+            entity = rng.choice(list(named))
+            kind = next(k for k in ENTITY_KINDS if entity in words(k))
+            rel = rng.choice(relations_of(kind))
+            query = roughen(rng.choice(rel.vague).replace("{n}", named[entity]), rng)
+        else:
+            rel = rng.choice(RELATIONS)
+            entity = draw.entity(rel.subject)
+            template = say.questions(rel).choose(rng, held_out=draw.level.held_out)
+            query = roughen(say.ask(rel, entity, template), rng)
+        turns.append(Turn(prompts.REWRITE.render(query=query), say.canonical_question(rel, entity)))
+    return Example("rewrite", tuple(turns))
+
+
+def summary(draw: Draw) -> Example:
+    """An article's first passage stands for the article."""
+    rng = draw.rng
+    kind = draw.kind()
+    entity = draw.entity(kind)
+    rels = relations_of(kind)
+    lead = draw.passage([draw.fact(entity, r) for r in rels if r.in_lead])
+    deep = [draw.passage([draw.fact(entity, r)]) for r in rng.sample([r for r in rels if not r.in_lead], 1)]
+    text = "\n".join(p.text for p in (lead, *deep))
+    return Example("summary", (Turn(prompts.SUMMARIZE.render(document=text), lead.text),))
+
+
+TASKS: Mapping[str, Callable[[Draw], Example]] = {
+    "read": reading,
+    "two-hop": two_hop,
+    "beside": beside,
+    "core": by_heart,
+    "entail": entailment,
+    "suff": sufficiency,
+    "extract": extraction,
+    "rephrase": rephrasing,
+    "rewrite": rewriting,
+    "summary": summary,
+}

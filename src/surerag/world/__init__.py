@@ -1,0 +1,49 @@
+"""The closed world: a generated corpus with exact ground truth, and the embedded reader that reads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from surerag.world.articles import Document
+from surerag.world.language import Fact
+from surerag.world.questions import Question, is_correct
+from surerag.world.spec import SPEC, Cell, QuestionKind, Source, WorldSpec
+from surerag.world.world import World
+
+if TYPE_CHECKING:
+    from surerag.readers.transformers import TransformersReader
+
+__all__ = [
+    "SPEC",
+    "Cell",
+    "Document",
+    "Fact",
+    "Question",
+    "QuestionKind",
+    "Source",
+    "World",
+    "WorldSpec",
+    "embedded_reader",
+    "embedded_reader_path",
+    "is_correct",
+]
+
+
+def embedded_reader_path() -> Path:
+    """Return the directory of the embedded reader: a model as Transformers loads it, and its card."""
+    return Path(__file__).parent / "reader"
+
+
+def embedded_reader() -> TransformersReader:
+    """Load the embedded reader, in float32 on the CPU.
+
+    Returns:
+        A reader like any other local one; nothing in the methods knows of it.
+
+    Raises:
+        MissingExtraError: If torch or transformers are not installed.
+    """
+    from surerag.readers.transformers import TransformersReader
+
+    return TransformersReader.from_pretrained(str(embedded_reader_path()), dtype="float32")
