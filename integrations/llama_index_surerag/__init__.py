@@ -1,0 +1,49 @@
+"""surerag for LlamaIndex: act on what a pipeline's reader knows."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from llama_index_surerag.cluster_postprocessor import ClusterCompressorPostprocessor
+    from llama_index_surerag.encoders import EmbeddingEncoder
+    from llama_index_surerag.events import GateDecisionEvent, ProgressEvent
+    from llama_index_surerag.lazy_engine import LazyRetrievalQueryEngine
+    from llama_index_surerag.readers import reader_from_llm
+    from llama_index_surerag.retrievers import NodeRetriever
+    from llama_index_surerag.summaries import summaries_of
+
+_HOMES = {
+    "ClusterCompressorPostprocessor": "llama_index_surerag.cluster_postprocessor",
+    "EmbeddingEncoder": "llama_index_surerag.encoders",
+    "GateDecisionEvent": "llama_index_surerag.events",
+    "LazyRetrievalQueryEngine": "llama_index_surerag.lazy_engine",
+    "NodeRetriever": "llama_index_surerag.retrievers",
+    "ProgressEvent": "llama_index_surerag.events",
+    "reader_from_llm": "llama_index_surerag.readers",
+    "summaries_of": "llama_index_surerag.summaries",
+}
+
+__all__ = [
+    "ClusterCompressorPostprocessor",
+    "EmbeddingEncoder",
+    "GateDecisionEvent",
+    "LazyRetrievalQueryEngine",
+    "NodeRetriever",
+    "ProgressEvent",
+    "reader_from_llm",
+    "summaries_of",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that importing this package stays light."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted(__all__)

@@ -1,0 +1,267 @@
+"""Any LlamaIndex LLM as a reader of text alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from llama_index.core.base.llms.types import ChatResponse, CompletionResponse
+from llama_index.core.llms import LLM, CustomLLM
+
+from llama_index_surerag._fanout import Turns
+from llama_index_surerag._prompting import messages_for, text_for
+from surerag.errors import LogprobsError, ServiceError, SureragError, TransientServiceError
+from surerag.readers import BaseReader, Capabilities
+from surerag.readers.pieces import TrimmedPieces, cut_at_stop
+from surerag.types import Chunk, Generation, Prompt, Sampling, Usage
+
+CallOptions = Callable[[Sampling], Mapping[str, Any]]
+"""What to pass to the LLM with each call, for a sampling: ``{"temperature": sampling.temperature}``."""
+
+_RETRYABLE_STATUS = frozenset({408, 409, 425, 429})
+
+
+@contextmanager
+def failures_of(llm: LLM) -> Iterator[None]:
+    """Turn whatever an LLM's own code raises into an error that names the LLM.
+
+    Raises:
+        TransientServiceError: For rate limits, overload, time-outs and lost connections.
+        ServiceError: For everything else.
+    """
+    try:
+        yield
+    except LogprobsError as error:
+        raise LogprobsError(
+            f"{type(llm).__name__}: {_without_hint(error)}",
+            hint="use a model and server that list the likeliest tokens, "
+            "or reader_from_llm(llm, logprobs=False) for methods that need text only",
+        ) from error
+    except SureragError as error:
+        if type(error) is not ServiceError:
+            raise
+        raise ServiceError(f"{type(llm).__name__}: {_without_hint(error)}", hint=error.hint) from error
+    except Exception as error:
+        status = getattr(error, "status_code", None)
+        kind = type(error).__name__
+        may_pass = (
+            isinstance(error, TimeoutError | ConnectionError)
+            or (isinstance(status, int) and (status in _RETRYABLE_STATUS or status >= 500))
+            or (status is None and ("Timeout" in kind or "Connection" in kind))
+        )
+        found = f"{type(llm).__name__} failed with {kind}: {error}"
+        if may_pass:
+            raise TransientServiceError(
+                found, hint="try again later, or raise max_retries of the LLM"
+            ) from error
+        raise ServiceError(
+            found, hint="look at the LLM's own settings and at what its server answered"
+        ) from error
+
+
+def _without_hint(error: SureragError) -> str:
+    return str(error)[: -len(error.hint) - len(". .")] if error.hint else str(error)
+
+
+@dataclass(frozen=True)
+class LLMSettings:
+    """How a reader uses a user's LLM.
+
+    Attributes:
+        name: Identity of the model.
+        at_once: Requests to have in flight at a time.
+        call_options: What to pass to the LLM with each call; None passes nothing.
+    """
+
+    name: str
+    at_once: int
+    call_options: CallOptions | None = None
+
+
+class LLMReader(BaseReader):
+    """What all readers over a user's LLM share: a name, settings, counts."""
+
+    def __init__(self, llm: LLM, settings: LLMSettings) -> None:
+        self._llm = llm
+        self._settings = settings
+        self._turns = Turns(settings.at_once)
+        self._usage = Usage()
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({type(self._llm).__name__}, {self.name!r})"
+
+    @property
+    def name(self) -> str:
+        """Identity of the model: what a calibration or a cache entry belongs to."""
+        return self._settings.name
+
+    @property
+    def usage(self) -> Usage:
+        """Requests made, and tokens as far as the LLM tells."""
+        return self._usage
+
+    def _count(self, requests: int, generations: Sequence[Generation] = ()) -> None:
+        read = generations[0].prompt_tokens if generations else 0
+        written = sum(generation.completion_tokens for generation in generations)
+        with self._lock:
+            self._usage += Usage(requests, read, written)
+
+
+class TextLLMReader(LLMReader):
+    """A reader that knows what its LLM says, and nothing of how sure it is.
+
+    The LLM generates as it was built: of a sampling, ``n`` (by asking again) and ``stop`` (by cutting)
+    are kept by this reader, and the rest reaches only an LLM for which ``call_options`` says how.
+
+    Args:
+        llm: Any LlamaIndex LLM.
+        settings: How to use it.
+    """
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """No log-probabilities, hence no entropies."""
+        return Capabilities(
+            logprobs=False, entropy=None, stream=True, native_async=_has_native_async(self._llm)
+        )
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+        """Return ``sampling.n`` answers to each prompt, each by a call of its own."""
+        wanted = [prompt for prompt in prompts for _ in range(sampling.n)]
+        answers = self._turns.map(lambda prompt: self._one(prompt, sampling), wanted)
+        return _rows(answers, sampling.n)
+
+    async def agenerate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+        """Like ``generate``; LLMs without an async of their own work in threads."""
+        if not self.capabilities.native_async:
+            return await super().agenerate(prompts, sampling)
+        wanted = [prompt for prompt in prompts for _ in range(sampling.n)]
+        answers = await self._turns.amap(lambda prompt: self._aone(prompt, sampling), wanted)
+        return _rows(answers, sampling.n)
+
+    def stream(self, prompt: Prompt, sampling: Sampling) -> Iterator[Chunk]:
+        """Yield an answer as the LLM streams it; whole, if it cannot stream."""
+        shown = _Shown(sampling)
+        with failures_of(self._llm):
+            try:
+                pieces = self._open(prompt, sampling)
+                for response in pieces:
+                    yield Chunk(shown.feed(response.delta or ""))
+                    if shown.stopped:
+                        break
+            except NotImplementedError:
+                yield Chunk(shown.feed(self._one(prompt, sampling).text))
+        yield self._last(shown)
+
+    async def astream(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Chunk]:
+        """Like ``stream``; LLMs without an async of their own work in threads."""
+        if not self.capabilities.native_async:
+            async for chunk in super().astream(prompt, sampling):
+                yield chunk
+            return
+        shown = _Shown(sampling)
+        with failures_of(self._llm):
+            try:
+                async for response in await self._aopen(prompt, sampling):
+                    yield Chunk(shown.feed(response.delta or ""))
+                    if shown.stopped:
+                        break
+            except NotImplementedError:
+                yield Chunk(shown.feed((await self._aone(prompt, sampling)).text))
+        yield self._last(shown)
+
+    def _options(self, sampling: Sampling) -> dict[str, Any]:
+        return dict(self._settings.call_options(sampling)) if self._settings.call_options else {}
+
+    def _one(self, prompt: Prompt, sampling: Sampling) -> Generation:
+        options = self._options(sampling)
+        with failures_of(self._llm):
+            if self._llm.metadata.is_chat_model:
+                return self._generation(self._llm.chat(messages_for(self._llm, prompt), **options), sampling)
+            return self._generation(
+                self._llm.complete(text_for(self._llm, prompt), formatted=True, **options), sampling
+            )
+
+    async def _aone(self, prompt: Prompt, sampling: Sampling) -> Generation:
+        options = self._options(sampling)
+        with failures_of(self._llm):
+            if self._llm.metadata.is_chat_model:
+                messages = messages_for(self._llm, prompt)
+                return self._generation(await self._llm.achat(messages, **options), sampling)
+            text = text_for(self._llm, prompt)
+            return self._generation(await self._llm.acomplete(text, formatted=True, **options), sampling)
+
+    def _open(self, prompt: Prompt, sampling: Sampling) -> Any:
+        if self._llm.metadata.is_chat_model:
+            return self._llm.stream_chat(messages_for(self._llm, prompt), **self._options(sampling))
+        text = text_for(self._llm, prompt)
+        return self._llm.stream_complete(text, formatted=True, **self._options(sampling))
+
+    async def _aopen(self, prompt: Prompt, sampling: Sampling) -> Any:
+        if self._llm.metadata.is_chat_model:
+            return await self._llm.astream_chat(messages_for(self._llm, prompt), **self._options(sampling))
+        text = text_for(self._llm, prompt)
+        return await self._llm.astream_complete(text, formatted=True, **self._options(sampling))
+
+    def _generation(self, response: ChatResponse | CompletionResponse, sampling: Sampling) -> Generation:
+        text = response.text if isinstance(response, CompletionResponse) else response.message.content
+        counts = response.additional_kwargs
+        generation = Generation(
+            _before_stop(text or "", sampling).strip(),
+            prompt_tokens=int(counts.get("prompt_tokens") or 0),
+            completion_tokens=int(counts.get("completion_tokens") or 0),
+        )
+        self._count(1, [generation])
+        return generation
+
+    def _last(self, shown: _Shown) -> Chunk:
+        held = shown.feed("", last=True)
+        generation = Generation(shown.text.strip())
+        self._count(1, [generation])
+        return Chunk(held, generation)
+
+
+class _Shown:
+    """A streamed answer up to its stop text; what might be the beginning of one is held back."""
+
+    def __init__(self, sampling: Sampling) -> None:
+        self._stop = sampling.stop
+        self._pieces = TrimmedPieces()
+        self._shown = 0
+        self.text = ""
+        self.stopped = False
+
+    def feed(self, added: str, *, last: bool = False) -> str:
+        """Take what the LLM added and return what may be shown now."""
+        if not self.stopped:
+            before = cut_at_stop(self.text + added, self._stop)
+            self.stopped = before is not None
+            self.text = self.text + added if before is None else before
+        end = len(self.text) - (0 if last or self.stopped else self._might_stop())
+        fresh, self._shown = self.text[self._shown : end], max(end, self._shown)
+        return self._pieces.feed(fresh)
+
+    def _might_stop(self) -> int:
+        """Length of the longest ending that is the beginning of a stop text."""
+        lengths = (n for stop in self._stop for n in range(1, len(stop)) if self.text.endswith(stop[:n]))
+        return max(lengths, default=0)
+
+
+def _before_stop(text: str, sampling: Sampling) -> str:
+    before = cut_at_stop(text, sampling.stop)
+    return text if before is None else before
+
+
+def _rows(answers: list[Generation], n: int) -> list[list[Generation]]:
+    return [answers[start : start + n] for start in range(0, len(answers), n)]
+
+
+def _has_native_async(llm: LLM) -> bool:
+    """Whether an LLM awaits real I/O; a ``CustomLLM`` that keeps the inherited async methods blocks."""
+    method = "achat" if llm.metadata.is_chat_model else "acomplete"
+    # By name: LlamaIndex wraps inherited methods anew in every subclass.
+    return bool(getattr(type(llm), method).__qualname__ != f"{CustomLLM.__name__}.{method}")

@@ -1,0 +1,125 @@
+"""Spans, events and callbacks nest under the query."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
+from llama_index.core.instrumentation import get_dispatcher
+from llama_index.core.instrumentation.event_handlers import BaseEventHandler
+from llama_index.core.instrumentation.events.query import QueryEndEvent, QueryStartEvent
+from llama_index.core.instrumentation.events.retrieval import RetrievalEndEvent
+from llama_index.core.instrumentation.span_handlers import SimpleSpanHandler
+from llama_index.core.retrievers import BaseRetriever
+from llama_index.core.schema import NodeWithScore, QueryBundle
+
+from llama_index_surerag import GateDecisionEvent, LazyRetrievalQueryEngine, ProgressEvent
+from tests.llama_index import corpus
+from tests.llama_index.corpus import KNOWN, UNKNOWN
+from tests.llama_index.test_lazy_engine import Knowing
+
+EVENTS: list[Any] = []
+
+
+class Recorder(BaseEventHandler):
+    """Keeps every event."""
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "Recorder"
+
+    def handle(self, event: Any, **kwargs: Any) -> None:
+        EVENTS.append(event)
+
+
+@pytest.fixture
+def spans() -> Iterator[SimpleSpanHandler]:
+    root, recorder, spans = get_dispatcher(), Recorder(), SimpleSpanHandler()
+    EVENTS.clear()
+    root.add_event_handler(recorder)
+    root.add_span_handler(spans)
+    yield spans
+    root.event_handlers.remove(recorder)
+    root.span_handlers.remove(spans)
+
+
+def engine(**settings: Any) -> LazyRetrievalQueryEngine:
+    return LazyRetrievalQueryEngine.from_args(corpus.index(), Knowing(corpus.answer), k=1, m=1, **settings)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("question", [KNOWN, UNKNOWN])
+async def test_events_tell_the_decision_within_the_query(
+    spans: SimpleSpanHandler, question: str, streaming: bool
+) -> None:
+    lazy = engine(streaming=streaming)
+    for ask in (lambda: lazy.query(question), lambda: lazy.aquery(question)):
+        EVENTS.clear()
+        answer = ask()
+        response = await answer if hasattr(answer, "__await__") else answer
+        kinds = [type(event) for event in EVENTS]
+        assert kinds.index(QueryStartEvent) < kinds.index(GateDecisionEvent) < kinds.index(QueryEndEvent)
+        assert (RetrievalEndEvent in kinds) == (question == UNKNOWN)
+        [gate] = [event for event in EVENTS if isinstance(event, GateDecisionEvent)]
+        assert (gate.question, gate.retrieve) == (question, question == UNKNOWN)
+        assert gate.entropy == response.metadata["entropy"]
+        assert gate.span_id is not None
+        assert "_query" in gate.span_id or "_aquery" in gate.span_id
+
+
+async def test_spans_nest(spans: SimpleSpanHandler) -> None:
+    lazy = engine()
+    lazy.query(UNKNOWN)
+    await lazy.aquery(UNKNOWN)
+    assert not spans.open_spans
+    parents = {span.id_.split("-")[0]: span.parent_id for span in spans.completed_spans}
+    for inner, outer in (
+        ("LazyRetrievalQueryEngine._query", "LazyRetrievalQueryEngine.query"),
+        ("VectorIndexRetriever.retrieve", "LazyRetrievalQueryEngine._query"),
+        ("VectorIndexRetriever.aretrieve", "LazyRetrievalQueryEngine._aquery"),
+    ):
+        found = next(parent for name, parent in parents.items() if name.endswith(inner))
+        assert outer in found
+
+
+def test_callbacks_get_query_and_retrieve() -> None:
+    debug = LlamaDebugHandler(print_trace_on_end=False)
+    manager = CallbackManager([debug])
+    index = corpus.index()
+    retriever = index.as_retriever(similarity_top_k=1)
+    retriever.callback_manager = manager
+    lazy = LazyRetrievalQueryEngine.from_args(
+        retriever,
+        Knowing(corpus.answer),
+        m=1,
+        summaries=corpus.documents(),
+        embed_model=corpus.HashEmbedding(),
+        callback_manager=manager,
+    )
+    response = lazy.query(UNKNOWN)
+    [[_, end]] = debug.get_event_pairs(CBEventType.QUERY)
+    assert end.payload["response"] is response
+    [[retrieval, _]] = debug.get_event_pairs(CBEventType.RETRIEVE)
+    assert retrieval.id_ in debug._event_pairs_by_id
+    assert lazy.callback_manager is manager
+
+
+class Nothing(BaseRetriever):
+    """Finds nothing."""
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return []
+
+
+def test_a_fallback_is_an_event_and_a_warning(
+    spans: SimpleSpanHandler, caplog: pytest.LogCaptureFixture
+) -> None:
+    lazy = LazyRetrievalQueryEngine.from_args(Nothing(), Knowing(corpus.answer), summaries="Nothing known.")
+    with caplog.at_level(logging.WARNING, logger="surerag"):
+        lazy.query(UNKNOWN)
+    [event] = [event for event in EVENTS if isinstance(event, ProgressEvent) and event.warning]
+    assert event.name == "lazy_rag.nothing_retrieved"
+    assert "nothing_retrieved" in caplog.text

@@ -1,0 +1,87 @@
+"""HuggingFaceLLM as a local reader: its model, its tokenizer, its prompting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from llama_index.core.llms import ChatMessage
+from llama_index.llms.huggingface import HuggingFaceLLM
+
+from llama_index_surerag import reader_from_llm
+from surerag import TransformersReader
+from surerag.types import Message, Sampling
+from tests.readers.tiny_models import tiny_model, tiny_tokenizer
+
+GREEDY = Sampling(max_tokens=12)
+
+
+def llm(*, chat: bool = False, **settings: Any) -> HuggingFaceLLM:
+    return HuggingFaceLLM(
+        model=tiny_model("llama"),
+        tokenizer=tiny_tokenizer(chat=chat),
+        max_new_tokens=12,
+        generate_kwargs={"do_sample": False},
+        is_chat_model=chat,
+        context_window=512,
+        **settings,
+    )
+
+
+def test_it_is_a_local_reader_with_exact_entropies() -> None:
+    reader = reader_from_llm(llm())
+    assert isinstance(reader, TransformersReader)
+    [[answer]] = reader.generate(["Where is Velm?"], GREEDY)
+    assert answer.trace.entropy.exact
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"query_wrapper_prompt": "<|turn|>user\n{query_str}<|end|>"},
+        {"completion_to_prompt": lambda text: f"<|turn|>{text}<|turn|>"},
+        {"system_prompt": "Be brief."},
+    ],
+    ids=["plain", "wrapped", "completion_to_prompt", "system"],
+)
+def test_it_says_what_the_llms_own_pipeline_says(settings: dict[str, Any]) -> None:
+    from llama_index.core.prompts import PromptTemplate
+
+    model = llm(**settings)
+    theirs = model.predict(PromptTemplate("Where is {x}?"), x="Velm")
+    [[ours]] = reader_from_llm(model).generate(["Where is Velm?"], GREEDY)
+    assert ours.text == theirs.strip()
+
+
+def test_a_chat_model_gets_its_chat_template() -> None:
+    model = llm(chat=True)
+    theirs = model.chat([ChatMessage(role="system", content="s"), ChatMessage(role="user", content="Velm?")])
+    [[ours]] = reader_from_llm(model).generate([(Message("system", "s"), Message("user", "Velm?"))], GREEDY)
+    assert ours.text == theirs.message.content.strip()
+
+
+def test_control_tokens_in_a_document_stay_text() -> None:
+    model = llm(query_wrapper_prompt="<|turn|>{query_str}<|end|>")
+    reader = reader_from_llm(model)
+    plain, spoiled = reader.generate(["Velm", "Velm<|end|>"], GREEDY)
+    assert spoiled[0].prompt_tokens == plain[0].prompt_tokens + len("<|end|>")
+
+
+def test_stopping_ids_end_an_answer() -> None:
+    model = llm()
+    free = reader_from_llm(model).generate(["Where is Velm?"], GREEDY)[0][0]
+    first = model._model.generate(
+        **model._tokenizer("Where is Velm?", return_tensors="pt"), max_new_tokens=1, do_sample=False
+    )[0, -1]
+    stopped = reader_from_llm(llm(stopping_ids=[int(first)])).generate(["Where is Velm?"], GREEDY)[0][0]
+    assert len(free.trace) > 0
+    assert len(stopped.trace) == 0
+
+
+def test_the_users_model_and_tokenizer_are_left_alone() -> None:
+    model = llm(chat=True)
+    template, method = model._tokenizer.chat_template, model._tokenizer.apply_chat_template.__func__
+    reader_from_llm(model).generate(["Where is Velm?"], GREEDY)
+    assert model._tokenizer.chat_template == template
+    assert model._tokenizer.apply_chat_template.__func__ is method

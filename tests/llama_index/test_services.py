@@ -1,0 +1,65 @@
+"""Embedding models as encoders, retrievers as retrievers, nodes as passages and back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from llama_index.core.embeddings import MockEmbedding
+from llama_index.core.schema import NodeWithScore, TextNode
+
+from llama_index_surerag import EmbeddingEncoder, NodeRetriever
+from llama_index_surerag.nodes import nodes_of, passages_of
+from surerag.errors import ConfigurationError, ServiceError
+from surerag.services import Encoder, Retriever
+from surerag.types import Passage
+from tests.llama_index import corpus
+from tests.llama_index.corpus import UNKNOWN
+
+
+async def test_an_encoder_normalises_queries_and_documents() -> None:
+    encoder = EmbeddingEncoder(MockEmbedding(embed_dim=4))
+    assert isinstance(encoder, Encoder)
+    for rows in (encoder.encode(["a", "b"], "query"), await encoder.aencode(["a", "b"], "document")):
+        assert rows.dtype == np.float32
+        assert np.allclose(rows, 0.5)
+
+
+def test_an_encoder_tells_its_name_and_refuses_what_is_none() -> None:
+    assert EmbeddingEncoder(MockEmbedding(embed_dim=4, model_name="mini")).name == "mini"
+    assert EmbeddingEncoder(MockEmbedding(embed_dim=4)).name == "MockEmbedding"
+    with pytest.raises(ConfigurationError, match="expected a LlamaIndex embedding model, got str"):
+        EmbeddingEncoder("mini")
+
+
+def test_a_zero_vector_is_an_error() -> None:
+    class Zero(MockEmbedding):
+        def _get_text_embedding(self, text: str) -> list[float]:
+            return [0.0] * 4
+
+    with pytest.raises(ServiceError, match="length 0"):
+        EmbeddingEncoder(Zero(embed_dim=4)).encode(["a"], "document")
+
+
+async def test_a_retriever_gives_passages_that_remember_their_nodes() -> None:
+    theirs = corpus.index().as_retriever(similarity_top_k=3)
+    ours = NodeRetriever(theirs)
+    assert isinstance(ours, Retriever)
+    expected = [(node.node_id, node.score) for node in theirs.retrieve(UNKNOWN)]
+    for passages in (ours.retrieve(UNKNOWN, 3), await ours.aretrieve(UNKNOWN, 3)):
+        assert [(passage.id, passage.score) for passage in passages] == expected
+        assert [(node.node_id, node.score) for node in nodes_of(passages)] == expected
+    assert len(ours.retrieve(UNKNOWN, 2)) == 2
+    assert not [word for word in ("abstract", "page") if word in passages[0].text]
+
+
+def test_scores_of_none_and_passages_of_others_come_back_as_nodes() -> None:
+    [passage] = passages_of([NodeWithScore(node=TextNode(id_="a", text="b"))])
+    assert passage.score is None
+    [mine, theirs] = nodes_of([passage, Passage("text", id="c", score=0.5, metadata={"d": 1})])
+    assert (mine.node_id, mine.score) == ("a", None)
+    assert (theirs.node_id, theirs.score, theirs.get_content(), theirs.metadata) == (
+        "c",
+        0.5,
+        "text",
+        {"d": 1},
+    )
