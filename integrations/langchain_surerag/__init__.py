@@ -1,0 +1,50 @@
+"""surerag for LangChain: act on what a pipeline's reader knows."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from surerag.extras import extra
+
+if TYPE_CHECKING:
+    from langchain_surerag.cluster_compressor import ClusterCompressor
+    from langchain_surerag.encoders import EmbeddingEncoder
+    from langchain_surerag.lazy_chain import LazyRetrievalChain
+    from langchain_surerag.readers import reader_from_model
+    from langchain_surerag.retrievers import RunnableRetriever
+    from langchain_surerag.summaries import summaries_of
+    from langchain_surerag.tools import create_lazy_retrieval_tool
+
+_HOMES = {
+    "ClusterCompressor": "langchain_surerag.cluster_compressor",
+    "EmbeddingEncoder": "langchain_surerag.encoders",
+    "LazyRetrievalChain": "langchain_surerag.lazy_chain",
+    "RunnableRetriever": "langchain_surerag.retrievers",
+    "create_lazy_retrieval_tool": "langchain_surerag.tools",
+    "reader_from_model": "langchain_surerag.readers",
+    "summaries_of": "langchain_surerag.summaries",
+}
+
+__all__ = [
+    "ClusterCompressor",
+    "EmbeddingEncoder",
+    "LazyRetrievalChain",
+    "RunnableRetriever",
+    "create_lazy_retrieval_tool",
+    "reader_from_model",
+    "summaries_of",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that importing this package stays light."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with extra("langchain"):
+        return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted(__all__)

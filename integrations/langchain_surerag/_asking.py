@@ -1,0 +1,262 @@
+"""Asking a LangChain model through whatever the user wrapped around it.
+
+Bindings, retries, fallbacks and configurable fields are LangChain's own runnables around a model. They
+are kept: only the model at the bottom is replaced by a :class:`Leaf`, which asks it in the way that
+keeps log-probabilities and every sample. So retries retry, fallbacks fall back, bound keywords and
+callbacks arrive, and ``configurable`` reaches the model.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, closing
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.language_models import BaseChatModel, BaseLanguageModel, BaseLLM
+from langchain_core.outputs import ChatGeneration, Generation, GenerationChunk, LLMResult
+from langchain_core.prompt_values import PromptValue
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableWithFallbacks, ensure_config
+from langchain_core.runnables.base import RunnableBindingBase
+from langchain_core.runnables.config import merge_configs
+from langchain_core.runnables.configurable import DynamicRunnable
+
+from langchain_surerag._dialects import Asked, Dialect, DialectOptions, dialect_of
+from langchain_surerag._opened import OpenedStreams
+from surerag.errors import ConfigurationError
+
+LanguageModel = BaseLanguageModel[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Replied:
+    """What a model answered, and the dialect that can read it."""
+
+    dialect: Dialect
+    result: LLMResult
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """One chunk of what a model streams, and the dialect that can read it."""
+
+    dialect: Dialect
+    chunk: Generation
+
+
+def graft(model: object, options: DialectOptions) -> Runnable[PromptValue, Replied]:
+    """Return the model's runnable with a leaf in the model's place.
+
+    Raises:
+        ConfigurationError: If there is no language model at the bottom.
+    """
+    match model:
+        case BaseLanguageModel():
+            return Leaf(model, options)
+        case DynamicRunnable():
+            return Configured(model, options)
+        case RunnableBindingBase():
+            return cast("Runnable[PromptValue, Replied]", _with(model, bound=graft(model.bound, options)))
+        case RunnableWithFallbacks():
+            first, *others = [graft(item, options) for item in model.runnables]
+            return cast("Runnable[PromptValue, Replied]", _with(model, runnable=first, fallbacks=others))
+        case _:
+            raise ConfigurationError(
+                f"expected a chat model or an LLM, got {type(model).__name__}",
+                hint="pass the model itself, without prompt or output parser; bind, with_config, with_retry, "
+                "with_fallbacks and configurable_fields may be around it",
+            )
+
+
+def leaves(model: object, options: DialectOptions) -> list[Dialect]:
+    """Return the dialect of every model that may come to answer, keywords bound on the way included."""
+    match model:
+        case DynamicRunnable():
+            alternatives = [
+                item for item in getattr(model, "alternatives", {}).values() if isinstance(item, Runnable)
+            ]
+            return [dialect for item in (model.default, *alternatives) for dialect in leaves(item, options)]
+        case RunnableBindingBase():
+            return [dialect.bound_with(model.kwargs) for dialect in leaves(model.bound, options)]
+        case RunnableWithFallbacks():
+            return [dialect for item in model.runnables for dialect in leaves(item, options)]
+        case BaseLanguageModel():
+            return [dialect_of(model, options)]
+        case _:
+            return []
+
+
+def _with(wrapper: Any, **changes: object) -> object:
+    """Copy a wrapper around something else; ``model_copy`` leaves its type and all other settings alone."""
+    return wrapper.model_copy(update=changes)
+
+
+class Leaf(Runnable[PromptValue, Replied]):
+    """One model, asked in its dialect. It opens no run of its own: the model does."""
+
+    def __init__(self, model: LanguageModel, options: DialectOptions) -> None:
+        self._dialect = dialect_of(model, options)
+
+    def get_name(self, suffix: str | None = None, *, name: str | None = None) -> str:
+        """Name the model, as traces show it."""
+        return self._dialect.model.get_name(suffix, name=name)
+
+    def invoke(self, input: PromptValue, config: RunnableConfig | None = None, **kwargs: Any) -> Replied:
+        """Ask for whole answers; ``asked`` says which, all other keywords are the user's."""
+        request = self._request(**kwargs)
+        traced = _traced(ensure_config(config))
+        with request.dialect.asking():
+            result = request.model.generate_prompt([input], **traced, **request.arguments)
+        return Replied(request.dialect, result)
+
+    async def ainvoke(
+        self, input: PromptValue, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> Replied:
+        """Like :meth:`invoke`, without blocking."""
+        request = self._request(**kwargs)
+        traced = _traced(ensure_config(config))
+        with request.dialect.asking():
+            result = await request.model.agenerate_prompt([input], **traced, **request.arguments)
+        return Replied(request.dialect, result)
+
+    def stream(
+        self, input: PromptValue, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> Iterator[Any]:
+        """Ask for an answer in chunks; yields a :class:`Piece` for each."""
+        request = self._request(**kwargs)
+        seen = _SeenChunks()
+        chunks = request.model.stream(input, _listening(request.model, config, seen), **request.arguments)
+        try:
+            with request.dialect.asking(), closing(cast("Any", chunks)):
+                for chunk in chunks:
+                    for found in seen.take(chunk):
+                        yield Piece(request.dialect, found)
+        finally:
+            request.opened.close()
+
+    async def astream(
+        self, input: PromptValue, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> AsyncIterator[Any]:
+        """Like :meth:`stream`, without blocking."""
+        request = self._request(**kwargs)
+        seen = _SeenChunks()
+        chunks = request.model.astream(input, _listening(request.model, config, seen), **request.arguments)
+        try:
+            with request.dialect.asking():
+                async with aclosing(cast("Any", chunks)):
+                    async for chunk in chunks:
+                        for found in seen.take(chunk):
+                            yield Piece(request.dialect, found)
+        finally:
+            await request.opened.aclose()
+
+    def _request(self, *, asked: Asked, **bound: Any) -> _Request:
+        dialect = self._dialect.bound_with(bound)
+        return _Request(dialect, *dialect.prepared(asked))
+
+
+class _Request(NamedTuple):
+    dialect: Dialect
+    model: LanguageModel
+    arguments: dict[str, Any]
+    opened: OpenedStreams
+
+
+class Configured(Runnable[PromptValue, Replied]):
+    """A model whose fields or identity the caller's config decides, at each call."""
+
+    def __init__(self, model: DynamicRunnable[Any, Any], options: DialectOptions) -> None:
+        self._model = model
+        self._options = options
+        graft(model.default, options)
+
+    def get_name(self, suffix: str | None = None, *, name: str | None = None) -> str:
+        """Name the model, as traces show it."""
+        return self._model.get_name(suffix, name=name)
+
+    def _settled(
+        self, config: RunnableConfig | None
+    ) -> tuple[Runnable[PromptValue, Replied], RunnableConfig]:
+        model, settled = self._model.prepare(ensure_config(config))
+        return graft(model, self._options), settled
+
+    def invoke(self, input: PromptValue, config: RunnableConfig | None = None, **kwargs: Any) -> Replied:
+        """Ask the model that the config names."""
+        model, config = self._settled(config)
+        return model.invoke(input, config, **kwargs)
+
+    async def ainvoke(
+        self, input: PromptValue, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> Replied:
+        """Like :meth:`invoke`, without blocking."""
+        model, config = self._settled(config)
+        return await model.ainvoke(input, config, **kwargs)
+
+    def stream(
+        self, input: PromptValue, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> Iterator[Any]:
+        """Stream from the model that the config names."""
+        model, config = self._settled(config)
+        yield from model.stream(input, config, **kwargs)
+
+    async def astream(
+        self, input: PromptValue, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> AsyncIterator[Any]:
+        """Like :meth:`stream`, without blocking."""
+        model, config = self._settled(config)
+        async with aclosing(cast("Any", model.astream(input, config, **kwargs))) as pieces:
+            async for piece in pieces:
+                yield piece
+
+
+class _SeenChunks(BaseCallbackHandler):
+    """Keeps an LLM's chunks: its ``stream`` yields their bare text, and only callbacks see the rest."""
+
+    run_inline = True
+    raise_error = True
+
+    def __init__(self) -> None:
+        self._chunks: deque[Generation] = deque()
+
+    def on_llm_new_token(self, token: Any, *, chunk: Any = None, **_: Any) -> None:
+        """Keep what the model made known."""
+        self._chunks.append(chunk if isinstance(chunk, GenerationChunk) else GenerationChunk(text=str(token)))
+
+    def take(self, streamed: Any) -> list[Generation]:
+        """Return the chunks behind what a model's ``stream`` yielded."""
+        if not isinstance(streamed, str):
+            return [ChatGeneration(message=streamed, generation_info=streamed.response_metadata)]
+        found = list(self._chunks) or [Generation(text=streamed)]
+        self._chunks.clear()
+        return found
+
+
+def _listening(model: LanguageModel, config: RunnableConfig | None, seen: _SeenChunks) -> RunnableConfig:
+    settled = ensure_config(config)
+    if isinstance(model, BaseLLM):
+        return merge_configs(settled, {"callbacks": [seen]})
+    return settled
+
+
+def _traced(config: RunnableConfig) -> dict[str, Any]:
+    """Return the part of a config that ``generate_prompt`` takes, as a model's own ``invoke`` does."""
+    return {
+        "callbacks": config.get("callbacks"),
+        "tags": config.get("tags"),
+        "metadata": config.get("metadata"),
+        "run_name": config.get("run_name"),
+        "run_id": config.get("run_id"),
+    }
+
+
+def can_stream(model: LanguageModel) -> bool:
+    """Whether a model's ``stream`` yields more than one chunk."""
+    if isinstance(model, BaseChatModel):
+        off = model.disable_streaming is True or (
+            "streaming" in model.model_fields_set and getattr(model, "streaming", None) is False
+        )
+        implemented = type(model)._stream is not BaseChatModel._stream
+        return implemented and not off
+    return isinstance(model, BaseLLM) and type(model)._stream is not BaseLLM._stream
