@@ -1,0 +1,146 @@
+"""The commands and their options; what they do is imported when one of them runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="RAG that acts on its reader's uncertainty.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+reproduce = typer.Typer(help="Every result on the closed world, for any seed.", no_args_is_help=True)
+app.add_typer(reproduce, name="reproduce")
+
+Model = Annotated[
+    str | None,
+    typer.Option(
+        help="Hugging Face id or path of a causal model; with --base-url, the server's name for it. "
+        "Default: the embedded reader.",
+    ),
+]
+BaseUrl = Annotated[
+    str | None, typer.Option(help="An OpenAI-compatible server, such as http://localhost:8000/v1.")
+]
+ApiKeyEnv = Annotated[
+    str, typer.Option(help="Environment variable that holds the server's key.", metavar="NAME")
+]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the world. Training used none of these.")]
+
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", help="Write every figure to this file.", metavar="FILE")
+]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"surerag {version('surerag')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """RAG that acts on its reader's uncertainty."""
+
+
+@app.command()
+def demo(
+    documents: Annotated[
+        Path | None,
+        typer.Option(help="Your own documents: a folder of txt, md, html and pdf files.", metavar="DIR"),
+    ] = None,
+    question: Annotated[
+        list[str] | None, typer.Option(help="What to ask your documents; may be given several times.")
+    ] = None,
+    model: Model = None,
+    base_url: BaseUrl = None,
+    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
+    tau: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0, help="Your documents: retrieve above this entropy. Default: 1.0.", metavar="NATS"
+        ),
+    ] = None,
+    seed: Seed = 1,
+    questions: Annotated[int, typer.Option(min=20, help="Questions to ask the closed world.")] = 400,
+    output: Annotated[Path, typer.Option(help="Where figures, page and JSON go.", metavar="DIR")] = Path(
+        "surerag-demo"
+    ),
+) -> None:
+    """See the methods at work: on the closed world, or on your own documents."""
+    from surerag.cli.readers import ReaderChoice
+
+    choice = ReaderChoice(model, base_url, api_key_env)
+    if documents is None:
+        for name, given in (("--question", question), ("--tau", tau)):
+            if given:
+                raise typer.BadParameter("goes with --documents DIR", param_hint=name)
+        from surerag.cli.world_demo import run_world_demo
+
+        run_world_demo(choice, seed=seed, questions=questions, output=output)
+    else:
+        from surerag.cli.documents_demo import run_documents_demo
+
+        run_documents_demo(choice, documents, question or [], tau=tau, output=output)
+
+
+@reproduce.command("card")
+def reproduce_card(
+    seed: Seed = 1,
+    n: Annotated[int, typer.Option("-n", min=20, help="Questions for each task.")] = 400,
+    json: JsonFile = None,
+    model: Model = None,
+    base_url: BaseUrl = None,
+    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
+) -> None:
+    """The embedded reader's model card, or another reader's: accuracy by task."""
+    from surerag.cli.readers import ReaderChoice
+    from surerag.cli.reproduce import run_card
+
+    run_card(ReaderChoice(model, base_url, api_key_env), seed=seed, n=n, file=json)
+
+
+@reproduce.command("l-rag")
+def reproduce_l_rag(
+    seed: Seed = 1,
+    n: Annotated[int, typer.Option("-n", min=50, help="Number of questions.")] = 2000,
+    json: Annotated[
+        Path | None, typer.Option(help="Write every figure to this file.", metavar="FILE")
+    ] = None,
+    model: Model = None,
+    base_url: BaseUrl = None,
+    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
+) -> None:
+    """L-RAG: what the gate knows, what it saves, and what that costs (Tables I to III)."""
+    from surerag.cli.readers import ReaderChoice
+    from surerag.cli.reproduce import run_l_rag
+
+    run_l_rag(ReaderChoice(model, base_url, api_key_env), seed=seed, n=n, file=json)
+
+
+@reproduce.command("edc2")
+def reproduce_edc2(
+    seed: Seed = 1,
+    n: Annotated[int, typer.Option("-n", min=50, help="Number of questions.")] = 500,
+    json: Annotated[
+        Path | None, typer.Option(help="Write every figure to this file.", metavar="FILE")
+    ] = None,
+    model: Model = None,
+    base_url: BaseUrl = None,
+    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
+) -> None:
+    """EDC²-RAG: compressed clusters against plain RAG under noise and redundancy (Tables 2 to 4)."""
+    from surerag.cli.readers import ReaderChoice
+    from surerag.cli.reproduce_edc2 import run_edc2
+
+    run_edc2(ReaderChoice(model, base_url, api_key_env), seed=seed, n=n, file=json)

@@ -1,0 +1,108 @@
+"""``surerag demo --documents``: lazy retrieval over a folder of the user's own files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.text import Text
+
+from surerag.cli.display import console, staged
+from surerag.cli.readers import ReaderChoice
+from surerag.components import LazyRAG
+from surerag.documents import load_documents
+from surerag.encoders import packaged_minilm
+from surerag.errors import ConfigurationError, InputError
+from surerag.evaluation.page import Example, render_page
+from surerag.methods.gating import GateDecision
+from surerag.methods.lazy_rag import LazyRAGResult
+from surerag.retrieval import PassageIndex, SummaryIndex, chunk_documents
+from surerag.types import Passage
+
+DEFAULT_TAU = 1.0
+
+
+def run_documents_demo(
+    choice: ReaderChoice, directory: Path, questions: Sequence[str], *, tau: float | None, output: Path
+) -> None:
+    """Answer questions about a folder of files, and show how each answer came about.
+
+    Args:
+        choice: Which reader to use.
+        directory: Folder of txt, md, html and pdf files.
+        questions: What to ask.
+        tau: Threshold in nats; None for the paper's balanced one.
+        output: Folder to write the page to; made if it is not there.
+
+    Raises:
+        ConfigurationError: If no model was named.
+        InputError: If there is no question, or no document.
+        CapabilityError: If the model's server returns no log-probabilities.
+    """
+    if choice.is_embedded:
+        raise ConfigurationError(
+            "your own documents need a model of your own: the embedded reader knows its closed world only",
+            hint="add --model with a Hugging Face id or path, or --base-url with an OpenAI-compatible server",
+        )
+    if not any(question.strip() for question in questions):
+        raise InputError("there is nothing to answer", hint='ask with --question "…"')
+    documents = load_documents(directory)
+    with staged() as stages:
+        with stages.working("Loading the models"):
+            reader, encoder = choice.build(), packaged_minilm()
+        with stages.working(f"Indexing {len(documents):,} documents"):
+            passages = chunk_documents(documents)
+            rag = LazyRAG(
+                reader,
+                PassageIndex.from_passages(passages, encoder),
+                SummaryIndex.from_documents(documents, encoder),
+                tau=DEFAULT_TAU if tau is None else tau,
+            )
+        results = rag.run_many(questions, progress=stages("Answering"))
+    console.print(
+        f"{len(documents):,} documents, {len(passages):,} passages; reader {reader.name}; "
+        f"τ = {rag.tau:g} nats{'' if tau is not None else ' (not calibrated for this model)'}",
+        highlight=False,
+    )
+    for result in results:
+        console.print(answer_view(result))
+    output.mkdir(parents=True, exist_ok=True)
+    page = render_page(
+        title="L-RAG on your documents",
+        lead=f"{len(documents):,} documents, read by {reader.name}. "
+        f"It retrieves only where the entropy of its first answer exceeds τ = {rag.tau:g} nats.",
+        examples=[Example(result) for result in results],
+    )
+    (output / "index.html").write_text(page, encoding="utf-8")
+    console.print(f"\nAs a page: {output / 'index.html'}", soft_wrap=True, highlight=False)
+
+
+def answer_view(result: LazyRAGResult) -> RenderableType:
+    """Show an answer, the decision behind it, and what the reader was shown."""
+    parts: list[RenderableType] = [
+        Rule(Text(result.question, style="bold"), align="left", style="dim"),
+        Text(result.answer or "(no answer)"),
+        Text(_decision(result.decision), style="dim"),
+    ]
+    shown = result.passages or result.summaries
+    parts.append(Text("Passages retrieved" if result.passages else "Summaries that sufficed", style="italic"))
+    parts += [Padding(_passage(number, passage), (0, 0, 0, 2)) for number, passage in enumerate(shown, 1)]
+    return Padding(Group(*parts), (1, 0, 0, 0))
+
+
+def _decision(decision: GateDecision) -> str:
+    action = "Retrieved" if decision.retrieve else "Not retrieved"
+    if decision.entropy is None:
+        return f"{action}: {decision.reason}."
+    spread = "" if decision.exact else f" [{decision.lower:.2f}, {decision.upper:.2f}]"
+    return f"{action}: entropy {decision.entropy:.2f}{spread} nats, τ = {decision.threshold:.2f}."
+
+
+def _passage(number: int, passage: Passage) -> str:
+    source = passage.metadata.get("path", passage.id)
+    text = " ".join(passage.text.split())
+    return f"[dim]{number}. {escape(str(source))}[/dim]  {escape(text)}"

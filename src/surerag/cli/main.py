@@ -1,0 +1,57 @@
+"""Entry point: failures that we foresaw are one line on stderr and an exit code, not a traceback."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from typing import NoReturn
+
+from rich.console import Console
+from rich.markup import escape
+
+from surerag.calibration import CalibrationWarning
+from surerag.cli.app import app
+from surerag.documents import SkippedFilesWarning
+from surerag.errors import SureragError
+
+FAILED = 1
+INTERRUPTED = 130
+
+
+def main() -> NoReturn:
+    """Run the command line.
+
+    Exit codes: 0 done; 1 it failed, and stderr says why; 2 wrong usage; 130 interrupted.
+    """
+    _quiet()
+    errors = Console(stderr=True)
+    try:
+        app()
+    except SureragError as error:
+        errors.print(f"[bold red]Error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
+        sys.exit(FAILED)
+    except KeyboardInterrupt:
+        errors.print("Interrupted.")
+        sys.exit(INTERRUPTED)
+    sys.exit(0)
+
+
+def _quiet() -> None:
+    """Let the libraries below speak of errors only; their progress bars and notices are not ours."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    for name in ("transformers", "sentence_transformers", "faiss", "httpx", "pypdf"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.simplefilter("ignore")
+    for ours in (SkippedFilesWarning, CalibrationWarning):
+        warnings.simplefilter("always", ours)
+    warnings.formatwarning = _note
+
+
+def _note(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    return f"Note: {message}.\n"

@@ -1,0 +1,103 @@
+"""From what the user named to a reader."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from surerag.errors import ConfigurationError, ServiceError
+from surerag.extras import extra
+from surerag.readers.protocol import BaseReader
+
+DEFAULT_KEY = "OPENAI_API_KEY"
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderChoice:
+    """Which reader the user asked for.
+
+    Attributes:
+        model: Hugging Face id or path; or the server's name for a model.
+        base_url: An OpenAI-compatible server.
+        api_key_env: Environment variable that holds its key.
+    """
+
+    model: str | None
+    base_url: str | None
+    api_key_env: str
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether nothing was named, so that the embedded reader is meant."""
+        return self.model is None and self.base_url is None
+
+    def build(self) -> BaseReader:
+        """Load the model, or connect to the server and find out what it can do.
+
+        Raises:
+            ConfigurationError: If there is no such model, or the server offers several and none was named.
+            ServiceError: If the server does not answer.
+            MissingExtraError: If the packages for it are not installed.
+        """
+        if self.base_url is not None:
+            key = _key(self.api_key_env)
+            return _served(self.base_url, self.model or _only_model(self.base_url, key), key)
+        if self.model is not None:
+            return _loaded(self.model)
+        from surerag.world import embedded_reader
+
+        return embedded_reader()
+
+
+def _loaded(id_or_path: str) -> BaseReader:
+    from surerag.readers.transformers import TransformersReader
+
+    try:
+        return TransformersReader.from_pretrained(id_or_path)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigurationError(
+            f"the model {id_or_path!r} cannot be loaded: {reason}",
+            hint="give a causal model's Hugging Face id that can be reached, or the folder of a saved one",
+        ) from error
+
+
+def _served(base_url: str, model: str, key: str | None) -> BaseReader:
+    from surerag.readers.openai import OpenAIReader
+
+    reader = OpenAIReader(model, base_url=base_url, api_key=key)
+    reader.probe()
+    return reader
+
+
+def _key(name: str) -> str | None:
+    key = os.environ.get(name)
+    if key is None and name != DEFAULT_KEY:
+        raise ConfigurationError(
+            f"the environment variable {name} is not set",
+            hint="set it to the server's key, or leave the option out",
+        )
+    return key
+
+
+def _only_model(base_url: str, key: str | None) -> str:
+    """Ask a server what it serves; if that is one model, it is the one that is meant."""
+    with extra("openai"):
+        import httpx
+    try:
+        answer = httpx.get(
+            f"{base_url.rstrip('/')}/models",
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            timeout=20,
+        )
+        names = [str(model["id"]) for model in answer.raise_for_status().json()["data"]]
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as error:
+        raise ServiceError(
+            f"{base_url} does not say which models it serves: {str(error).splitlines()[0]}",
+            hint="check that it runs and that its address ends in /v1, or name the model with --model",
+        ) from error
+    if len(names) != 1:
+        raise ConfigurationError(
+            f"{base_url} serves {len(names)} models: {', '.join(names[:10])}", hint="choose one with --model"
+        )
+    return names[0]

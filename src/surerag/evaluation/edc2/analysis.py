@@ -1,0 +1,113 @@
+"""From records to figures and claims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from surerag.evaluation.edc2.asking import Record
+from surerag.evaluation.edc2.contexts import Condition, Method
+from surerag.evaluation.edc2.results import (
+    COMPLETION_PRICE,
+    PROMPT_PRICE,
+    CellFigures,
+    Claim,
+    MethodFigures,
+)
+from surerag.evaluation.statistics import PairedDifference, paired_difference, share
+from surerag.measures import api_cost
+
+MARGIN = 0.02
+"""Accuracy that compression may cost on average."""
+
+HIGH = 0.8
+"""Noise or redundancy from which compression is expected to help."""
+
+
+class Found(NamedTuple):
+    """What every method answered under one condition."""
+
+    condition: Condition
+    records: Mapping[Method, Sequence[Record]]
+
+
+def figures(found: Found) -> CellFigures:
+    """Return the figures of one condition."""
+    plain = found.records["plain"]
+    return CellFigures(
+        condition=found.condition,
+        n=len(plain),
+        methods=tuple(_of(method, records, plain) for method, records in found.records.items()),
+    )
+
+
+def claims(cells: Sequence[Found]) -> tuple[Claim, ...]:
+    """Judge what the study was to show, over the questions of all cells."""
+    high = [cell for cell in cells if cell.condition.level >= HIGH]
+    average = _mean_gap(cells, "dynamic", "plain")
+    tokens = _tokens(cells, "dynamic") / _tokens(cells, "plain")
+    found = [
+        Claim(
+            f"Not inferior to plain RAG on average by more than {100 * MARGIN:g} points",
+            _points(average),
+            average.lower_bound > -MARGIN,
+        ),
+        Claim(
+            "At no more than half the context tokens", f"{100 * tokens:.1f} % of the tokens", tokens <= 0.5
+        ),
+    ]
+    for kind in ("noise", "redundancy"):
+        some = [cell for cell in high if cell.condition.kind == kind]
+        if some:
+            gap = _mean_gap(some, "dynamic", "plain")
+            found.append(
+                Claim(f"Better than plain RAG at {kind} of 80 % and more", _points(gap), gap.low > 0)
+            )
+    for control in ("average", "random"):
+        some = [cell for cell in cells if control in cell.records]
+        if some:
+            gap = _mean_gap(some, "dynamic", control)  # type: ignore[arg-type]  # one of the methods
+            found.append(Claim(f"Dynamic clusters better than {control} ones", _points(gap), gap.low > 0))
+    return tuple(found)
+
+
+def _of(method: Method, records: Sequence[Record], plain: Sequence[Record]) -> MethodFigures:
+    right = [record.correct for record in records]
+    tokens = float(np.mean([record.context_tokens for record in records]))
+    costs = [
+        api_cost(record.prompt_tokens, record.completion_tokens, PROMPT_PRICE, COMPLETION_PRICE)
+        for record in records
+    ]
+    return MethodFigures(
+        method=method,
+        accuracy=share(right),
+        against_plain=None
+        if method == "plain"
+        else paired_difference(right, [record.correct for record in plain]),
+        holds_answer=float(np.mean([record.holds_answer for record in records])),
+        context_tokens=tokens,
+        context_share=tokens / float(np.mean([record.context_tokens for record in plain])),
+        calls=float(np.mean([record.calls for record in records])),
+        cost=float(np.mean(costs)),
+    )
+
+
+def _mean_gap(cells: Sequence[Found], method: Method, control: Method) -> PairedDifference:
+    """Bootstrap the difference over questions: each question's mean over the cells is one observation."""
+    return paired_difference(_per_question(cells, method), _per_question(cells, control))
+
+
+def _per_question(cells: Sequence[Found], method: Method) -> list[float]:
+    table = [[record.correct for record in cell.records[method]] for cell in cells]
+    means: list[float] = np.mean(np.asarray(table, dtype=float), axis=0).tolist()
+    return means
+
+
+def _tokens(cells: Sequence[Found], method: Method) -> float:
+    return float(np.mean([record.context_tokens for cell in cells for record in cell.records[method]]))
+
+
+def _points(gap: PairedDifference) -> str:
+    return f"{100 * gap.value:+.1f} points [{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]"

@@ -1,0 +1,126 @@
+"""Ask every question from every kind of context, in merged batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, takewhile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surerag import drivers
+from surerag.components import ClusterCompressor
+from surerag.drivers.progress import Progress
+from surerag.effects import Program, generate
+from surerag.evaluation.edc2.contexts import Cell, Method, Vectors, draw, ranked
+from surerag.methods.compression_types import words_and_marks
+from surerag.prompts import FROM_CONTEXT, format_passages
+from surerag.readers.protocol import Reader
+from surerag.types import Passage, Sampling
+from surerag.world.questions import Question, is_correct
+from surerag.world.world import World
+
+Stages = Callable[[str], Progress]
+"""From the name of a stage to what shall be told of its progress."""
+
+AT_ONCE = 128
+ANSWER = Sampling(max_tokens=24)
+COMPRESSION_TOKENS = 96
+WINDOW = 1_800
+"""Tokens of context that plain RAG may read: the embedded reader's window, less room for the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One question answered by one method.
+
+    Attributes:
+        correct: Whether the answer is right.
+        holds_answer: Whether the answer's words stand in what the reader was shown.
+        context_tokens: Tokens of what it was shown.
+        calls: Calls for compression.
+        prompt_tokens: Tokens read in all, for the answer too.
+        completion_tokens: Tokens generated in all.
+    """
+
+    correct: bool
+    holds_answer: bool
+    context_tokens: int
+    calls: int
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class Bench:
+    """A world, a reader and the compressors to compare.
+
+    Args:
+        world: Whose questions are asked.
+        reader: Compresses and answers.
+        vectors: Of questions and passages.
+    """
+
+    def __init__(self, world: World, reader: Reader, vectors: Vectors) -> None:
+        self._world = world
+        self._vectors = vectors
+        self._count: Callable[[str], int] = getattr(reader, "count_tokens", words_and_marks)
+        ours = ClusterCompressor(reader, max_tokens=COMPRESSION_TOKENS)
+        self._services = ours.services
+        self._compressors = {
+            "dynamic": ours,
+            "average": ours.with_settings(clustering="average"),
+            "random": ours.with_settings(clustering="random"),
+            "single": ours.with_settings(clustering="single", pass_below=0),
+        }
+
+    def ask(self, cell: Cell, questions: Sequence[Question], stages: Stages) -> dict[Method, list[Record]]:
+        """Answer questions under one condition, by each of its methods."""
+        texts = [question.text for question in questions]
+        contexts = [draw(self._world, question, cell.condition) for question in questions]
+        found = ranked(contexts, texts, self._vectors)
+        asked = self._vectors.of(texts, "query")
+        return {method: self._by(method, cell, questions, found, asked, stages) for method in cell.methods}
+
+    def _by(
+        self,
+        method: Method,
+        cell: Cell,
+        questions: Sequence[Question],
+        contexts: Sequence[Sequence[Passage]],
+        vectors: Sequence[NDArray[np.float32]],
+        stages: Stages,
+    ) -> list[Record]:
+        kind, k, level = cell.condition.kind, cell.condition.top_k, cell.condition.level
+        programs = [
+            self._program(method, question, context, vector)
+            for question, context, vector in zip(questions, contexts, vectors, strict=True)
+        ]
+        name = f"top-k {k}, {kind} {level:.0%}: {method}"
+        return drivers.run_many(programs, self._services, at_once=AT_ONCE, progress=stages(name))
+
+    def _program(
+        self, method: Method, question: Question, passages: Sequence[Passage], vector: NDArray[np.float32]
+    ) -> Program[Record]:
+        shown: Sequence[Passage] = self._within_window(passages)
+        calls = read = written = 0
+        if method != "plain":
+            compressor = self._compressors[method]
+            result = yield from compressor.program(question.text, passages, query_vector=vector)
+            shown, calls = result.passages, result.calls
+            read, written = result.prompt_tokens, result.completion_tokens
+        context = format_passages(passage.text for passage in shown)
+        prompt = FROM_CONTEXT.render(context=context, question=question.text)
+        [[answer]] = yield from generate([prompt], ANSWER)
+        return Record(
+            correct=is_correct(question, answer.text),
+            holds_answer=any(name.casefold() in context.casefold() for name in question.answers),
+            context_tokens=self._count(context),
+            calls=calls,
+            prompt_tokens=read + answer.prompt_tokens,
+            completion_tokens=written + answer.completion_tokens,
+        )
+
+    def _within_window(self, passages: Sequence[Passage]) -> Sequence[Passage]:
+        sums = accumulate(self._count(passage.text) + 4 for passage in passages)
+        return passages[: sum(1 for _ in takewhile(lambda total: total <= WINDOW, sums))]

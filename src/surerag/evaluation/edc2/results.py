@@ -1,0 +1,91 @@
+"""What the study finds: every figure that its tables show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from surerag.evaluation.edc2.contexts import Condition, Method
+from surerag.evaluation.statistics import PairedDifference, Proportion
+
+PROMPT_PRICE, COMPLETION_PRICE = 0.15, 0.60
+"""US dollars a million tokens, as in appendix A of the paper."""
+
+
+@dataclass(frozen=True, slots=True)
+class MethodFigures:
+    """One method under one condition.
+
+    Attributes:
+        method: Which.
+        accuracy: Share of right answers, with its interval.
+        against_plain: Accuracy less that of plain RAG on the same questions; None for plain RAG.
+        holds_answer: Share of contexts in which the answer's words stand.
+        context_tokens: Mean tokens of what the reader was shown.
+        context_share: These as a share of plain RAG's.
+        calls: Mean calls for compression.
+        cost: Mean cost of a question at the paper's prices, in US dollars.
+    """
+
+    method: Method
+    accuracy: Proportion
+    against_plain: PairedDifference | None
+    holds_answer: float
+    context_tokens: float
+    context_share: float
+    calls: float
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class CellFigures:
+    """All methods under one condition.
+
+    Attributes:
+        condition: Which.
+        n: Questions.
+        methods: What each method does.
+    """
+
+    condition: Condition
+    n: int
+    methods: tuple[MethodFigures, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Something that the study was to show.
+
+    Attributes:
+        statement: In words.
+        finding: The figure that decides it.
+        holds: Whether it does.
+    """
+
+    statement: str
+    finding: str
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CompressionStudy:
+    """Every figure of the study.
+
+    Attributes:
+        seed: Of the world.
+        n: Questions a cell.
+        model: Identity of the reader.
+        encoder: Identity of the encoder.
+        confidence: Of every interval.
+        cells: Top-k 5, 10 and 20.
+        large: Top-k 100, on fewer questions; plain RAG reads as far as the window reaches.
+        claims: What it was to show.
+    """
+
+    seed: int
+    n: int
+    model: str
+    encoder: str
+    confidence: float
+    cells: tuple[CellFigures, ...]
+    large: CellFigures | None
+    claims: tuple[Claim, ...]

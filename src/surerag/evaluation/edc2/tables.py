@@ -1,0 +1,91 @@
+"""The study as tables for a terminal of eighty columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from surerag.evaluation.edc2.results import CellFigures, CompressionStudy, MethodFigures
+from surerag.evaluation.formatting import percent, percent_with_interval
+from surerag.evaluation.statistics import PairedDifference
+
+_LABELS = {
+    "plain": "Plain RAG",
+    "single": "Each alone",
+    "dynamic": "Ours, dynamic",
+    "average": "Average",
+    "random": "Random",
+}
+
+
+def study_tables(study: CompressionStudy) -> RenderableType:
+    """Return everything that the study shows."""
+    noisy = [cell for cell in study.cells if cell.condition.kind == "noise"]
+    redundant = [cell for cell in study.cells if cell.condition.kind == "redundancy"]
+    parts: list[RenderableType] = [Padding(_heading(study), (0, 0, 1, 0))]
+    for top_k in sorted({cell.condition.top_k for cell in noisy}):
+        some = [cell for cell in noisy if cell.condition.top_k == top_k]
+        parts.append(_table(f"Noise at top-k {top_k} (form of Tables 2 and 4)", some))
+    if redundant:
+        parts.append(_table("Redundancy at top-k 20 (form of Table 3)", redundant))
+    if study.large is not None:
+        cell = study.large
+        table = _table(f"Top-k {cell.condition.top_k}, n = {cell.n}", [cell])
+        table.caption = "Plain RAG reads the best passages, as many as the window holds."
+        parts.append(table)
+    return Group(*parts, _claims(study))
+
+
+def _heading(study: CompressionStudy) -> Text:
+    return Text.assemble(
+        ("EDC²-RAG on the closed world", "bold"),
+        f", seed {study.seed}, n = {study.n:,}\n",
+        f"Reader {study.model}; encoder {study.encoder}\n",
+        f"Intervals are {percent(study.confidence, 0)}; differences are paired, in points of accuracy.",
+    )
+
+
+def _table(title: str, cells: Sequence[CellFigures]) -> Table:
+    table = Table(
+        title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", caption_justify="left"
+    )
+    table.add_column("", justify="right", no_wrap=True)
+    table.add_column("Method", no_wrap=True)
+    for name in ("Accuracy, %", "To plain", "Holds\nanswer", "Tokens", "Calls"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for cell in sorted(cells, key=lambda cell: cell.condition.level):
+        for at, row in enumerate(cell.methods):
+            level = percent(cell.condition.level, 0) if at == 0 else ""
+            table.add_row(level, *_cells(row), end_section=at == len(cell.methods) - 1)
+    return table
+
+
+def _cells(row: MethodFigures) -> tuple[str, ...]:
+    return (
+        _LABELS[row.method],
+        percent_with_interval(row.accuracy),
+        "" if row.against_plain is None else _gap(row.against_plain),
+        percent(row.holds_answer, 0),
+        f"{row.context_tokens:.0f}",
+        f"{row.calls:.1f}",
+    )
+
+
+def _gap(gap: PairedDifference) -> str:
+    return f"{100 * gap.value:+.1f} [{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]"
+
+
+def _claims(study: CompressionStudy) -> Table:
+    table = Table(title="What it was to show", box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    table.add_column("Claim", ratio=5)
+    table.add_column("Found", ratio=4)
+    table.add_column("")
+    for claim in study.claims:
+        verdict = Text("holds", style="green") if claim.holds else Text("does not hold", style="bold red")
+        table.add_row(claim.statement, claim.finding, verdict)
+    return table

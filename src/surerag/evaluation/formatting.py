@@ -1,0 +1,37 @@
+"""How figures are written, wherever they are shown."""
+
+from __future__ import annotations
+
+from surerag.evaluation.statistics import Proportion
+
+
+def percent(value: float, digits: int = 1) -> str:
+    """Write a share as a percentage.
+
+    Example:
+        >>> percent(0.0)
+        '0.0 %'
+    """
+    return f"{100 * value:.{digits}f} %"
+
+
+def percent_with_interval(share: Proportion) -> str:
+    """Write a share with its interval, in percent.
+
+    Example:
+        >>> percent_with_interval(Proportion(8, 10, 0.8, 0.4902, 0.9433))
+        '80.0 [49.0, 94.3]'
+    """
+    return f"{100 * share.value:.1f} [{100 * share.low:.1f}, {100 * share.high:.1f}]"
+
+
+def p_value(p: float) -> str:
+    """Write a p-value; below the smallest normal number there is nothing to tell apart.
+
+    Example:
+        >>> p_value(0.0312), p_value(1e-40), p_value(0.0)
+        ('= 0.031', '= 1.0e-40', '< 1e-300')
+    """
+    if p < 1e-300:
+        return "< 1e-300"
+    return f"= {p:.1e}" if p < 0.001 else f"= {p:.3f}"

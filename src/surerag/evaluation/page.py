@@ -1,0 +1,97 @@
+"""A self-contained HTML page of a run: tables, figures, and questions one can look into.
+
+Everything that comes from documents or models is escaped by the template engine; figures are embedded.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from surerag.errors import MissingExtraError
+from surerag.evaluation.formatting import percent, percent_with_interval
+from surerag.evaluation.lazy_rag.results import LazyRagStudy
+from surerag.evaluation.lazy_rag.timing import LatencyTable
+from surerag.methods.lazy_rag import LazyRAGResult
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One answered question to show.
+
+    Attributes:
+        result: The answer and how it came about.
+        gold: The right answer, if it is known.
+        correct: Whether the answer is right, if that is known.
+    """
+
+    result: LazyRAGResult
+    gold: str = ""
+    correct: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A picture and what it shows.
+
+    Attributes:
+        file: An SVG file.
+        caption: One sentence; also what a screen reader says.
+    """
+
+    file: Path
+    caption: str
+
+
+def render_page(
+    *,
+    title: str,
+    lead: str,
+    examples: Sequence[Example],
+    study: LazyRagStudy | None = None,
+    latency: LatencyTable | None = None,
+    figures: Sequence[Figure] = (),
+    footer: str = "",
+) -> str:
+    """Return the page.
+
+    Args:
+        title: Heading.
+        lead: What was run, in a sentence or two.
+        examples: Answered questions, each with its decision and passages.
+        study: Figures by mode, if a study was made.
+        latency: Times by mode, if they were measured.
+        figures: Pictures to embed.
+        footer: How to get this page again.
+
+    Raises:
+        MissingExtraError: If the template engine is not installed.
+    """
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("an HTML page needs jinja2", hint='pip install "surerag[report]"') from error
+    environment = Environment(
+        loader=PackageLoader("surerag.evaluation"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(percent=percent, interval=percent_with_interval, data_uri=_data_uri)
+    return environment.get_template("page.html.jinja").render(
+        title=title,
+        lead=lead,
+        examples=examples,
+        study=study,
+        latency=latency,
+        figures=figures,
+        footer=footer,
+    )
+
+
+def _data_uri(file: Path) -> str:
+    # An image, unlike markup in the page, cannot run anything, whatever text went into the figure.
+    return "data:image/svg+xml;base64," + base64.b64encode(file.read_bytes()).decode("ascii")

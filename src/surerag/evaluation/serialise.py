@@ -1,0 +1,41 @@
+"""Studies as JSON: every figure, and nothing that JSON does not know."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance as JsonResult
+else:
+    JsonResult = Any
+
+
+def write_json(result: JsonResult, file: Path) -> None:
+    """Write a study as JSON; missing folders are made."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(to_json(result) + "\n", encoding="utf-8")
+
+
+def to_json(result: JsonResult, *, indent: int | None = 2) -> str:
+    """Return a study as JSON text; what is not a finite number becomes null.
+
+    Example:
+        >>> from surerag.evaluation.statistics import Estimate
+        >>> to_json(Estimate(0.5, 0.25, float("inf")), indent=None)
+        '{"value": 0.5, "low": 0.25, "high": null}'
+    """
+    return json.dumps(_plain(asdict(result)), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
