@@ -1,0 +1,98 @@
+"""When a failed request is sent again, and how long before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from surerag.errors import TransientServiceError
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
+
+
+class OverloadedError(TransientServiceError):
+    """A failure that may pass, with the time that the server asked to be left alone.
+
+    Attributes:
+        retry_after: Seconds, as the server asked for; None if it did not say.
+    """
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
+    """Return the seconds that a response asks to wait, or None.
+
+    Args:
+        headers: Headers of the response, in lower case.
+        now: Unix time; the clock's, unless given.
+
+    Example:
+        >>> retry_after({"retry-after": "7"}), retry_after({"retry-after-ms": "250"}), retry_after({})
+        (7.0, 0.25, None)
+    """
+    milliseconds, given = headers.get("retry-after-ms"), headers.get("retry-after", "")
+    try:
+        return float(milliseconds) / 1000 if milliseconds is not None else max(0.0, float(given))
+    except ValueError:
+        pass
+    try:
+        moment = parsedate_to_datetime(given)
+    except ValueError:
+        return None
+    return max(0.0, moment.timestamp() - (time.time() if now is None else now))
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often, and how patiently, a request is sent again.
+
+    Attributes:
+        retries: Attempts after the first one.
+        max_wait: Longest pause in seconds; a server that asks for a longer one is not asked again.
+    """
+
+    retries: int
+    max_wait: float
+
+    def settings(self) -> dict[str, Any]:
+        """Return arguments for tenacity's ``Retrying`` and ``AsyncRetrying``."""
+        import tenacity
+
+        return {
+            "stop": tenacity.stop_after_attempt(self.retries + 1),
+            "wait": self.wait,
+            "retry": tenacity.retry_if_exception(self.again),
+            "retry_error_callback": _give_up,
+        }
+
+    def again(self, error: BaseException) -> bool:
+        """Whether a failure may pass, and soon enough."""
+        if not isinstance(error, TransientServiceError):
+            return False
+        asked = error.retry_after if isinstance(error, OverloadedError) else None
+        return asked is None or asked <= self.max_wait
+
+    def wait(self, state: RetryCallState) -> float:
+        """Return the pause before the next attempt: the server's, or random and growing."""
+        import tenacity
+
+        error = state.outcome.exception() if state.outcome else None
+        if isinstance(error, OverloadedError) and error.retry_after is not None:
+            return error.retry_after
+        grown = tenacity.wait_random_exponential(multiplier=0.5, max=self.max_wait)
+        return grown(state)
+
+
+def _give_up(state: RetryCallState) -> NoReturn:
+    last = state.outcome.exception() if state.outcome else None
+    raise TransientServiceError(
+        f"the server failed {state.attempt_number} times; at last: {last}",
+        hint="try again later, or raise retries, timeout or max_wait",
+    )

@@ -1,0 +1,41 @@
+"""Small text work that every streaming reader needs."""
+
+from __future__ import annotations
+
+
+class TrimmedPieces:
+    r"""Strips an answer's surrounding white space while it streams.
+
+    What comes out, joined, equals the stripped whole: leading space is dropped, and space that may
+    turn out to be trailing is held back until more text follows.
+
+    Example:
+        >>> pieces = TrimmedPieces()
+        >>> [pieces.feed(text) for text in ["  The", " ", "Orun. ", "\n"]]
+        ['The', '', ' Orun.', '']
+    """
+
+    def __init__(self) -> None:
+        self._started = False
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """Take the next piece and return what may be shown now."""
+        text = self._held + text
+        if not self._started:
+            text = text.lstrip()
+        shown = text.rstrip()
+        self._held = text[len(shown) :]
+        self._started = self._started or bool(shown)
+        return shown
+
+
+def cut_at_stop(text: str, stop: tuple[str, ...]) -> str | None:
+    r"""Return the text before the first stop text in it, or None if there is none.
+
+    Example:
+        >>> cut_at_stop("Velm.\nQuestion", ("\n", "Q"))
+        'Velm.'
+    """
+    ends = [position for position in map(text.find, stop) if position >= 0]
+    return text[: min(ends)] if ends else None

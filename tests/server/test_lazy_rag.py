@@ -1,0 +1,176 @@
+"""L-RAG against the real server, through every way in; the same answers and decisions as on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.documents import Document
+from langchain_core.runnables import RunnableLambda
+from langchain_openai import ChatOpenAI, OpenAI
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+from llama_index.llms.openai_like import OpenAILike
+
+from langchain_surerag import LazyRetrievalChain, reader_from_model
+from llama_index_surerag import LazyRetrievalQueryEngine, reader_from_llm
+from surerag import LazyRAG, OpenAIReader, Passage, TransformersReader
+from surerag.readers import BaseReader
+from surerag.readers.conformance import check_reader
+from surerag.world import World
+from surerag.world.retrievers import BM25Retriever
+from tests.server.test_reader import AGREEMENT, largest_difference
+
+WORLD = World(seed=2001)
+QUESTIONS = [question.text for question in WORLD.questions(8)]
+SUMMARY = " ".join(passage.text for passage in WORLD.passages[:3])
+RETRIEVER = BM25Retriever(WORLD.passages)
+K = 3
+LIMITS: dict[str, Any] = {"gate_tokens": 4, "max_tokens": 10}
+
+
+class BM25(BaseRetriever):
+    """The world's BM25 as LlamaIndex's retriever."""
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        found = RETRIEVER.retrieve(query_bundle.query_str, K)
+        return [NodeWithScore(node=TextNode(text=p.text, id_=p.id), score=p.score) for p in found]
+
+
+DOCUMENTS: RunnableLambda[str, list[Document]] = RunnableLambda(
+    lambda question: [Document(p.text, id=p.id) for p in RETRIEVER.retrieve(question, K)]
+)
+
+
+def rag(reader: BaseReader, **settings: Any) -> LazyRAG:
+    return LazyRAG(reader, RETRIEVER, SUMMARY, k=K, **LIMITS, **settings)
+
+
+@pytest.fixture(scope="module")
+def tau(chat: OpenAIReader) -> float:
+    """Half of the questions pass the gate."""
+    entropies = sorted(result.decision.entropy or 0.0 for result in rag(chat, tau=1e9).run_many(QUESTIONS))
+    middle = len(entropies) // 2
+    return (entropies[middle - 1] + entropies[middle]) / 2
+
+
+@pytest.fixture(scope="module")
+def expected(chat: OpenAIReader, tau: float) -> list[tuple[str, bool]]:
+    results = rag(chat, tau=tau).run_many(QUESTIONS)
+    return [(result.answer, result.decision.retrieve) for result in results]
+
+
+@pytest.fixture(scope="module")
+def chat_llm(server: str) -> OpenAILike:
+    return OpenAILike(model="embedded", api_base=server, api_key="none", is_chat_model=True)
+
+
+@pytest.fixture(scope="module")
+def chat_model(server: str) -> ChatOpenAI:
+    return ChatOpenAI(model="embedded", base_url=server, api_key="none")  # type: ignore[arg-type]
+
+
+def test_both_branches_are_taken(expected: list[tuple[str, bool]]) -> None:
+    assert {retrieved for _, retrieved in expected} == {True, False}
+
+
+def test_the_model_in_this_process_answers_the_same(chat: OpenAIReader, local: TransformersReader) -> None:
+    for mode in ("none", "standard", "strong"):
+        ours, theirs = (rag(reader, mode=mode).run_many(QUESTIONS) for reader in (local, chat))
+        assert [result.answer for result in ours] == [result.answer for result in theirs]
+    ours, theirs = (rag(reader, tau=1e9).run_many(QUESTIONS) for reader in (local, chat))
+    for one, other in zip(ours, theirs, strict=True):
+        exact, low, high = one.decision.entropy, other.decision.lower, other.decision.upper
+        assert exact is not None
+        assert low is not None
+        assert high is not None
+        assert low - AGREEMENT <= exact <= high + AGREEMENT
+
+
+async def test_async_and_streamed_core(
+    chat: OpenAIReader, tau: float, expected: list[tuple[str, bool]]
+) -> None:
+    lazy = rag(chat, tau=tau)
+    for question, (answer, retrieved) in zip(QUESTIONS[:4], expected, strict=False):
+        result = await lazy.arun(question)
+        assert (result.answer, result.decision.retrieve) == (answer, retrieved)
+        assert "".join(lazy.stream(question)) == answer
+    await chat.aclose()
+
+
+def test_through_llama_index(chat_llm: OpenAILike, tau: float, expected: list[tuple[str, bool]]) -> None:
+    engine = LazyRetrievalQueryEngine.from_args(BM25(), chat_llm, summaries=SUMMARY, tau=tau, **LIMITS)
+    responses = [engine.query(question) for question in QUESTIONS]
+    assert [str(response) for response in responses] == [answer for answer, _ in expected]
+    assert [bool(response.source_nodes) for response in responses] == [opened for _, opened in expected]
+
+
+def test_streamed_through_llama_index(
+    chat_llm: OpenAILike, tau: float, expected: list[tuple[str, bool]]
+) -> None:
+    engine = LazyRetrievalQueryEngine.from_args(
+        BM25(), chat_llm, summaries=SUMMARY, tau=tau, streaming=True, **LIMITS
+    )
+    assert [str(engine.query(question)) for question in QUESTIONS] == [answer for answer, _ in expected]
+
+
+def test_through_langchain(chat_model: ChatOpenAI, tau: float, expected: list[tuple[str, bool]]) -> None:
+    chain = LazyRetrievalChain(chat_model, DOCUMENTS, SUMMARY, tau=tau, **LIMITS)
+    outputs = [chain.invoke(question) for question in QUESTIONS]
+    assert [(output["answer"], output["decision"]["retrieve"]) for output in outputs] == expected
+
+
+async def test_async_through_langchain(
+    chat_model: ChatOpenAI, tau: float, expected: list[tuple[str, bool]]
+) -> None:
+    chain = LazyRetrievalChain(chat_model, DOCUMENTS, SUMMARY, tau=tau, **LIMITS)
+    outputs = await chain.abatch(list(QUESTIONS))
+    assert [output["answer"] for output in outputs] == [answer for answer, _ in expected]
+
+
+READERS: dict[str, Callable[[str], BaseReader]] = {
+    "OpenAILike chat": lambda root: reader_from_llm(
+        OpenAILike(model="embedded", api_base=root, api_key="none", is_chat_model=True)
+    ),
+    "OpenAILike completions": lambda root: reader_from_llm(
+        OpenAILike(model="embedded", api_base=root, api_key="none", is_chat_model=False)
+    ),
+    "ChatOpenAI": lambda root: reader_from_model(
+        ChatOpenAI(model="embedded", base_url=root, api_key="none")  # type: ignore[arg-type]
+    ),
+    "OpenAI": lambda root: reader_from_model(
+        OpenAI(model="embedded", base_url=root, api_key="none")  # type: ignore[arg-type]
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=READERS)
+def framework_reader(request: pytest.FixtureRequest, server: str) -> tuple[BaseReader, bool]:
+    """A reader made of a framework's model, and whether it applies the chat template itself."""
+    return READERS[request.param](server), "completions" not in request.param and request.param != "OpenAI"
+
+
+def test_framework_readers_see_the_same_logprobs(
+    framework_reader: tuple[BaseReader, bool],
+    local: TransformersReader,
+    questions: list[str],
+    rendered: list[str],
+) -> None:
+    reader, templated = framework_reader
+    assert largest_difference(local, questions, reader, questions if templated else rendered) <= AGREEMENT
+
+
+def test_framework_readers_conform(
+    framework_reader: tuple[BaseReader, bool], questions: list[str], rendered: list[str]
+) -> None:
+    reader, templated = framework_reader
+    prompts = (questions if templated else rendered)[3:9:2]
+    report = check_reader(reader, prompts=prompts, tolerance=AGREEMENT, seeded=False)
+    assert report.passed, str(report)
+
+
+def test_passages_of_the_open_branch_are_the_retrievers(chat: OpenAIReader) -> None:
+    result = rag(chat, tau=-1.0).run(QUESTIONS[0])
+    assert result.passages == tuple(RETRIEVER.retrieve(QUESTIONS[0], K))
+    assert all(isinstance(passage, Passage) for passage in result.passages)
