@@ -47,8 +47,7 @@ def _as_template(llm: Any) -> Any:
 
 def _rendered(llm: Any, prompt: Prompt) -> str:
     if not llm.metadata.is_chat_model:
-        alone = len(prompt) == 1 and isinstance(prompt[0], Message) and prompt[0].role == "user"
-        return text_for(llm, prompt[0].content if alone else prompt)  # type: ignore[union-attr]  # a message, checked above
+        return text_for(llm, prompt)
     return str(llm.messages_to_prompt(messages_for(llm, prompt)))
 
 

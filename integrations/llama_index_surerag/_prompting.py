@@ -19,8 +19,9 @@ def text_for(llm: LLM, prompt: Prompt) -> str:
     One user turn goes through ``completion_to_prompt``, a conversation through ``messages_to_prompt``;
     then ``system_prompt`` and ``query_wrapper_prompt`` are put around it.
     """
-    if isinstance(prompt, str):
-        text = llm.completion_to_prompt(prompt) if llm.completion_to_prompt else prompt
+    [first, *others] = as_messages(prompt)
+    if first.role == "user" and not others:
+        text = llm.completion_to_prompt(first.content) if llm.completion_to_prompt else first.content
     else:
         text = (
             llm.messages_to_prompt(to_chat_messages(prompt)) if llm.messages_to_prompt else flat_text(prompt)

@@ -46,13 +46,12 @@ def failures_of(llm: LLM) -> Iterator[None]:
         raise ServiceError(f"{type(llm).__name__}: {_without_hint(error)}", hint=error.hint) from error
     except Exception as error:
         status = getattr(error, "status_code", None)
-        kind = type(error).__name__
-        may_pass = (
-            isinstance(error, TimeoutError | ConnectionError)
-            or (isinstance(status, int) and (status in _RETRYABLE_STATUS or status >= 500))
-            or (status is None and ("Timeout" in kind or "Connection" in kind))
-        )
-        found = f"{type(llm).__name__} failed with {kind}: {error}"
+        if isinstance(status, int):
+            may_pass = status in _RETRYABLE_STATUS or status >= 500
+        else:
+            kinds = " ".join(kind.__name__ for kind in type(error).__mro__)
+            may_pass = any(sign in kinds for sign in ("Timeout", "Connection", "TransportError"))
+        found = f"{type(llm).__name__} failed with {type(error).__name__}: {error}"
         if may_pass:
             raise TransientServiceError(
                 found, hint="try again later, or raise max_retries of the LLM"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +25,7 @@ from llama_index.core.schema import (
 )
 
 from llama_index_surerag import LazyRetrievalQueryEngine
+from surerag.calibration import CalibrationWarning, calibrate_lazy_rag
 from surerag.errors import (
     CapabilityError,
     ConfigurationError,
@@ -159,6 +161,16 @@ async def test_synthesize_answers_from_given_nodes(reader: ScriptedReader) -> No
     assert str(streaming.synthesize(bundle, nodes)).startswith("In the lake of Mir")
     later = await streaming.asynthesize(bundle, nodes)
     assert str(await later.get_response()).startswith("In the lake of Mir")
+
+
+def test_a_calibration_stands_for_tau(reader: ScriptedReader) -> None:
+    found = calibrate_lazy_rag(engine(reader).rag, [KNOWN, UNKNOWN], budget=0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CalibrationWarning)
+        lazy = engine(reader, tau=found)
+    assert [response.metadata["retrieve"] for response in lazy.query_many([KNOWN, UNKNOWN])] == [False, True]
+    with pytest.warns(CalibrationWarning, match="calibrated for reader 'scripted'"):
+        engine(Knowing(corpus.answer, name="another"), tau=found)
 
 
 def test_many_queries_come_back_in_order(reader: ScriptedReader) -> None:
