@@ -97,7 +97,10 @@ class Dialect(ABC):
 
     def choice(self, answer: Generation) -> dict[str, Any]:
         """Return an answer, or a chunk of one, in the form in which OpenAI's API has it."""
-        info = answer.generation_info or {}
+        info = dict(answer.generation_info or {})
+        if isinstance(answer, ChatGeneration):
+            # LangChain moves a provider's marks into the message's metadata; some put them there themselves.
+            info |= answer.message.response_metadata
         marks = {"logprobs": info.get("logprobs"), "finish_reason": info.get("finish_reason")}
         if isinstance(answer, ChatGeneration):
             return {"message": {"content": str(answer.message.text)}, **marks}

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from langchain_core.callbacks import adispatch_custom_event, dispatch_custom_event
-from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables import RunnableConfig, ensure_config
 
 from surerag.types import Event
 
@@ -16,11 +16,16 @@ from surerag.types import Event
 def announcer(config: RunnableConfig) -> Callable[[Event], None]:
     """Return a listener that hands events to the handlers of a run, as they happen."""
 
-    def announce(event: Event) -> None:
+    def announce_to_run(event: Event) -> None:
         if _has_run(config):
             dispatch_custom_event(event.name, dict(event.data), config=config)
 
-    return announce
+    return announce_to_run
+
+
+def announce(event: Event) -> None:
+    """Hand an event to the handlers of the run that this context belongs to, if there is one."""
+    announcer(ensure_config())(event)
 
 
 class Announcing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import asdict
 from typing import Any, NamedTuple, Self, cast
@@ -11,11 +12,11 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.load.serializable import SerializedConstructor, SerializedNotImplemented
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableSerializable
-from langchain_core.runnables.config import get_config_list
+from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.runnables.utils import AddableDict, ConfigurableFieldSpec, get_unique_config_specs
 from pydantic import BaseModel, ConfigDict, Field
 
-from langchain_surerag._events import Announcing, announcer
+from langchain_surerag._events import Announcing, announce
 from langchain_surerag._inputs import ChainInput, QuestionInput, joined, question_of
 from langchain_surerag._serialising import loads_again
 from langchain_surerag.documents import documents_of
@@ -23,8 +24,9 @@ from langchain_surerag.prompts import PromptLike, prompt_from
 from langchain_surerag.readers import reader_from_model
 from langchain_surerag.retrievers import AS_MANY, RunnableRetriever
 from langchain_surerag.summaries import Summarize, summaries_of
-from surerag import LazyRAG
+from surerag import LazyRAG, run_many
 from surerag.calibration import Calibration
+from surerag.effects import Program
 from surerag.errors import MissingServiceError
 from surerag.methods.gating import Aggregate, Estimate
 from surerag.methods.lazy_rag import LazyRAGPlan, LazyRAGPrompts, LazyRAGResult, Mode
@@ -200,12 +202,11 @@ class LazyRetrievalChain(RunnableSerializable[ChainInput, ChainOutput]):
         **kwargs: Any,
     ) -> list[ChainOutput]:
         """Answer many questions, at most ``max_concurrency`` at a time; each has a run of its own."""
-        configs = get_config_list(config, len(inputs))
-        if not self.detached and self._rag().reader.capabilities.local:
-            # A thread that waits for a batch costs nothing; the executor's own number would split it.
-            for settled in configs:
-                settled["max_concurrency"] = settled.get("max_concurrency") or _AT_ONCE
-        return super().batch(inputs, configs, return_exceptions=return_exceptions, **kwargs)
+        if self.detached or not self._rag().reader.capabilities.local:
+            return super().batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
+        return self._batch_with_config(
+            self._answers, inputs, config, return_exceptions=return_exceptions, **kwargs
+        )
 
     def stream(
         self, input: ChainInput, config: RunnableConfig | None = None, **kwargs: Any
@@ -308,9 +309,23 @@ class LazyRetrievalChain(RunnableSerializable[ChainInput, ChainOutput]):
         self, given: Any, run_manager: CallbackManagerForChainRun, config: RunnableConfig
     ) -> ChainOutput:
         question = question_of(given)
-        return self._output(
-            self._rag().run(question.text, oracle=question.oracle, on_event=announcer(config))
+        return self._output(self._rag().run(question.text, oracle=question.oracle, on_event=announce))
+
+    def _answers(
+        self, given: list[Any], run_manager: list[CallbackManagerForChainRun], config: list[RunnableConfig]
+    ) -> list[ChainOutput | Exception]:
+        """Answer many questions in this thread, so that a local model reads them together."""
+        rag = self._rag()
+        in_context = zip(given, config, strict=True)
+        results: list[Any] = contextvars.copy_context().run(
+            run_many,
+            (_program(rag, question, settled) for question, settled in in_context),
+            rag.services,
+            at_once=config[0].get("max_concurrency") or _AT_ONCE,
+            on_event=announce,
+            return_exceptions=True,
         )
+        return [self._output(item) if isinstance(item, LazyRAGResult) else item for item in results]
 
     async def _aanswer(
         self, given: Any, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
@@ -324,7 +339,7 @@ class LazyRetrievalChain(RunnableSerializable[ChainInput, ChainOutput]):
         self, chunks: Iterator[Any], run_manager: CallbackManagerForChainRun, config: RunnableConfig
     ) -> Iterator[ChainOutput]:
         question = question_of(joined(list(chunks)))
-        with self._rag().stream(question.text, oracle=question.oracle, on_event=announcer(config)) as stream:
+        with self._rag().stream(question.text, oracle=question.oracle, on_event=announce) as stream:
             yield _opening(stream.announced)
             for piece in stream:
                 yield AddableDict(answer=piece)
@@ -369,6 +384,20 @@ class LazyRetrievalChain(RunnableSerializable[ChainInput, ChainOutput]):
             },
             "timings": dict(result.timings),
         }
+
+
+def _program(rag: LazyRAG, given: Any, config: RunnableConfig) -> Program[LazyRAGResult]:
+    """Return the program of one question among many.
+
+    A driver copies the context right after it was handed a program: what is set here stays with it.
+    """
+    var_child_runnable_config.set(config)
+
+    def program() -> Program[LazyRAGResult]:
+        question = question_of(given)
+        return (yield from rag.program(question.text, oracle=question.oracle))
+
+    return program()
 
 
 def _opening(plan: LazyRAGPlan) -> ChainOutput:

@@ -25,7 +25,8 @@ class RunnableRetriever:
     """Retrieves with a LangChain retriever, or any runnable from a question to documents.
 
     The number wanted is handed on to retrievers that take it (those of vector stores, and those with a
-    parameter ``k``); what others return is cut to it. Calls run under the run of the chain that asks.
+    parameter ``k`` in both their methods); what others return is cut to it. Calls run under the run of the
+    chain that asks.
 
     Args:
         runnable: The retriever, with whatever is wrapped around it.
@@ -66,8 +67,9 @@ def takes_k(runnable: object) -> bool:
     """Whether ``invoke(question, k=…)`` reaches the search."""
     match runnable:
         case BaseRetriever():
-            search = inspect.signature(runnable._get_relevant_documents).parameters
-            return isinstance(runnable, VectorStoreRetriever) or "k" in search
+            searches = (runnable._get_relevant_documents, runnable._aget_relevant_documents)
+            named = all("k" in inspect.signature(search).parameters for search in searches)
+            return named or isinstance(runnable, VectorStoreRetriever)
         case RunnableBindingBase():
             return takes_k(runnable.bound)
         case DynamicRunnable():

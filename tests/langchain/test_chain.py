@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from surerag import ScriptedReader
 from surerag.calibration import Calibration, CalibrationWarning
 from surerag.errors import CapabilityError, ConfigurationError, InputError, MissingServiceError, PromptError
 from surerag.retrieval import PassageIndex
+from tests.drivers.local_reader import LocalReader
 from tests.langchain.conftest import HashEmbeddings, chat
 from tests.servers.fake_openai import FakeOpenAI
 
@@ -140,7 +142,10 @@ async def test_as_a_tool(retriever: Any) -> None:
         assert message.artifact["decision"]["retrieve"] is False
     plain = create_lazy_retrieval_tool(chain, "ask", "Answers.", response_format="content")
     assert plain.invoke({"question": "Where?"}) == "In Velm on the Orun"
-    own = chain.pick("answer").as_tool(name="ask", description="Answers.")
+    with warnings.catch_warnings():
+        # as_tool is in beta.
+        warnings.simplefilter("ignore")
+        own = chain.pick("answer").as_tool(name="ask", description="Answers.")
     assert own.invoke({"question": "Where?"}) == "In Velm on the Orun"
 
 
@@ -242,8 +247,8 @@ def test_a_calibration_takes_the_place_of_tau(retriever: Any) -> None:
     assert (
         LazyRetrievalChain(reader, retriever, SUMMARY, tau=mine).invoke("?")["decision"]["threshold"] == 0.7
     )
+    other = Calibration(0.7, 0.6, 0.8, "budget", 0.3, 0.3, None, None, 100, "another", signal)
     with pytest.warns(CalibrationWarning, match="another"):
-        other = Calibration(0.7, 0.6, 0.8, "budget", 0.3, 0.3, None, None, 100, "another", signal)
         LazyRetrievalChain(reader, retriever, SUMMARY, tau=other)
 
 
@@ -287,6 +292,17 @@ def test_a_batch_keeps_failures_apart(retriever: Any) -> None:
     good, bad = chain.batch(["Where?", ""], return_exceptions=True)
     assert good["answer"]
     assert isinstance(bad, InputError)
+    with pytest.raises(InputError):
+        chain.batch(["Where?", ""])
+    assert chain.batch([]) == []
+
+
+def test_a_merged_batch_keeps_failures_apart(retriever: Any) -> None:
+    chain = LazyRetrievalChain(LocalReader(lambda _: "Velm"), retriever, SUMMARY)
+    good, bad, oddity = chain.batch(["Where?", "", {"text": 1}], return_exceptions=True)
+    assert good["answer"] == "Velm"
+    assert isinstance(bad, InputError)
+    assert isinstance(oddity, InputError)
     with pytest.raises(InputError):
         chain.batch(["Where?", ""])
     assert chain.batch([]) == []

@@ -330,6 +330,7 @@ def test_the_users_model_is_not_changed(server: FakeOpenAI) -> None:
 
 async def test_completions_score_given_text(server: FakeOpenAI) -> None:
     reader, core = reader_over(server, "completions"), reference(server, "completions")
+    core.probe()
     pairs = (["Velm lies", "Ada was"], [" on the river", " born in Velm"])
     traces = reader.score(*pairs)
     assert traces == core.score(*pairs)

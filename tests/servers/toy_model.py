@@ -61,12 +61,19 @@ class ToyModel:
         text = prompt
         for _ in range(max_tokens):
             logprobs = self.distribution(text)
-            word = _draw(logprobs, temperature, rng)
+            word = self.choose(logprobs, temperature, rng)
             if word == END:
                 return Said(tokens, "stop")
             tokens.append(Token(word, logprobs[word], logprobs))
             text += word
         return Said(tokens, "length")
+
+    def choose(self, logprobs: dict[str, float], temperature: float, rng: random.Random) -> str:
+        """Draw the next word."""
+        if temperature == 0:
+            return max(logprobs, key=lambda word: logprobs[word])
+        weights = [math.exp(value) for value in heated(logprobs, temperature).values()]
+        return rng.choices(list(logprobs), weights)[0]
 
     def read(self, text: str) -> list[Token]:
         """Take a text for what was said; a word that is no word of the model counts as very unlikely."""
@@ -126,10 +133,3 @@ def heated(logprobs: dict[str, float], temperature: float) -> dict[str, float]:
     scaled = {word: value / temperature for word, value in logprobs.items()}
     total = math.log(math.fsum(math.exp(value) for value in scaled.values()))
     return {word: value - total for word, value in scaled.items()}
-
-
-def _draw(logprobs: dict[str, float], temperature: float, rng: random.Random) -> str:
-    if temperature == 0:
-        return max(logprobs, key=lambda word: logprobs[word])
-    weights = [math.exp(value) for value in heated(logprobs, temperature).values()]
-    return rng.choices(list(logprobs), weights)[0]
