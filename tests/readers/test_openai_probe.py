@@ -1,5 +1,6 @@
 """What a reader finds out about a server, and does about it."""
 
+import random
 from typing import Any
 
 import pytest
@@ -67,6 +68,23 @@ def test_logprobs_after_temperature_are_no_promise() -> None:
     assert found.raw_logprobs is False
     assert not reader.capabilities.logprobs
     assert reader.capabilities.entropy is None
+
+
+class Contrary(ToyModel):
+    """Chooses the second likeliest word, as a penalty may make a server do."""
+
+    def choose(self, logprobs: dict[str, float], temperature: float, rng: random.Random) -> str:
+        if temperature:
+            return super().choose(logprobs, temperature, rng)
+        return sorted(logprobs, key=lambda word: logprobs[word])[-2]
+
+
+def test_a_server_that_changes_probabilities_before_it_samples_is_found_out() -> None:
+    assert probe_of(Quirks())[0].greedy
+    with FakeOpenAI(Contrary()) as server:
+        found = OpenAIReader("toy", base_url=server.base_url).probe()
+    assert found.greedy is False
+    assert "not always the likeliest" in str(found)
 
 
 def test_streams_without_logprobs_are_not_used_for_begin() -> None:

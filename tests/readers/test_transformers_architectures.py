@@ -1,5 +1,7 @@
 """Every architecture: the same tokens as plain generate, and the numbers of teacher forcing."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -129,6 +131,22 @@ def test_scores_are_those_of_the_answers_as_they_were_given(reader: Transformers
         assert_close(trace, expected)
 
 
+def test_a_model_that_ignores_its_mask_is_found_out_and_never_padded() -> None:
+    def unmasked(module: Any, arguments: Any, keywords: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return arguments, {**keywords, "attention_mask": None}
+
+    model, plain = tiny_model("gpt2"), TransformersReader(tiny_model("gpt2"), tiny_tokenizer())
+    hook = model.register_forward_pre_hook(unmasked, with_kwargs=True)
+    try:
+        reader = TransformersReader(model, tiny_tokenizer())
+        answers = reader.generate(PROMPTS, SAMPLED)
+    finally:
+        hook.remove()
+    for one, other in zip(answers, plain.generate(PROMPTS, SAMPLED), strict=True):
+        for a, b in zip(one, other, strict=True):
+            assert_same(a, b)
+
+
 @pytest.mark.parametrize("architecture", ATTENTION)
 def test_a_shared_prefix_changes_nothing_but_the_cost(architecture: str) -> None:
     context = "Velm lies on the Orun, which springs in the hills of Tarn. "
@@ -142,8 +160,9 @@ def test_a_shared_prefix_changes_nothing_but_the_cost(architecture: str) -> None
     assert sharing.tokens_read < 0.6 * apart.tokens_read
 
 
-@pytest.mark.parametrize("architecture", ["llama", "mistral", "mamba", "recurrent_gemma"])
-@pytest.mark.parametrize("chat", [True, False], ids=["chat", "plain"])
+@pytest.mark.parametrize(
+    ("architecture", "chat"), [("llama", True), ("llama", False), ("mistral", True), ("mamba", False)]
+)
 def test_the_conformance_suite_passes(architecture: str, chat: bool) -> None:
     reader = TransformersReader(tiny_model(architecture), tiny_tokenizer(chat=chat))
     report = check_reader(reader, Trial(vocabulary_size=VOCABULARY))

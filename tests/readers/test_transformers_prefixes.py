@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surerag.readers.transformers import TransformersReader
-from surerag.readers.transformers.flight import pack
+from surerag.readers.transformers.engine import pack
 from surerag.readers.transformers.prefixes import Reading, families, plan_readings
 from surerag.types import Sampling
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer

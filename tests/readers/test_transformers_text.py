@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
+from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from surerag.errors import InputError
 from surerag.readers.transformers import TransformersReader
@@ -58,7 +58,7 @@ def test_prompts_are_encoded_as_the_chat_template_does(prompt: Prompt) -> None:
 
 
 @pytest.mark.parametrize("control", [BEGIN, END, PAD, ROLE])
-@pytest.mark.parametrize("shape", ["{}", "a {} b", "{}{}", "x{}"])
+@pytest.mark.parametrize("shape", ["{}", "a {} b", "{}{}", "x{}", "{} \U000f5a100\U000f5a11", "<|en{}d|>"])
 def test_control_tokens_in_a_document_are_plain_text(control: str, shape: str) -> None:
     tokenizer = tiny_tokenizer(chat=True)
     document = shape.replace("{}", control)
@@ -93,6 +93,15 @@ def test_tokenizers_with_pieces_for_their_control_tokens_are_guarded_too(documen
     # The spaces that the control token takes with it are taken here as well.
     assert ids[:2] == applied(tokenizer, "In Velm")[:2]
     assert PromptEncoder(tokenizer, chat_template=False).encode(document).count(0) == 1
+
+
+def test_tokenizers_in_python_are_guarded_too() -> None:
+    tokenizer = ByT5Tokenizer(extra_ids=0)
+    tokenizer.chat_template = "{{ messages[0]['content'] }}</s>"
+    ids = PromptEncoder(tokenizer).encode("Velm</s>, Örn")
+    assert ids.count(tokenizer.eos_token_id) == 1
+    detokenizer = Detokenizer(tokenizer)
+    assert "".join(detokenizer.feed(i) for i in ids) == "Velm</s>, Örn"
 
 
 def test_the_begin_token_is_not_doubled() -> None:
@@ -203,7 +212,8 @@ def test_a_stop_text_at_the_very_start_leaves_nothing(reader: TransformersReader
     first = reader.generate(["Where?"], SAMPLED)[0][0].text.split()[0]
     cut = reader.generate(["Where?"], replace(SAMPLED, stop=(f" {first}",)))[0][0]
     assert (cut.text, cut.finish) == ("", "stop")
-    assert cut.trace is not None and len(cut.trace) == 0
+    assert cut.trace is not None
+    assert len(cut.trace) == 0
 
 
 @pytest.mark.parametrize("stop", [(), ("zzz",), (" ",)])
@@ -213,7 +223,8 @@ def test_streams_join_to_the_text(reader: TransformersReader, stop: tuple[str, .
     chunks = list(reader.stream("Where?", sampling))
     assert "".join(chunk.text for chunk in chunks) == whole.text
     assert [chunk.generation for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
-    assert chunks[-1].generation is not None and chunks[-1].generation.text == whole.text
+    assert chunks[-1].generation is not None
+    assert chunks[-1].generation.text == whole.text
 
 
 def test_streams_show_whole_characters_and_no_part_of_a_stop_text() -> None:

@@ -17,6 +17,9 @@ collect_ignore_glob = [] if PYTHON else ["test_*.py"]
 MODEL = Path(os.environ.get("SURERAG_SERVER_MODEL", embedded_reader_path()))
 """What is served: the embedded reader, or another model that ``tools.to_gguf`` can convert."""
 
+PLAIN = {"repeat_penalty": 1.0}
+"""Keeps this server from avoiding words that were said before, which it does unless told otherwise."""
+
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
@@ -35,14 +38,16 @@ def local() -> TransformersReader:
 
 @pytest.fixture(scope="session")
 def chat(server: str, questions: list[str]) -> OpenAIReader:
-    reader = OpenAIReader("embedded", base_url=server, vocabulary_size=_vocabulary())
+    reader = OpenAIReader("embedded", base_url=server, vocabulary_size=_vocabulary(), extra_body=PLAIN)
     reader.probe(questions[0])
     return reader
 
 
 @pytest.fixture(scope="session")
 def completions(server: str, rendered: list[str]) -> OpenAIReader:
-    reader = OpenAIReader("embedded", base_url=server, api="completions", vocabulary_size=_vocabulary())
+    reader = OpenAIReader(
+        "embedded", base_url=server, api="completions", vocabulary_size=_vocabulary(), extra_body=PLAIN
+    )
     reader.probe(rendered[0])
     return reader
 

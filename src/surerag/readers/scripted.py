@@ -14,6 +14,8 @@ from surerag.readers.pieces import TrimmedPieces
 from surerag.readers.protocol import BaseReader, Capabilities
 from surerag.types import Begun, Chunk, Generation, Prompt, Sampling, TokenTrace, Usage
 
+__all__ = ["Call", "Reply", "ScriptedReader", "Verb", "reply"]
+
 Verb = Literal["generate", "score", "begin", "finish", "cancel", "stream", "finish_stream"]
 
 

@@ -43,6 +43,8 @@ class Probe:
         top_logprobs: How many of the likeliest tokens it lists, of those that were asked for.
         raw_logprobs: Whether they are those of the model, rather than those after temperature; None if
             that could not be told.
+        greedy: Whether temperature 0 chose the likeliest token every time. Where it did not, the server
+            changes probabilities before it samples; it may penalise repetition unless told not to.
         samples: Whether ``n`` is honoured.
         streams: Whether answers can be streamed.
         stream_logprobs: Whether streamed tokens come with log-probabilities.
@@ -55,6 +57,7 @@ class Probe:
     logprobs: bool
     top_logprobs: int
     raw_logprobs: bool | None
+    greedy: bool | None
     samples: bool
     streams: bool
     stream_logprobs: bool
@@ -63,10 +66,12 @@ class Probe:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        raw = {True: "the model's own", False: "after temperature", None: "unknown"}[self.raw_logprobs]
+        raw = {True: "the model's own", False: "after temperature", None: "of unknown kind"}
+        greedy = {True: "the likeliest tokens", False: "not always the likeliest", None: "unknown"}
         rows = [
-            ("log-probabilities", f"yes, {raw}" if self.logprobs else "no"),
+            ("log-probabilities", f"yes, {raw[self.raw_logprobs]}" if self.logprobs else "no"),
             ("likeliest tokens listed", str(self.top_logprobs)),
+            ("temperature 0 chooses", greedy[self.greedy]),
             ("n samples a request", "yes" if self.samples else "no, asked for one by one"),
             ("streaming", "yes" if self.streams else "no"),
             ("log-probabilities in streams", "yes" if self.stream_logprobs else "no"),
@@ -103,6 +108,7 @@ def probing(
         logprobs=top is not None,
         top_logprobs=top or 0,
         raw_logprobs=(yield from questions.raw(wanted)) if top else None,
+        greedy=(yield from questions.greedy(wanted)) if top else None,
         samples=not isinstance(samples, ServiceError) and len(choices_of(samples)) == 2,
         streams=streamed is not None,
         stream_logprobs=streamed is not None and streamed.trace is not None,
@@ -187,6 +193,12 @@ class _Questions:
             return None
         lists = [sorted(steps[0].likeliest, reverse=True)[: wanted.top] for steps in both]
         return not _differ(*lists)
+
+    def greedy(self, wanted: Wanted) -> Inquiry[bool | None]:
+        """See whether an answer of some length is made of the likeliest tokens."""
+        steps = self._steps((yield self.ask(wanted, max_tokens=24)), wanted)
+        listed = [step for step in steps if step.likeliest]
+        return all(step.logprob > max(step.likeliest) - _SAME for step in listed) if listed else None
 
     def seeded(self) -> Inquiry[bool]:
         """Sample three times with one seed."""

@@ -62,7 +62,8 @@ class OpenAIReader(BaseReader):
         retries: How often to ask again after 429, 5xx, time-outs and broken connections.
         max_wait: Longest pause before asking again, in seconds; a server that asks for a longer one is
             not asked again.
-        extra_body: Further fields of every request's body.
+        extra_body: Further fields of every request's body, such as ``{"repeat_penalty": 1.0}`` for a
+            server that penalises repetition of its own accord.
         client: Your own ``openai.OpenAI``; its retries are switched off in favour of ``retries``.
         async_client: Your own ``openai.AsyncOpenAI``, likewise, for use in one event loop.
 

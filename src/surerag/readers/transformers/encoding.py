@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, cast
@@ -22,8 +23,10 @@ from transformers import PreTrainedTokenizerBase
 from surerag.errors import InputError
 from surerag.types import Message, Prompt, as_messages
 
-# Code points reserved for private use, which no document that was written for people contains.
-_OPEN, _CLOSE = "\U000f5a10", "\U000f5a11"
+# The other names stand between these. They are drawn anew in every process, so that no document can
+# contain them, on purpose or not; they never reach the model.
+_NONCE = secrets.token_hex(8)
+_OPEN, _CLOSE = f"\U000f5a10{_NONCE}.", f".{_NONCE}\U000f5a11"
 
 
 class PromptEncoder:
@@ -69,6 +72,10 @@ class PromptEncoder:
         anchor = self._plain("\n")
         behind = self._plain("\n" + continuation)
         return behind[len(anchor) :] if behind[: len(anchor)] == anchor else self._plain(continuation)
+
+    def count(self, text: str) -> int:
+        """Return how many tokens a text has by itself."""
+        return len(self._plain(text))
 
     def _encode(self, prompt: Prompt, continuation: str) -> list[int]:
         messages = as_messages(prompt)
@@ -151,7 +158,7 @@ class _SetAside:
         return self._pattern.sub(self._replace, text) if self._pattern else text
 
     def restore(self, text: str) -> str:
-        marks = re.compile(f"{_CLOSE}([0-9]+){_OPEN}")
+        marks = re.compile(f"{re.escape(_CLOSE)}([0-9]+){re.escape(_OPEN)}")
         return marks.sub(lambda match: self.found[int(match.group(1))], text)
 
     def _replace(self, match: re.Match[str]) -> str:
@@ -218,7 +225,7 @@ class _SplitTokenizer:
     def encode(self, text: str) -> list[int]:
         """Encode text in which only marked control tokens count as such."""
         ids: list[int] = []
-        for place, piece in enumerate(re.split(f"{_OPEN}([0-9]+){_CLOSE}", text)):
+        for place, piece in enumerate(re.split(f"{re.escape(_OPEN)}([0-9]+){re.escape(_CLOSE)}", text)):
             if place % 2:
                 ids.append(self._ids[int(piece)])
             elif piece:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 from torch import Tensor
 
-from surerag.errors import ServiceError
 from surerag.readers.transformers.memory import Memory, Part
-from surerag.readers.transformers.model import CausalModel, Read, is_out_of_memory, release_memory
+from surerag.readers.transformers.model import CausalModel, Read
 from surerag.readers.transformers.sampling import choose
 from surerag.readers.transformers.sequences import GrowingSequence
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 class Flight:
@@ -91,47 +86,3 @@ class Flight:
 
 def _room(sequences: Sequence[GrowingSequence]) -> int:
     return max(sequence.remaining for sequence in sequences)
-
-
-def in_halves(items: Sequence[T], work: Callable[[Sequence[T]], list[R]]) -> list[R]:
-    """Do work on a batch; where the device's memory does not suffice, on its halves, one after the other.
-
-    Raises:
-        ServiceError: If memory does not suffice for a single item.
-    """
-    try:
-        return work(items)
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        if len(items) == 1:
-            raise ServiceError(
-                "the device has too little memory for a single sequence",
-                hint="use a shorter prompt, a smaller max_tokens, a smaller dtype or another device",
-            ) from error
-    # Outside the handler, so that the failed attempt's tensors are not kept by its traceback.
-    release_memory()
-    middle = len(items) // 2
-    return [*in_halves(items[:middle], work), *in_halves(items[middle:], work)]
-
-
-def pack(costs: Sequence[tuple[int, int]], budget: int) -> list[list[int]]:
-    """Cut items into batches of a token budget, in order.
-
-    Args:
-        costs: Length and number of rows of each item; a batch costs its longest length times its rows.
-        budget: Tokens a batch; an item that alone costs more gets a batch of its own.
-
-    Example:
-        >>> pack([(10, 1), (10, 2), (30, 1)], budget=40)
-        [[0, 1], [2]]
-    """
-    batches: list[list[int]] = []
-    longest = rows = 0
-    for index, (length, count) in enumerate(costs):
-        longest, rows = max(longest, length), rows + count
-        if not batches or longest * rows > budget:
-            batches.append([])
-            longest, rows = length, count
-        batches[-1].append(index)
-    return batches

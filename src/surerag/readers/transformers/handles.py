@@ -23,9 +23,10 @@ class Block:
         self.memory: Memory | None = memory
         self.handles: list[Handle] = []
 
-    def release(self, handle: Handle) -> None:
-        """Let go of one row; the tensors shrink when half of the rows are not needed any more."""
-        self.handles = [held for held in self.handles if held is not handle]
+    def release(self, handles: Sequence[Handle]) -> None:
+        """Let go of rows; the tensors shrink when half of them or more are not needed any more."""
+        gone = set(map(id, handles))
+        self.handles = [held for held in self.handles if id(held) not in gone]
         if not self.handles:
             self.memory = None
         elif self.memory is not None and 2 * len(self.handles) <= len(self.memory.lengths):
@@ -61,19 +62,27 @@ class Handle:
             raise RuntimeError("an ended generation has no memory")
         return self.block.memory.part(self.row)
 
-    def close(self, fate: Literal["finished", "cancelled"]) -> None:
-        """Free the memory, once."""
-        self.fate = fate
-        block, self.block = self.block, None
+
+def close(handles: Sequence[Handle], fate: Literal["finished", "cancelled"]) -> None:
+    """Free the memory of handles; those of one block at once, so that it shrinks once."""
+    by_block: dict[int, list[Handle]] = {}
+    for handle in handles:
+        handle.fate = fate
+        if handle.block is not None:
+            by_block.setdefault(id(handle.block), []).append(handle)
+    for members in by_block.values():
+        block = members[0].block
         if block is not None:
-            block.release(self)
+            block.release(members)
+        for handle in members:
+            handle.block = None
 
 
-def hold(sequences: Sequence[GrowingSequence], flight: Flight) -> list[Handle]:
+def hold(flight: Flight) -> list[Handle]:
     """Put down a flight's sequences, so that those that still grow can go on later."""
     block = Block(flight.memory)
     rows = {id(sequence): row for row, sequence in enumerate(flight.sequences)}
     return [
         Handle(flight.model, sequence, block if sequence.ended is None else None, rows.get(id(sequence), 0))
-        for sequence in sequences
+        for sequence in flight.started
     ]

@@ -36,7 +36,8 @@ def load(
         use_safetensors=use_safetensors,
         **options,
     )
-    return Loaded(cast(Any, model).to(device), tokenizer)
+    # With a device map, the library has placed the parts already.
+    return Loaded(model if "device_map" in options else cast(Any, model).to(device), tokenizer)
 
 
 def best_device() -> str:

@@ -14,13 +14,10 @@ from surerag.errors import ConfigurationError, ContextLengthError, InputError
 from surerag.readers.pieces import TrimmedPieces
 from surerag.readers.protocol import BaseReader, Capabilities
 from surerag.readers.transformers.encoding import PromptEncoder
-from surerag.readers.transformers.flight import Flight, in_halves, pack
-from surerag.readers.transformers.handles import Handle, hold
+from surerag.readers.transformers.engine import Engine
+from surerag.readers.transformers.handles import Handle, close
 from surerag.readers.transformers.loading import load
-from surerag.readers.transformers.memory import Part
-from surerag.readers.transformers.model import CausalModel, Read
-from surerag.readers.transformers.prefixes import families, plan_readings
-from surerag.readers.transformers.scoring import score_rows, trace_of
+from surerag.readers.transformers.model import CausalModel
 from surerag.readers.transformers.sequences import GrowingSequence
 from surerag.types import (
     Begun,
@@ -44,7 +41,8 @@ class TransformersReader(BaseReader):
     Calls from several threads are served one after the other.
 
     Args:
-        model: Any causal language model of ``transformers``, on its device, in its dtype.
+        model: Any causal language model of ``transformers``, on its device, in its dtype; it is put
+            into evaluation mode.
         tokenizer: The tokenizer that belongs to it.
         chat_template: Whether to use the tokenizer's chat template, if it has one. Without one, prompts
             are plain text, and the turns of a conversation are joined by empty lines.
@@ -76,10 +74,8 @@ class TransformersReader(BaseReader):
                 f"got {max_batch_tokens} and {min_shared_prefix}"
             )
         self._model = CausalModel(model.eval(), tokenizer, window)
-        self._tokenizer = tokenizer
         self._encoder = PromptEncoder(tokenizer, chat_template, template_options)
-        self._max_batch_tokens = max_batch_tokens
-        self._min_shared = min_shared_prefix
+        self._engine = Engine(self._model, tokenizer, max_batch_tokens, min_shared_prefix)
         self._lock = threading.RLock()
         self._usage = Usage()
         self._settings: dict[str, Any] | None = None
@@ -147,6 +143,10 @@ class TransformersReader(BaseReader):
             )
         return _rebuild, (type(self), self._settings)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> TransformersReader:
+        """Return this reader itself: what holds a reader may be copied, the weights need not be."""
+        return self
+
     def __repr__(self) -> str:
         """Name the model and its device."""
         return f"TransformersReader({self.name!r}, device={str(self._model.device)!r})"
@@ -175,7 +175,7 @@ class TransformersReader(BaseReader):
 
     def count_tokens(self, text: str) -> int:
         """Return how many tokens a text has, without any that a template would add."""
-        return len(self._tokenizer.encode(text, add_special_tokens=False))
+        return self._encoder.count(text)
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
         """Return ``sampling.n`` answers to each prompt, in order.
@@ -185,7 +185,7 @@ class TransformersReader(BaseReader):
         """
         with self._lock:
             encoded = self._encoded(prompts, sampling)
-            grown = self._grow(encoded, sampling)
+            grown = self._engine.generate(encoded, sampling)
             self._count(encoded, [sequence for row in grown for sequence in row])
             return [[sequence.generation() for sequence in row] for row in grown]
 
@@ -210,7 +210,7 @@ class TransformersReader(BaseReader):
                     )
                 self._check_length(index, len(ids), len(tail))
             self._usage += Usage(len(prompts), sum(map(len, before)) + sum(map(len, after)), 0)
-            return self._score(before, after)
+            return self._engine.score(before, after)
 
     def begin(self, prompts: Sequence[Prompt], n_tokens: int, sampling: Sampling) -> list[Begun]:
         """Generate the first ``n_tokens`` tokens of each prompt's first sample, and keep the memory.
@@ -226,7 +226,7 @@ class TransformersReader(BaseReader):
         sampling = replace(sampling, n=1)
         with self._lock:
             encoded = self._encoded(prompts, sampling)
-            handles = self._begin(encoded, n_tokens, sampling)
+            handles = self._engine.begin(encoded, n_tokens, sampling)
             self._count(encoded, [handle.sequence for handle in handles])
             return [
                 Begun(handle.sequence.generation(), done=handle.sequence.ended is not None, state=handle)
@@ -244,17 +244,15 @@ class TransformersReader(BaseReader):
             if len(set(map(id, handles))) < len(handles):
                 raise InputError("the same generation is to be finished twice")
             started = sum(len(handle.sequence) for handle in handles)
-            finished = self._finish(handles)
+            finished = self._engine.finish(handles)
             self._usage += Usage(completion_tokens=sum(map(len, finished)) - started)
             return [sequence.generation() for sequence in finished]
 
     def cancel(self, begun: Sequence[Begun]) -> None:
         """Free what was begun; doing so again, or after finishing, does nothing."""
         with self._lock:
-            for item in begun:
-                handle = item.state
-                if isinstance(handle, Handle) and handle.fate == "waiting":
-                    handle.close("cancelled")
+            handles = [item.state for item in begun if isinstance(item.state, Handle)]
+            close([handle for handle in handles if handle.fate == "waiting"], "cancelled")
 
     def stream(self, prompt: Prompt, sampling: Sampling) -> Iterator[Chunk]:
         """Yield the first sample as it grows: whole characters, no part of a stop text.
@@ -276,10 +274,10 @@ class TransformersReader(BaseReader):
             handle = self._waiting(begun)
             sequence, flight = handle.sequence, None
             if sequence.ended is None:
-                flight = self._take_off([handle])
+                flight = self._engine.resume([handle])
                 sequence = flight.sequences[0]
             started = len(sequence)
-            handle.close("finished")
+            close([handle], "finished")
         trimmed, shown = TrimmedPieces(), 0
         try:
             while True:
@@ -315,82 +313,6 @@ class TransformersReader(BaseReader):
     def _count(self, encoded: Sequence[Sequence[int]], sequences: Sequence[GrowingSequence]) -> None:
         self._usage += Usage(len(encoded), sum(map(len, encoded)), sum(map(len, sequences)))
 
-    def _sequence(self, prompt: Sequence[int], sampling: Sampling, sample: int = 0) -> GrowingSequence:
-        return GrowingSequence(self._tokenizer, self._model.end_tokens, prompt, sampling, sample)
-
-    def _groups(self, prompts: Sequence[Sequence[int]], further: Sequence[int], rows: int) -> list[list[int]]:
-        """Cut different prompts into batches: relatives together, similar lengths together."""
-        kin = families(plan_readings(prompts, self._min_shared))
-        order = [i for family in sorted(kin, key=lambda f: -max(len(prompts[i]) for i in f)) for i in family]
-        costs = [(len(prompts[i]) + further[i], rows) for i in order]
-        return [[order[place] for place in batch] for batch in pack(costs, self._max_batch_tokens)]
-
-    def _grow(self, encoded: Sequence[list[int]], sampling: Sampling) -> list[list[GrowingSequence]]:
-        prompts, places = _distinct(encoded)
-        grown: list[list[GrowingSequence]] = [[] for _ in prompts]
-        for group in self._groups(prompts, [sampling.max_tokens] * len(prompts), sampling.n):
-            for prompt, sequences in zip(
-                group, in_halves(group, lambda some: self._grow_group(prompts, some, sampling)), strict=True
-            ):
-                grown[prompt] = sequences
-        return [grown[place] for place in places]
-
-    def _grow_group(
-        self, prompts: Sequence[list[int]], group: Sequence[int], sampling: Sampling
-    ) -> list[list[GrowingSequence]]:
-        room = sampling.max_tokens
-        reads = self._read([prompts[i] for i in group], room)
-        rows = [(place, sample) for place in range(len(group)) for sample in range(sampling.n)]
-
-        def fly(some: Sequence[tuple[int, int]]) -> list[GrowingSequence]:
-            sequences = [self._sequence(prompts[group[place]], sampling, sample) for place, sample in some]
-            Flight.from_reads(self._model, sequences, [reads[place] for place, _ in some]).fly()
-            return sequences
-
-        grown: list[GrowingSequence] = []
-        for batch in self._batches([reads[place].part for place, _ in rows], [room] * len(rows)):
-            grown += in_halves([rows[i] for i in batch], fly)
-        return [grown[start : start + sampling.n] for start in range(0, len(grown), sampling.n)]
-
-    def _batches(self, parts: Sequence[Part], further: Sequence[int]) -> list[list[int]]:
-        """Cut rows, in order, into batches that fit the budget and whose memories can be joined."""
-        runs: list[list[int]] = []
-        for index, part in enumerate(parts):
-            apart = self._model.kind != "attention" and runs and parts[runs[-1][0]].memory is not part.memory
-            if apart or not runs:
-                runs.append([])
-            runs[-1].append(index)
-        return [
-            [run[place] for place in batch]
-            for run in runs
-            for batch in pack([(parts[i].length + further[i], 1) for i in run], self._max_batch_tokens)
-        ]
-
-    def _begin(self, encoded: Sequence[list[int]], n_tokens: int, sampling: Sampling) -> list[Handle]:
-        prompts, places = _distinct(encoded)
-        begun: dict[int, Handle] = {}
-
-        def fly(some: Sequence[int]) -> list[Handle]:
-            wanted = sorted({places[i] for i in some})
-            reads = dict(
-                zip(wanted, self._read([prompts[i] for i in wanted], sampling.max_tokens), strict=True)
-            )
-            rows = [reads[places[i]] for i in some]
-            handles: list[Handle] = []
-            for batch in self._batches([read.part for read in rows], [sampling.max_tokens] * len(rows)):
-                sequences = [self._sequence(encoded[some[i]], sampling) for i in batch]
-                flight = Flight.from_reads(self._model, sequences, [rows[i] for i in batch]).fly(n_tokens)
-                handles += hold(sequences, flight)
-            return handles
-
-        for group in self._groups(prompts, [sampling.max_tokens] * len(prompts), 1):
-            items = [i for place in group for i in range(len(encoded)) if places[i] == place]
-            begun |= dict(zip(items, in_halves(items, fly), strict=True))
-        return [begun[i] for i in range(len(encoded))]
-
-    def _read(self, prompts: Sequence[list[int]], room: int) -> list[Read]:
-        return self._model.read(prompts, room, self._min_shared)
-
     def _waiting(self, begun: Begun) -> Handle:
         handle = begun.state
         if not isinstance(handle, Handle) or handle.owner is not self._model:
@@ -401,62 +323,6 @@ class TransformersReader(BaseReader):
         if handle.fate != "waiting":
             raise InputError(f"this generation was {handle.fate} before", hint="begin it again")
         return handle
-
-    def _take_off(self, handles: Sequence[Handle]) -> Flight:
-        # Copies, so that a batch that runs out of memory can start over.
-        sequences = [handle.sequence.fork() for handle in handles]
-        return Flight.from_memory(self._model, sequences, [handle.part for handle in handles])
-
-    def _finish(self, handles: Sequence[Handle]) -> list[GrowingSequence]:
-        waiting = sorted(
-            (handle for handle in handles if handle.sequence.ended is None),
-            key=lambda handle: (
-                (-handle.part.length, id(handle.block), handle.row)
-                if self._model.kind == "attention"
-                else (0, id(handle.block), handle.row)
-            ),
-        )
-        further = [handle.sequence.remaining for handle in waiting]
-        for batch in self._batches([handle.part for handle in waiting], further):
-            chosen = [waiting[i] for i in batch]
-            grown = in_halves(chosen, lambda some: list(self._take_off(some).fly().started))
-            for handle, sequence in zip(chosen, grown, strict=True):
-                handle.sequence = sequence
-                handle.close("finished")
-        for handle in handles:
-            handle.close("finished")
-        return [handle.sequence for handle in handles]
-
-    def _score(self, before: Sequence[list[int]], after: Sequence[list[int]]) -> list[TokenTrace]:
-        prompts, places = _distinct(before)
-        longest = [0] * len(prompts)
-        for tail, place in zip(after, places, strict=True):
-            longest[place] = max(longest[place], len(tail))
-        traces: dict[int, TokenTrace] = {}
-
-        def feed(some: Sequence[int]) -> list[TokenTrace]:
-            wanted = sorted({places[i] for i in some})
-            reads = dict(zip(wanted, self._read([prompts[i] for i in wanted], max(longest)), strict=True))
-            rows = [reads[places[i]] for i in some]
-            scored: list[TokenTrace] = []
-            for batch in self._batches([read.part for read in rows], [len(after[i]) for i in some]):
-                tails = [after[some[i]] for i in batch]
-                memory = self._model.join([rows[i].part for i in batch], max(map(len, tails)))
-                found = score_rows(self._model, memory, [rows[i] for i in batch], tails)
-                scored += [trace_of(self._tokenizer, row) for row in found]
-            return scored
-
-        for group in self._groups(prompts, longest, 1):
-            items = [i for place in group for i in range(len(before)) if places[i] == place]
-            traces |= dict(zip(items, in_halves(items, feed), strict=True))
-        return [traces[i] for i in range(len(before))]
-
-
-def _distinct(encoded: Sequence[list[int]]) -> tuple[list[list[int]], list[int]]:
-    """Return the different prompts, and which of them each prompt is."""
-    numbers: dict[tuple[int, ...], int] = {}
-    places = [numbers.setdefault(tuple(ids), len(numbers)) for ids in encoded]
-    return [list(ids) for ids in numbers], places
 
 
 def _rebuild(kind: type[TransformersReader], settings: dict[str, Any]) -> TransformersReader:

@@ -95,7 +95,8 @@ def opinions(logits: Tensor, tokens: Tensor) -> list[Opinion]:
     logsumexp = top.squeeze(-1) + log_total
     # Centred first: the difference of two large numbers would lose digits.
     logprob = (logits.gather(-1, tokens[:, None]) - top).squeeze(-1) - log_total
-    columns = torch.stack([tokens.double(), logprob.double(), entropy.double(), logsumexp.double()], dim=1)
+    # One transfer a step; token ids are whole numbers far below 2**24, so float32 holds them.
+    columns = torch.stack([tokens.float(), logprob, entropy, logsumexp], dim=1)
     rows = [Opinion(int(row[0]), *row[1:]) for row in columns.tolist()]
     if not all(np.isfinite(row.logsumexp) for row in rows):
         raise LogprobsError(

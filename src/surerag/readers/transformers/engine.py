@@ -1,0 +1,213 @@
+"""Token ids in, grown sequences out: what is read together, what grows together, what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
+
+from transformers import PreTrainedTokenizerBase
+
+from surerag.errors import ServiceError
+from surerag.readers.transformers.flight import Flight
+from surerag.readers.transformers.handles import Handle, close, hold
+from surerag.readers.transformers.memory import Part
+from surerag.readers.transformers.model import CausalModel, Read, is_out_of_memory, release_memory
+from surerag.readers.transformers.prefixes import families, plan_readings
+from surerag.readers.transformers.scoring import score_rows, trace_of
+from surerag.readers.transformers.sequences import GrowingSequence
+from surerag.types import Sampling, TokenTrace
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Row(NamedTuple):
+    """One sequence of a batch: the prompt that it follows, and how many tokens may follow."""
+
+    prompt: Sequence[int]
+    further: int
+
+
+class Engine:
+    """Reads prompts and grows what follows them, in batches that fit.
+
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer, for the text of tokens.
+        max_batch_tokens: Tokens that one batch may hold.
+        min_shared: Shortest prefix worth sharing.
+    """
+
+    def __init__(
+        self, model: CausalModel, tokenizer: PreTrainedTokenizerBase, max_batch_tokens: int, min_shared: int
+    ) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+        self._budget = max_batch_tokens
+        self._min_shared = min_shared
+
+    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[list[GrowingSequence]]:
+        """Grow ``sampling.n`` sequences from each prompt until they end."""
+        if sampling.temperature == 0 and sampling.n > 1:
+            # Without chance, all samples are one.
+            return [row * sampling.n for row in self.generate(prompts, replace(sampling, n=1))]
+        samples = [(prompt, sample) for prompt in prompts for sample in range(sampling.n)]
+
+        def grow(some: Sequence[int], reads: Sequence[Read]) -> list[GrowingSequence]:
+            sequences = [self._sequence(samples[i][0], sampling, samples[i][1]) for i in some]
+            return Flight.from_reads(self._model, sequences, reads).fly().started
+
+        grown = self._after_reading([Row(prompt, sampling.max_tokens) for prompt, _ in samples], grow)
+        return [grown[start : start + sampling.n] for start in range(0, len(grown), sampling.n)]
+
+    def begin(self, prompts: Sequence[Sequence[int]], n_tokens: int, sampling: Sampling) -> list[Handle]:
+        """Grow the first sample of each prompt by so many tokens, and keep what can go on."""
+
+        def grow(some: Sequence[int], reads: Sequence[Read]) -> list[Handle]:
+            sequences = [self._sequence(prompts[i], sampling, 0) for i in some]
+            return hold(Flight.from_reads(self._model, sequences, reads).fly(n_tokens))
+
+        return self._after_reading([Row(prompt, sampling.max_tokens) for prompt in prompts], grow)
+
+    def score(
+        self, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]
+    ) -> list[TokenTrace]:
+        """Return what the model thinks of each continuation."""
+
+        def read_on(some: Sequence[int], reads: Sequence[Read]) -> list[TokenTrace]:
+            tails = [continuations[i] for i in some]
+            memory = self._model.join([read.part for read in reads], max(map(len, tails)))
+            scored = score_rows(self._model, memory, reads, tails)
+            return [trace_of(self._tokenizer, row) for row in scored]
+
+        rows = [Row(prompt, len(tail)) for prompt, tail in zip(prompts, continuations, strict=True)]
+        return self._after_reading(rows, read_on)
+
+    def finish(self, handles: Sequence[Handle]) -> list[GrowingSequence]:
+        """Grow what was begun until it ends, and free it."""
+        # Blocks stay together, so that a whole one goes on without being copied.
+        longest: dict[int, int] = {}
+        waiting = [handle for handle in handles if handle.sequence.ended is None]
+        for handle in waiting:
+            longest[id(handle.block)] = max(longest.get(id(handle.block), 0), handle.part.length)
+        waiting.sort(key=lambda handle: (-longest[id(handle.block)], id(handle.block), handle.row))
+        further = [handle.sequence.remaining for handle in waiting]
+        for batch in self._batches([handle.part for handle in waiting], further):
+            chosen = [waiting[i] for i in batch]
+            grown = _fitting(chosen, lambda some: self.resume(some).fly().started)
+            for handle, sequence in zip(chosen, grown, strict=True):
+                handle.sequence = sequence
+            close(chosen, "finished")
+        close(handles, "finished")
+        return [handle.sequence for handle in handles]
+
+    def resume(self, handles: Sequence[Handle]) -> Flight:
+        """Return a flight that goes on from where these sequences are, and leaves them as they are."""
+        sequences = [handle.sequence.fork() for handle in handles]
+        return Flight.from_memory(self._model, sequences, [handle.part for handle in handles])
+
+    def _sequence(self, prompt: Sequence[int], sampling: Sampling, sample: int) -> GrowingSequence:
+        return GrowingSequence(self._tokenizer, self._model.end_tokens, prompt, sampling, sample)
+
+    def _after_reading(
+        self, rows: Sequence[Row], work: Callable[[Sequence[int], Sequence[Read]], list[R]]
+    ) -> list[R]:
+        """Read the prompts of all rows, each once, and do the work for every row, in batches.
+
+        Args:
+            rows: One for each result.
+            work: Takes numbers of rows and what was read for them; returns a result for each.
+        """
+        numbers: dict[tuple[int, ...], list[int]] = {}
+        for index, row in enumerate(rows):
+            numbers.setdefault(tuple(row.prompt), []).append(index)
+        prompts, members = list(numbers), list(numbers.values())
+        room = max((row.further for row in rows), default=0)
+        results: dict[int, R] = {}
+
+        def read_and_work(some: Sequence[int]) -> list[None]:
+            read = self._model.read([prompts[place] for place in some], room, self._min_shared)
+            chosen = [(i, r) for place, r in zip(some, read, strict=True) for i in members[place]]
+            parts = [r.part for _, r in chosen]
+            for batch in self._batches(parts, [rows[i].further for i, _ in chosen]):
+                items = [chosen[place] for place in batch]
+                done = in_halves(items, lambda few: work([i for i, _ in few], [r for _, r in few]))
+                results.update(zip([i for i, _ in items], done, strict=True))
+            return [None] * len(some)
+
+        costs = [
+            (len(prompt) + max(rows[i].further for i in numbers[prompt]), len(numbers[prompt]))
+            for prompt in prompts
+        ]
+        for group in self._groups(prompts, costs):
+            _fitting(group, read_and_work)
+        return [results[index] for index in range(len(rows))]
+
+    def _groups(self, prompts: Sequence[Sequence[int]], costs: Sequence[tuple[int, int]]) -> list[list[int]]:
+        """Cut different prompts into batches: relatives together, similar lengths together."""
+        kin = families(plan_readings(prompts, self._min_shared))
+        kin.sort(key=lambda family: -max(len(prompts[i]) for i in family))
+        order = [i for family in kin for i in family]
+        return [[order[place] for place in batch] for batch in pack([costs[i] for i in order], self._budget)]
+
+    def _batches(self, parts: Sequence[Part], further: Sequence[int]) -> list[list[int]]:
+        """Cut rows, in order, into batches that fit the budget and whose memories can be joined."""
+        runs: list[list[int]] = []
+        for index, part in enumerate(parts):
+            joinable = self._model.kind == "attention" or (runs and parts[runs[-1][0]].memory is part.memory)
+            if not runs or not joinable:
+                runs.append([])
+            runs[-1].append(index)
+        return [
+            [run[place] for place in batch]
+            for run in runs
+            for batch in pack([(parts[i].length + further[i], 1) for i in run], self._budget)
+        ]
+
+
+def pack(costs: Sequence[tuple[int, int]], budget: int) -> list[list[int]]:
+    """Cut items into batches of a token budget, in order.
+
+    Args:
+        costs: Length and number of rows of each item; a batch costs its longest length times its rows.
+        budget: Tokens a batch; an item that alone costs more gets a batch of its own.
+
+    Example:
+        >>> pack([(10, 1), (10, 2), (30, 1)], budget=40)
+        [[0, 1], [2]]
+    """
+    batches: list[list[int]] = []
+    longest = rows = 0
+    for index, (length, count) in enumerate(costs):
+        longest, rows = max(longest, length), rows + count
+        if not batches or longest * rows > budget:
+            batches.append([])
+            longest, rows = length, count
+        batches[-1].append(index)
+    return batches
+
+
+def in_halves(items: Sequence[T], work: Callable[[Sequence[T]], list[R]]) -> list[R]:
+    """Do work on a batch; where the device's memory does not suffice, on its halves, one after the other."""
+    try:
+        return work(items)
+    except Exception as error:
+        if len(items) == 1 or not is_out_of_memory(error):
+            raise
+    # Outside the handler, so that the failed attempt's tensors are not kept by its traceback.
+    release_memory()
+    middle = len(items) // 2
+    return [*in_halves(items[:middle], work), *in_halves(items[middle:], work)]
+
+
+def _fitting(items: Sequence[T], work: Callable[[Sequence[T]], list[R]]) -> list[R]:
+    try:
+        return in_halves(items, work)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ServiceError(
+            "the device has too little memory for a single sequence",
+            hint="use a shorter prompt, a smaller max_tokens, a smaller dtype or another device",
+        ) from error
