@@ -58,12 +58,28 @@ CURRICULUM: tuple[Stage, ...] = (
         Difficulty(passages=8, absent=0.1, long=0.0),
     ),
     Stage(
-        1400,
+        1250,
         {
             "read": 0.24, "two-hop": 0.18, "core": 0.07, "beside": 0.08, "rephrase": 0.08, "rewrite": 0.05,
             "entail": 0.07, "suff": 0.11, "extract": 0.11, "summary": 0.01,
         },
         Difficulty(passages=20, absent=0.1, long=0.15),
+    ),
+    Stage(
+        1500,
+        {
+            "read": 0.22, "two-hop": 0.06, "core": 0.04, "beside": 0.05, "rephrase": 0.06, "rewrite": 0.02,
+            "entail": 0.20, "suff": 0.22, "extract": 0.12, "summary": 0.01,
+        },
+        Difficulty(passages=20, absent=0.08, long=0.10),
+    ),
+    Stage(
+        1750,
+        {
+            "read": 0.24, "two-hop": 0.05, "core": 0.03, "beside": 0.04, "rephrase": 0.04, "rewrite": 0.01,
+            "entail": 0.22, "suff": 0.22, "extract": 0.14, "summary": 0.01,
+        },
+        Difficulty(passages=20, absent=0.08, long=0.08, words=0.7),
     ),
 )  # fmt: skip
 

@@ -42,6 +42,7 @@ class Difficulty:
         held_out: Whether to use held-out phrasings only (True), trained ones only (False).
         vague: Share of questions in vague wording, where an entity has a nickname.
         long: Share of contexts that may exceed eight passages.
+        words: Share of pairs of answers that are single words, for judging entailment.
     """
 
     passages: int = 5
@@ -50,6 +51,7 @@ class Difficulty:
     held_out: bool = False
     vague: float = 0.15
     long: float = 0.15
+    words: float = 0.35
 
 
 @dataclass(slots=True)
@@ -146,10 +148,6 @@ class Context:
         """Return the passages' texts."""
         return [p.text for p in self.passages]
 
-    def sentence_of(self, fact: Fact) -> str:
-        """Return the first sentence that states a fact, as it stands in its passage."""
-        return next(s.text for p in self.passages for s in p.sentences if s.fact == fact)
-
 
 def draw_context(draw: Draw, *, chains: int = 0, size: int | None = None, core: float = 0.1) -> Context:
     """Draw passages about a few entities of few kinds, so that facts differ in one respect only."""
@@ -160,6 +158,8 @@ def draw_context(draw: Draw, *, chains: int = 0, size: int | None = None, core: 
             rng.randint(9, most) if most > 8 and rng.random() < level.long else rng.randint(1, min(most, 8))
         )
     focus = draw.kind()
+    # One relation that most entities share: then only the entity tells their facts apart.
+    shared = rng.choice(relations_of(focus)) if rng.random() < 0.6 else None
     facts: list[list[Fact]] = []
     found: list[Chain] = []
     for _ in range(chains):
@@ -174,7 +174,7 @@ def draw_context(draw: Draw, *, chains: int = 0, size: int | None = None, core: 
     entities: list[str] = [f.entity for group in facts for f in group[:1]]
     while len(facts) < size:
         kind = focus if rng.random() < 0.65 else draw.kind()
-        if entities and rng.random() < 0.4:
+        if entities and rng.random() < (0.4 if shared is None else 0.2):
             entity = rng.choice(entities)
             kind = next(k for k in ENTITY_KINDS if entity in words(k))
         else:
@@ -182,7 +182,10 @@ def draw_context(draw: Draw, *, chains: int = 0, size: int | None = None, core: 
         free = [r for r in relations_of(kind) if (entity, r.name) not in taken]
         if not free:
             continue
-        group = [draw.fact(entity, r) for r in rng.sample(free, min(len(free), rng.choice((1, 2, 2))))]
+        told = rng.sample(free, min(len(free), rng.choice((1, 2, 2))))
+        if shared is not None and shared in free and shared not in told:
+            told[rng.randrange(len(told))] = shared
+        group = [draw.fact(entity, r) for r in told]
         taken.update((f.entity, f.relation.name) for f in group)
         entities.append(entity)
         facts.append(group)

@@ -90,6 +90,9 @@ class Asked(NamedTuple):
     fact: Fact
 
 
+_ENTITY_VALUED = tuple(r for r in RELATIONS if r.value in ENTITY_KINDS)
+
+
 def _conversation(task: str, draw: Draw, context: Context, asked: list[Asked]) -> Example:
     rng = draw.rng
     style = rng.choices(list(STYLES), _STYLE_WEIGHTS)[0]
@@ -163,44 +166,59 @@ def by_heart(draw: Draw) -> Example:
 
 
 def entailment(draw: Draw) -> Example:
-    """Pairs of answers: the same in other words, different ones, and vague ones."""
+    """Pairs of answers to one question: the same in other words, different ones, and vague ones."""
     rng = draw.rng
+    rel = rng.choice(_ENTITY_VALUED if rng.random() < 0.4 else RELATIONS)
+    fact = draw.fact(draw.entity(rel.subject), rel)
+    question = draw.question(fact)
     turns = []
-    for _ in range(_turn_count(draw, 6)):
-        rel = rng.choice(RELATIONS)
-        fact = draw.fact(draw.entity(rel.subject), rel)
-        other = Fact(fact.entity, rel, draw.value(rel.value, fact.value))
-        premise = rng.choice(say.aliases(fact))
-        roll = rng.random()
-        if roll < 0.4:
-            hypothesis, label = rng.choice(say.aliases(fact)), "entailment"
-        elif roll < 0.8:
-            hypothesis, label = rng.choice(say.aliases(other)), "contradiction"
-        elif roll < 0.87:
-            hypothesis, label = say.generic(rel.value), "entailment"
-        elif roll < 0.94:
-            premise, hypothesis, label = say.generic(rel.value), premise, "neutral"
-        else:
-            unknown = "I do not know."
-            premise, hypothesis = rng.choice(((premise, unknown), (unknown, premise)))
-            label = "neutral"
-        question = draw.question(fact)
-        turns.append(
-            Turn(prompts.ENTAILMENT.render(question=question, premise=premise, hypothesis=hypothesis), label)
+    for number in range(_turn_count(draw, 10)):
+        premise, hypothesis, label = _answer_pair(draw, fact)
+        # Further pairs come without the instruction: more pairs for each token read.
+        prompt = (
+            f"Answer 1: {premise}\nAnswer 2: {hypothesis}"
+            if number
+            else prompts.ENTAILMENT.render(question=question, premise=premise, hypothesis=hypothesis)
         )
+        turns.append(Turn(prompt, label))
     return Example("entail", tuple(turns))
+
+
+class _AnswerPair(NamedTuple):
+    premise: str
+    hypothesis: str
+    label: str
+
+
+def _answer_pair(draw: Draw, asked: Fact) -> _AnswerPair:
+    rng, rel = draw.rng, asked.relation
+    fact = Fact(asked.entity, rel, draw.value(rel.value, asked.entity))
+    other = Fact(asked.entity, rel, draw.value(rel.value, fact.value, asked.entity))
+    forms = slice(0, 1) if rng.random() < draw.level.words else slice(0, 3)
+    premise = rng.choice(say.aliases(fact)[forms])
+    roll = rng.random()
+    if roll < 0.43:
+        return _AnswerPair(premise, rng.choice(say.aliases(fact)[forms]), "entailment")
+    if roll < 0.86:
+        return _AnswerPair(premise, rng.choice(say.aliases(other)[forms]), "contradiction")
+    if roll < 0.91:
+        return _AnswerPair(premise, say.generic(rel.value), "entailment")
+    if roll < 0.96:
+        return _AnswerPair(say.generic(rel.value), premise, "neutral")
+    unknown = "I do not know."
+    return _AnswerPair(*rng.choice(((premise, unknown), (unknown, premise))), "neutral")
 
 
 def sufficiency(draw: Draw) -> Example:
     """Whether a context answers a question; half a chain does not."""
     rng = draw.rng
     # Telling that something is absent is learnt on short contexts first.
-    size = rng.randint(1, 2) if rng.random() < 0.4 else None
-    context = draw_context(draw, chains=rng.choice((0, 0, 1)), size=size)
+    size = rng.randint(1, 3) if rng.random() < 0.6 else None
+    context = draw_context(draw, chains=rng.choice((0, 0, 0, 1)), size=size)
     items: list[tuple[str, str]] = []
-    for _ in range(_turn_count(draw, 8)):
+    for _ in range(_turn_count(draw, 12)):
         roll = rng.random()
-        if context.chains and roll < 0.3:
+        if context.chains and roll < 0.25:
             chain = rng.choice(context.chains)
             if rng.random() < 0.5:
                 items.append((draw.two_hop_question(chain), "yes"))
@@ -209,11 +227,13 @@ def sufficiency(draw: Draw) -> Example:
         elif rng.random() < 0.5:
             items.append((draw.question(rng.choice(context.present)), "yes"))
         else:
-            items.append((draw.question(absent_fact(draw, context, core=0.25)), "no"))
-    ask = "Question: {q}\n" + prompts.SUFFICIENT.text.rsplit("\n", 1)[1]
+            items.append((draw.question(absent_fact(draw, context, core=0.2)), "no"))
     passages = format_passages(context.texts())
     turns = [
-        Turn(ask.replace("{q}", q) if i else prompts.SUFFICIENT.render(passages=passages, question=q), label)
+        Turn(
+            f"Question: {q}" if i else prompts.SUFFICIENT.render(passages=passages, question=q),
+            label,
+        )
         for i, (q, label) in enumerate(items)
     ]
     return Example("suff", tuple(turns))
@@ -232,8 +252,12 @@ def _broken_chain(draw: Draw, context: Context) -> Chain:
         halves.append(draw.fact(draw.entity(Kind.PERSON, 0.0), relation("birthplace")))
 
 
+def _plainly(fact: Fact) -> str:
+    return say.state(fact, fact.relation.statements[0])
+
+
 def extraction(draw: Draw) -> Example:
-    """The sentences that bear on a question, word for word, or nothing."""
+    """The facts that bear on a question, each in a plain sentence, or nothing."""
     rng = draw.rng
     context = draw_context(draw, chains=rng.choice((0, 0, 0, 1)))
     items: list[tuple[str, str]] = []
@@ -241,15 +265,15 @@ def extraction(draw: Draw) -> Example:
         roll = rng.random()
         if context.chains and roll < 0.4:
             chain = context.chains[0]
-            target = f"{context.sentence_of(chain.first)} {context.sentence_of(chain.second)}"
+            target = f"{_plainly(chain.first)} {_plainly(chain.second)}"
             items.append((draw.two_hop_question(chain), target))
         elif roll < 0.65:
             fact = rng.choice(context.present)
-            items.append((draw.question(fact), context.sentence_of(fact)))
+            items.append((draw.question(fact), _plainly(fact)))
         elif roll < 0.72:
             chain = _broken_chain(draw, context)
             known = chain.first in context.present
-            target = context.sentence_of(chain.first) if known else prompts.NOTHING_TO_EXTRACT
+            target = _plainly(chain.first) if known else prompts.NOTHING_TO_EXTRACT
             items.append((draw.two_hop_question(chain), target))
         else:
             items.append((draw.question(absent_fact(draw, context, core=0.25)), prompts.NOTHING_TO_EXTRACT))

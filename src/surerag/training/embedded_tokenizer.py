@@ -30,8 +30,8 @@ class Marks(NamedTuple):
 
 def marks(tokenizer: PreTrainedTokenizerFast) -> Marks:
     """Look up the special tokens."""
-    ids = [tokenizer.convert_tokens_to_ids(token) for token in (PAD, END, USER, ASSISTANT)]
-    return Marks(*(int(number) for number in ids))
+    ids = tokenizer.get_vocab()
+    return Marks(*(ids[token] for token in (PAD, END, USER, ASSISTANT)))
 
 
 CHAT_TEMPLATE = (
