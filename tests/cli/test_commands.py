@@ -135,6 +135,18 @@ def test_unknown_model_is_named(surerag, documents: Path, tmp_path: Path) -> Non
     assert "Traceback" not in ran.err
 
 
+def test_missing_package_is_named_with_its_pip_line(surerag, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_scipy(*_: object, **__: object) -> None:
+        raise ModuleNotFoundError("No module named 'scipy.stats'", name="scipy.stats")
+
+    monkeypatch.setattr("surerag.cli.reproduce.run_card", without_scipy)
+    ran = surerag("reproduce", "card")
+    assert ran.code == 1
+    assert "the package 'scipy' is not installed" in ran.err
+    assert 'pip install "surerag[demo]"' in ran.err
+    assert "Traceback" not in ran.err
+
+
 def test_server_that_is_not_there_is_named(surerag, documents: Path) -> None:
     ran = surerag(
         "demo", "--documents", documents, "--question", "Who?", "--base-url", "http://127.0.0.1:9/v1"

@@ -67,7 +67,7 @@ def ask_llama_index(indices: Indices, rag: LazyRAG, asked: Sequence[LazyRAGResul
         max_tokens=rag.max_tokens,
     )
     responses = [engine.query(result.question) for result in asked]
-    return [Told(str(response), response.metadata["retrieve"]) for response in responses]
+    return [Told(str(response), (response.metadata or {})["retrieve"]) for response in responses]
 
 
 def ask_langchain(indices: Indices, rag: LazyRAG, asked: Sequence[LazyRAGResult]) -> list[Told]:

@@ -15,6 +15,7 @@ from surerag.calibration import CalibrationWarning
 from surerag.cli.app import app
 from surerag.documents import SkippedFilesWarning
 from surerag.errors import SureragError
+from surerag.extras import extra
 
 FAILED = 1
 INTERRUPTED = 130
@@ -28,7 +29,8 @@ def main() -> NoReturn:
     _quiet()
     errors = Console(stderr=True)
     try:
-        app()
+        with extra("demo"):
+            app()
     except SureragError as error:
         errors.print(f"[bold red]Error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
         sys.exit(FAILED)

@@ -88,10 +88,11 @@ def run_world_demo(choice: ReaderChoice, *, seed: int, questions: int, output: P
             )
         with stages.working("Drawing"):
             files = write_plots(finding.study, output)
+    who = "the embedded reader" if choice.is_embedded else finding.study.model
     page = render_page(
         title="L-RAG on the closed world",
         lead=f"{questions:,} questions about an invented world (seed {seed}), answered in every mode by "
-        f"{finding.study.model}. It retrieves only where the entropy of its first answer exceeds τ.",
+        f"{who}. It retrieves only where the entropy of its first answer exceeds τ.",
         examples=_examples(finding, core),
         study=finding.study,
         latency=latency,

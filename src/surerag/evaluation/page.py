@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from surerag.errors import MissingExtraError
 from surerag.evaluation.formatting import percent, percent_with_interval
 from surerag.evaluation.lazy_rag.results import LazyRagStudy
 from surerag.evaluation.lazy_rag.timing import LatencyTable
+from surerag.extras import extra
 from surerag.methods.lazy_rag import LazyRAGResult
 
 
@@ -69,10 +69,9 @@ def render_page(
     Raises:
         MissingExtraError: If the template engine is not installed.
     """
-    try:
+    with extra("report"):
         from jinja2 import Environment, PackageLoader, StrictUndefined
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("an HTML page needs jinja2", hint='pip install "surerag[report]"') from error
+
     environment = Environment(
         loader=PackageLoader("surerag.evaluation"),
         autoescape=True,

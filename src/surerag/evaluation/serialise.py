@@ -6,10 +6,12 @@ import json
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance as JsonResult
+    from _typeshed import DataclassInstance
+
+    JsonResult: TypeAlias = DataclassInstance
 else:
     JsonResult = Any
 

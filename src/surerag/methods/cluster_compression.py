@@ -64,35 +64,17 @@ def compress_clusters(
     reports = [_opened(cluster, passages, settings) for cluster in clusters]
     asked = [report for report in reports if report.outcome == "asked"]
     replies = yield from _replies([_prompt(query, report, passages, settings) for report in asked], settings)
-    judged = [
-        _judged(report, reply, settings) for report, reply in zip(asked, replies.generations, strict=True)
-    ]
+    judged = [_judged(*pair, settings) for pair in zip(asked, replies.generations, strict=True)]
     judged = yield from _faithful(judged, passages, settings)
     judged = [_unless_longer(report, passages, settings) for report in judged]
     fell_back = bool(judged) and all(report.outcome == "dropped" for report in judged)
     if fell_back and settings.all_empty == "original":
-        judged = [
-            replace(report, outcome="passed", reason="every cluster yielded nothing") for report in judged
-        ]
-        yield from emit("cluster_compression.fallback", warning=True, query=query, clusters=len(judged))
-    for report in judged:
-        if report.trouble:
-            yield from emit(
-                "cluster_compression.passed", warning=True, reason=report.reason, sources=list(report.sources)
-            )
+        judged = yield from _fallen_back(query, judged)
+    yield from _warn(judged)
     done = iter(judged)
     reports = [next(done) if report.outcome == "asked" else report for report in reports]
     kept, reports = _within_budget(reports, passages, settings)
-    result = CompressionResult(
-        query=query,
-        mode=settings.mode,
-        passages=tuple(kept),
-        clusters=tuple(reports),
-        calls=replies.calls,
-        prompt_tokens=sum(report.generation.prompt_tokens for report in reports if report.generation),
-        completion_tokens=sum(report.generation.completion_tokens for report in reports if report.generation),
-        fell_back=fell_back,
-    )
+    result = _result(query, settings, kept, reports, replies.calls, fell_back)
     yield from emit(
         "cluster_compression.compressed",
         detail=result,
@@ -217,6 +199,8 @@ def _replies(prompts: Sequence[Prompt], settings: CompressionSettings) -> Progra
         try:
             [[answer]] = yield from generate([prompt], settings.sampling)
             found.append(answer)
+        except OURS_TO_MEND:
+            raise
         except Exception as error:
             found.append(error)
     return _Replies(found, 2 * len(prompts))
@@ -280,6 +264,20 @@ def _unless_longer(
     return replace(report, tokens_after=after)
 
 
+def _fallen_back(query: str, reports: Sequence[ClusterReport]) -> Program[list[ClusterReport]]:
+    """Let the original passages through where every cluster yielded nothing (section 4.4)."""
+    yield from emit("cluster_compression.fallback", warning=True, query=query, clusters=len(reports))
+    return [replace(report, outcome="passed", reason="every cluster yielded nothing") for report in reports]
+
+
+def _warn(reports: Sequence[ClusterReport]) -> Program[None]:
+    for report in reports:
+        if report.trouble:
+            yield from emit(
+                "cluster_compression.passed", warning=True, reason=report.reason, sources=list(report.sources)
+            )
+
+
 class _Offer(NamedTuple):
     """A passage that could be returned: its rank, and the cluster that it comes from."""
 
@@ -335,3 +333,24 @@ def _settled(report: ClusterReport) -> ClusterReport:
     if len(report.over_budget) < (1 if report.outcome == "compressed" else len(report.members)):
         return report
     return replace(report, outcome="dropped", reason="over the token budget", text="")
+
+
+def _result(
+    query: str,
+    settings: CompressionSettings,
+    passages: Sequence[Passage],
+    reports: Sequence[ClusterReport],
+    calls: int,
+    fell_back: bool,
+) -> CompressionResult:
+    replies = [report.generation for report in reports if report.generation is not None]
+    return CompressionResult(
+        query=query,
+        mode=settings.mode,
+        passages=tuple(passages),
+        clusters=tuple(reports),
+        calls=calls,
+        prompt_tokens=sum(reply.prompt_tokens for reply in replies),
+        completion_tokens=sum(reply.completion_tokens for reply in replies),
+        fell_back=fell_back,
+    )

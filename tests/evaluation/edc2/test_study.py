@@ -101,7 +101,7 @@ def test_a_reader_that_extracts_well_loses_nothing_and_reads_far_less(
 
 
 def record(*, correct: bool, tokens: int) -> Record:
-    return Record(correct, correct, tokens, 3, 100, 10)
+    return Record(correct, correct, tokens, 3, not correct, 0.5, 100, 10)
 
 
 def test_claims_are_judged_by_their_bounds() -> None:
@@ -120,6 +120,7 @@ def test_figures_are_means_of_records() -> None:
     cell = figures(Found(Condition("noise", 5, 0.0), {"plain": plain, "dynamic": ours}))
     row = cell.methods[1]
     assert (row.accuracy.value, row.context_tokens, row.context_share, row.calls) == (0.6, 50, 0.5, 3)
+    assert (row.fell_back, row.refused) == (pytest.approx(0.4), 0.5)
     assert row.against_plain is not None
     assert row.against_plain.value == pytest.approx(0.1)
     assert row.cost == pytest.approx((100 * 0.15 + 10 * 0.60) / 1e6)

@@ -68,7 +68,7 @@ def claims(cells: Sequence[Found]) -> tuple[Claim, ...]:
     for control in ("average", "random"):
         some = [cell for cell in cells if control in cell.records]
         if some:
-            gap = _mean_gap(some, "dynamic", control)  # type: ignore[arg-type]  # one of the methods
+            gap = _mean_gap(some, "dynamic", control)
             found.append(Claim(f"Dynamic clusters better than {control} ones", _points(gap), gap.low > 0))
     return tuple(found)
 
@@ -90,6 +90,8 @@ def _of(method: Method, records: Sequence[Record], plain: Sequence[Record]) -> M
         context_tokens=tokens,
         context_share=tokens / float(np.mean([record.context_tokens for record in plain])),
         calls=float(np.mean([record.calls for record in records])),
+        fell_back=float(np.mean([record.fell_back for record in records])),
+        refused=float(np.mean([record.refused for record in records])),
         cost=float(np.mean(costs)),
     )
 

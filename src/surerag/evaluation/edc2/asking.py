@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, takewhile
 
@@ -40,6 +42,8 @@ class Record:
         holds_answer: Whether the answer's words stand in what the reader was shown.
         context_tokens: Tokens of what it was shown.
         calls: Calls for compression.
+        fell_back: Whether every cluster yielded nothing, so that the original passages were shown.
+        refused: Share of the clusters asked about whose compression said what no source says.
         prompt_tokens: Tokens read in all, for the answer too.
         completion_tokens: Tokens generated in all.
     """
@@ -48,8 +52,22 @@ class Record:
     holds_answer: bool
     context_tokens: int
     calls: int
+    fell_back: bool
+    refused: float
     prompt_tokens: int
     completion_tokens: int
+
+
+@contextmanager
+def _counted_not_logged() -> Iterator[None]:
+    """Keep warnings of single questions out of the log: the study counts them."""
+    logger = logging.getLogger("surerag")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 class Bench:
@@ -80,7 +98,10 @@ class Bench:
         contexts = [draw(self._world, question, cell.condition) for question in questions]
         found = ranked(contexts, texts, self._vectors)
         asked = self._vectors.of(texts, "query")
-        return {method: self._by(method, cell, questions, found, asked, stages) for method in cell.methods}
+        with _counted_not_logged():
+            return {
+                method: self._by(method, cell, questions, found, asked, stages) for method in cell.methods
+            }
 
     def _by(
         self,
@@ -103,11 +124,13 @@ class Bench:
         self, method: Method, question: Question, passages: Sequence[Passage], vector: NDArray[np.float32]
     ) -> Program[Record]:
         shown: Sequence[Passage] = self._within_window(passages)
-        calls = read = written = 0
+        calls = read = written = refused = 0
+        fell_back = False
         if method != "plain":
             compressor = self._compressors[method]
             result = yield from compressor.program(question.text, passages, query_vector=vector)
-            shown, calls = result.passages, result.calls
+            shown, calls, fell_back = result.passages, result.calls, result.fell_back
+            refused = sum(report.trouble for report in result.clusters)
             read, written = result.prompt_tokens, result.completion_tokens
         context = format_passages(passage.text for passage in shown)
         prompt = FROM_CONTEXT.render(context=context, question=question.text)
@@ -117,6 +140,8 @@ class Bench:
             holds_answer=any(name.casefold() in context.casefold() for name in question.answers),
             context_tokens=self._count(context),
             calls=calls,
+            fell_back=fell_back,
+            refused=refused / calls if calls else 0.0,
             prompt_tokens=read + answer.prompt_tokens,
             completion_tokens=written + answer.completion_tokens,
         )

@@ -47,18 +47,15 @@ class Cell(NamedTuple):
 
 
 BOTH: tuple[Method, ...] = ("plain", "dynamic")
-CONTROLS: tuple[Method, ...] = (*BOTH, "average", "random")
 ALL: tuple[Method, ...] = (*BOTH, "single", "average", "random")
 GRID: tuple[Cell, ...] = (
     *(Cell(Condition("noise", k, level), BOTH) for k in (5, 10) for level in (0.0, 0.8)),
-    *(Cell(Condition("noise", k, 0.4), (*BOTH, "single")) for k in (5, 10)),
-    Cell(Condition("noise", 20, 0.0), CONTROLS),
-    Cell(Condition("noise", 20, 0.4), ALL),
+    *(Cell(Condition("noise", 20, level), BOTH) for level in (0.0, 0.4)),
     Cell(Condition("noise", 20, 0.8), ALL),
-    *(Cell(Condition("redundancy", 20, level), BOTH) for level in (0.0, 0.4, 0.95)),
-    Cell(Condition("redundancy", 20, 0.8), (*BOTH, "single")),
+    *(Cell(Condition("redundancy", 20, level), BOTH) for level in (0.0, 0.8, 0.95)),
 )
-"""What is run: ours against plain RAG everywhere, the costly baselines where the paper's tables have them."""
+"""What is run: ours against plain RAG everywhere, the costly baselines where noise is high. So chosen, 500
+questions take some ten minutes on two cores."""
 
 LARGE = Cell(Condition("noise", 100, 0.4), BOTH)
 """More than the embedded reader's window holds; plain RAG reads as far as it reaches."""

@@ -23,6 +23,8 @@ class MethodFigures:
         context_tokens: Mean tokens of what the reader was shown.
         context_share: These as a share of plain RAG's.
         calls: Mean calls for compression.
+        fell_back: Share of questions for which every cluster yielded nothing: the originals were shown.
+        refused: Mean share of clusters asked about whose compression said what no source says.
         cost: Mean cost of a question at the paper's prices, in US dollars.
     """
 
@@ -33,6 +35,8 @@ class MethodFigures:
     context_tokens: float
     context_share: float
     calls: float
+    fell_back: float
+    refused: float
     cost: float
 
 

@@ -46,7 +46,8 @@ def _heading(study: CompressionStudy) -> Text:
         ("EDC²-RAG on the closed world", "bold"),
         f", seed {study.seed}, n = {study.n:,}\n",
         f"Reader {study.model}; encoder {study.encoder}\n",
-        f"Intervals are {percent(study.confidence, 0)}; differences are paired, in points of accuracy.",
+        f"Intervals are {percent(study.confidence, 0)}; differences are paired, in points.\n",
+        "Fell back: every cluster yielded nothing, so the original passages were shown.",
     )
 
 
@@ -56,7 +57,7 @@ def _table(title: str, cells: Sequence[CellFigures]) -> Table:
     )
     table.add_column("", justify="right", no_wrap=True)
     table.add_column("Method", no_wrap=True)
-    for name in ("Accuracy, %", "To plain", "Holds\nanswer", "Tokens", "Calls"):
+    for name in ("Accuracy, %", "To plain", "Holds\nanswer", "Tokens", "Calls", "Fell\nback"):
         table.add_column(name, justify="right", no_wrap=True)
     for cell in sorted(cells, key=lambda cell: cell.condition.level):
         for at, row in enumerate(cell.methods):
@@ -73,6 +74,7 @@ def _cells(row: MethodFigures) -> tuple[str, ...]:
         percent(row.holds_answer, 0),
         f"{row.context_tokens:.0f}",
         f"{row.calls:.1f}",
+        "" if row.method == "plain" else percent(row.fell_back, 0),
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surerag.evaluation.lazy_rag.results import LazyRagStudy, ModeRow, SweepPoint
+from surerag.extras import extra
 from surerag.measures import latency_saving
 
 if TYPE_CHECKING:
@@ -43,8 +44,12 @@ def write_plots(study: LazyRagStudy, directory: Path) -> tuple[Path, ...]:
 
     Returns:
         The SVG files, in the order in which a report shows them.
+
+    Raises:
+        MissingExtraError: If matplotlib is not installed.
     """
-    import matplotlib as mpl
+    with extra("report"):
+        import matplotlib as mpl
 
     written = []
     with mpl.rc_context(_STYLE):  # type: ignore[arg-type]  # the stubs want literal keys

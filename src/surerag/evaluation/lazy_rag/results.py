@@ -113,8 +113,8 @@ class Threshold:
     """The calibrated threshold, and what it rests on.
 
     Attributes:
-        tau: The threshold, in nats, with its bootstrap interval.
-        rule: What it was asked to meet.
+        tau: The threshold in nats; ``low`` and ``high`` are the bootstrap interval of what the rule finds.
+        rule: What was looked for; the threshold is the lower end of its interval.
         seed: Seed of the world it was calibrated on.
         n: Questions it was calibrated on.
         accuracy: Expected accuracy, on those questions.

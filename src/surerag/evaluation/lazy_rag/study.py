@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
+
+import numpy as np
 
 from surerag.calibration import Calibration, calibrate_threshold
 from surerag.components import LazyRAG
@@ -32,8 +35,12 @@ from surerag.world.world import World
 MAX_LOSS = 0.01
 """Accuracy that calibration may give up against always retrieving: half of what the study allows."""
 
+SUMMARIES = 1
+"""The paper's first pass reads one document's summary; in a corpus, that of the nearest document."""
+
 MAX_TOKENS = 32
 LARGEST_CHECK = 200
+MOST_CALIBRATION = 1000
 
 
 class Finding(NamedTuple):
@@ -73,7 +80,7 @@ def lazy_rag_study(
         seed: Seed of the world that is asked.
         n: Questions.
         calibration_seed: Seed of the world for calibration; by default the next one.
-        n_calibration: Questions for calibration; by default half of ``n``, at most 1,000.
+        n_calibration: Questions for calibration; by default as many, at most 1,000.
         index: Makes the two tiers of the world that is asked.
         stages: Told how far each stage is.
 
@@ -85,7 +92,7 @@ def lazy_rag_study(
     if other == seed:
         raise ConfigurationError("calibration and study would use the same world", hint="choose another seed")
     tune = World(seed=other)
-    asked = tune.questions(n_calibration or min(1000, max(50, n // 2)))
+    asked = tune.questions(n_calibration or min(n, MOST_CALIBRATION))
     tuning = _pipeline(reader, index_world(tune, encoder), asked)
     calibration = _calibrate(tuning, asked, stages)
 
@@ -97,7 +104,7 @@ def lazy_rag_study(
     agreement = _agreement(rag, calibration.tau, answers, stages)
     threshold = Threshold(
         tau=Estimate(calibration.tau, calibration.lower, calibration.upper),
-        rule=f"accuracy at most {100 * MAX_LOSS:g} point below always retrieving",
+        rule=f"the largest τ that loses at most {100 * MAX_LOSS:g} point against always retrieving",
         seed=other,
         n=calibration.n,
         accuracy=calibration.accuracy or 0.0,
@@ -110,24 +117,35 @@ def lazy_rag_study(
 
 
 def _pipeline(reader: Reader, tiers: Tiers, questions: Sequence[Question]) -> LazyRAG:
-    rag = LazyRAG(reader, tiers.passages, tiers.summaries, max_tokens=MAX_TOKENS)
+    rag = LazyRAG(reader, tiers.passages, tiers.summaries, m=SUMMARIES, max_tokens=MAX_TOKENS)
     found = looked_up(tiers, questions, k=rag.k, m=rag.m)
     return rag.with_settings(retriever=found.passages, summaries=found.summaries)
 
 
 def _calibrate(rag: LazyRAG, questions: Sequence[Question], stages: Stages) -> Calibration:
+    """Take the lower end of the interval: the largest τ of one sample is too large for half of all others."""
     first = first_pass(rag, questions, stages("Calibration, first pass"))
     second = ask(rag.with_settings(mode="strong"), questions, stages("Calibration, second pass"))
-    signals = [signal(result) for result in first]
+    heard = [signal(result) for result in first]
     # A silent first pass opens the gate at any threshold: it stands above all others.
-    above = max((value for value in signals if math.isfinite(value)), default=0.0) + 1.0
-    return calibrate_threshold(
-        [min(value, above) for value in signals],
+    above = max((value for value in heard if math.isfinite(value)), default=0.0) + 1.0
+    signals = np.minimum(heard, above)
+    without = np.array([is_correct(q, result.answer) for q, result in zip(questions, first, strict=True)])
+    with_ = np.array([is_correct(q, result.answer) for q, result in zip(questions, second, strict=True)])
+    found = calibrate_threshold(
+        signals,
         max_loss=MAX_LOSS,
-        correct_without=[is_correct(q, result.answer) for q, result in zip(questions, first, strict=True)],
-        correct_with=[is_correct(q, result.answer) for q, result in zip(questions, second, strict=True)],
+        correct_without=without,
+        correct_with=with_,
         model=rag.reader.name,
         signal=rag.signal,
+    )
+    opens = signals > found.lower
+    return replace(
+        found,
+        tau=found.lower,
+        rate=float(opens.mean()),
+        accuracy=float(np.where(opens, with_, without).mean()),
     )
 
 

@@ -52,21 +52,24 @@ def modes_table(study: LazyRagStudy) -> Table:
             f"{row.answer_tokens:.0f}",
             style="bold" if row.tau == study.threshold.tau.value else None,
         )
-    threshold = study.threshold
+    tau = study.threshold.tau
     table.caption = (
-        f"Calibrated τ = {threshold.tau.value:.3f} [{threshold.tau.low:.3f}, {threshold.tau.high:.3f}] nats, "
-        f"on {threshold.n:,} questions of seed {threshold.seed}: {threshold.rule}. Expected there: "
-        f"accuracy {percent(threshold.accuracy)}, retrieval {percent(threshold.retrieval_rate)}."
+        f"Calibrated τ = {tau.value:.3f} nats: the lower end of [{tau.low:.3f}, {tau.high:.3f}], the "
+        f"interval of {study.threshold.rule}, "
+        f"on {study.threshold.n:,} questions of seed {study.threshold.seed}. There: "
+        f"accuracy {percent(study.threshold.accuracy)}, retrieval {percent(study.threshold.retrieval_rate)}."
     )
     return table
 
 
 def kinds_table(study: LazyRagStudy) -> Table:
     """Show for which questions the gate opens."""
-    table = plain_table("Where the answer is, and what the gate does at the calibrated τ")
+    table = plain_table(
+        "By kind of question: mean entropy in nats, the gate, and accuracy, at the calibrated τ"
+    )
     table.add_column("Kind", no_wrap=True)
-    for name in ("n", "Entropy,\nnats", "Gate\nopens", "First\npass", "Lazy", "Standard"):
-        table.add_column(name, justify="right")
+    for name in ("n", "Entropy", "Gate\nopens", "First\npass", "Lazy", "Standard"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in study.kinds:
         table.add_row(
             row.kind,
