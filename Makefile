@@ -4,16 +4,18 @@
 #   make test        the test suite                           (ARGS="-k gate" picks some)
 #   make lint        style, types, and who imports whom
 #   make notebooks   run the cookbooks
-#   make bench       speed against plain transformers
+#   make bench       speed against peers                     (BENCHMARKS="sampling" picks some)
 #   make test-server the conformance suite against a llama.cpp server that is built here
 
 PYTHON ?= python3
 VENV ?= .venv
+SERVER ?= $(VENV)-server
 WORKERS ?= 2
+BENCHMARKS ?= sampling entropies begin_finish clustering compression
 ARGS ?=
 
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+INSTALL := -m pip install --quiet --constraint constraints.txt
 OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
@@ -38,27 +40,32 @@ notebooks: $(VENV)/.installed
 	@$(OFFLINE) $(BIN)/python -m pytest --quiet --nbmake --nbmake-timeout=600 $(ARGS) cookbooks
 
 bench: $(VENV)/.installed
-	@$(OFFLINE) $(BIN)/python -m benchmarks $(ARGS)
+	@for name in $(BENCHMARKS); do $(OFFLINE) $(BIN)/python -m benchmarks.$$name $(ARGS) || exit 1; done
 
-test-server: $(VENV)/.installed-server
-	@$(OFFLINE) $(BIN)/python -m pytest --quiet -m server $(ARGS) tests/server
+test-server: $(VENV)/.installed $(SERVER)/.installed
+	@$(OFFLINE) SURERAG_SERVER_PYTHON=$(abspath $(SERVER))/bin/python $(BIN)/python -m pytest --quiet $(ARGS) tests/server
 
-# Writes down what this environment holds, once its tests pass.
-constraints: $(VENV)/.installed-server
-	@$(BIN)/python -m pip freeze --all --exclude-editable --exclude setuptools | sed 's/+[a-z0-9.]*$$//' > constraints.txt
+# Writes down what the environments hold, once the tests pass.
+constraints: $(VENV)/.installed $(SERVER)/.installed
+	@for venv in $(VENV) $(SERVER); do $$venv/bin/python -m pip freeze --all --exclude-editable --exclude setuptools; done \
+		| sed 's/+[a-z0-9.]*$$//' | sort --ignore-case --unique > constraints.txt.new
+	@mv constraints.txt.new constraints.txt
 
 clean:
-	@rm -rf $(VENV)
+	@rm -rf $(VENV) $(SERVER)
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("surerag needs Python 3.11 or newer, and this is %d.%d; name another: make PYTHON=python3.12" % sys.version_info[:2])'
 	@echo "Installing into $(VENV) (only when pyproject.toml or constraints.txt change; some minutes the first time)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(INSTALL) "pip>=25.1"
-	@$(INSTALL) --editable ".[all]" --group lint --group test --group notebooks
+	@$(BIN)/python $(INSTALL) "pip>=25.1"
+	@$(BIN)/python $(INSTALL) --editable ".[all]" --group lint --group test --group notebooks
 	@touch $@
 
-$(VENV)/.installed-server: $(VENV)/.installed
-	@echo "Building the llama.cpp server (some minutes, needs a C++ compiler)"
-	@$(INSTALL) --group server
+# In an environment of its own, so that the tests run with what users have.
+$(SERVER)/.installed: $(VENV)/.installed
+	@echo "Building the llama.cpp server in $(SERVER) (some minutes the first time, needs a C++ compiler)"
+	@test -x $(SERVER)/bin/python || $(PYTHON) -m venv $(SERVER)
+	@$(SERVER)/bin/python $(INSTALL) "pip>=25.1"
+	@$(SERVER)/bin/python $(INSTALL) --group server
 	@touch $@

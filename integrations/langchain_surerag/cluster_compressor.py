@@ -70,7 +70,8 @@ class ClusterCompressor(BaseDocumentCompressor):
         >>> reader = ScriptedReader(["Ada was born in Velm."])
         >>> compressor = ClusterCompressor(reader, HashingEncoder(), pass_below=0)
         >>> found = [Document("Ada, a painter, was born in Velm."), Document("Bo came later.")]
-        >>> [document.page_content for document in compressor.compress_documents(found, "Where was Ada born?")]
+        >>> kept = compressor.compress_documents(found, "Where was Ada born?")
+        >>> [document.page_content for document in kept]
         ['Ada was born in Velm.']
     """
 

@@ -384,14 +384,15 @@ def _name(model: BaseLanguageModel[Any]) -> str:
 
 
 def _prompt_value(prompt: Prompt) -> PromptValue:
-    if isinstance(prompt, str):
-        return StringPromptValue(text=prompt)
+    turns = as_messages(prompt)
+    if len(turns) == 1 and turns[0].role == "user":
+        return StringPromptValue(text=turns[0].content)
     classes: dict[str, type[BaseMessage]] = {
         "system": SystemMessage,
         "user": HumanMessage,
         "assistant": AIMessage,
     }
-    return ChatPromptValue(messages=[classes[role](content=content) for role, content in as_messages(prompt)])
+    return ChatPromptValue(messages=[classes[role](content=content) for role, content in turns])
 
 
 def _text(prompt: Prompt) -> str:
