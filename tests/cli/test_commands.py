@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from surerag.cli import main
+from surerag.cli.display import console
 from surerag.cli.readers import ReaderChoice
 from surerag.encoders import HashingEncoder
 from surerag.readers.protocol import BaseReader
@@ -30,7 +31,8 @@ def surerag(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
     for module in ("world_demo", "documents_demo", "reproduce"):
         monkeypatch.setattr(f"surerag.cli.{module}.packaged_minilm", HashingEncoder)
 
-    monkeypatch.setenv("COLUMNS", "120")
+    # The console may have been made, and have looked at the terminal, for an earlier test.
+    monkeypatch.setattr(console, "_width", 120)
 
     def run(*arguments: object, reader: BaseReader | None = None) -> Ran:
         if reader is not None:

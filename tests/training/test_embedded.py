@@ -114,9 +114,10 @@ def test_the_fast_forward_pass_is_that_of_transformers(tokenizer: PreTrainedToke
 
 
 def test_a_short_run_writes_a_model_that_loads_and_can_go_on(tmp_path: Path) -> None:
-    settings = {"size": "small", "tokens": 400, "every": 2, "compiled": False}
+    settings = {"size": "small", "tokens": 400, "every": 2, "compiled": False, "workers": 0}
     train(tmp_path / "a", steps=2, **settings)
     train(tmp_path / "b", steps=3, resume=tmp_path / "a" / "run" / "last.pt", **settings)
+    train(tmp_path / "c", steps=1, start=tmp_path / "b", **settings)
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "b", dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "b")
     assert isinstance(model, Qwen3ForCausalLM)
@@ -125,7 +126,7 @@ def test_a_short_run_writes_a_model_that_loads_and_can_go_on(tmp_path: Path) -> 
     )
     assert text == "<|user|> Context: a\n Question: b<|end|><|assistant|>"
     assert model(torch.tensor([tokenizer.encode(text)])).logits.isfinite().all()
-    assert (tmp_path / "b" / "run" / "curves.jsonl").exists()
+    assert (tmp_path / "a" / "run" / "curves.jsonl").exists()
 
 
 def test_an_example_is_a_conversation() -> None:

@@ -13,7 +13,7 @@ from surerag.cli.readers import ReaderChoice
 from surerag.encoders import packaged_minilm
 from surerag.evaluation.lazy_rag.study import lazy_rag_study
 from surerag.evaluation.lazy_rag.tables import plain_table, study_tables
-from surerag.evaluation.serialise import JsonResult, write_json
+from surerag.evaluation.serialise import write_json
 from surerag.training.embedded_card import CardRow, measure_card
 
 
@@ -42,7 +42,8 @@ def run_card(choice: ReaderChoice, *, seed: int, n: int, file: Path | None) -> N
         with stages.working("Measuring"):
             card = Card(reader.name, seed, n, tuple(measure_card(reader, seed=seed, n=n)))
     console.print(card_view(card))
-    _store(card, file)
+    if file is not None:
+        write_json(card, file)
 
 
 def card_view(card: Card) -> Table:
@@ -67,9 +68,5 @@ def run_l_rag(choice: ReaderChoice, *, seed: int, n: int, file: Path | None) -> 
             reader, encoder = choice.build(), packaged_minilm()
         study = lazy_rag_study(reader, encoder, seed=seed, n=n, stages=stages).study
     console.print(study_tables(study))
-    _store(study, file)
-
-
-def _store(result: JsonResult, file: Path | None) -> None:
     if file is not None:
-        write_json(result, file)
+        write_json(study, file)

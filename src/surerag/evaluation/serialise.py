@@ -16,13 +16,13 @@ else:
     JsonResult = Any
 
 
-def write_json(result: JsonResult, file: Path) -> None:
+def write_json(result: DataclassInstance, file: Path) -> None:
     """Write a study as JSON; missing folders are made."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(to_json(result) + "\n", encoding="utf-8")
 
 
-def to_json(result: JsonResult, *, indent: int | None = 2) -> str:
+def to_json(result: DataclassInstance, *, indent: int | None = 2) -> str:
     """Return a study as JSON text; what is not a finite number becomes null.
 
     Example:

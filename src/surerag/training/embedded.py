@@ -17,12 +17,12 @@ from typing import Annotated
 import torch
 import torch.nn.functional as functional
 import typer
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from surerag.training.embedded_batches import Batch, Batches, Encoder, probe_sets
+from surerag.training.embedded_batches import Batch, Batches, Encoder, probe_sets, yield_to_trainer
 from surerag.training.embedded_model import SHAPES, Shape, build_config, hidden_states, layer, rotary
 from surerag.training.embedded_tokenizer import build_tokenizer, marks
 
@@ -125,6 +125,13 @@ class Trainer:
         state: dict[str, float] = content["state"]
         return state
 
+    def start_from(self, directory: Path) -> None:
+        """Begin with the weights of an exported model of the same size."""
+        saved = load_file(directory / "model.safetensors")
+        with torch.no_grad():
+            for name, w in self.weights.items():
+                w.copy_(saved[name])
+
     def export(self, directory: Path, tokenizer: PreTrainedTokenizerFast) -> None:
         """Write the model as Transformers loads it, weights in bfloat16."""
         directory.mkdir(parents=True, exist_ok=True)
@@ -150,14 +157,16 @@ def train(
     *,
     size: str = "default",
     seed: int = 0,
-    steps: int = 6000,
+    steps: int = 2400,
     minutes: float = 110.0,
     tokens: int = 12_000,
     without: Sequence[str] = (),
+    start: Path | None = None,
     resume: Path | None = None,
     every: int = 250,
     compiled: bool = True,
     decay_now: bool = False,
+    workers: int = 1,
 ) -> Path:
     """Train and export a reader.
 
@@ -169,10 +178,12 @@ def train(
         minutes: Wall-clock bound; the rate falls to 0 by whichever ends first.
         tokens: Tokens a step.
         without: Tasks to leave out, as named in `embedded_data.TASKS`.
+        start: An exported model of the same size to begin with, rather than from scratch.
         resume: A checkpoint to go on from.
         every: Steps between probes and checkpoints.
         compiled: Whether to compile the forward pass (needs a C++ compiler on a CPU).
         decay_now: Start the decay of the rate at the resumed step.
+        workers: Processes that make batches; with 0 the trainer makes them itself.
 
     Returns:
         The output directory.
@@ -184,13 +195,23 @@ def train(
     config = build_config(shape, len(tokenizer), special.end, special.pad)
     trainer = Trainer(config, shape, seed=seed, device=device, compiled=compiled)
     state = {"step": 0.0, "seconds": 0.0}
+    if start is not None:
+        trainer.start_from(start)
     if resume is not None:
         state = trainer.load(resume)
     run = output / "run"
     run.mkdir(parents=True, exist_ok=True)
     first = int(state["step"])
     data = Batches(tokenizer, seed=seed, first=first, tokens=tokens, without=frozenset(without))
-    loader = iter(DataLoader(data, batch_size=None, num_workers=1, prefetch_factor=16))
+    loader = iter(
+        DataLoader(
+            data,
+            batch_size=None,
+            num_workers=workers,
+            prefetch_factor=16 if workers else None,
+            worker_init_fn=yield_to_trainer,
+        )
+    )
     probes = probe_sets(Encoder(tokenizer), special.pad, 96)
     began = time.monotonic() - state["seconds"]
     began_here = time.monotonic()
@@ -247,10 +268,11 @@ def main(
     output: Annotated[Path, typer.Option(help="Directory for the model.")],
     size: Annotated[str, typer.Option(help="default or small.")] = "default",
     seed: Annotated[int, typer.Option(help="Seed of weights and data.")] = 0,
-    steps: Annotated[int, typer.Option(help="Number of steps.")] = 6000,
+    steps: Annotated[int, typer.Option(help="Number of steps.")] = 2400,
     minutes: Annotated[float, typer.Option(help="Wall-clock bound.")] = 110.0,
     tokens: Annotated[int, typer.Option(help="Tokens a step.")] = 12_000,
     without: Annotated[list[str] | None, typer.Option(help="A task to leave out; may be repeated.")] = None,
+    start: Annotated[Path | None, typer.Option(help="Exported model to begin with.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Checkpoint to go on from.")] = None,
     every: Annotated[int, typer.Option(help="Steps between probes.")] = 250,
     compiled: Annotated[bool, typer.Option(help="Compile the forward pass.")] = True,
@@ -260,7 +282,7 @@ def main(
     _keep_memory()
     train(
         output, size=size, seed=seed, steps=steps, minutes=minutes, tokens=tokens, without=without or (),
-        resume=resume, every=every, compiled=compiled, decay_now=decay_now,
+        start=start, resume=resume, every=every, compiled=compiled, decay_now=decay_now,
     )  # fmt: skip
 
 

@@ -157,8 +157,6 @@ class Batches(IterableDataset[Batch]):
         self._seed, self._first, self._tokens, self._without = seed, first, tokens, without
 
     def __iter__(self) -> Iterator[Batch]:
-        torch.set_num_threads(1)
-        os.nice(5)
         encoder = Encoder(self._tokenizer)
         group = self._first // self.GROUP
         skip = self._first % self.GROUP
@@ -190,6 +188,12 @@ class Batches(IterableDataset[Batch]):
         batches = [collate(rows[a:b], pad) for a, b in pairwise(cuts)]
         rng.shuffle(batches)
         return batches
+
+
+def yield_to_trainer(worker: int) -> None:
+    """Set up a process that makes batches: one thread, behind the trainer."""
+    torch.set_num_threads(1)
+    os.nice(5)
 
 
 def probe_sets(encoder: Encoder, pad: int, size: int) -> dict[str, list[Batch]]:

@@ -64,9 +64,7 @@ def modes_table(study: LazyRagStudy) -> Table:
 
 def kinds_table(study: LazyRagStudy) -> Table:
     """Show for which questions the gate opens."""
-    table = plain_table(
-        "By kind of question: mean entropy in nats, the gate, and accuracy, at the calibrated τ"
-    )
+    table = plain_table("By kind of question, at the calibrated τ (entropy in nats, shares in %)")
     table.add_column("Kind", no_wrap=True)
     for name in ("n", "Entropy", "Gate\nopens", "First\npass", "Lazy", "Standard"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -75,10 +73,10 @@ def kinds_table(study: LazyRagStudy) -> Table:
             row.kind,
             f"{row.first.n:,}",
             f"{row.entropy:.3f}",
-            percent(row.retrieval.value),
-            percent(row.first.value),
-            percent(row.lazy.value),
-            percent(row.standard.value),
+            f"{100 * row.retrieval.value:.1f}",
+            f"{100 * row.first.value:.1f}",
+            f"{100 * row.lazy.value:.1f}",
+            f"{100 * row.standard.value:.1f}",
         )
     return table
 
