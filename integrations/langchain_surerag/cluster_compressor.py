@@ -93,7 +93,7 @@ class ClusterCompressor(BaseDocumentCompressor):
     refuse_longer: bool | None = None
     guard: Guard | None = None
     guard_action: Literal["remove", "flag"] = "remove"
-    support: float = 0.75
+    support: float = 0.6
     on_failure: OnFailure = "original"
     budget: int | None = None
     max_tokens: int = 256

@@ -26,7 +26,7 @@ def imagined_records(n: int = 600, seed: int = 0) -> list[Record]:
         records.append(
             Record(
                 id=f"q{number}",
-                kind=kind,
+                kind=f"under-specified, {kind}",
                 entropy=entropy,
                 first=Pass(first, 70, 70, 4),
                 none=Pass(kind == "core", 20, 20, 3),

@@ -180,9 +180,14 @@ def test_garbage_is_refused_and_what_is_made_up_is_taken_out() -> None:
     given = passages(ADA, BO)
     result = compressor(["Xq zz Qrk wlp."])[0].run(QUESTION, given, on_event=events.append)
     assert list(result.passages) == given
-    assert [event.data["reason"] for event in events if event.warning] == [
-        "no source supports the compression"
+    assert [event.name for event in events if event.warning] == [
+        "cluster_compression.fallback",
+        "cluster_compression.unsupported",
     ]
+    mixed = compressor(lambda p: quoting(p) if AGAIN in p else "Xq zz Qrk wlp.", tau=2)[0]
+    result = mixed.run(QUESTION, passages(ADA, BO, AGAIN, RIVER))
+    assert [p.id for p in result.passages] == ["p0"]
+    assert result.dropped[0].reason == "no source supports the compression"
     made_up = "Ada was born in Velm. Ada died in Paris."
     result = compressor([made_up])[0].run(QUESTION, given)
     assert result.passages[0].text == "Ada was born in Velm."

@@ -131,7 +131,7 @@ class ClusterCompressor:
     refuse_longer: bool | None = None
     guard: Guard | None = None
     guard_action: Literal["remove", "flag"] = "remove"
-    support: float = 0.75
+    support: float = 0.6
     on_failure: OnFailure = "original"
     budget: int | None = None
     count_tokens: Callable[[str], int] | None = field(default=None, repr=False)

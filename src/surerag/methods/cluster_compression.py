@@ -212,7 +212,7 @@ def _judged(
     """Tell a compression from a failure and from nothing."""
     if isinstance(reply, Exception):
         reason = f"the reader failed: {type(reply).__name__}: {reply}"
-        return replace(report, outcome="passed", reason=reason, trouble=True)
+        return replace(report, outcome="passed", reason=reason, trouble="failed")
     report = replace(report, generation=reply, text=reply.text.strip())
     if says_nothing(report.text, settings.nothing, settings.split):
         return replace(report, outcome="dropped", reason="nothing relevant", text="", tokens_after=0)
@@ -246,8 +246,17 @@ def _guarded(
         return replace(report, flagged=unsupported)
     kept = [sentence for sentence, believed in sentences if believed]
     if not kept:
+        # What no source says is nothing: the cluster is dropped, and the originals are there if all are.
         reason = "no source supports the compression"
-        return replace(report, outcome="passed", reason=reason, text="", removed=unsupported, trouble=True)
+        return replace(
+            report,
+            outcome="dropped",
+            reason=reason,
+            text="",
+            tokens_after=0,
+            removed=unsupported,
+            trouble="unsupported",
+        )
     joint = "\n" if "\n" in report.text else " "
     return replace(report, text=joint.join(kept), removed=unsupported)
 
@@ -272,9 +281,12 @@ def _fallen_back(query: str, reports: Sequence[ClusterReport]) -> Program[list[C
 
 def _warn(reports: Sequence[ClusterReport]) -> Program[None]:
     for report in reports:
-        if report.trouble:
+        if report.trouble is not None:
             yield from emit(
-                "cluster_compression.passed", warning=True, reason=report.reason, sources=list(report.sources)
+                f"cluster_compression.{report.trouble}",
+                warning=True,
+                reason=report.reason,
+                sources=list(report.sources),
             )
 
 

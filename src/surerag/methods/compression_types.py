@@ -25,6 +25,7 @@ Clustering = Literal["dynamic", "average", "random", "single"]
 Variant = Literal["default", "paper", "official"]
 AllEmpty = Literal["original", "nothing"]
 OnFailure = Literal["original", "raise"]
+Trouble = Literal["failed", "unsupported"]
 Outcome = Literal["asked", "compressed", "passed", "dropped"]
 
 VARIANTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
@@ -163,7 +164,7 @@ class CompressionSettings:
     refuse_longer: bool = True
     guard: Guard = "overlap"
     guard_action: Literal["remove", "flag"] = "remove"
-    support: float = 0.75
+    support: float = 0.6
     on_failure: OnFailure = "original"
     budget: int | None = None
     examples: tuple[FewShot, ...] = ()
@@ -218,7 +219,8 @@ class ClusterReport:
         flagged: Sentences that no source supports, and that were left in.
         over_budget: Ids of passages that the token budget left no room for.
         generation: The model's reply, if it was asked and did not fail.
-        trouble: Whether a person should be told: the reader failed, or said what no source says.
+        trouble: What a person should be told: the reader ``"failed"``, or all that it said is
+            ``"unsupported"``: no source says it.
     """
 
     members: tuple[int, ...]
@@ -232,7 +234,7 @@ class ClusterReport:
     flagged: tuple[str, ...] = ()
     over_budget: tuple[str, ...] = ()
     generation: Generation | None = None
-    trouble: bool = False
+    trouble: Trouble | None = None
 
 
 class Dropped(NamedTuple):

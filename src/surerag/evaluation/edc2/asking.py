@@ -130,7 +130,7 @@ class Bench:
             compressor = self._compressors[method]
             result = yield from compressor.program(question.text, passages, query_vector=vector)
             shown, calls, fell_back = result.passages, result.calls, result.fell_back
-            refused = sum(report.trouble for report in result.clusters)
+            refused = sum(report.trouble == "unsupported" for report in result.clusters)
             read, written = result.prompt_tokens, result.completion_tokens
         context = format_passages(passage.text for passage in shown)
         prompt = FROM_CONTEXT.render(context=context, question=question.text)

@@ -193,10 +193,15 @@ def _kind_rows(records: Sequence[Record], tau: float) -> tuple[KindRow, ...]:
             standard=_accuracy([record.standard for record in members]),
             lazy=share([(r.strong if opens(r, tau) else r.first).correct for r in members]),
             retrieval=share([opens(record, tau) for record in members]),
-            entropy=statistics.fmean(r.entropy for r in members if math.isfinite(r.entropy)),
+            entropy=_mean_entropy(members),
         )
 
     return tuple(row(kind) for kind in sorted({record.kind for record in records}))
+
+
+def _mean_entropy(records: Sequence[Record]) -> float | None:
+    told = [record.entropy for record in records if math.isfinite(record.entropy)]
+    return statistics.fmean(told) if told else None
 
 
 def _sweep_point(records: Sequence[Record], tau: float) -> SweepPoint:

@@ -88,7 +88,7 @@ class KindRow:
         standard: Accuracy of standard retrieval.
         lazy: Accuracy at the calibrated threshold.
         retrieval: Share for which the gate opened, at the calibrated threshold.
-        entropy: Mean entropy of the first pass, in nats.
+        entropy: Mean entropy of the first pass, in nats; None where no first pass said anything.
     """
 
     kind: str
@@ -96,7 +96,7 @@ class KindRow:
     standard: Proportion
     lazy: Proportion
     retrieval: Proportion
-    entropy: float
+    entropy: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ def kinds_table(study: LazyRagStudy) -> Table:
         table.add_row(
             row.kind,
             f"{row.first.n:,}",
-            f"{row.entropy:.3f}",
+            "n/a" if row.entropy is None else f"{row.entropy:.3f}",
             f"{100 * row.retrieval.value:.1f}",
             f"{100 * row.first.value:.1f}",
             f"{100 * row.lazy.value:.1f}",

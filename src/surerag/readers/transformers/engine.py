@@ -54,9 +54,11 @@ class Engine:
             return [row * sampling.n for row in self.generate(prompts, replace(sampling, n=1))]
         samples = [(prompt, sample) for prompt in prompts for sample in range(sampling.n)]
 
-        def grow(some: Sequence[int], reads: Sequence[Read]) -> list[GrowingSequence]:
+        def grow(some: Sequence[int], reads: list[Read]) -> list[GrowingSequence]:
             sequences = [self._sequence(samples[i][0], sampling, samples[i][1]) for i in some]
-            return Flight.from_reads(self._model, sequences, reads).fly().started
+            flight = Flight.from_reads(self._model, sequences, reads)
+            reads.clear()
+            return flight.fly().started
 
         grown = self._after_reading([Row(prompt, sampling.max_tokens) for prompt, _ in samples], grow)
         return [grown[start : start + sampling.n] for start in range(0, len(grown), sampling.n)]
@@ -64,9 +66,11 @@ class Engine:
     def begin(self, prompts: Sequence[Sequence[int]], n_tokens: int, sampling: Sampling) -> list[Handle]:
         """Grow the first sample of each prompt by so many tokens, and keep what can go on."""
 
-        def grow(some: Sequence[int], reads: Sequence[Read]) -> list[Handle]:
+        def grow(some: Sequence[int], reads: list[Read]) -> list[Handle]:
             sequences = [self._sequence(prompts[i], sampling, 0) for i in some]
-            return hold(Flight.from_reads(self._model, sequences, reads).fly(n_tokens))
+            flight = Flight.from_reads(self._model, sequences, reads)
+            reads.clear()
+            return hold(flight.fly(n_tokens))
 
         return self._after_reading([Row(prompt, sampling.max_tokens) for prompt in prompts], grow)
 
@@ -75,7 +79,7 @@ class Engine:
     ) -> list[TokenTrace]:
         """Return what the model thinks of each continuation."""
 
-        def read_on(some: Sequence[int], reads: Sequence[Read]) -> list[TokenTrace]:
+        def read_on(some: Sequence[int], reads: list[Read]) -> list[TokenTrace]:
             tails = [continuations[i] for i in some]
             memory = self._model.join([read.part for read in reads], max(map(len, tails)))
             scored = score_rows(self._model, memory, reads, tails)
@@ -111,13 +115,14 @@ class Engine:
         return GrowingSequence(self._tokenizer, self._model.end_tokens, prompt, sampling, sample)
 
     def _after_reading(
-        self, rows: Sequence[Row], work: Callable[[Sequence[int], Sequence[Read]], list[R]]
+        self, rows: Sequence[Row], work: Callable[[Sequence[int], list[Read]], list[R]]
     ) -> list[R]:
         """Read the prompts of all rows, each once, and do the work for every row, in batches.
 
         Args:
             rows: One for each result.
-            work: Takes numbers of rows and what was read for them; returns a result for each.
+            work: Takes numbers of rows and what was read for them, which it may let go of; returns a
+                result for each.
         """
         numbers: dict[tuple[int, ...], list[int]] = {}
         for index, row in enumerate(rows):
@@ -127,13 +132,27 @@ class Engine:
         results: dict[int, R] = {}
 
         def read_and_work(some: Sequence[int]) -> list[None]:
-            read = self._model.read([prompts[place] for place in some], room, self._min_shared)
-            chosen = [(i, r) for place, r in zip(some, read, strict=True) for i in members[place]]
-            parts = [r.part for _, r in chosen]
-            for batch in self._batches(parts, [rows[i].further for i, _ in chosen]):
+            held: list[Read] = []
+            chosen = [(place, i) for place, prompt in enumerate(some) for i in members[prompt]]
+
+            def read() -> list[Read]:
+                if not held:
+                    held.extend(self._model.read([prompts[place] for place in some], room, self._min_shared))
+                return held
+
+            def attempt(few: Sequence[tuple[int, int]]) -> list[R]:
+                reads = [read()[place] for place, _ in few]
+                if len(few) == len(chosen):
+                    # Nobody else needs the prompts' memory: the work may let go of it. Should the
+                    # work fail for want of memory, what is left of it reads them again.
+                    held.clear()
+                return work([i for _, i in few], _handed_over(reads))
+
+            for batch in self._batches(
+                [read()[p].part for p, _ in chosen], [rows[i].further for _, i in chosen]
+            ):
                 items = [chosen[place] for place in batch]
-                done = in_halves(items, lambda few: work([i for i, _ in few], [r for _, r in few]))
-                results.update(zip([i for i, _ in items], done, strict=True))
+                results.update(zip([i for _, i in items], in_halves(items, attempt), strict=True))
             return [None] * len(some)
 
         costs = [
@@ -199,6 +218,12 @@ def in_halves(items: Sequence[T], work: Callable[[Sequence[T]], list[R]]) -> lis
     release_memory()
     middle = len(items) // 2
     return [*in_halves(items[:middle], work), *in_halves(items[middle:], work)]
+
+
+def _handed_over(reads: list[Read]) -> list[Read]:
+    """Move the contents of a list into a new one, so that the caller keeps nothing alive."""
+    moved, reads[:] = reads[:], []
+    return moved
 
 
 def _fitting(items: Sequence[T], work: Callable[[Sequence[T]], list[R]]) -> list[R]:
