@@ -37,7 +37,7 @@ lint: $(VENV)/.installed
 	@$(BIN)/lint-imports --no-logo
 
 notebooks: $(VENV)/.installed
-	@$(OFFLINE) $(BIN)/python -m pytest --quiet --nbmake --nbmake-timeout=600 $(ARGS) cookbooks
+	@$(OFFLINE) $(BIN)/python -m pytest --quiet --nbmake --nbmake-timeout=600 --timeout=900 $(ARGS) cookbooks
 
 bench: $(VENV)/.installed
 	@for name in $(BENCHMARKS); do $(OFFLINE) $(BIN)/python -m benchmarks.$$name $(ARGS) || exit 1; done
