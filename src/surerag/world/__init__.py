@@ -46,4 +46,4 @@ def embedded_reader() -> TransformersReader:
     """
     from surerag.readers.transformers import TransformersReader
 
-    return TransformersReader.from_pretrained(str(embedded_reader_path()), dtype="float32")
+    return TransformersReader.from_pretrained(str(embedded_reader_path()), device="cpu", dtype="float32")
