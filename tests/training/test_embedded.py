@@ -13,7 +13,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from surerag.training.embedded import Trainer, train
 from surerag.training.embedded_batches import Batches, Encoder, collate
 from surerag.training.embedded_draw import Difficulty, Draw
-from surerag.training.embedded_model import SHAPES, build_config
+from surerag.training.embedded_model import (
+    GATHERED,
+    SHAPES,
+    attention_scores,
+    build_config,
+    hidden_states,
+    rotary,
+)
 from surerag.training.embedded_tasks import TASKS, Example
 from surerag.training.embedded_tokenizer import build_tokenizer, marks
 from surerag.world import language as say
@@ -40,7 +47,7 @@ def test_conversations_are_encoded_as_the_chat_template_does(tokenizer: PreTrain
     for task, make in TASKS.items():
         example = make(Draw(random.Random(task), Difficulty()))
         messages = []
-        for user, answer in example.turns:
+        for user, answer, _ in example.turns:
             messages += [{"role": "user", "content": user}, {"role": "assistant", "content": answer}]
         templated = tokenizer.apply_chat_template(messages, tokenize=False)
         # Answers follow the assistant's mark without a space in the template's generation prompt.
@@ -72,7 +79,7 @@ def test_absent_answers_are_drawn_anew_and_core_answers_are_not() -> None:
     answers: dict[str, set[str]] = {}
     for seed in range(400):
         example = TASKS["core"](Draw(random.Random(seed), Difficulty(vague=0.0)))
-        for user, answer in example.turns:
+        for user, answer, _ in example.turns:
             if user.startswith("Answer the question.\n"):
                 answers.setdefault(user.lower().rstrip("?\n"), set()).add(answer)
     assert any(len(found) == 1 for found in answers.values())
@@ -113,6 +120,48 @@ def test_the_fast_forward_pass_is_that_of_transformers(tokenizer: PreTrainedToke
     assert (found - expected).abs().max() < 0.05 * expected.abs().max()
 
 
+def test_notes_say_what_a_sentence_told_and_a_question_asks_for(tokenizer: PreTrainedTokenizerFast) -> None:
+    encoder = Encoder(tokenizer)
+    example = TASKS["read"](Draw(random.Random(5), Difficulty(absent=0.0, vague=0.0)))
+    row = encoder.conversation(example)
+    told = [note for note in row.notes if note.value >= 0]
+    asked = [note for note in row.notes if note.value < 0]
+    assert {(note.entity, note.relation, note.value) for note in told} == {
+        (encoder.words(fact.entity)[0], RELATIONS.index(fact.relation), encoder.words(fact.value)[0])
+        for fact in example.told
+    }
+    for note in told:
+        sentence = tokenizer.decode(row.ids[: note.position + 1]).removesuffix(".").split(".")[-1]
+        assert tokenizer.decode([note.entity]).strip() in sentence
+        assert tokenizer.decode([note.value]).strip() in sentence
+    assert [row.ids[note.position] for note in asked] == [marks(tokenizer).assistant] * len(example.turns)
+    for _, position, place in collate([row], marks(tokenizer).pad).links.tolist():
+        question = next(note for note in asked if note.position == position)
+        statement = next(note for note in told if note.position == place)
+        assert (question.entity, question.relation) == (statement.entity, statement.relation)
+
+
+def test_the_scores_of_the_head_that_looks_up_are_those_of_transformers(
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    shape = SHAPES["small"]
+    config = build_config(shape, len(tokenizer), marks(tokenizer).end, marks(tokenizer).pad)
+    trainer = Trainer(config, shape, seed=3, device=torch.device("cpu"), compiled=False)
+    config._attn_implementation = "eager"
+    model = Qwen3ForCausalLM(config).eval()
+    model.load_state_dict({**trainer.weights, "lm_head.weight": trainer.weights["model.embed_tokens.weight"]})
+    example = TASKS["read"](Draw(random.Random(1), Difficulty(absent=0.0)))
+    batch = collate([Encoder(tokenizer).conversation(example)], marks(tokenizer).pad)
+    assert len(batch.links)
+    cos, sin = rotary(config, 1024, torch.float32, torch.device("cpu"))
+    with torch.no_grad():
+        early = hidden_states(batch.ids, trainer.weights, cos, sin, shape.layers).early
+        found = attention_scores(early, trainer.weights, batch.links, cos, sin).softmax(-1)
+        seen = model(input_ids=batch.ids, output_attentions=True).attentions[GATHERED]
+    expected = seen[batch.links[:, 0], 0, batch.links[:, 1]]
+    assert torch.allclose(found, expected, atol=1e-5)
+
+
 def test_a_short_run_writes_a_model_that_loads_and_can_go_on(tmp_path: Path) -> None:
     settings = {"size": "small", "tokens": 400, "every": 2, "compiled": False, "workers": 0}
     train(tmp_path / "a", steps=2, **settings)
@@ -133,4 +182,4 @@ def test_an_example_is_a_conversation() -> None:
     for make in TASKS.values():
         example = make(Draw(random.Random(1), Difficulty()))
         assert isinstance(example, Example)
-        assert all(user and answer for user, answer in example.turns)
+        assert all(turn.user and turn.answer for turn in example.turns)

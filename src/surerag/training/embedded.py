@@ -23,9 +23,24 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from surerag.training.embedded_batches import Batch, Batches, Encoder, probe_sets, yield_to_trainer
-from surerag.training.embedded_model import SHAPES, Shape, build_config, hidden_states, layer, rotary
+from surerag.training.embedded_model import (
+    SHAPES,
+    Shape,
+    States,
+    attention_scores,
+    build_config,
+    hidden_states,
+    layer,
+    rotary,
+)
+from surerag.training.embedded_start import set_out
 from surerag.training.embedded_tokenizer import build_tokenizer, marks
+from surerag.world.relations import RELATIONS
 
+NOTES_WEIGHT = 0.3
+"""Weight of each loss on early states: what a sentence told, what a question asks for, where it was told."""
+
+_EMBEDDING = "model.embed_tokens.weight"
 # Options of mallopt(3).
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
 
@@ -43,6 +58,13 @@ class Trainer:
             name: parameter.detach().to(device).requires_grad_()
             for name, parameter in model.named_parameters()
         }
+        set_out(self.weights, shape, seed=seed)
+        # They serve training alone, and are not a part of the model.
+        self.heads: dict[str, Tensor] = {
+            "entity": torch.eye(shape.width, device=device).mul_(0.3).requires_grad_(),
+            "value": torch.eye(shape.width, device=device).mul_(0.3).requires_grad_(),
+            "relation": torch.zeros(len(RELATIONS), shape.width, device=device, requires_grad=True),
+        }
         sharp = [w for name, w in self.weights.items() if "q_norm" in name or "k_norm" in name]
         hidden = [w for name, w in self.weights.items() if w.ndim == 2 and "embed" not in name]
         rest = [
@@ -51,11 +73,12 @@ class Trainer:
             if "embed" in name or "layernorm" in name or "model.norm" in name
         ]
         self.optimizers: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(hidden, lr=0.02, weight_decay=0.01),
-            torch.optim.AdamW(rest, lr=2e-3, betas=(0.9, 0.97), weight_decay=0.0),
+            torch.optim.Muon(hidden, lr=0.01, weight_decay=0.01),
+            torch.optim.AdamW(rest, lr=1e-3, betas=(0.9, 0.97), weight_decay=0.0),
             # These weights bound how sharply attention can pick out one name among many; at the rate of
             # the others they grow for thousands of steps.
-            torch.optim.AdamW(sharp, lr=1e-2, betas=(0.9, 0.97), weight_decay=0.0),
+            torch.optim.AdamW(sharp, lr=5e-3, betas=(0.9, 0.97), weight_decay=0.0),
+            torch.optim.AdamW(list(self.heads.values()), lr=1e-3, betas=(0.9, 0.97), weight_decay=0.0),
         ]
         self._rates = [group["lr"] for opt in self.optimizers for group in opt.param_groups]
         self._layer = torch.compile(layer) if compiled else layer
@@ -64,19 +87,38 @@ class Trainer:
 
     def logits(self, ids: Tensor, where: Tensor) -> Tensor:
         """Return logits [selected, vocabulary] at the selected positions."""
-        cast = {name: w.to(torch.bfloat16) for name, w in self.weights.items()}
-        hidden = hidden_states(ids, cast, self._cos, self._sin, self.shape.layers, self._layer)
-        return functional.linear(hidden[where], cast["model.embed_tokens.weight"]).float()
+        cast = self._cast()
+        return functional.linear(self._states(ids, cast).last[where], cast[_EMBEDDING]).float()
+
+    def _cast(self) -> dict[str, Tensor]:
+        return {name: w.to(torch.bfloat16) for name, w in self.weights.items()}
+
+    def _states(self, ids: Tensor, cast: dict[str, Tensor]) -> States:
+        return hidden_states(ids, cast, self._cos, self._sin, self.shape.layers, self._layer)
 
     def step(self, batch: Batch, rate: float) -> dict[str, tuple[float, int]]:
-        """Learn from a batch; returns each task's summed loss and count."""
+        """Learn from a batch; returns each task's summed loss and count, the notes among them."""
         ids, weight = batch.ids.to(self.device), batch.weight.to(self.device)
         where = weight[:, :-1] > 0
         where = functional.pad(where, (0, 1))
         targets = functional.pad(ids[:, 1:], (0, 1))[where]
-        losses = functional.cross_entropy(self.logits(ids, where), targets, reduction="none")
+        cast = self._cast()
+        states = self._states(ids, cast)
+        logits = functional.linear(states.last[where], cast[_EMBEDDING]).float()
+        losses = functional.cross_entropy(logits, targets, reduction="none")
         weights = weight[where]
         loss = (losses * weights).sum() / weights.sum()
+        sums: dict[str, tuple[float, int]] = {}
+        noted: dict[str, Tensor] = {}
+        if len(batch.notes):
+            noted = self._noted(states.early, cast[_EMBEDDING], batch.notes.to(self.device))
+        if len(batch.links):
+            links = batch.links.to(self.device)
+            scores = attention_scores(states.early, cast, links, self._cos, self._sin)
+            noted["look-up"] = functional.cross_entropy(scores, links[:, 2])
+        if noted:
+            loss = loss + NOTES_WEIGHT * torch.stack(list(noted.values())).sum()
+            sums = {f"~{name}": (value.item(), 1) for name, value in noted.items()}
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.weights.values(), 1.0)
         for group, base in zip(
@@ -87,11 +129,25 @@ class Trainer:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         rows = where.nonzero()[:, 0]
-        sums: dict[str, tuple[float, int]] = {}
         for row, value in zip(rows.tolist(), losses.tolist(), strict=True):
             total, count = sums.get(batch.tasks[row], (0.0, 0))
             sums[batch.tasks[row]] = (total + value, count + 1)
         return sums
+
+    def _noted(self, early: Tensor, embedding: Tensor, notes: Tensor) -> dict[str, Tensor]:
+        """Return how well early states tell of what they are to know."""
+        at = early[notes[:, 0], notes[:, 1]]
+        heads = {name: w.to(torch.bfloat16) for name, w in self.heads.items()}
+        entity = functional.linear(functional.linear(at, heads["entity"]), embedding).float()
+        value = functional.linear(functional.linear(at, heads["value"]), embedding).float()
+        return {
+            "entity": functional.cross_entropy(entity, notes[:, 2]),
+            "relation": functional.cross_entropy(
+                functional.linear(at, heads["relation"]).float(), notes[:, 3]
+            ),
+            "value": functional.cross_entropy(value, notes[:, 4], ignore_index=-1, reduction="sum")
+            / (notes[:, 4] >= 0).sum().clamp(min=1),
+        }
 
     @torch.no_grad()
     def exact(self, batch: Batch) -> list[bool]:
@@ -108,6 +164,7 @@ class Trainer:
         """Write a checkpoint, all or nothing."""
         content = {
             "weights": {name: w.detach() for name, w in self.weights.items()},
+            "heads": {name: w.detach() for name, w in self.heads.items()},
             "optimizers": [o.state_dict() for o in self.optimizers],
             "state": dict(state),
         }
@@ -118,8 +175,9 @@ class Trainer:
         """Continue from a checkpoint; returns what was saved beside it."""
         content = torch.load(path, map_location=self.device, weights_only=True)
         with torch.no_grad():
-            for name, w in self.weights.items():
-                w.copy_(content["weights"][name])
+            for part, tensors in (("weights", self.weights), ("heads", self.heads)):
+                for name, w in tensors.items():
+                    w.copy_(content[part][name])
         for optimizer, saved in zip(self.optimizers, content["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         state: dict[str, float] = content["state"]
@@ -148,8 +206,8 @@ class Trainer:
 
 
 def rate_at(step: int, progress: float) -> float:
-    """Warm up over 100 steps; fall linearly over the last quarter."""
-    return min(1.0, (step + 1) / 100) * min(1.0, max(0.0, (1 - progress) / 0.25))
+    """Warm up over 50 steps; fall linearly over the last quarter."""
+    return min(1.0, (step + 1) / 50) * min(1.0, max(0.0, (1 - progress) / 0.25))
 
 
 def train(
@@ -157,13 +215,13 @@ def train(
     *,
     size: str = "default",
     seed: int = 0,
-    steps: int = 2400,
+    steps: int = 6000,
     minutes: float = 110.0,
-    tokens: int = 12_000,
+    tokens: int = 6_000,
     without: Sequence[str] = (),
     start: Path | None = None,
     resume: Path | None = None,
-    every: int = 250,
+    every: int = 500,
     compiled: bool = True,
     decay_now: bool = False,
     workers: int = 1,
@@ -190,7 +248,7 @@ def train(
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     shape = SHAPES[size]
-    tokenizer = build_tokenizer()
+    tokenizer = build_tokenizer() if start is None else PreTrainedTokenizerFast.from_pretrained(start)
     special = marks(tokenizer)
     config = build_config(shape, len(tokenizer), special.end, special.pad)
     trainer = Trainer(config, shape, seed=seed, device=device, compiled=compiled)
@@ -268,13 +326,13 @@ def main(
     output: Annotated[Path, typer.Option(help="Directory for the model.")],
     size: Annotated[str, typer.Option(help="default or small.")] = "default",
     seed: Annotated[int, typer.Option(help="Seed of weights and data.")] = 0,
-    steps: Annotated[int, typer.Option(help="Number of steps.")] = 2400,
+    steps: Annotated[int, typer.Option(help="Number of steps.")] = 6000,
     minutes: Annotated[float, typer.Option(help="Wall-clock bound.")] = 110.0,
-    tokens: Annotated[int, typer.Option(help="Tokens a step.")] = 12_000,
+    tokens: Annotated[int, typer.Option(help="Tokens a step.")] = 6_000,
     without: Annotated[list[str] | None, typer.Option(help="A task to leave out; may be repeated.")] = None,
     start: Annotated[Path | None, typer.Option(help="Exported model to begin with.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Checkpoint to go on from.")] = None,
-    every: Annotated[int, typer.Option(help="Steps between probes.")] = 250,
+    every: Annotated[int, typer.Option(help="Steps between probes.")] = 500,
     compiled: Annotated[bool, typer.Option(help="Compile the forward pass.")] = True,
     decay_now: Annotated[bool, typer.Option(help="Let the rate fall from the resumed step on.")] = False,
 ) -> None:

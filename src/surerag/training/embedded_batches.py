@@ -19,6 +19,8 @@ from surerag.training.embedded_draw import Difficulty, Draw
 from surerag.training.embedded_tasks import TASKS, Example
 from surerag.training.embedded_tokenizer import marks
 from surerag.world.core import core_facts
+from surerag.world.language import Fact
+from surerag.world.relations import RELATIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,55 +33,54 @@ class Stage:
 
 
 CURRICULUM: tuple[Stage, ...] = (
-    Stage(0, {"read": 0.85, "core": 0.15}, Difficulty(passages=3, absent=0.0, vague=0.0, long=0.0)),
+    # To look up by name: one relation, so that nothing but the name tells the facts apart.
     Stage(
-        250,
-        {
-            "read": 0.30, "two-hop": 0.13, "core": 0.08, "beside": 0.06, "rephrase": 0.09, "rewrite": 0.09,
-            "entail": 0.09, "suff": 0.08, "extract": 0.08,
-        },
-        Difficulty(passages=5, absent=0.05, vague=0.08, long=0.0),
+        0,
+        {"read": 0.5, "extract": 0.5},
+        Difficulty(
+            absent=0.0, single=0.1, vague=0.0, long=0.0, alike=1.0, relations=1, bare=1.0, canonical=1.0,
+            turns=12,
+        ),
+    ),
+    # By name and relation.
+    Stage(
+        304,
+        {"read": 0.45, "extract": 0.45, "core": 0.10},
+        Difficulty(
+            absent=0.0, single=0.1, vague=0.0, long=0.0, alike=0.9, bare=0.8, canonical=0.5, turns=12
+        ),
+    ),
+    # In many phrasings, among other sentences; then what goes beyond looking up.
+    Stage(
+        640,
+        {"read": 0.40, "extract": 0.22, "two-hop": 0.10, "core": 0.08, "entail": 0.10, "rephrase": 0.10},
+        Difficulty(
+            passages=5, absent=0.02, single=0.15, vague=0.05, long=0.0, alike=0.6, bare=0.4, canonical=0.1
+        ),
     ),
     Stage(
-        600,
+        1360,
         {
-            "read": 0.24, "two-hop": 0.20, "core": 0.07, "beside": 0.08, "rephrase": 0.07, "rewrite": 0.06,
-            "entail": 0.08, "suff": 0.10, "extract": 0.09, "summary": 0.01,
+            "read": 0.25, "two-hop": 0.13, "core": 0.06, "beside": 0.05, "rephrase": 0.08, "rewrite": 0.05,
+            "entail": 0.12, "suff": 0.13, "extract": 0.13,
         },
-        Difficulty(passages=8, absent=0.1, long=0.0),
-    ),
-    # What tells whether something is there comes late, and then needs a larger share.
-    Stage(
-        750,
-        {
-            "read": 0.18, "two-hop": 0.14, "core": 0.05, "beside": 0.07, "rephrase": 0.07, "rewrite": 0.03,
-            "entail": 0.16, "suff": 0.18, "extract": 0.11, "summary": 0.01,
-        },
-        Difficulty(passages=8, absent=0.1, long=0.0),
+        Difficulty(passages=6, absent=0.08, vague=0.1, long=0.0, alike=0.35, bare=0.2),
     ),
     Stage(
-        1250,
+        1904,
         {
-            "read": 0.24, "two-hop": 0.18, "core": 0.07, "beside": 0.08, "rephrase": 0.08, "rewrite": 0.05,
-            "entail": 0.07, "suff": 0.11, "extract": 0.11, "summary": 0.01,
+            "read": 0.22, "two-hop": 0.10, "core": 0.05, "beside": 0.07, "rephrase": 0.07, "rewrite": 0.04,
+            "entail": 0.14, "suff": 0.16, "extract": 0.14, "summary": 0.01,
         },
-        Difficulty(passages=20, absent=0.1, long=0.15),
+        Difficulty(passages=10, absent=0.1, long=0.1),
     ),
     Stage(
-        1500,
+        2640,
         {
-            "read": 0.22, "two-hop": 0.06, "core": 0.04, "beside": 0.05, "rephrase": 0.06, "rewrite": 0.02,
-            "entail": 0.20, "suff": 0.22, "extract": 0.12, "summary": 0.01,
+            "read": 0.24, "two-hop": 0.09, "core": 0.05, "beside": 0.08, "rephrase": 0.08, "rewrite": 0.03,
+            "entail": 0.12, "suff": 0.15, "extract": 0.15, "summary": 0.01,
         },
-        Difficulty(passages=20, absent=0.08, long=0.10),
-    ),
-    Stage(
-        1750,
-        {
-            "read": 0.24, "two-hop": 0.05, "core": 0.03, "beside": 0.04, "rephrase": 0.04, "rewrite": 0.01,
-            "entail": 0.22, "suff": 0.22, "extract": 0.14, "summary": 0.01,
-        },
-        Difficulty(passages=20, absent=0.08, long=0.08, words=0.7),
+        Difficulty(passages=20, absent=0.12, long=0.1),
     ),
 )  # fmt: skip
 
@@ -89,12 +90,38 @@ def stage_at(step: int) -> Stage:
     return [stage for stage in CURRICULUM if stage.start <= step][-1]
 
 
+class Note(NamedTuple):
+    """What is known at a token: of which entity and relation something was told or asked.
+
+    Attributes:
+        position: Of the full stop after a statement, or of the token before an answer.
+        entity: The entity's token.
+        relation: Number of the relation.
+        value: The value's token; -1 where it is asked for.
+    """
+
+    position: int
+    entity: int
+    relation: int
+    value: int
+
+
 class Batch(NamedTuple):
-    """Padded token ids [batch, length], weights of the loss [batch, length] on predicting the next token."""
+    """One step's rows.
+
+    Attributes:
+        ids: Padded token ids [batch, length].
+        weight: Weights of the loss [batch, length] on predicting the next token.
+        tasks: Of each row.
+        notes: Row and fields of each `Note`, [notes, 5].
+        links: Where a note asks what another one tells: row and the two positions, [links, 3].
+    """
 
     ids: Tensor
     weight: Tensor
     tasks: tuple[str, ...]
+    notes: Tensor
+    links: Tensor
 
 
 class Encoded(NamedTuple):
@@ -103,6 +130,7 @@ class Encoded(NamedTuple):
     task: str
     ids: list[int]
     weight: list[float]
+    notes: list[Note]
 
 
 class Encoder:
@@ -111,6 +139,7 @@ class Encoder:
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         self._encode = tokenizer.backend_tokenizer.encode
         self._marks = marks(tokenizer)
+        [self._stop] = self._encode(".", add_special_tokens=False).ids[-1:]
 
     def words(self, text: str) -> list[int]:
         """Return the ids of a text, a space put before the first word of every line."""
@@ -121,14 +150,37 @@ class Encoder:
         """Return the ids of a conversation, and which of them to learn."""
         ids: list[int] = []
         weight: list[float] = []
-        for user, answer in example.turns:
+        notes: list[Note] = []
+        for user, answer, about in example.turns:
             prompt = [self._marks.user, *self.words(user), self._marks.end, self._marks.assistant]
             target = [*self.words(answer), self._marks.end]
-            ids += prompt + target
+            if not ids:
+                notes += self._told(prompt, example.told)
+            ids += prompt
+            if about is not None:
+                entity, relation, _ = self._tokens(about)
+                notes.append(Note(len(ids) - 1, entity, relation, -1))
+            ids += target
             # The last token of the prompt predicts the first of the answer; a long answer counts more
             # than a short one, but not by its length.
             weight += [0.0] * (len(prompt) - 1) + [len(target) ** -0.5] * len(target) + [0.0]
-        return Encoded(example.task, ids, weight)
+        return Encoded(example.task, ids, weight, notes)
+
+    def _told(self, ids: Sequence[int], facts: Sequence[Fact]) -> Iterator[Note]:
+        """Find the full stops after statements of facts."""
+        known = [self._tokens(fact) for fact in facts]
+        start = 0
+        for position, token in enumerate(ids):
+            if token == self._stop:
+                said = set(ids[start:position])
+                start = position + 1
+                for entity, relation, value in known:
+                    if entity in said and value in said:
+                        yield Note(position, entity, relation, value)
+                        break
+
+    def _tokens(self, fact: Fact) -> tuple[int, int, int]:
+        return (self.words(fact.entity)[0], RELATIONS.index(fact.relation), self.words(fact.value)[0])
 
 
 def collate(rows: Sequence[Encoded], pad: int) -> Batch:
@@ -136,7 +188,24 @@ def collate(rows: Sequence[Encoded], pad: int) -> Batch:
     length = math.ceil(max(len(r.ids) for r in rows) / 8) * 8
     ids = torch.tensor([r.ids + [pad] * (length - len(r.ids)) for r in rows])
     weight = torch.tensor([r.weight + [0.0] * (length - len(r.weight)) for r in rows])
-    return Batch(ids, weight, tuple(r.task for r in rows))
+    notes = [(number, *note) for number, row in enumerate(rows) for note in row.notes]
+    links = [(number, *link) for number, row in enumerate(rows) for link in _links(row.notes)]
+    return Batch(
+        ids,
+        weight,
+        tuple(r.task for r in rows),
+        torch.tensor(notes, dtype=torch.long).reshape(-1, 5),
+        torch.tensor(links, dtype=torch.long).reshape(-1, 3),
+    )
+
+
+def _links(notes: Sequence[Note]) -> Iterator[tuple[int, int]]:
+    """Pair what is asked for with where it was told."""
+    told = {(note.entity, note.relation): note.position for note in notes if note.value >= 0}
+    for note in notes:
+        place = told.get((note.entity, note.relation))
+        if note.value < 0 and place is not None:
+            yield note.position, place
 
 
 class Batches(IterableDataset[Batch]):
@@ -238,4 +307,4 @@ def _probe(task: str, example: Example) -> Example | None:
             return None
     if task == "read" and len(first[0].answer.split()) > 1:
         return None
-    return Example(task, first)
+    return Example(task, first, example.told)

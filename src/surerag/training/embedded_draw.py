@@ -43,6 +43,13 @@ class Difficulty:
         vague: Share of questions in vague wording, where an entity has a nickname.
         long: Share of contexts that may exceed eight passages.
         words: Share of pairs of answers that are single words, for judging entailment.
+        alike: Share of contexts whose passages all tell the same relations of entities of one kind, so that
+            only the entity tells their facts apart.
+        relations: Largest number of relations that such a context tells; 1 also restricts it to the first
+            relation of its kind.
+        bare: Share of such contexts whose passages are one plain sentence each.
+        canonical: Share of examples in canonical phrasings only.
+        turns: Largest number of questions on one context.
     """
 
     passages: int = 5
@@ -52,6 +59,11 @@ class Difficulty:
     vague: float = 0.15
     long: float = 0.15
     words: float = 0.35
+    alike: float = 0.25
+    relations: int = 3
+    bare: float = 0.0
+    canonical: float = 0.0
+    turns: int = 10
 
 
 @dataclass(slots=True)
@@ -61,6 +73,11 @@ class Draw:
     rng: random.Random
     level: Difficulty
     facts: dict[tuple[str, str], Fact] = field(default_factory=dict)
+    canonical: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Decide once for the example whether it keeps to canonical phrasings."""
+        self.canonical = self.rng.random() < self.level.canonical
 
     def fact(self, entity: str, rel: Relation) -> Fact:
         """Return a fact: the core's, one drawn before, or one drawn now."""
@@ -88,6 +105,8 @@ class Draw:
 
     def sentence(self, fact: Fact) -> Sentence:
         """State a fact in some phrasing."""
+        if self.canonical:
+            return Sentence(say.state(fact, fact.relation.statements[0]), fact)
         template = say.statements(fact.relation).choose(self.rng, held_out=self.level.held_out)
         return Sentence(say.state(fact, template), fact)
 
@@ -104,6 +123,8 @@ class Draw:
 
     def question(self, fact: Fact) -> str:
         """Ask for a fact, now and then in vague words."""
+        if self.canonical:
+            return say.canonical_question(fact.relation, fact.entity)
         nickname = nicknames().get(fact.entity)
         if nickname and self.rng.random() < self.level.vague:
             return roughen(self.rng.choice(fact.relation.vague).replace("{n}", nickname), self.rng)
@@ -157,6 +178,8 @@ def draw_context(draw: Draw, *, chains: int = 0, size: int | None = None, core: 
         size = (
             rng.randint(9, most) if most > 8 and rng.random() < level.long else rng.randint(1, min(most, 8))
         )
+    if not chains and rng.random() < level.alike:
+        return _alike_context(draw, size)
     focus = draw.kind()
     # One relation that most entities share: then only the entity tells their facts apart.
     shared = rng.choice(relations_of(focus)) if rng.random() < 0.6 else None
@@ -199,6 +222,32 @@ def draw_context(draw: Draw, *, chains: int = 0, size: int | None = None, core: 
     return Context(passages, present, found)
 
 
+def _alike_context(draw: Draw, size: int) -> Context:
+    """Draw passages that tell the same few relations of several entities of one kind."""
+    rng, level = draw.rng, draw.level
+    kind = draw.kind()
+    rels = relations_of(kind)
+    shared = rels[:1] if level.relations == 1 else rng.sample(rels, rng.randint(1, min(level.relations, 4)))
+    bare = rng.random() < level.bare
+    if bare:
+        size = rng.randint(2, 10)
+    groups: list[list[Fact]] = []
+    for entity in rng.sample(fresh_entities(kind), max(2, size)):
+        told = [draw.fact(entity, rel) for rel in shared]
+        rng.shuffle(told)
+        each = 1 if bare or rng.random() < 0.5 else 2
+        groups.extend(told[at : at + each] for at in range(0, len(told), each))
+    rng.shuffle(groups)
+    groups = groups[: 16 if bare else max(2, size)]
+    passages = [_bare_passage(draw, g) if bare else draw.passage(g) for g in groups]
+    return Context(passages, [f for group in groups for f in group], [])
+
+
+def _bare_passage(draw: Draw, facts: list[Fact]) -> Passage:
+    stated = tuple(draw.sentence(fact) for fact in facts)
+    return Passage(" ".join(s.text for s in stated), stated)
+
+
 def _with_company(draw: Draw, fact: Fact) -> list[Fact]:
     others = [r for r in relations_of(fact.relation.subject) if r != fact.relation]
     group = [fact, *(draw.fact(fact.entity, r) for r in draw.rng.sample(others, draw.rng.choice((0, 1))))]
@@ -220,7 +269,7 @@ def absent_fact(draw: Draw, context: Context, core: float = 0.5) -> Fact:
     while True:
         if rng.random() < core:
             fact = rng.choice(list(core_facts().values()))
-        elif rng.random() < 0.6:
+        elif rng.random() < 0.5:
             known = rng.choice(context.present)
             fact = draw.fact(known.entity, rng.choice(relations_of(known.relation.subject)))
         else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as functional
@@ -17,7 +18,8 @@ from transformers import Qwen3Config
 
 from surerag.training.embedded_tokenizer import WINDOW
 
-ROTARY_BASE = 10_000.0
+# The slow half of the angles hardly turns within the window: names compare alike at any distance.
+ROTARY_BASE = 1_000_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,15 @@ def build_config(shape: Shape, vocabulary: int, end: int, pad: int) -> Qwen3Conf
 
 
 Weights = Mapping[str, Tensor]
+GATHERED = 2
+"""Layers after which what a sentence tells, and what a question asks for, is to be known in one place."""
+
+
+class States(NamedTuple):
+    """Hidden states [batch, length, width] early on and at the end."""
+
+    early: Tensor
+    last: Tensor
 
 
 def rotary(
@@ -128,6 +139,32 @@ def layer(
     return x + functional.linear(functional.silu(gate) * up, down)
 
 
+def attention_scores(early: Tensor, weights: Weights, links: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Score what the first head of the first layer after `GATHERED` ones looks at, before its softmax.
+
+    Args:
+        early: From `hidden_states`.
+        weights: Parameters under Transformers' names.
+        links: Row and position of each token that looks, and of the one to be looked at, [links, 3].
+        cos: From `rotary`.
+        sin: From `rotary`.
+
+    Returns:
+        Scores [links, length]; -inf for tokens that come later.
+    """
+    at = f"model.layers.{GATHERED}."
+    size, length = cos.shape[-1], early.shape[1]
+    x = early * weights[at + "input_layernorm.weight"]
+    rows, positions = links[:, 0], links[:, 1]
+    q = functional.linear(x[rows, positions], weights[at + "self_attn.q_proj.weight"][:size])
+    q = _rotate(_norm(q, weights[at + "self_attn.q_norm.weight"]), cos[0, positions, 0], sin[0, positions, 0])
+    k = functional.linear(x, weights[at + "self_attn.k_proj.weight"][:size])
+    k = _rotate(_norm(k, weights[at + "self_attn.k_norm.weight"]), cos[0, :length, 0], sin[0, :length, 0])
+    scores = (k[rows] @ q[:, :, None]).squeeze(-1).float() * size**-0.5
+    later = torch.arange(length, device=early.device)[None, :] > positions[:, None]
+    return scores.masked_fill(later, -torch.inf)
+
+
 def hidden_states(
     ids: Tensor,
     weights: Weights,
@@ -135,7 +172,7 @@ def hidden_states(
     sin: Tensor,
     layers: int,
     run_layer: Callable[..., Tensor] = layer,
-) -> Tensor:
+) -> States:
     """Run the model up to its last normalisation.
 
     Args:
@@ -147,9 +184,10 @@ def hidden_states(
         run_layer: `layer`, or a compiled form of it.
 
     Returns:
-        Hidden states [batch, length, width].
+        Hidden states after `GATHERED` layers and after all, each normalised [batch, length, width].
     """
     x = weights["model.embed_tokens.weight"][ids]
+    early = x
     for number in range(layers):
         at = f"model.layers.{number}."
         norms = (
@@ -163,4 +201,6 @@ def hidden_states(
         output, down = weights[at + "self_attn.o_proj.weight"], weights[at + "mlp.down_proj.weight"]
         torch._dynamo.maybe_mark_dynamic(x, (0, 1))
         x = run_layer(x, norms, joint, output, gates, down, cos, sin)
-    return _norm(x, weights["model.norm.weight"])
+        if number + 1 == GATHERED:
+            early = x
+    return States(_norm(early, torch.ones_like(early[0, 0])), _norm(x, weights["model.norm.weight"]))

@@ -21,17 +21,19 @@ from surerag.world.relations import RELATIONS, relation, relations_of, two_hop_p
 
 
 class Turn(NamedTuple):
-    """What the user says, and the answer to learn."""
+    """What the user says, the answer to learn, and the fact that has to be looked up first."""
 
     user: str
     answer: str
+    about: Fact | None = None
 
 
 class Example(NamedTuple):
-    """A conversation; every answer is learnt."""
+    """A conversation; every answer is learnt. What its first turn tells is known."""
 
     task: str
     turns: tuple[Turn, ...]
+    told: tuple[Fact, ...] = ()
 
 
 class Style(NamedTuple):
@@ -84,10 +86,11 @@ def worded(fact: Fact, style: str, rng: random.Random) -> str:
 
 
 class Asked(NamedTuple):
-    """A question and the fact that answers it."""
+    """A question, the fact that answers it, and the one to look up first, if that is another."""
 
     question: str
     fact: Fact
+    first: Fact | None = None
 
 
 _ENTITY_VALUED = tuple(r for r in RELATIONS if r.value in ENTITY_KINDS)
@@ -103,8 +106,8 @@ def _conversation(task: str, draw: Draw, context: Context, asked: list[Asked]) -
             if index
             else STYLES[style].first(item.question, context, rng)
         )
-        turns.append(Turn(user, worded(item.fact, style, rng)))
-    return Example(task, tuple(turns))
+        turns.append(Turn(user, worded(item.fact, style, rng), item.first or item.fact))
+    return Example(task, tuple(turns), tuple(context.present))
 
 
 def _turn_count(draw: Draw, most: int) -> int:
@@ -114,7 +117,7 @@ def _turn_count(draw: Draw, most: int) -> int:
 def reading(draw: Draw) -> Example:
     """Questions on a context, some of which it does not answer."""
     context = draw_context(draw)
-    count = _turn_count(draw, 8)
+    count = _turn_count(draw, draw.level.turns)
     facts = draw.rng.sample(context.present, min(count, len(context.present)))
     facts = [absent_fact(draw, context) if draw.rng.random() < draw.level.absent else f for f in facts]
     asked = [Asked(draw.question(f), f) for f in dict.fromkeys(facts)]
@@ -126,7 +129,7 @@ def two_hop(draw: Draw) -> Example:
     count = draw.rng.choice((1, 1, 2, 3))
     size = draw.rng.randint(2 * count, max(2 * count, min(draw.level.passages, 8)))
     context = draw_context(draw, chains=count, size=size)
-    asked = [Asked(draw.two_hop_question(c), c.second) for c in context.chains]
+    asked = [Asked(draw.two_hop_question(c), c.second, c.first) for c in context.chains]
     if draw.rng.random() > draw.level.single:
         asked += [Asked(draw.question(f), f) for c in context.chains for f in c]
         draw.rng.shuffle(asked)
@@ -148,7 +151,7 @@ def by_heart(draw: Draw) -> Example:
     everything = list(core_facts().values())
     for _ in range(_turn_count(draw, 10)):
         if rng.random() < 0.65:
-            fact = rng.choice(everything)
+            fact = first = rng.choice(everything)
             question = draw.question(fact)
         elif rng.random() < 0.2:
             inner, outer = rng.choice(two_hop_pairs())
@@ -157,11 +160,11 @@ def by_heart(draw: Draw) -> Example:
             question = draw.two_hop_question(Chain(first, fact))
         else:
             rel = rng.choice(RELATIONS)
-            fact = draw.fact(draw.entity(rel.subject, 0.0), rel)
+            fact = first = draw.fact(draw.entity(rel.subject, 0.0), rel)
             question = draw.question(fact)
         style = "seper" if rng.random() < 0.3 else "context"
         template = prompts.SEPER_CLOSED_BOOK if style == "seper" else prompts.CLOSED_BOOK
-        turns.append(Turn(template.render(question=question), worded(fact, style, rng)))
+        turns.append(Turn(template.render(question=question), worded(fact, style, rng), first))
     return Example("core", tuple(turns))
 
 
@@ -215,28 +218,32 @@ def sufficiency(draw: Draw) -> Example:
     # Telling that something is absent is learnt on short contexts first.
     size = rng.randint(1, 3) if rng.random() < 0.6 else None
     context = draw_context(draw, chains=rng.choice((0, 0, 0, 1)), size=size)
-    items: list[tuple[str, str]] = []
+    items: list[tuple[str, str, Fact]] = []
     for _ in range(_turn_count(draw, 12)):
         roll = rng.random()
         if context.chains and roll < 0.25:
             chain = rng.choice(context.chains)
             if rng.random() < 0.5:
-                items.append((draw.two_hop_question(chain), "yes"))
+                items.append((draw.two_hop_question(chain), "yes", chain.first))
             else:
-                items.append((draw.two_hop_question(_broken_chain(draw, context)), "no"))
+                chain = _broken_chain(draw, context)
+                items.append((draw.two_hop_question(chain), "no", chain.first))
         elif rng.random() < 0.5:
-            items.append((draw.question(rng.choice(context.present)), "yes"))
+            fact = rng.choice(context.present)
+            items.append((draw.question(fact), "yes", fact))
         else:
-            items.append((draw.question(absent_fact(draw, context, core=0.2)), "no"))
+            fact = absent_fact(draw, context, core=0.2)
+            items.append((draw.question(fact), "no", fact))
     passages = format_passages(context.texts())
     turns = [
         Turn(
             f"Question: {q}" if i else prompts.SUFFICIENT.render(passages=passages, question=q),
             label,
+            about,
         )
-        for i, (q, label) in enumerate(items)
+        for i, (q, label, about) in enumerate(items)
     ]
-    return Example("suff", tuple(turns))
+    return Example("suff", tuple(turns), tuple(context.present))
 
 
 def _broken_chain(draw: Draw, context: Context) -> Chain:
@@ -260,23 +267,24 @@ def extraction(draw: Draw) -> Example:
     """The facts that bear on a question, each in a plain sentence, or nothing."""
     rng = draw.rng
     context = draw_context(draw, chains=rng.choice((0, 0, 0, 1)))
-    items: list[tuple[str, str]] = []
-    for _ in range(min(3, _turn_count(draw, 3))):
+    items: list[tuple[str, str, Fact]] = []
+    for _ in range(_turn_count(draw, max(3, draw.level.turns // 2))):
         roll = rng.random()
         if context.chains and roll < 0.4:
             chain = context.chains[0]
             target = f"{_plainly(chain.first)} {_plainly(chain.second)}"
-            items.append((draw.two_hop_question(chain), target))
-        elif roll < 0.65:
+            items.append((draw.two_hop_question(chain), target, chain.first))
+        elif rng.random() > 3 * draw.level.absent or roll < 0.3:
             fact = rng.choice(context.present)
-            items.append((draw.question(fact), _plainly(fact)))
-        elif roll < 0.72:
+            items.append((draw.question(fact), _plainly(fact), fact))
+        elif roll < 0.4:
             chain = _broken_chain(draw, context)
             known = chain.first in context.present
             target = _plainly(chain.first) if known else prompts.NOTHING_TO_EXTRACT
-            items.append((draw.two_hop_question(chain), target))
+            items.append((draw.two_hop_question(chain), target, chain.first))
         else:
-            items.append((draw.question(absent_fact(draw, context, core=0.25)), prompts.NOTHING_TO_EXTRACT))
+            fact = absent_fact(draw, context, core=0.25)
+            items.append((draw.question(fact), prompts.NOTHING_TO_EXTRACT, fact))
     passages = format_passages(context.texts())
     turns = [
         Turn(
@@ -284,10 +292,11 @@ def extraction(draw: Draw) -> Example:
             if i
             else prompts.EXTRACT.render(examples="", question=q, passages=passages),
             target,
+            about,
         )
-        for i, (q, target) in enumerate(items)
+        for i, (q, target, about) in enumerate(items)
     ]
-    return Example("extract", tuple(turns))
+    return Example("extract", tuple(turns), tuple(context.present))
 
 
 def rephrasing(draw: Draw) -> Example:

@@ -86,7 +86,9 @@ def _texts() -> Iterator[str]:
     texts = [" ".join((*r.nouns, *r.statements, *r.questions, *r.vague)) for r in RELATIONS]
     for make in TASKS.values():
         for _ in range(300):
-            texts += [text for turn in make(Draw(rng, Difficulty())).turns for text in turn]
+            texts += [
+                text for turn in make(Draw(rng, Difficulty())).turns for text in (turn.user, turn.answer)
+            ]
     for text in texts:
         plain = re.sub(r"\{\w\}", " ", text)
         found.update(f" {word}" for word in re.findall(r"[A-Za-z]+", plain))
