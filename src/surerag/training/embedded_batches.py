@@ -75,12 +75,12 @@ CURRICULUM: tuple[Stage, ...] = (
         Difficulty(passages=10, absent=0.1, long=0.1),
     ),
     Stage(
-        2640,
+        2496,
         {
-            "read": 0.24, "two-hop": 0.09, "core": 0.05, "beside": 0.08, "rephrase": 0.08, "rewrite": 0.03,
-            "entail": 0.12, "suff": 0.15, "extract": 0.15, "summary": 0.01,
+            "read": 0.19, "two-hop": 0.18, "core": 0.12, "beside": 0.09, "rephrase": 0.08, "rewrite": 0.02,
+            "entail": 0.08, "suff": 0.10, "extract": 0.13, "summary": 0.01,
         },
-        Difficulty(passages=20, absent=0.12, long=0.1),
+        Difficulty(passages=20, absent=0.12, long=0.08),
     ),
 )  # fmt: skip
 

@@ -162,7 +162,8 @@ def attention_scores(early: Tensor, weights: Weights, links: Tensor, cos: Tensor
     k = _rotate(_norm(k, weights[at + "self_attn.k_norm.weight"]), cos[0, :length, 0], sin[0, :length, 0])
     scores = (k[rows] @ q[:, :, None]).squeeze(-1).float() * size**-0.5
     later = torch.arange(length, device=early.device)[None, :] > positions[:, None]
-    return scores.masked_fill(later, -torch.inf)
+    masked: Tensor = scores.masked_fill(later, -torch.inf)
+    return masked
 
 
 def hidden_states(

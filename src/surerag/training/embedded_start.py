@@ -70,4 +70,5 @@ def _tone(frequencies: Sequence[int], back: float, size: int) -> Tensor:
     for number in frequencies:
         angle = ROTARY_BASE ** (-number / half) * back
         tone[number], tone[number + half] = math.cos(angle), -math.sin(angle)
-    return tone / tone.norm()
+    unit: Tensor = tone / tone.norm()
+    return unit
