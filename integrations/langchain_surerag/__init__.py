@@ -13,14 +13,19 @@ if TYPE_CHECKING:
     from langchain_surerag.lazy_chain import LazyRetrievalChain
     from langchain_surerag.readers import reader_from_model
     from langchain_surerag.retrievers import RunnableRetriever
+    from langchain_surerag.seper_evaluator import DeltaSePerEvaluator
     from langchain_surerag.summaries import summaries_of
     from langchain_surerag.tools import create_lazy_retrieval_tool
+    from langchain_surerag.uncertainty_rewriter import UncertaintyRewriter, UncertaintyRewriteRetriever
 
 _HOMES = {
     "ClusterCompressor": "langchain_surerag.cluster_compressor",
+    "DeltaSePerEvaluator": "langchain_surerag.seper_evaluator",
     "EmbeddingEncoder": "langchain_surerag.encoders",
     "LazyRetrievalChain": "langchain_surerag.lazy_chain",
     "RunnableRetriever": "langchain_surerag.retrievers",
+    "UncertaintyRewriteRetriever": "langchain_surerag.uncertainty_rewriter",
+    "UncertaintyRewriter": "langchain_surerag.uncertainty_rewriter",
     "create_lazy_retrieval_tool": "langchain_surerag.tools",
     "reader_from_model": "langchain_surerag.readers",
     "summaries_of": "langchain_surerag.summaries",
@@ -28,9 +33,12 @@ _HOMES = {
 
 __all__ = [
     "ClusterCompressor",
+    "DeltaSePerEvaluator",
     "EmbeddingEncoder",
     "LazyRetrievalChain",
     "RunnableRetriever",
+    "UncertaintyRewriteRetriever",
+    "UncertaintyRewriter",
     "create_lazy_retrieval_tool",
     "reader_from_model",
     "summaries_of",

@@ -12,26 +12,40 @@ if TYPE_CHECKING:
     from llama_index_surerag.lazy_engine import LazyRetrievalQueryEngine
     from llama_index_surerag.readers import reader_from_llm
     from llama_index_surerag.retrievers import NodeRetriever
+    from llama_index_surerag.seper_evaluator import DeltaSePerEvaluator
+    from llama_index_surerag.seper_result import DeltaSePerResult
     from llama_index_surerag.summaries import summaries_of
+    from llama_index_surerag.uncertainty_rewrite import (
+        UncertaintyRewriteQueryEngine,
+        UncertaintyRewriteTransform,
+    )
 
 _HOMES = {
     "ClusterCompressorPostprocessor": "llama_index_surerag.cluster_postprocessor",
+    "DeltaSePerEvaluator": "llama_index_surerag.seper_evaluator",
+    "DeltaSePerResult": "llama_index_surerag.seper_result",
     "EmbeddingEncoder": "llama_index_surerag.encoders",
     "GateDecisionEvent": "llama_index_surerag.events",
     "LazyRetrievalQueryEngine": "llama_index_surerag.lazy_engine",
     "NodeRetriever": "llama_index_surerag.retrievers",
     "ProgressEvent": "llama_index_surerag.events",
+    "UncertaintyRewriteQueryEngine": "llama_index_surerag.uncertainty_rewrite",
+    "UncertaintyRewriteTransform": "llama_index_surerag.uncertainty_rewrite",
     "reader_from_llm": "llama_index_surerag.readers",
     "summaries_of": "llama_index_surerag.summaries",
 }
 
 __all__ = [
     "ClusterCompressorPostprocessor",
+    "DeltaSePerEvaluator",
+    "DeltaSePerResult",
     "EmbeddingEncoder",
     "GateDecisionEvent",
     "LazyRetrievalQueryEngine",
     "NodeRetriever",
     "ProgressEvent",
+    "UncertaintyRewriteQueryEngine",
+    "UncertaintyRewriteTransform",
     "reader_from_llm",
     "summaries_of",
 ]

@@ -6,7 +6,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from surerag.components import ClusterCompressor, LazyRAG, SePer
+    from surerag.components import (
+        AdaptiveChunker,
+        ClusterCompressor,
+        ContextRefiner,
+        Dense,
+        LazyRAG,
+        SePer,
+        UncertaintyRewriter,
+    )
     from surerag.drivers import arun, arun_many, run, run_many
     from surerag.readers.openai import OpenAIReader
     from surerag.readers.scripted import ScriptedReader
@@ -15,7 +23,10 @@ if TYPE_CHECKING:
     from surerag.types import Passage, Sampling
 
 _HOMES = {
+    "AdaptiveChunker": "surerag.components",
     "ClusterCompressor": "surerag.components",
+    "ContextRefiner": "surerag.components",
+    "Dense": "surerag.components",
     "LazyRAG": "surerag.components",
     "OpenAIReader": "surerag.readers.openai",
     "Passage": "surerag.types",
@@ -24,6 +35,7 @@ _HOMES = {
     "SePer": "surerag.components",
     "Services": "surerag.services",
     "TransformersReader": "surerag.readers.transformers",
+    "UncertaintyRewriter": "surerag.components",
     "arun": "surerag.drivers",
     "arun_many": "surerag.drivers",
     "run": "surerag.drivers",
@@ -31,7 +43,10 @@ _HOMES = {
 }
 
 __all__ = [
+    "AdaptiveChunker",
     "ClusterCompressor",
+    "ContextRefiner",
+    "Dense",
     "LazyRAG",
     "OpenAIReader",
     "Passage",
@@ -40,6 +55,7 @@ __all__ = [
     "SePer",
     "Services",
     "TransformersReader",
+    "UncertaintyRewriter",
     "arun",
     "arun_many",
     "run",

@@ -1,0 +1,185 @@
+"""A model of its own for rewriting, merged batches, a counting server, and the calibration of θ."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from surerag import OpenAIReader, ScriptedReader, UncertaintyRewriter
+from surerag.calibration import Calibration, CalibrationWarning
+from surerag.errors import ConfigurationError, MissingServiceError
+from surerag.readers.protocol import Capabilities
+from surerag.readers.scripted import reply
+from surerag.types import Generation, Prompt, Sampling, TokenTrace
+from tests.methods.painter import CLEAR, SURE, UNSURE, VAGUE, Library, knowing, reader
+from tests.servers.fake_openai import FakeOpenAI
+from tests.servers.toy_model import Script
+
+LOCAL = Capabilities(logprobs=True, entropy="exact", begin="native", local=True)
+
+
+class Batches(ScriptedReader):
+    """A local reader that remembers the size of each batch."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(knowing, capabilities=LOCAL, **settings)
+        self.sizes: list[int] = []
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+        self.sizes.append(len(prompts))
+        return super().generate(prompts, sampling)
+
+
+QUESTIONS = [f"{VAGUE} {at}" for at in range(10)] + [f"{CLEAR} {at}" for at in range(6)]
+
+
+@pytest.mark.parametrize("own_rewriter", [False, True])
+def test_many_questions_are_asked_in_merged_batches(own_rewriter: bool) -> None:
+    answering = Batches(name="reader")
+    writing = Batches(name="rewriter") if own_rewriter else None
+    rewriter = UncertaintyRewriter(answering, Library(), writing)
+    results = rewriter.run_many(QUESTIONS)
+    assert [result.acted for result in results] == [True] * 10 + [False] * 6
+    if writing is None:
+        assert answering.sizes == [16, 10, 10]
+    else:
+        assert (answering.sizes, writing.sizes) == ([16, 10], [10])
+        assert all(prompt.startswith("Rewrite") for prompt in writing.prompts)
+        assert not any(prompt.startswith("Rewrite") for prompt in answering.prompts)
+
+
+@pytest.mark.parametrize("local_rewriter", [False, True])
+@pytest.mark.parametrize("local_reader", [False, True])
+async def test_a_rewriter_of_its_own_near_or_far(local_reader: bool, local_rewriter: bool) -> None:
+    def made(local: bool, name: str) -> ScriptedReader:
+        return Batches(name=name) if local else ScriptedReader(knowing, name=name)
+
+    answering, writing = made(local_reader, "reader"), made(local_rewriter, "rewriter")
+    rewriter = UncertaintyRewriter(answering, Library(), writing)
+    expected = UncertaintyRewriter(reader(), Library()).run(VAGUE)
+    assert rewriter.run(VAGUE) == await rewriter.arun(VAGUE) == rewriter.run_many([VAGUE])[0] == expected
+    assert await asyncio.gather(*(rewriter.arun(VAGUE) for _ in range(3))) == [expected] * 3
+    assert all(prompt.startswith("Rewrite") for prompt in writing.prompts)
+    assert not any(prompt.startswith("Rewrite") for prompt in answering.prompts)
+    assert rewriter.to_dict()["rewriter"] == "rewriter"
+
+
+def test_a_rewriter_needs_no_log_probabilities() -> None:
+    writing = ScriptedReader(knowing, logprob=None)
+    assert UncertaintyRewriter(reader(), Library(), writing).run(VAGUE).answer == "In Velm"
+
+
+def logprob(word: str) -> float:
+    return UNSURE if word.strip() in ("perhaps", "Orun") else SURE
+
+
+@pytest.mark.parametrize(("question", "requests", "retrievals"), [(CLEAR, 1, 1), (VAGUE, 3, 2)])
+async def test_calls_are_counted_at_a_server(question: str, requests: int, retrievals: int) -> None:
+    """A certain question costs one retrieval and one request; an uncertain one a rewrite and both again."""
+    with FakeOpenAI(Script(lambda prompt: knowing(prompt).text, logprob)) as server:
+        library = Library()
+        model = OpenAIReader("toy", base_url=server.base_url, api_key="none")
+        rewriter = UncertaintyRewriter(model, library)
+        results = [rewriter.run(question), await rewriter.arun(question), *rewriter.run_many([question])]
+        for result in results:
+            assert result.answer == "In Velm"
+            assert (result.costs.calls, result.costs.retrievals) == (requests, retrievals)
+        assert len(server.requests) == 3 * requests
+        assert len(library.asked) == 3 * retrievals
+
+
+# Calibration.
+
+
+def graded(prompt: str) -> Generation:
+    """Less sure of each question than of the one before; the last half is wrong without the right passage."""
+    if prompt.startswith("Rewrite"):
+        return reply(CLEAR)
+    number = int(prompt.rsplit("born? ", 1)[1].split("\n")[0])
+    if "Ada was born in Velm" in prompt:
+        return reply("Velm", logprobs=-0.01)
+    return reply("Velm" if number < 5 else "Orun", logprobs=-0.1 * (number + 1))
+
+
+SAMPLE = [f"{VAGUE} {number}" for number in range(10)]
+GOLDS = [["Velm"]] * 10
+
+
+def test_theta_is_calibrated_and_belongs_to_reader_and_metric() -> None:
+    rewriter = UncertaintyRewriter(ScriptedReader(graded, name="one"), Library())
+    budget = rewriter.calibrate(SAMPLE, budget=0.3)
+    assert (budget.tau, budget.rate) == (pytest.approx(math.exp(0.7)), 0.3)
+    loss = rewriter.calibrate(SAMPLE, GOLDS, max_loss=0.0)
+    assert (loss.tau, loss.rate) == (pytest.approx(math.exp(0.5)), 0.5)
+    assert (loss.accuracy, loss.reference) == (1.0, 1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ready = rewriter.with_settings(theta=loss)
+    assert [result.acted for result in ready.run_many(SAMPLE)] == [False] * 5 + [True] * 5
+    with pytest.warns(CalibrationWarning, match="reader 'one'"):
+        UncertaintyRewriter(ScriptedReader(graded, name="two"), Library(), theta=loss)
+    with pytest.warns(CalibrationWarning, match="signal"):
+        rewriter.with_settings(theta=loss, metric="lowest_probability")
+    with pytest.raises(ConfigurationError, match="gold"):
+        rewriter.calibrate(SAMPLE, max_loss=0.1)
+
+
+class Energetic(ScriptedReader):
+    """Tells energies: the negative of what it says of its log-probabilities, far from zero."""
+
+    def _next(self, prompt: str, sampling: Sampling) -> Generation:
+        found = super()._next(prompt, sampling)
+        trace = found.trace
+        assert trace is not None
+        energies = tuple(20 + logprob for logprob in trace.logprobs)
+        traced = TokenTrace(trace.tokens, trace.logprobs, trace.entropy, energies)
+        return Generation(found.text, found.prompt_tokens, traced, found.finish, found.completion_tokens)
+
+
+@pytest.mark.parametrize(("budget", "acting"), [(0.0, 0), (0.3, 3), (1.0, 10)])
+def test_thresholds_of_energies_are_negative_and_found_all_the_same(budget: float, acting: int) -> None:
+    can = Capabilities(logprobs=True, entropy="exact", energy=True)
+    rewriter = UncertaintyRewriter(
+        Energetic(graded, capabilities=can), Library(), metric="energy", theta=math.inf
+    )
+    found = rewriter.calibrate(SAMPLE, budget=budget)
+    assert found.lower <= found.tau <= found.upper < 0
+    assert found.rate == acting / 10
+    ready = rewriter.with_settings(theta=found)
+    assert sum(result.acted for result in ready.run_many(SAMPLE)) == acting
+
+
+def test_a_calibration_can_be_kept(tmp_path: Any) -> None:
+    rewriter = UncertaintyRewriter(ScriptedReader(graded), Library())
+    found = rewriter.calibrate(SAMPLE, budget=0.5)
+    found.save(tmp_path / "theta.json")
+    assert Calibration.load(tmp_path / "theta.json") == found
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"theta": math.nan},
+        {"documents": "both"},
+        {"k": 0},
+        {"candidates": 0},
+        {"on_failure": "ignore"},
+        {"rewrite_words": 0},
+        {"metric": "doubt"},
+    ],
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        UncertaintyRewriter(reader(), Library(), **settings)
+
+
+def test_services_are_demanded() -> None:
+    with pytest.raises(MissingServiceError, match="retriever"):
+        UncertaintyRewriter(reader(), None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="reader"):
+        UncertaintyRewriter(reader(), Library(), object())  # type: ignore[arg-type]
