@@ -15,7 +15,7 @@ from surerag.entailment import ExactEntailer, JudgeEntailer, NLIEntailer
 from surerag.entailment.judge import parse_label
 from surerag.errors import ConfigurationError, ContextLengthError, PromptError
 from surerag.prompts import PromptTemplate
-from surerag.types import Pair
+from surerag.types import Generation, Pair, TokenTrace
 
 PAIRS = [
     Pair("Velm", "the town of Velm", "Where?"),
@@ -134,3 +134,19 @@ def test_a_judge_without_log_probabilities_is_sure_of_its_word() -> None:
 def test_a_judges_prompt_keeps_its_slots() -> None:
     with pytest.raises(PromptError, match="slots"):
         JudgeEntailer(ScriptedReader([]), prompt=PromptTemplate("mine", "{premise}"))
+
+
+def test_only_the_label_counts_however_chatty_the_judge_is() -> None:
+    tokens = ("The", " answer", " is:", " ent", "ailment", ",", " clearly")
+    trace = TokenTrace(tokens, (-2.0, -1.5, -0.7, -0.1, -0.05, -1.0, -3.0))
+    judge = JudgeEntailer(ScriptedReader([Generation("".join(tokens), trace=trace)]))
+    [row] = judge.entail(PAIRS[:1])
+    assert row[2] == pytest.approx(np.exp(-0.15))
+    assert row.sum() == pytest.approx(1)
+
+
+def test_judges_with_other_prompts_have_other_names() -> None:
+    prompt = PromptTemplate("mine", "{question} {premise} {hypothesis}?")
+    reader = ScriptedReader([])
+    names = {JudgeEntailer(reader).name, JudgeEntailer(reader, prompt=prompt).name}
+    assert len(names) == 2

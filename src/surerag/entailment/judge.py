@@ -7,6 +7,7 @@ import logging
 import math
 import re
 from collections.abc import Sequence
+from hashlib import sha256
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from surerag.entailment.labels import LABELS, NEUTRAL
 from surerag.prompts import ENTAILMENT, PromptTemplate
 from surerag.readers.protocol import Reader
 from surerag.services import as_reader
-from surerag.types import Generation, Pair, Prompt, Sampling
+from surerag.types import Generation, Pair, Prompt, Sampling, TokenTrace
 
 logger = logging.getLogger("surerag")
 
@@ -26,7 +27,7 @@ _BY_STEM = {"entail": 2, "contradict": 0, "neutral": 1}
 class JudgeEntailer:
     """Asks a reader to say ``entailment``, ``contradiction`` or ``neutral``.
 
-    The word that the reader says gets the probability the reader gives it, where it reports
+    The word that the reader says gets the probability the reader gives that word, where it reports
     log-probabilities, and the rest is shared by the other two; without them it gets all. A reply that
     says none of the three, or more than one, or denies one, counts as neutral and is counted in
     ``unparsed``: nothing unclear is ever taken for entailment.
@@ -55,8 +56,10 @@ class JudgeEntailer:
 
     @property
     def name(self) -> str:
-        """Identity of the judge."""
-        return f"judge:{self._reader.name}"
+        """Identity of the judge; a prompt other than ours is a part of it."""
+        if self._prompt == ENTAILMENT:
+            return f"judge:{self._reader.name}"
+        return f"judge:{self._reader.name}#{sha256(self._prompt.text.encode()).hexdigest()[:12]}"
 
     @property
     def local(self) -> bool:
@@ -97,8 +100,22 @@ class JudgeEntailer:
                 "the judge's reply names no single label and counts as neutral: %r", reply.text[:80]
             )
             return [float(index == NEUTRAL) for index in range(len(LABELS))]
-        sure = math.exp(math.fsum(reply.trace.logprobs)) if reply.trace and len(reply.trace) else 1.0
+        sure = math.exp(math.fsum(_of_label(reply.trace))) if reply.trace and len(reply.trace) else 1.0
         return [sure if index == label else (1 - sure) / 2 for index in range(len(LABELS))]
+
+
+def _of_label(trace: TokenTrace) -> Sequence[float]:
+    """Return the log-probabilities of the tokens that spell the label: what stands around it is manner."""
+    named = _WORDS.search("".join(trace.tokens))
+    if named is None:
+        return list(trace.logprobs)
+    found = []
+    end = 0
+    for token, logprob in zip(trace.tokens, trace.logprobs, strict=True):
+        start, end = end, end + len(token)
+        if start < named.end() and end > named.start():
+            found.append(float(logprob))
+    return found
 
 
 def parse_label(reply: str) -> int | None:
