@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -30,6 +30,9 @@ ApiKeyEnv = Annotated[
     str, typer.Option(help="Environment variable that holds the server's key.", metavar="NAME")
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the world. Training used none of these.")]
+
+Kernel = Literal["soft", "hard"]
+WorldEntailment = Literal["judge", "exact"]
 
 JsonFile = Annotated[
     Path | None, typer.Option("--json", help="Write every figure to this file.", metavar="FILE")
@@ -94,6 +97,75 @@ def demo(
         run_documents_demo(choice, documents, question or [], tau=tau, output=output)
 
 
+@app.command()
+def evaluate(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="JSONL or Parquet; rows of question, answers and contexts; optional: id, system.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[Path, typer.Option(help="Where journal, results and report go.", metavar="DIR")] = Path(
+        "surerag-evaluation"
+    ),
+    model: Model = None,
+    base_url: BaseUrl = None,
+    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
+    entailment: Annotated[
+        str | None,
+        typer.Option(
+            help="exact (equal words), judge (the reader itself), nli or nli:MODEL (a classifier). "
+            "Default: exact for the embedded reader, else nli.",
+            metavar="exact|judge|nli[:MODEL]",
+        ),
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Answers sampled for each context.")] = 10,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Length of a sampled answer, at most.")] = 64,
+    kernel: Annotated[
+        Kernel, typer.Option(help="Belief by degree of entailment, or by meaning clusters.")
+    ] = "soft",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the samples.")] = 0,
+    concurrency: Annotated[
+        int,
+        typer.Option(min=1, help="Rows in one batch of a local model, or requests under way at a server."),
+    ] = 16,
+    baseline: Annotated[
+        str | None,
+        typer.Option(help="Test all systems against this one. Default: all pairs.", metavar="SYSTEM"),
+    ] = None,
+    extremes: Annotated[
+        int, typer.Option(min=0, help="Questions to look into, passage by passage, at either end.")
+    ] = 3,
+    reuse: Annotated[
+        bool,
+        typer.Option("--reuse", help="Data or settings changed: go on, keep the answers that still apply."),
+    ] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Throw away what was answered before.")] = False,
+) -> None:
+    """What was retrieval worth? ΔSePer over a file; the same command goes on after a kill."""
+    if reuse and restart:
+        raise typer.BadParameter("goes without --restart", param_hint="--reuse")
+    from surerag.cli.evaluate import Evaluation, run_evaluate
+    from surerag.cli.readers import ReaderChoice
+
+    wanted = Evaluation(
+        file=file,
+        output=output,
+        entailment=entailment,
+        samples=samples,
+        max_tokens=max_tokens,
+        kernel=kernel,
+        seed=seed,
+        concurrency=concurrency,
+        baseline=baseline,
+        extremes=extremes,
+        on_change="reuse" if reuse else "restart" if restart else "error",
+    )
+    if not run_evaluate(ReaderChoice(model, base_url, api_key_env), wanted):
+        raise typer.Exit(1)
+
+
 @reproduce.command("card")
 def reproduce_card(
     seed: Seed = 1,
@@ -144,3 +216,30 @@ def reproduce_edc2(
     from surerag.cli.reproduce_edc2 import run_edc2
 
     run_edc2(ReaderChoice(model, base_url, api_key_env), seed=seed, n=n, file=json)
+
+
+@reproduce.command("seper")
+def reproduce_seper(
+    seed: Seed = 1,
+    n: Annotated[int, typer.Option("-n", min=20, help="Number of questions.")] = 500,
+    json: JsonFile = None,
+    plots: Annotated[
+        Path | None, typer.Option(help="Draw the figures into this folder.", metavar="DIR")
+    ] = None,
+    entailment: Annotated[
+        WorldEntailment | None,
+        typer.Option(
+            help="Who judges answers: the reader, or the world's accepted forms. Default: "
+            "the reader, if it proves able to."
+        ),
+    ] = None,
+    model: Model = None,
+    base_url: BaseUrl = None,
+    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
+) -> None:
+    """ΔSePer against the known worth of passages, and of retrievers (Table 2, Figure 3)."""
+    from surerag.cli.readers import ReaderChoice
+    from surerag.cli.reproduce import run_seper
+
+    choice = ReaderChoice(model, base_url, api_key_env)
+    run_seper(choice, seed=seed, n=n, file=json, plots=plots, entailment=entailment)

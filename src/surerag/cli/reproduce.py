@@ -13,6 +13,10 @@ from surerag.cli.readers import ReaderChoice
 from surerag.encoders import packaged_minilm
 from surerag.evaluation.lazy_rag.study import lazy_rag_study
 from surerag.evaluation.lazy_rag.tables import plain_table, study_tables
+from surerag.evaluation.seper.entailment import Entailment
+from surerag.evaluation.seper.plots import write_plots
+from surerag.evaluation.seper.study import seper_study
+from surerag.evaluation.seper.tables import study_tables as seper_tables
 from surerag.evaluation.serialise import write_json
 from surerag.training.embedded_card import CardRow, measure_card
 
@@ -70,3 +74,24 @@ def run_l_rag(choice: ReaderChoice, *, seed: int, n: int, file: Path | None) -> 
     console.print(study_tables(study))
     if file is not None:
         write_json(study, file)
+
+
+def run_seper(
+    choice: ReaderChoice,
+    *,
+    seed: int,
+    n: int,
+    file: Path | None,
+    plots: Path | None,
+    entailment: Entailment | None,
+) -> None:
+    """Make the SePer study, print it, and write it down and draw it if asked to."""
+    with staged() as stages:
+        with stages.working("Loading the models"):
+            reader, encoder = choice.build(), packaged_minilm()
+        study = seper_study(reader, encoder, seed=seed, n=n, entailment=entailment, stages=stages)
+    console.print(seper_tables(study))
+    if file is not None:
+        write_json(study, file)
+    if plots is not None:
+        write_plots(study, plots)

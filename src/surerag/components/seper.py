@@ -13,6 +13,7 @@ from surerag.effects import Program
 from surerag.measures.seper import Golds, Weights
 from surerag.methods.seper import delta_seper, passage_utilities
 from surerag.methods.seper_types import (
+    Adaptive,
     Direction,
     Kernel,
     Likelihood,
@@ -56,6 +57,9 @@ class SePer:
         max_tokens: Length of an answer, at most.
         seed: Of the samples.
         prompts: The two prompts.
+        adaptive: Draws samples in steps, and stops before ``n_samples`` once the interval of ΔSePer is narrow
+            enough; see :class:`surerag.methods.seper_types.Adaptive`. Its widths call for more than ten
+            samples: give ``n_samples=40``, say.
 
     Raises:
         ConfigurationError: If a setting is out of range, or a service is of the wrong kind.
@@ -85,6 +89,7 @@ class SePer:
     max_tokens: int = 64
     seed: int = 0
     prompts: SePerPrompts = field(default_factory=SePerPrompts, repr=False)
+    adaptive: Adaptive | None = None
     _settings: SePerSettings = field(init=False, repr=False, compare=False)
     _services: Services = field(init=False, repr=False, compare=False)
 
@@ -102,6 +107,7 @@ class SePer:
                 n=self.n_samples, temperature=self.temperature, max_tokens=self.max_tokens, seed=self.seed
             ),
             prompts=self.prompts,
+            adaptive=self.adaptive,
         )
         services = Services(reader=self.reader, entailer=self.entailer)  # type: ignore[arg-type]  # completed by Services
         services.require("SePer", "reader", "entailer")

@@ -228,6 +228,103 @@ def compare(high: ArrayLike, low: ArrayLike, confidence: float = 0.95) -> Compar
     )
 
 
+def correlation(
+    scores: ArrayLike,
+    truth: ArrayLike,
+    groups: ArrayLike | None = None,
+    *,
+    confidence: float = 0.95,
+    resamples: int = 2_000,
+    seed: int = 0,
+) -> Estimate:
+    """Return Pearson's correlation with a bootstrap interval over groups; NaN where a side is constant.
+
+    Args:
+        scores: One value an item.
+        truth: One value for each of the same items.
+        groups: What is resampled as a whole, such as the question that several items belong to; by
+            default every item is a group of its own.
+        confidence: Of the two-sided interval.
+        resamples: Bootstrap resamples of the groups.
+        seed: Of the resampling.
+
+    Raises:
+        InputError: If lengths differ or there are fewer than two items.
+
+    Example:
+        >>> correlation([1.0, 2.0, 3.0], [2.0, 4.0, 6.0]).value
+        1.0
+    """
+    drawn = _correlations([scores], truth, groups, resamples, seed)
+    return _bootstrapped(drawn[0], confidence)
+
+
+def correlation_gap(
+    first: ArrayLike,
+    second: ArrayLike,
+    truth: ArrayLike,
+    groups: ArrayLike | None = None,
+    *,
+    confidence: float = 0.95,
+    resamples: int = 2_000,
+    seed: int = 0,
+) -> Estimate:
+    """Return how much better the first scores correlate with the truth than the second ones.
+
+    Both are resampled together, so that what they share does not widen the interval; see `correlation`.
+
+    Example:
+        >>> correlation_gap([1.0, 2.0, 3.0], [3.0, 2.0, 1.0], [1.0, 2.0, 3.0]).value
+        2.0
+    """
+    drawn = _correlations([first, second], truth, groups, resamples, seed)
+    return _bootstrapped(drawn[0] - drawn[1], confidence)
+
+
+def rank_correlation(
+    first: ArrayLike,
+    second: ArrayLike,
+    *,
+    confidence: float = 0.95,
+    resamples: int = 2_000,
+    seed: int = 0,
+) -> Estimate:
+    """Return Spearman's correlation of systems' means, with a bootstrap interval over the questions.
+
+    Args:
+        first: One measurement, shape [systems, questions].
+        second: Another one of the same systems on the same questions.
+        confidence: Of the two-sided interval.
+        resamples: Bootstrap resamples of the questions.
+        seed: Of the resampling.
+
+    Returns:
+        The correlation of the means; NaN where all systems are equal.
+
+    Raises:
+        InputError: If shapes differ, or there are fewer than two systems.
+
+    Example:
+        >>> rank_correlation([[0.1, 0.2], [0.8, 0.9], [0.4, 0.5]], [[1, 2], [9, 8], [5, 5]]).value
+        1.0
+    """
+    a, b = np.asarray(first, np.float64), np.asarray(second, np.float64)
+    if a.shape != b.shape or a.ndim != 2 or len(a) < 2 or a.shape[1] == 0:
+        raise InputError(
+            f"ranks need two arrays [systems, questions] of at least two systems, got {a.shape} and {b.shape}"
+        )
+    n = a.shape[1]
+    counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples)
+    means = np.stack([np.vstack([np.ones(n), counts]) @ side.T / n for side in (a, b)])
+    # What is equal but for rounding is a tie.
+    ranks = stats.rankdata(np.round(means, 12), axis=2)
+    centred = ranks - ranks.mean(axis=2, keepdims=True)
+    spread = np.sqrt((centred**2).sum(axis=2).prod(axis=0))
+    shared = centred.prod(axis=0).sum(axis=1)
+    found = np.divide(shared, spread, out=np.full(len(spread), np.nan), where=spread > 0)
+    return _bootstrapped(found, confidence)
+
+
 def is_monotone(values: Sequence[float], direction: Direction) -> bool:
     """Return whether values never turn against the direction; equal neighbours are allowed.
 
@@ -247,3 +344,46 @@ def _sample(values: ArrayLike) -> NDArray[np.float64]:
             hint="use more questions: both groups need at least two",
         )
     return array
+
+
+def _correlations(
+    scores: Sequence[ArrayLike], truth: ArrayLike, groups: ArrayLike | None, resamples: int, seed: int
+) -> NDArray[np.float64]:
+    """Return Pearson's correlation of all items, then of each resample, shape [lists, 1 + resamples]."""
+    x, y = np.asarray(scores, np.float64), np.asarray(truth, np.float64)
+    kinds = np.arange(y.size) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
+    if x.ndim != 2 or x.shape[1:] != y.shape or kinds.shape != y.shape or y.size < 2:
+        raise InputError(
+            f"a correlation needs lists of one length of at least two, got {x.shape[1:]}, {y.shape}, "
+            f"and groups of {kinds.shape}"
+        )
+    n = int(kinds.max()) + 1
+    drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples)
+    counts = np.vstack([np.ones(n, dtype=drawn.dtype), drawn])
+
+    def totals(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        sums: NDArray[np.float64] = counts @ np.bincount(kinds, values, n)
+        return sums
+
+    y = y - y.mean()
+    items, of_y, of_yy = totals(np.ones_like(y)), totals(y), totals(y * y)
+    found = []
+    for row in x - x.mean(axis=1, keepdims=True):
+        of_x = totals(row)
+        spread = (totals(row * row) - of_x**2 / items) * (of_yy - of_y**2 / items)
+        shared = totals(row * y) - of_x * of_y / items
+        # A resample may be constant but for rounding.
+        varied = spread > 1e-18 * max(1.0, float(np.abs(spread).max()))
+        root = np.sqrt(np.where(varied, spread, 1.0))
+        found.append(np.where(varied, shared / root, np.nan))
+    correlations: NDArray[np.float64] = np.clip(np.array(found), -1.0, 1.0)
+    return correlations
+
+
+def _bootstrapped(found: NDArray[np.float64], confidence: float) -> Estimate:
+    """Return the first value, with the quantiles of those of the others that are numbers."""
+    value, draws = float(found[0]), found[1:][np.isfinite(found[1:])]
+    if not np.isfinite(value) or draws.size == 0:
+        return Estimate(value, float("nan"), float("nan"))
+    low, high = np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return Estimate(value, float(low), float(high))

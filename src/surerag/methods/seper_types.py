@@ -36,6 +36,35 @@ class SePerPrompts:
 
 
 @dataclass(frozen=True, slots=True)
+class Adaptive:
+    """When to stop drawing samples before there are N.
+
+    A first step draws ``first`` samples in each context, and every further one doubles their number, up to
+    N. Drawing stops once the interval of ΔSePer is narrow enough. The samples of each step begin with those
+    of the step before, so that a run that stops at n gives what a run of n samples gives.
+
+    The interval is the bootstrap's, widened where the analytic one is wider: Wilson's for the share of
+    samples in each context, combined by Newcombe's method (1998, Statistics in Medicine 17, method 10).
+    A bootstrap of samples that all agree has no width at all; but five samples that agree leave room for
+    an answer that the reader gives two times in five.
+
+    Attributes:
+        width: Of the interval of ΔSePer, at which drawing stops; in (0, 2]. Where the reader says one thing
+            without context and another with it, always, 10 samples give a width of 0.39, 20 one of 0.23.
+        first: Samples in the first step, at least 2.
+    """
+
+    width: float = 0.4
+    first: int = 5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.width <= 2:
+            raise ConfigurationError(f"width must be in (0, 2], got {self.width!r}")
+        if self.first < 2:
+            raise ConfigurationError(f"first must be at least 2, got {self.first!r}")
+
+
+@dataclass(frozen=True, slots=True)
 class SePerSettings:
     """Everything that steers the method; where paper and authors' code differ, the choice is here.
 
@@ -52,6 +81,7 @@ class SePerSettings:
         golds: Over several gold answers; see :func:`surerag.measures.seper_soft`.
         sampling: N, temperature 1, and the seed.
         prompts: The prompts.
+        adaptive: When to stop before N samples; None draws all of them.
     """
 
     kernel: Kernel = "soft"
@@ -64,6 +94,7 @@ class SePerSettings:
     golds: Golds = "max"
     sampling: Sampling = field(default_factory=lambda: Sampling(n=10, temperature=1.0))
     prompts: SePerPrompts = field(default_factory=SePerPrompts)
+    adaptive: Adaptive | None = None
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -71,6 +102,11 @@ class SePerSettings:
                 raise ConfigurationError(f"{name} must be one of {choices}, got {getattr(self, name)!r}")
         if self.threshold is not None and not 0 < self.threshold <= 1:
             raise ConfigurationError(f"threshold must be in (0, 1] or None, got {self.threshold!r}")
+        if self.adaptive is not None and self.adaptive.first > self.sampling.n:
+            raise ConfigurationError(
+                f"a first step of {self.adaptive.first} samples is more than all {self.sampling.n}",
+                hint="give a larger n_samples, or a smaller first step",
+            )
 
 
 _CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -129,6 +165,30 @@ class Belief:
 
 
 @dataclass(frozen=True, slots=True)
+class Drawn:
+    """How far adaptive sampling went.
+
+    Attributes:
+        samples: Samples in each context.
+        most: N, the most that there could have been.
+        width: Width of the interval that was asked for.
+        interval: Of ΔSePer, at the last step; see :class:`Adaptive`. It holds the bootstrap's interval.
+        repeated_tokens: Tokens that earlier steps read and generated, and that the last one did again.
+    """
+
+    samples: int
+    most: int
+    width: float
+    interval: Interval
+    repeated_tokens: int
+
+    @property
+    def reached(self) -> bool:
+        """Whether the interval is as narrow as was asked; if not, all N samples were drawn."""
+        return self.interval.upper - self.interval.lower <= self.width
+
+
+@dataclass(frozen=True, slots=True)
 class SePerResult:
     """What retrieval was worth.
 
@@ -141,8 +201,9 @@ class SePerResult:
         interval: Of ``delta``, over the samples.
         weights: The weighting that was used: ``"frequency"`` where the reader has no log-probabilities.
         kernel: The kernel that was used.
-        calls: Prompts that the reader answered, N samples each.
+        calls: Prompts that the reader answered, N samples each; under adaptive sampling once for each step.
         judged: Pairs of statements that the entailer was asked about.
+        drawn: How far adaptive sampling went; None without it.
     """
 
     question: str
@@ -155,11 +216,13 @@ class SePerResult:
     kernel: Kernel
     calls: int
     judged: int
+    drawn: Drawn | None = None
 
     @property
     def tokens(self) -> int:
         """Tokens of both prompts and of all samples."""
-        return sum(b.prompt_tokens + b.completion_tokens for b in (self.before, self.after))
+        repeated = 0 if self.drawn is None else self.drawn.repeated_tokens
+        return repeated + sum(b.prompt_tokens + b.completion_tokens for b in (self.before, self.after))
 
     def explain(self) -> str:
         """Return the result as a person would want to read it."""
@@ -169,6 +232,12 @@ class SePerResult:
             f"gold: {' | '.join(self.golds)}",
             f"ΔSePer {self.delta:+.3f}  {spread}  ({self.kernel} kernel, {self.weights} weights)",
         ]
+        if self.drawn is not None:
+            ends = self.drawn.interval
+            lines.append(
+                f"{self.drawn.samples} of at most {self.drawn.most} samples in each context: interval "
+                f"[{ends.lower:+.3f}, {ends.upper:+.3f}], asked for a width of {self.drawn.width:g}"
+            )
         for name, belief in (("without context", self.before), ("with context", self.after)):
             lines.append(f"{name}: SePer {belief.seper:.3f}")
             lines += [f"  {line}" for line in _tally(belief.answers)]

@@ -1,0 +1,8 @@
+"""What systems are worth to a reader, compared on the same questions."""
+
+from surerag.evaluation.comparison.comparing import compare
+from surerag.evaluation.comparison.results import SystemComparison
+from surerag.evaluation.comparison.rows import Row
+from surerag.evaluation.comparison.systems import Question, at_k, then
+
+__all__ = ["Question", "Row", "SystemComparison", "at_k", "compare", "then"]
