@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from langchain_core.globals import get_llm_cache
@@ -19,6 +19,8 @@ from surerag.readers.openai.parse import Wanted
 from surerag.types import Sampling, Usage
 
 LanguageModel = BaseLanguageModel[Any]
+Scoring = Literal["echo", "probe"]
+"""How it is settled that given text can be scored: the user knows, or the server is tried."""
 
 CHAT_TOP_LOGPROBS = 20
 COMPLETIONS_TOP_LOGPROBS = 5
@@ -32,6 +34,7 @@ class DialectOptions:
     logprobs: bool | None = None
     top_logprobs: int | None = None
     vocabulary_size: int = 300_000
+    scoring: Scoring | None = None
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ class _Stream(ABC):  # noqa: B024  # what its two children share; neither verb c
     def __init__(self, draft: Draft, count: Count) -> None:
         self._draft = draft
         self._count = count
+        self._asked = False
         self._ended = False
         self._used = False
 
@@ -29,7 +30,8 @@ class _Stream(ABC):  # noqa: B024  # what its two children share; neither verb c
     def _end(self) -> None:
         if not self._ended:
             self._ended = True
-            self._count(self._draft.usage)
+            if self._asked:
+                self._count(self._draft.usage)
 
     def _begun(self, n_tokens: int) -> Begun:
         return Begun(self._draft.generation(None if self._ended else n_tokens), done=self._ended, state=self)
@@ -87,6 +89,7 @@ class OpenStream(_Stream):
     def _advance(self) -> bool:
         if self._ended:
             return False
+        self._asked = True
         try:
             piece = next(self._pieces, None)
             if piece is not None:
@@ -145,6 +148,7 @@ class AsyncOpenStream(_Stream):
     async def _advance(self) -> bool:
         if self._ended:
             return False
+        self._asked = True
         try:
             piece = await anext(self._pieces, None)
             if piece is not None:

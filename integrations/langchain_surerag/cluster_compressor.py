@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
@@ -19,35 +19,28 @@ from langchain_surerag.encoders import EmbeddingEncoder
 from langchain_surerag.prompts import PromptLike, prompt_from
 from langchain_surerag.readers import reader_from_model
 from surerag import ClusterCompressor as CoreCompressor
-from surerag.clustering import Order, Root
-from surerag.components.cluster_compressor import PLAIN_SETTINGS
-from surerag.errors import InputError, PromptError
-from surerag.methods.compression_types import (
-    AllEmpty,
-    Clustering,
-    CompressionMode,
-    CompressionPrompts,
-    CompressionResult,
-    FewShot,
-    OnFailure,
-    Variant,
+from surerag.errors import InputError
+from surerag.methods.compression_options import (
+    MODES,
+    PLAIN_SETTINGS,
+    CompressorOptions,
+    check_prompt_names,
 )
-from surerag.methods.faithfulness import Guard
-from surerag.methods.refusals import NothingRule
+from surerag.methods.compression_types import CompressionPrompts, CompressionResult
 from surerag.readers import Reader
 
-_MODES = ("extract", "answer_with_evidence", "fact_check")
 
-
-class ClusterCompressor(BaseDocumentCompressor):
+class ClusterCompressor(BaseDocumentCompressor, CompressorOptions):  # type: ignore[misc]  # pydantic freezes
     """Puts similar documents together and compresses each cluster for the query, in one call a cluster.
 
     A compressed document has its best source's id and metadata; ``compressed_from`` in its metadata lists
     all sources with their ids and metadata. Documents that are not compressed come back as copies. No
     document that goes in is changed.
 
-    Clusters for which the model fails go through as they are, with a warning and a custom event. Settings
-    that are None are the variant's; see :class:`surerag.ClusterCompressor`.
+    Clusters for which the model fails go through as they are, with a warning and a custom event.
+
+    What it does to clusters is set by the fields of
+    :class:`~surerag.methods.compression_options.CompressorOptions`: ``mode``, ``tau``, ``budget`` …
 
     Attributes:
         llm: A chat model or LLM, with bindings, retries and fallbacks around it if any; or a reader of
@@ -79,27 +72,6 @@ class ClusterCompressor(BaseDocumentCompressor):
     embeddings: Any = Field(default=None, exclude=True, repr=False)
     entailer: Any = Field(default=None, exclude=True, repr=False)
     count_tokens: Any = Field(default=None, exclude=True, repr=False)
-    mode: CompressionMode = "extract"
-    variant: Variant = "default"
-    clustering: Clustering = "dynamic"
-    tau: int | Literal["auto"] | None = None
-    cap: int | None = None
-    count_root: bool | None = None
-    root: Root | None = None
-    order: Order | None = None
-    nothing: NothingRule | None = None
-    all_empty: AllEmpty | None = None
-    pass_below: int | None = None
-    refuse_longer: bool | None = None
-    guard: Guard | None = None
-    guard_action: Literal["remove", "flag"] = "remove"
-    support: float = 0.6
-    on_failure: OnFailure = "original"
-    budget: int | None = None
-    max_tokens: int = 256
-    temperature: float | None = None
-    seed: int = 0
-    examples: tuple[FewShot, ...] = ()
     prompts: Mapping[str, PromptLike] = Field(default_factory=dict)
     _compressor: CoreCompressor = PrivateAttr()
 
@@ -156,11 +128,9 @@ class ClusterCompressor(BaseDocumentCompressor):
         return RunnableLambda(compress, acompress, name="ClusterCompressor")
 
     def _built(self) -> CoreCompressor:
-        unknown = sorted(self.prompts.keys() - set(_MODES))
-        if unknown:
-            raise PromptError(f"there is no prompt {unknown}", hint=f"choose among {sorted(_MODES)}")
+        check_prompt_names(self.prompts)
         ours = CompressionPrompts()
-        prompts = {mode: prompt_from(self.prompts.get(mode), getattr(ours, mode)) for mode in _MODES}
+        prompts = {mode: prompt_from(self.prompts.get(mode), getattr(ours, mode)) for mode in MODES}
         settings: dict[str, Any] = {name: getattr(self, name) for name in PLAIN_SETTINGS}
         embeddings = self.embeddings
         return CoreCompressor(

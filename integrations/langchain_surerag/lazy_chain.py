@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextvars
 from collections.abc import AsyncIterator, Iterable, Iterator
-from dataclasses import asdict
 from typing import Any, NamedTuple, Self, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
@@ -12,28 +10,26 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.load.serializable import SerializedConstructor, SerializedNotImplemented
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableSerializable
-from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.runnables.utils import AddableDict, ConfigurableFieldSpec, get_unique_config_specs
 from pydantic import BaseModel, ConfigDict, Field
 
+from langchain_surerag._chain_batch import answers_of
+from langchain_surerag._chain_output import ChainOutput, closing_of, opening_of, output_of
 from langchain_surerag._events import Announcing, announce
 from langchain_surerag._inputs import ChainInput, QuestionInput, joined, question_of
 from langchain_surerag._serialising import loads_again
-from langchain_surerag.documents import documents_of
 from langchain_surerag.prompts import PromptLike, prompt_from
 from langchain_surerag.readers import reader_from_model
 from langchain_surerag.retrievers import AS_MANY, RunnableRetriever
 from langchain_surerag.summaries import Summarize, summaries_of
-from surerag import LazyRAG, run_many
+from surerag import LazyRAG
 from surerag.calibration import Calibration
-from surerag.effects import Program
 from surerag.errors import MissingServiceError
 from surerag.methods.gating import Aggregate, Estimate
-from surerag.methods.lazy_rag import LazyRAGPlan, LazyRAGPrompts, LazyRAGResult, Mode
+from surerag.methods.lazy_rag import LazyRAGPrompts, LazyRAGResult, Mode
 from surerag.prompts import CLOSED_BOOK, FROM_CONTEXT, FROM_CONTEXT_AND_DETAILS
 from surerag.readers import Reader
 
-ChainOutput = dict[str, Any]
 _SERVICES = ("llm", "retriever", "summaries")
 _AT_ONCE = 64
 """Questions that a batch asks a local model at the same time, if the caller sets no limit."""
@@ -314,17 +310,8 @@ class LazyRetrievalChain(RunnableSerializable[ChainInput, ChainOutput]):
     def _answers(
         self, given: list[Any], run_manager: list[CallbackManagerForChainRun], config: list[RunnableConfig]
     ) -> list[ChainOutput | Exception]:
-        """Answer many questions in this thread, so that a local model reads them together."""
-        rag = self._rag()
-        in_context = zip(given, config, strict=True)
-        results: list[Any] = contextvars.copy_context().run(
-            run_many,
-            (_program(rag, question, settled) for question, settled in in_context),
-            rag.services,
-            at_once=config[0].get("max_concurrency") or _AT_ONCE,
-            on_event=announce,
-            return_exceptions=True,
-        )
+        at_once = config[0].get("max_concurrency") or _AT_ONCE
+        results = answers_of(self._rag(), given, config, at_once)
         return [self._output(item) if isinstance(item, LazyRAGResult) else item for item in results]
 
     async def _aanswer(
@@ -340,10 +327,10 @@ class LazyRetrievalChain(RunnableSerializable[ChainInput, ChainOutput]):
     ) -> Iterator[ChainOutput]:
         question = question_of(joined(list(chunks)))
         with self._rag().stream(question.text, oracle=question.oracle, on_event=announce) as stream:
-            yield _opening(stream.announced)
+            yield opening_of(stream.announced)
             for piece in stream:
                 yield AddableDict(answer=piece)
-            yield self._closing(stream.result)
+            yield closing_of(stream.result, details=self.return_details)
 
     async def _apieces(
         self, chunks: AsyncIterator[Any], run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
@@ -354,51 +341,10 @@ class LazyRetrievalChain(RunnableSerializable[ChainInput, ChainOutput]):
             async with stream:
                 # The decision is known to all before the first word.
                 await announce.drained()
-                yield _opening(stream.announced)
+                yield opening_of(stream.announced)
                 async for piece in stream:
                     yield AddableDict(answer=piece)
-                yield self._closing(stream.result)
+                yield closing_of(stream.result, details=self.return_details)
 
     def _output(self, result: LazyRAGResult) -> ChainOutput:
-        return {
-            "answer": result.answer,
-            "documents": documents_of(result.passages),
-            "decision": asdict(result.decision),
-            **self._details(result),
-        }
-
-    def _closing(self, result: LazyRAGResult) -> ChainOutput:
-        """Return the last chunk: nothing more to the answer, so that an empty one is there, too."""
-        return AddableDict(answer="", **self._details(result))
-
-    def _details(self, result: LazyRAGResult) -> ChainOutput:
-        if not self.return_details:
-            return {}
-        return {
-            "summaries": documents_of(result.summaries),
-            "mode": result.mode,
-            "usage": {
-                "prompt_tokens": result.prompt_tokens,
-                "completion_tokens": result.completion_tokens,
-                "retrievals": result.retrievals,
-            },
-            "timings": dict(result.timings),
-        }
-
-
-def _program(rag: LazyRAG, given: Any, config: RunnableConfig) -> Program[LazyRAGResult]:
-    """Return the program of one question among many.
-
-    A driver copies the context right after it was handed a program: what is set here stays with it.
-    """
-    var_child_runnable_config.set(config)
-
-    def program() -> Program[LazyRAGResult]:
-        question = question_of(given)
-        return (yield from rag.program(question.text, oracle=question.oracle))
-
-    return program()
-
-
-def _opening(plan: LazyRAGPlan) -> ChainOutput:
-    return AddableDict(documents=documents_of(plan.passages), decision=asdict(plan.decision))
+        return output_of(result, details=self.return_details)

@@ -1,14 +1,14 @@
-"""Several requests at once, under a limit, in threads or on whichever event loop is running."""
+"""A limit on requests in flight, and what belongs to an event loop."""
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import threading
 from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
+
+from surerag.readers.fan_out import aeach, each
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -27,43 +27,17 @@ class Turns:
         self._tasks = PerLoop(lambda: asyncio.Semaphore(at_once))
 
     def map(self, call: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """Call a function for every item, in order; a single item stays in the caller's thread.
-
-        Every call sees the caller's context, so that tracing keeps its parents.
-        """
-        todo = list(items)
+        """Call a function for every item, in order; see :func:`surerag.readers.fan_out.each`."""
 
         def one(item: T) -> R:
             with self._threads:
                 return call(item)
 
-        if len(todo) <= 1:
-            return [one(item) for item in todo]
-        with ThreadPoolExecutor(min(self._at_once, len(todo)), thread_name_prefix="surerag-llm") as pool:
-            futures = [pool.submit(contextvars.copy_context().run, one, item) for item in todo]
-            try:
-                return [future.result() for future in futures]
-            except BaseException:
-                for future in futures:
-                    future.cancel()
-                raise
+        return each(one, list(items), self._at_once)
 
     async def amap(self, call: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[R]:
         """Await a call for every item, in order; the first failure cancels the others and is raised."""
-        turn = self._tasks.get()
-
-        async def one(item: T) -> R:
-            async with turn:
-                return await call(item)
-
-        tasks = [asyncio.ensure_future(one(item)) for item in items]
-        try:
-            return list(await asyncio.gather(*tasks))
-        except BaseException:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            raise
+        return await aeach(call, items, self._tasks.get())
 
 
 class PerLoop(Generic[T]):
@@ -83,5 +57,8 @@ class PerLoop(Generic[T]):
         loop = asyncio.get_running_loop()
         with self._lock:
             if loop not in self._values:
+                # A value may hold on to its loop, as a semaphore does, and neither would ever go away.
+                for closed in [other for other in self._values if other.is_closed()]:
+                    del self._values[closed]
                 self._values[loop] = self._build()
             return self._values[loop]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llama_index.core.base.llms.types import ChatResponse, CompletionResponse
@@ -145,15 +145,22 @@ class TextLLMReader(LLMReader):
     def stream(self, prompt: Prompt, sampling: Sampling) -> Iterator[Chunk]:
         """Yield an answer as the LLM streams it; whole, if it cannot stream."""
         shown = _Shown(sampling)
-        with failures_of(self._llm):
-            try:
+        pieces: Any = None
+        try:
+            with failures_of(self._llm):
                 pieces = self._open(prompt, sampling)
                 for response in pieces:
                     yield Chunk(shown.feed(response.delta or ""))
                     if shown.stopped:
                         break
-            except NotImplementedError:
-                yield Chunk(shown.feed(self._one(prompt, sampling).text))
+        except ServiceError as error:
+            if shown.text or not isinstance(error.__cause__, NotImplementedError):
+                raise
+            yield from super().stream(prompt, sampling)
+            return
+        finally:
+            # An answer that nobody reads on would go on being generated.
+            _close(pieces)
         yield self._last(shown)
 
     async def astream(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Chunk]:
@@ -163,14 +170,22 @@ class TextLLMReader(LLMReader):
                 yield chunk
             return
         shown = _Shown(sampling)
-        with failures_of(self._llm):
-            try:
-                async for response in await self._aopen(prompt, sampling):
+        pieces: Any = None
+        try:
+            with failures_of(self._llm):
+                pieces = await self._aopen(prompt, sampling)
+                async for response in pieces:
                     yield Chunk(shown.feed(response.delta or ""))
                     if shown.stopped:
                         break
-            except NotImplementedError:
-                yield Chunk(shown.feed((await self._aone(prompt, sampling)).text))
+        except ServiceError as error:
+            if shown.text or not isinstance(error.__cause__, NotImplementedError):
+                raise
+            [[answer]] = await self.agenerate([prompt], replace(sampling, n=1))
+            yield Chunk(answer.text, answer)
+            return
+        finally:
+            await _aclose(pieces)
         yield self._last(shown)
 
     def _options(self, sampling: Sampling) -> dict[str, Any]:
@@ -248,6 +263,19 @@ class _Shown:
         """Length of the longest ending that is the beginning of a stop text."""
         lengths = (n for stop in self._stop for n in range(1, len(stop)) if self.text.endswith(stop[:n]))
         return max(lengths, default=0)
+
+
+def _close(pieces: Any) -> None:
+    """Close an LLM's stream, where it can be closed."""
+    close = getattr(pieces, "close", None)
+    if close is not None:
+        close()
+
+
+async def _aclose(pieces: Any) -> None:
+    aclose = getattr(pieces, "aclose", None)
+    if aclose is not None:
+        await aclose()
 
 
 def _before_stop(text: str, sampling: Sampling) -> str:

@@ -23,30 +23,25 @@ from llama_index_surerag.nodes import copy_of, passage_of
 from llama_index_surerag.prompts import TemplatePrompt, plain_template, template_from_plain
 from llama_index_surerag.readers import reader_from_llm
 from surerag import ClusterCompressor
-from surerag.clustering import Order, Root
-from surerag.components.cluster_compressor import PLAIN_SETTINGS
-from surerag.errors import PromptError
+from surerag.methods.compression_options import (
+    MODES,
+    PLAIN_SETTINGS,
+    CompressorOptions,
+    check_prompt_names,
+)
 from surerag.methods.compression_types import (
     SOURCES_KEY,
     UNSUPPORTED_KEY,
-    AllEmpty,
-    Clustering,
-    CompressionMode,
     CompressionPrompts,
     CompressionResult,
-    FewShot,
-    OnFailure,
-    Variant,
 )
-from surerag.methods.faithfulness import Guard
-from surerag.methods.refusals import NothingRule
 from surerag.services import Encoder
-from surerag.types import Event, Passage
-
-_MODES = ("extract", "answer_with_evidence", "fact_check")
+from surerag.types import Event, Passage, Template
 
 
-class ClusterCompressorPostprocessor(BaseNodePostprocessor, PromptMixin):
+class ClusterCompressorPostprocessor(  # type: ignore[misc]  # pydantic's fields can be set
+    BaseNodePostprocessor, PromptMixin, CompressorOptions
+):
     """Puts similar nodes together and compresses each cluster for the query, in one call a cluster.
 
     A compressed node has its best source's id, score, relationships and metadata; ``compressed_from`` in its
@@ -55,7 +50,10 @@ class ClusterCompressorPostprocessor(BaseNodePostprocessor, PromptMixin):
     changed.
 
     Clusters for which the LLM fails go through as they are, with a warning and a ``ProgressEvent``; without
-    a query all nodes do. Settings that are None are the variant's; see :class:`surerag.ClusterCompressor`.
+    a query all nodes do.
+
+    What it does to clusters is set by the fields of
+    :class:`~surerag.methods.compression_options.CompressorOptions`: ``mode``, ``tau``, ``budget`` …
 
     Args:
         llm: A LlamaIndex LLM (its log-probabilities are not needed), or a reader of surerag; ``Settings.llm``
@@ -67,7 +65,7 @@ class ClusterCompressorPostprocessor(BaseNodePostprocessor, PromptMixin):
             reader's own, where it has one, else words and punctuation marks.
         templates: Prompts in place of ours, by mode: texts or LlamaIndex templates with the slots
             ``examples``, ``question`` (or ``query_str``; ``statement`` in ``"fact_check"``), ``passages``.
-        **settings: Fields of this class.
+        **settings: Fields of ``CompressorOptions``.
 
     Raises:
         ConfigurationError: If a setting is out of range, or the LLM is none.
@@ -88,27 +86,6 @@ class ClusterCompressorPostprocessor(BaseNodePostprocessor, PromptMixin):
     embed_model: Any = Field(default=None, exclude=True, repr=False)
     entailer: Any = Field(default=None, exclude=True, repr=False)
     tokenizer: Any = Field(default=None, exclude=True, repr=False)
-    mode: CompressionMode = "extract"
-    variant: Variant = "default"
-    clustering: Clustering = "dynamic"
-    tau: int | Literal["auto"] | None = None
-    cap: int | None = None
-    count_root: bool | None = None
-    root: Root | None = None
-    order: Order | None = None
-    nothing: NothingRule | None = None
-    all_empty: AllEmpty | None = None
-    pass_below: int | None = None
-    refuse_longer: bool | None = None
-    guard: Guard | None = None
-    guard_action: Literal["remove", "flag"] = "remove"
-    support: float = 0.6
-    on_failure: OnFailure = "original"
-    budget: int | None = None
-    max_tokens: int = 256
-    temperature: float | None = None
-    seed: int = 0
-    examples: tuple[FewShot, ...] = ()
     templates: dict[str, Any] = Field(default_factory=dict)
     _compressor: ClusterCompressor | None = PrivateAttr(default=None)
 
@@ -130,7 +107,7 @@ class ClusterCompressorPostprocessor(BaseNodePostprocessor, PromptMixin):
             "templates": {name: _plain(given) for name, given in (templates or {}).items()},
         }
         super().__init__(**own, **settings)
-        self._compressor = self._built()
+        self._compressor = self._built(self.templates)
 
     @classmethod
     def class_name(cls) -> str:
@@ -141,7 +118,7 @@ class ClusterCompressorPostprocessor(BaseNodePostprocessor, PromptMixin):
     def compressor(self) -> ClusterCompressor:
         """The method with its settings and services."""
         if self._compressor is None:
-            self._compressor = self._built()
+            self._compressor = self._built(self.templates)
         return self._compressor
 
     def compress(self, nodes: Sequence[NodeWithScore], query: str | QueryBundle) -> CompressionResult:
@@ -188,25 +165,19 @@ class ClusterCompressorPostprocessor(BaseNodePostprocessor, PromptMixin):
             mode: template_from_plain(self.templates[mode])
             if mode in self.templates
             else PromptTemplate(getattr(CompressionPrompts(), mode).text)
-            for mode in _MODES
+            for mode in MODES
         }
 
     def _update_prompts(self, prompts: PromptDictType) -> None:
-        before = self.templates
-        self.templates = before | {name: _plain(template) for name, template in prompts.items()}
-        try:
-            self._compressor = self._built()
-        except PromptError:
-            self.templates = before
-            raise
+        templates = self.templates | {name: _plain(template) for name, template in prompts.items()}
+        # Built before anything is changed: a template that does not fit leaves all as it was.
+        self._compressor = self._built(templates)
+        self.templates = templates
 
-    def _built(self) -> ClusterCompressor:
-        unknown = sorted(self.templates.keys() - set(_MODES))
-        if unknown:
-            raise PromptError(f"there is no prompt {unknown}", hint=f"choose among {sorted(_MODES)}")
-        prompts: dict[str, Any] = {
-            mode: TemplatePrompt(mode, template_from_plain(template))
-            for mode, template in self.templates.items()
+    def _built(self, templates: Mapping[str, Any]) -> ClusterCompressor:
+        check_prompt_names(templates)
+        prompts: dict[str, Template] = {
+            mode: TemplatePrompt(mode, template_from_plain(template)) for mode, template in templates.items()
         }
         tokenizer = self.tokenizer
         settings: dict[str, Any] = {name: getattr(self, name) for name in PLAIN_SETTINGS}

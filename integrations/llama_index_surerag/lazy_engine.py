@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import Any, Literal, Self
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Self
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.base.response.schema import (
-    RESPONSE_TYPE,
-    AsyncStreamingResponse,
-    Response,
-    StreamingResponse,
-)
+from llama_index.core.base.response.schema import RESPONSE_TYPE, Response
 from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.callbacks.schema import CBEventType, EventPayload
 from llama_index.core.indices.base import BaseIndex
@@ -26,27 +20,21 @@ from llama_index.core.prompts.mixin import PromptDictType, PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.settings import Settings
 
+from llama_index_surerag._engine_parts import ALL, EngineMode, bound_to, bundle_of, own_limit, tier_one
+from llama_index_surerag._engine_responses import astreaming_response, response_of, streaming_response
 from llama_index_surerag.events import dispatch, dispatcher
-from llama_index_surerag.nodes import nodes_of, passages_of
+from llama_index_surerag.nodes import passages_of
 from llama_index_surerag.prompts import PromptSet, template_from_plain
 from llama_index_surerag.readers import reader_from_llm
 from llama_index_surerag.retrievers import NodeRetriever, retriever_of
-from llama_index_surerag.summaries import Summarize, SummarySource, summaries_of
+from llama_index_surerag.summaries import Summarize, SummarySource
 from surerag import LazyRAG, arun, run, run_many
 from surerag.calibration import Calibration
-from surerag.drivers import AnswerStream, AsyncAnswerStream, astream, stream
+from surerag.drivers import astream, stream
 from surerag.errors import ConfigurationError
-from surerag.methods.gating import Aggregate, Estimate, GateDecision
-from surerag.methods.lazy_rag import LazyRAGPlan, LazyRAGResult
+from surerag.methods.gating import Aggregate, Estimate
 from surerag.readers import Reader
-from surerag.services import Retriever, Services
-from surerag.types import Passage
-
-EngineMode = Literal["lazy", "none", "standard", "strong"]
-_ALL = sys.maxsize
-"""A number of passages that leaves the choice to the retriever."""
-_ANSWER_TOKENS = 256
-"""Limit on an answer, for an LLM that has none of its own."""
+from surerag.services import Services
 
 
 class LazyRetrievalQueryEngine(BaseQueryEngine):
@@ -154,15 +142,15 @@ class LazyRetrievalQueryEngine(BaseQueryEngine):
         rag = LazyRAG(
             reader=reader,
             retriever=tier_two,
-            summaries=_tier_one(retriever, mode, summaries, summarize, embed_model, m),
+            summaries=tier_one(retriever, mode, summaries, summarize, embed_model, m),
             mode=mode,
             tau=tau,
             gate_tokens=gate_tokens,
             aggregate=aggregate,
             estimate=estimate,
-            k=_ALL if k is None else k,
+            k=ALL if k is None else k,
             m=m,
-            max_tokens=max_tokens or _own_limit(model),
+            max_tokens=max_tokens or own_limit(model),
             stop=tuple(stop),
         )
         chosen = PromptSet(model if isinstance(model, LLM) else None).updated(prompts or {})
@@ -182,11 +170,11 @@ class LazyRetrievalQueryEngine(BaseQueryEngine):
 
     def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         """Return what tier 2 finds, postprocessed, whatever the gate would say."""
-        return self._tier_two().nodes(_bundle(query_bundle))
+        return self._tier_two().nodes(bundle_of(query_bundle))
 
     async def aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         """Like ``retrieve``."""
-        return await self._tier_two().anodes(_bundle(query_bundle))
+        return await self._tier_two().anodes(bundle_of(query_bundle))
 
     def synthesize(
         self,
@@ -195,12 +183,14 @@ class LazyRetrievalQueryEngine(BaseQueryEngine):
         additional_source_nodes: Sequence[NodeWithScore] | None = None,
     ) -> RESPONSE_TYPE:
         """Answer from given nodes alone, without a gate."""
-        bundle = _bundle(query_bundle)
+        bundle = bundle_of(query_bundle)
         rag, gold = self._rag.with_settings(mode="oracle"), passages_of(nodes)
         if self._streaming:
             program = rag.program(bundle.query_str, oracle=gold)
-            return _streaming(stream(program, rag.services, on_event=dispatch), rag, additional_source_nodes)
-        return _response(rag.run(bundle.query_str, oracle=gold, on_event=dispatch), additional_source_nodes)
+            return streaming_response(
+                stream(program, rag.services, on_event=dispatch), rag, additional_source_nodes
+            )
+        return response_of(rag.run(bundle.query_str, oracle=gold, on_event=dispatch), additional_source_nodes)
 
     async def asynthesize(
         self,
@@ -209,14 +199,14 @@ class LazyRetrievalQueryEngine(BaseQueryEngine):
         additional_source_nodes: Sequence[NodeWithScore] | None = None,
     ) -> RESPONSE_TYPE:
         """Like ``synthesize``."""
-        bundle = _bundle(query_bundle)
+        bundle = bundle_of(query_bundle)
         rag, gold = self._rag.with_settings(mode="oracle"), passages_of(nodes)
         if self._streaming:
             program = rag.program(bundle.query_str, oracle=gold)
             answer = await astream(program, rag.services, on_event=dispatch)
-            return _astreaming(answer, rag, additional_source_nodes)
+            return astreaming_response(answer, rag, additional_source_nodes)
         result = await rag.arun(bundle.query_str, oracle=gold, on_event=dispatch)
-        return _response(result, additional_source_nodes)
+        return response_of(result, additional_source_nodes)
 
     def query_many(self, queries: Iterable[QueryType]) -> list[Response]:
         """Answer many queries; a local model reads them in merged batches.
@@ -224,11 +214,11 @@ class LazyRetrievalQueryEngine(BaseQueryEngine):
         Raises:
             Exception: The first failure, after all other queries were answered.
         """
-        questions = [_bundle(query).query_str for query in queries]
+        questions = [bundle_of(query).query_str for query in queries]
         programs = [self._rag.program(question) for question in questions]
         with self.callback_manager.as_trace("query"):
             results = run_many(programs, self._rag.services, on_event=dispatch)
-        return [_response(result) for result in results]
+        return [response_of(result) for result in results]
 
     @dispatcher.span
     def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
@@ -239,9 +229,9 @@ class LazyRetrievalQueryEngine(BaseQueryEngine):
         ) as event:
             response: RESPONSE_TYPE
             if self._streaming:
-                response = _streaming(stream(rag.program(question), services, on_event=dispatch), rag)
+                response = streaming_response(stream(rag.program(question), services, on_event=dispatch), rag)
             else:
-                response = _response(run(rag.program(question), services, on_event=dispatch))
+                response = response_of(run(rag.program(question), services, on_event=dispatch))
             event.on_end(payload={EventPayload.RESPONSE: response})
         return response
 
@@ -255,9 +245,9 @@ class LazyRetrievalQueryEngine(BaseQueryEngine):
             response: RESPONSE_TYPE
             if self._streaming:
                 answer = await astream(rag.program(question), services, on_event=dispatch)
-                response = _astreaming(answer, rag)
+                response = astreaming_response(answer, rag)
             else:
-                response = _response(await arun(rag.program(question), services, on_event=dispatch))
+                response = response_of(await arun(rag.program(question), services, on_event=dispatch))
             event.on_end(payload={EventPayload.RESPONSE: response})
         return response
 
@@ -266,8 +256,8 @@ class LazyRetrievalQueryEngine(BaseQueryEngine):
         services = self._rag.services
         return replace(
             services,
-            retriever=_bound(services.retriever, bundle),
-            summaries=_bound(services.summaries, bundle),
+            retriever=bound_to(services.retriever, bundle),
+            summaries=bound_to(services.summaries, bundle),
         )
 
     def _tier_two(self) -> NodeRetriever:
@@ -289,7 +279,7 @@ class LazyRetrievalQueryEngine(BaseQueryEngine):
     def to_dict(self) -> dict[str, Any]:
         """Return settings, prompts and the reader's identity as plain values; no key is in it."""
         settings = self._rag.to_dict()
-        if settings["k"] == _ALL:
+        if settings["k"] == ALL:
             settings["k"] = None
         return {**settings, "prompts": self._prompts.to_dict(), "streaming": self._streaming}
 
@@ -306,106 +296,3 @@ class LazyRetrievalQueryEngine(BaseQueryEngine):
         values = {name: value for name, value in settings.items() if name != "reader"}
         values["prompts"] = {name: template_from_plain(text) for name, text in values["prompts"].items()}
         return cls.from_args(retriever, llm, **values, **living)
-
-
-def _bundle(query: QueryType) -> QueryBundle:
-    return QueryBundle(query) if isinstance(query, str) else query
-
-
-def _bound(service: Retriever | None, bundle: QueryBundle) -> Retriever | None:
-    return service.bound_to(bundle) if isinstance(service, NodeRetriever) else service
-
-
-def _own_limit(model: LLM | Reader) -> int:
-    if not isinstance(model, LLM):
-        return LazyRAG.max_tokens
-    limit = model.metadata.num_output
-    return limit if limit is not None and limit > 0 else _ANSWER_TOKENS
-
-
-def _tier_one(
-    source: BaseRetriever | BaseIndex[Any] | None,
-    mode: EngineMode,
-    summaries: SummarySource | None,
-    summarize: Summarize | LLM,
-    embed_model: BaseEmbedding | None,
-    m: int,
-) -> Any:
-    """Return the summary tier, if the mode needs one."""
-    if mode not in ("lazy", "strong"):
-        return None
-    own: Any = getattr(source, "_embed_model", None)
-    how = reader_from_llm(summarize) if isinstance(summarize, LLM) else summarize
-    if summaries is None:
-        kept: Any = getattr(source, "docstore", None) or getattr(source, "_docstore", None)
-        nodes = list(kept.docs.values()) if kept is not None else []
-        if not nodes:
-            raise ConfigurationError(
-                f'mode "{mode}" needs document summaries, and there are no documents to make them of',
-                hint="pass summaries=documents, or the summary of a single document as text",
-            )
-        summaries = nodes
-    return summaries_of(summaries, summarize=how, embed_model=embed_model or own, m=m)
-
-
-def _metadata(
-    decision: GateDecision, mode: str, passages: Sequence[Passage], summaries: Sequence[Passage]
-) -> dict[str, Any]:
-    return {
-        **asdict(decision),
-        "mode": mode,
-        "passage_ids": [passage.id for passage in passages],
-        "summary_ids": [summary.id for summary in summaries],
-    }
-
-
-def _costs(result: LazyRAGResult) -> dict[str, Any]:
-    return {
-        "prompt_tokens": result.prompt_tokens,
-        "completion_tokens": result.completion_tokens,
-        "retrievals": result.retrievals,
-        "timings": dict(result.timings),
-    }
-
-
-def _response(result: LazyRAGResult, more: Sequence[NodeWithScore] | None = None) -> Response:
-    metadata = _metadata(result.decision, result.mode, result.passages, result.summaries) | _costs(result)
-    nodes = nodes_of([*result.passages, *result.summaries])
-    return Response(result.answer, source_nodes=[*nodes, *(more or ())], metadata=metadata)
-
-
-def _announced(
-    answer: AnswerStream[LazyRAGResult] | AsyncAnswerStream[LazyRAGResult],
-    rag: LazyRAG,
-    more: Sequence[NodeWithScore] | None,
-) -> tuple[list[NodeWithScore], dict[str, Any]]:
-    plan: LazyRAGPlan = answer.announced
-    nodes = nodes_of([*plan.passages, *plan.summaries])
-    return [*nodes, *(more or ())], _metadata(plan.decision, rag.mode, plan.passages, plan.summaries)
-
-
-def _streaming(
-    answer: AnswerStream[LazyRAGResult], rag: LazyRAG, more: Sequence[NodeWithScore] | None = None
-) -> StreamingResponse:
-    nodes, metadata = _announced(answer, rag, more)
-
-    def pieces() -> Generator[str]:
-        with answer:
-            yield from answer
-        metadata.update(_costs(answer.result))
-
-    return StreamingResponse(pieces(), source_nodes=nodes, metadata=metadata)
-
-
-def _astreaming(
-    answer: AsyncAnswerStream[LazyRAGResult], rag: LazyRAG, more: Sequence[NodeWithScore] | None = None
-) -> AsyncStreamingResponse:
-    nodes, metadata = _announced(answer, rag, more)
-
-    async def pieces() -> AsyncGenerator[str]:
-        async with answer:
-            async for piece in answer:
-                yield piece
-        metadata.update(_costs(answer.result))
-
-    return AsyncStreamingResponse(pieces(), source_nodes=nodes, metadata=metadata)

@@ -18,7 +18,12 @@ from surerag.types import Passage
 
 def copy_of(node: NodeWithScore) -> NodeWithScore:
     """Return a node that may be changed without changing the one in the store."""
-    own = {"metadata": dict(node.node.metadata), "relationships": dict(node.node.relationships)}
+    own = {
+        "metadata": dict(node.node.metadata),
+        "relationships": dict(node.node.relationships),
+        "excluded_llm_metadata_keys": list(node.node.excluded_llm_metadata_keys),
+        "excluded_embed_metadata_keys": list(node.node.excluded_embed_metadata_keys),
+    }
     inner = node.node.model_copy(update=own)
     return NodeWithScore(node=inner, score=node.score)
 

@@ -14,7 +14,7 @@ from llama_index.core.prompts.base import SelectorPromptTemplate
 from llama_index_surerag._prompting import from_chat_messages
 from surerag.errors import PromptError
 from surerag.methods.lazy_rag import LazyRAGPrompts
-from surerag.types import Prompt
+from surerag.types import Prompt, Template
 
 _ALIASES = {"query_str": "question", "context_str": "context"}
 """What LlamaIndex's own templates call the slots."""
@@ -91,7 +91,7 @@ class PromptSet:
         self.templates: dict[str, BasePromptTemplate] = {
             name: PromptTemplate(getattr(LazyRAGPrompts(), field).text) for name, field in _FIELDS.items()
         }
-        self._prompts: dict[str, Any] = {}
+        self._prompts: dict[str, Template] = {}
 
     def updated(self, changes: Mapping[str, BasePromptTemplate | str]) -> PromptSet:
         """Return a set with some prompts replaced.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from surerag.errors import ConfigurationError, LogprobsError
 
@@ -31,6 +31,28 @@ def as_messages(prompt: Prompt) -> tuple[Message, ...]:
         (Message(role='user', content='Where?'),)
     """
     return (Message("user", prompt),) if isinstance(prompt, str) else prompt
+
+
+class Template(Protocol):
+    """A prompt with slots: :class:`surerag.prompts.PromptTemplate`, or a framework's own in this form."""
+
+    @property
+    def name(self) -> str:
+        """Stable name, as ``get_prompts`` and ``update_prompts`` of the integrations use it."""
+
+    @property
+    def text(self) -> str:
+        """The template's text, for people to read and for settings to be written down."""
+
+    def require(self, *slots: str) -> Template:
+        """Return a template with exactly these slots: this one, if it has them.
+
+        Raises:
+            PromptError: If slots are missing or unknown.
+        """
+
+    def render(self, **values: str) -> Prompt:
+        """Fill every slot once; what is filled in is data, and is not looked at again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any, ClassVar
 
 import pytest
@@ -22,6 +23,7 @@ from langchain_surerag import ClusterCompressor
 from surerag import ScriptedReader
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, InputError, PromptError
+from surerag.methods.compression_options import CompressorOptions
 from surerag.prompts import NOTHING_TO_EXTRACT
 from tests.langchain.conftest import HashEmbeddings, chat
 from tests.servers.fake_openai import FakeOpenAI
@@ -219,3 +221,9 @@ def test_the_whole_result_is_there_for_those_who_ask() -> None:
     result = tool().compress(documents(), QUESTION)
     assert result.calls == 2
     assert result.dropped[0].sources == ("b", "d")
+
+
+def test_settings_are_those_of_the_core_and_explained_in_the_help() -> None:
+    for item in fields(CompressorOptions):
+        assert ClusterCompressor.model_fields[item.name].default == item.default
+        assert f"\n    {item.name}: " in (ClusterCompressor.__doc__ or "")

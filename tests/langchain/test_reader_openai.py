@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -195,11 +196,31 @@ def test_an_abandoned_stream_is_closed() -> None:
 
 
 def test_when_one_stream_fails_the_others_are_closed() -> None:
-    with FakeOpenAI(Script(lambda _: WORDS), hold_after=2) as server:
-        server.fail(400)
-        with pytest.raises(Exception, match="not now"):
+    def say(prompt: str) -> str:
+        if prompt == "c":
+            # It breaks off when the other two have begun.
+            while sum(record.sent == 2 for record in server.streams) < 2:
+                time.sleep(0.01)
+            raise ConnectionResetError
+        return WORDS
+
+    with FakeOpenAI(Script(say), hold_after=2) as server:
+        with pytest.raises(Exception, match=r"peer closed connection|Connection error"):
             reader_over(server).begin(["a", "b", "c"], 2, GREEDY)
-        assert [record.wait().closed_early for record in server.streams] == [True, True]
+        assert [record.wait().closed_early for record in server.streams] == [True, True, True]
+
+
+async def test_a_stream_that_was_never_opened_is_not_counted(server: FakeOpenAI) -> None:
+    reader = reader_from_model(chat(server), max_concurrency=1)
+    server.fail(400)
+    with pytest.raises(Exception, match="not now"):
+        reader.begin(["a", "b", "c"], 2, GREEDY)
+    # The first one failed, and the others were not asked for any more.
+    assert len(server.requests) == reader.usage.requests == 1
+    server.fail(400)
+    with pytest.raises(Exception, match="not now"):
+        await reader.abegin(["a", "b", "c"], 2, GREEDY)
+    assert len(server.requests) == reader.usage.requests == 2
 
 
 @pytest.mark.parametrize("kind", ["chat", "completions"])
@@ -304,7 +325,7 @@ def test_config_reaches_a_configurable_model(server: FakeOpenAI) -> None:
 def test_of_several_models_the_reader_promises_what_all_can(server: FakeOpenAI) -> None:
     chat_reader = reader_from_model(chat(server))
     both = reader_from_model(chat(server).with_fallbacks([completions(server)]))
-    assert reader_from_model(completions(server)).capabilities.score
+    assert reader_from_model(completions(server), scoring="echo").capabilities.score
     assert both.capabilities == chat_reader.capabilities
     assert not both.capabilities.score
     slow = reader_from_model(chat(server, disable_streaming=True))
@@ -323,34 +344,6 @@ def test_the_users_model_is_not_changed(server: FakeOpenAI) -> None:
     assert model.model_dump() == before
     assert KEY not in repr(reader)
     assert KEY not in str(vars(reader))
-
-
-# Scores of given text.
-
-
-async def test_completions_score_given_text(server: FakeOpenAI) -> None:
-    reader, core = reader_over(server, "completions"), reference(server, "completions")
-    core.probe()
-    pairs = (["Velm lies", "Ada was"], [" on the river", " born in Velm"])
-    traces = reader.score(*pairs)
-    assert traces == core.score(*pairs)
-    assert await reader.ascore(*pairs) == traces
-    assert [trace.tokens for trace in traces] == [(" on", " the", " river"), (" born", " in", " Velm")]
-    assert traces[0].logprobs[0] == pytest.approx(server.model.distribution("Velm lies")[" on"])
-
-
-def test_a_server_that_does_not_echo_is_found_out(server: FakeOpenAI) -> None:
-    server.become(echo=False)
-    with pytest.raises(LogprobsError, match="OpenAI"):
-        reader_over(server, "completions").score(["Velm lies"], [" on the river"])
-
-
-async def test_chat_models_do_not_score(server: FakeOpenAI) -> None:
-    reader = reader_over(server)
-    with pytest.raises(CapabilityError, match="cannot score"):
-        reader.score(["Velm"], [" lies"])
-    with pytest.raises(CapabilityError, match="cannot score"):
-        await reader.ascore(["Velm"], [" lies"])
 
 
 # Servers as they are.

@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from llama_index_surerag import ClusterCompressorPostprocessor, ProgressEvent
 from surerag import ScriptedReader
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, PromptError, ServiceError
+from surerag.methods.compression_options import CompressorOptions
 from surerag.prompts import NOTHING_TO_EXTRACT
 from tests.llama_index.corpus import HashEmbedding
 from tests.llama_index.test_observability import EVENTS, spans
@@ -301,3 +303,9 @@ def test_one_instance_serves_two_loops_and_a_thread() -> None:
 
 async def test_it_works_inside_a_running_loop() -> None:
     assert tool().postprocess_nodes(nodes(), query_str=QUESTION)
+
+
+def test_settings_are_those_of_the_core_and_explained_in_the_help() -> None:
+    for item in fields(CompressorOptions):
+        assert ClusterCompressorPostprocessor.model_fields[item.name].default == item.default
+        assert f"\n    {item.name}: " in (ClusterCompressorPostprocessor.__doc__ or "")

@@ -10,6 +10,7 @@ import pytest
 from llama_index.core import Settings
 from llama_index.core.base.llms.types import (
     CompletionResponse,
+    CompletionResponseAsyncGen,
     CompletionResponseGen,
     LLMMetadata,
 )
@@ -103,6 +104,74 @@ def test_an_llm_that_cannot_stream_answers_whole() -> None:
     llm._gate.set()
     chunks = list(reader_from_llm(llm).stream("?", Sampling()))
     assert "".join(chunk.text for chunk in chunks) == "one two three"
+
+
+class Streaming(MockFunctionCallingLLM):
+    """Streams for ever, and notes when it is told to stop."""
+
+    _open: list[str] = PrivateAttr(default_factory=list)
+
+    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
+        def pieces() -> CompletionResponseGen:
+            self._open.append("sync")
+            try:
+                while True:
+                    yield CompletionResponse(text="", delta="on and ")
+            finally:
+                self._open.remove("sync")
+
+        return pieces()
+
+    async def astream_complete(
+        self, prompt: str, formatted: bool = False, **kwargs: Any
+    ) -> CompletionResponseAsyncGen:
+        async def pieces() -> CompletionResponseAsyncGen:
+            self._open.append("async")
+            try:
+                while True:
+                    yield CompletionResponse(text="", delta="on and ")
+            finally:
+                self._open.remove("async")
+
+        return pieces()
+
+
+async def test_an_answer_that_nobody_reads_on_is_closed_at_once() -> None:
+    llm = Streaming()
+    reader = reader_from_llm(llm)
+    chunks = list(reader.stream("?", Sampling(stop=("and on",))))
+    assert (chunks[-1].generation.text, llm._open) == ("on", [])
+    found = [chunk async for chunk in reader.astream("?", Sampling(stop=("and on",)))]
+    assert (found[-1].generation.text, llm._open) == ("on", [])
+    abandoned = reader.astream("?", Sampling())
+    await anext(abandoned)
+    assert llm._open == ["async"]
+    await abandoned.aclose()
+    assert llm._open == []
+
+
+async def test_an_answer_that_could_not_be_streamed_counts_once() -> None:
+    class Mute(Blocking):
+        def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> Any:
+            raise NotImplementedError
+
+    llm = Mute()
+    llm._gate.set()
+    reader = reader_from_llm(llm)
+    [chunk] = reader.stream("?", Sampling(stop=("three",)))
+    assert (chunk.text, chunk.generation.text) == ("one two", "one two")
+    assert reader.usage.requests == 1
+
+    class Waiting(MockFunctionCallingLLM):
+        async def astream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> Any:
+            raise NotImplementedError
+
+        async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+            return CompletionResponse(text="one two three")
+
+    waiting = reader_from_llm(Waiting())
+    [chunk] = [chunk async for chunk in waiting.astream("?", Sampling(stop=("three",)))]
+    assert (chunk.text, waiting.usage.requests) == ("one two", 1)
 
 
 async def test_a_blocking_llm_does_not_block_the_event_loop() -> None:

@@ -16,7 +16,7 @@ from surerag import LazyRAG, Passage, ScriptedReader
 from surerag.errors import CapabilityError, ConfigurationError, InputError, MissingServiceError, PromptError
 from surerag.methods.lazy_rag import LazyRAGPrompts
 from surerag.prompts import PromptTemplate
-from surerag.types import Event
+from surerag.types import Event, Message, Prompt, Template
 
 SUMMARY = "Ada is a {painter}."
 DETAIL = "Ada was born in Velm. {question}"
@@ -195,6 +195,34 @@ def test_missing_services_and_settings_that_cannot_work_fail_at_construction() -
         LazyRAGPrompts(first=PromptTemplate("mine", "Q: {question}"))
     with pytest.raises(InputError, match="summary is empty"):
         LazyRAG(reader, Corpus(), " ")
+
+
+class InTurns:
+    """A template of one's own, that makes a conversation."""
+
+    name = "in_turns"
+    text = "Be brief. {question}"
+
+    def require(self, *slots: str) -> Template:
+        assert slots == ("question",)
+        return self
+
+    def render(self, **values: str) -> Prompt:
+        return (Message("system", "Be brief."), Message("user", values["question"]))
+
+
+def test_a_template_of_ones_own_may_make_a_conversation() -> None:
+    asked: list[Prompt] = []
+
+    class Noting(ScriptedReader):
+        def generate(self, prompts: Sequence[Prompt], sampling: Any) -> Any:
+            asked.extend(prompts)
+            return super().generate(prompts, sampling)
+
+    rag = LazyRAG(Noting(["Velm"]), mode="none", prompts=LazyRAGPrompts(closed_book=InTurns()))
+    assert rag.run("Where {now}?").answer == "Velm"
+    assert asked == [(Message("system", "Be brief."), Message("user", "Where {now}?"))]
+    assert rag.to_dict()["prompts"]["closed_book"] == InTurns.text
 
 
 @pytest.mark.parametrize("question", ["", "  \n"])

@@ -240,3 +240,46 @@ def test_base_reader_subclasses_and_protocols_are_both_taken() -> None:
     assert isinstance(ScriptedReader(), BaseReader)
     with pytest.raises(Exception, match="expected a reader"):
         check_reader(object())
+
+
+class Held(ScriptedReader):
+    """Knows which of its generations are still open; says other first tokens than it goes on with."""
+
+    def __init__(self) -> None:
+        super().__init__(answer)
+        self.open: set[int] = set()
+
+    def begin(self, prompts: Sequence[Prompt], n_tokens: int, sampling: Sampling) -> list[Begun]:
+        begun = [Begun(reply("something else entirely"), done=False, state=at) for at in range(len(prompts))]
+        self.open |= set(range(len(prompts)))
+        return begun
+
+    def finish_stream(self, begun: Begun) -> Iterator[Chunk]:
+        self.open.discard(begun.state)
+        yield Chunk("", reply("something else entirely"))
+
+    def cancel(self, begun: Sequence[Begun]) -> None:
+        self.open -= {item.state for item in begun}
+
+
+@pytest.mark.parametrize("name", ["begin_shows_the_first_tokens", "what_was_begun_streams_from_its_start"])
+def test_a_check_that_fails_leaves_nothing_open(name: str) -> None:
+    [case] = [case for case in conformance_cases() if str(case) == name]
+    reader = Held()
+    assert case.run(reader).status == "failed"
+    assert reader.open == set()
+
+
+def test_settings_change_a_trial_that_is_given() -> None:
+    asked = ScriptedReader(answer)
+    check_reader(asked, Trial(max_tokens=9), n_tokens=2)
+    # One to cancel; the setting's two; and one more than the trial's limit.
+    assert {call.n_tokens for call in asked.history if call.verb == "begin"} == {1, 2, 10}
+
+
+def test_a_stream_that_cannot_be_closed_can_be_abandoned() -> None:
+    def stream(prompt: Prompt, sampling: Sampling) -> Iterator[Chunk]:
+        return iter([Chunk(answer(str(prompt)), reply(answer(str(prompt))))])
+
+    [case] = [case for case in conformance_cases() if str(case) == "streams_can_be_abandoned"]
+    assert case.run(Careless(stream=stream)).status == "passed"

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from numpy.typing import ArrayLike
 
 from surerag import drivers
-from surerag.clustering import Order, Root
 from surerag.drivers.progress import Progress
 from surerag.drivers.session import Listener
 from surerag.effects import Program
 from surerag.errors import ConfigurationError
 from surerag.methods.cluster_compression import compress_clusters
+from surerag.methods.compression_options import PLAIN_SETTINGS, CompressorOptions
 from surerag.methods.compression_types import (
     VARIANTS,
-    AllEmpty,
-    Clustering,
     CompressionMode,
     CompressionPrompts,
     CompressionResult,
     CompressionSettings,
     FewShot,
-    OnFailure,
-    Variant,
     words_and_marks,
 )
 from surerag.methods.evidence import (
@@ -35,8 +31,6 @@ from surerag.methods.evidence import (
     answer_by_consensus,
     judge_statement,
 )
-from surerag.methods.faithfulness import Guard
-from surerag.methods.refusals import NothingRule
 from surerag.prompts import PromptTemplate
 from surerag.readers.protocol import Reader
 from surerag.retrieval.sentences import split_sentences
@@ -57,45 +51,20 @@ def text_of(passage: Passage) -> str:
 
 
 @dataclass(frozen=True)
-class ClusterCompressor:
+class ClusterCompressor(CompressorOptions):
     """Put similar passages together, and compress each cluster for the question (EDC²-RAG).
+
+    What it does to clusters is set by the fields of
+    :class:`~surerag.methods.compression_options.CompressorOptions`: ``mode``, ``tau``, ``budget`` …
 
     Attributes:
         reader: The model that compresses.
         encoder: Vectors for clustering; not needed where passages carry theirs and the caller has the
             query's, nor for ``clustering="single"`` or ``"random"``.
         entailer: For ``guard="entailment"``.
-        mode: ``"extract"`` what is relevant (section 4.3), ``"answer_with_evidence"`` (appendix C.2), or
-            ``"fact_check"``: what supports or refutes a statement (appendix C.1).
-        variant: Settings that are None are taken from here: ``"default"``, ``"paper"``, or ``"official"``
-            (the authors' code).
-        clustering: ``"dynamic"`` is Algorithm 1; ``"average"`` and ``"random"`` are the controls of Table 4;
-            ``"single"`` compresses each passage alone.
-        tau: Size of the first cluster; ``"auto"`` is 1 for at most ten passages, else 3.
-        cap: Largest size of a cluster; 0 for no bound.
-        count_root: Whether these sizes include a cluster's root.
-        root: A cluster's root is the free passage most similar to the ``"query"``, or first by ``"rank"``.
-        order: Passages inside a cluster by ``"similarity"`` to its root, or by ``"rank"``.
-        nothing: How to tell that a reply means nothing: the agreed words (``"sentinel"``), those or a
-            refusal (``"anchored"``), or many substrings (``"legacy"``).
-        all_empty: What to return when every cluster yields nothing.
-        pass_below: Clusters of at most this many tokens go through as they are: a call would not gain.
-        refuse_longer: Whether a compression that is longer than its sources is refused.
-        guard: How to check that a source says what a compression says, sentence by sentence: by
-            ``"overlap"`` of words, by ``"entailment"``, or ``"off"``. None is overlap in mode ``"extract"``,
-            off in others.
-        guard_action: Whether to ``"remove"`` or to ``"flag"`` sentences that no source supports.
-        support: Share of words, or probability of entailment, that counts as support.
-        on_failure: If the reader fails for a cluster: its ``"original"`` passages go through, with a
-            warning, or ``"raise"``.
-        budget: Tokens of all that is returned, at most.
         count_tokens: Counts the tokens of a text; None takes the reader's own count, where it has one, else
             words and punctuation marks.
         show: The text of a passage as the pipeline will show it, for counting.
-        examples: Worked examples for the prompt.
-        max_tokens: Length of a compression, at most.
-        temperature: None is 0, and 0.7 in mode ``"answer_with_evidence"`` (section 5.1).
-        seed: Of sampling and of random clusters.
         prompts: The prompts of the three modes.
         evidence_prompts: The prompts of :meth:`answer` and :meth:`judge`.
 
@@ -117,29 +86,8 @@ class ClusterCompressor:
     reader: Reader = field(repr=False)
     encoder: Encoder | None = field(default=None, repr=False)
     entailer: Entailer | None = field(default=None, repr=False)
-    mode: CompressionMode = "extract"
-    variant: Variant = "default"
-    clustering: Clustering = "dynamic"
-    tau: int | Literal["auto"] | None = None
-    cap: int | None = None
-    count_root: bool | None = None
-    root: Root | None = None
-    order: Order | None = None
-    nothing: NothingRule | None = None
-    all_empty: AllEmpty | None = None
-    pass_below: int | None = None
-    refuse_longer: bool | None = None
-    guard: Guard | None = None
-    guard_action: Literal["remove", "flag"] = "remove"
-    support: float = 0.6
-    on_failure: OnFailure = "original"
-    budget: int | None = None
     count_tokens: Callable[[str], int] | None = field(default=None, repr=False)
     show: Callable[[Passage], str] = field(default=text_of, repr=False)
-    examples: tuple[FewShot, ...] = field(default=(), repr=False)
-    max_tokens: int = 256
-    temperature: float | None = None
-    seed: int = 0
     prompts: CompressionPrompts = field(default_factory=CompressionPrompts, repr=False)
     evidence_prompts: EvidencePrompts = field(default_factory=EvidencePrompts, repr=False)
     _services: Services = field(init=False, repr=False, compare=False)
@@ -353,11 +301,7 @@ _OPTIONAL = (
     "tau", "cap", "count_root", "root", "order", "nothing", "all_empty", "pass_below",
     "refuse_longer", "guard",
 )  # fmt: skip
-PLAIN_SETTINGS = (
-    "mode", "variant", "clustering", *_OPTIONAL, "guard_action", "support", "on_failure", "budget",
-    "max_tokens", "temperature", "seed",
-)  # fmt: skip
-"""Names of the settings that are plain values; the adapters for frameworks have fields of these names."""
+"""Settings that the variant fills in where they are None."""
 
 
 def _sentences(text: str) -> list[str]:

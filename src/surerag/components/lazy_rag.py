@@ -18,7 +18,7 @@ from surerag.methods.lazy_rag import LazyRAGPrompts, LazyRAGResult, LazyRAGSetti
 from surerag.prompts import PromptTemplate
 from surerag.readers.protocol import Reader
 from surerag.services import Retriever, Services
-from surerag.types import Passage, Sampling
+from surerag.types import Passage, Sampling, Template
 
 
 class FixedSummary:
@@ -260,5 +260,5 @@ class LazyRAG:
 _PLAIN = ("mode", "tau", "gate_tokens", "aggregate", "estimate", "k", "m", "max_tokens")
 
 
-def _prompts_of(prompts: LazyRAGPrompts) -> dict[str, PromptTemplate]:
+def _prompts_of(prompts: LazyRAGPrompts) -> dict[str, Template]:
     return {item.name: getattr(prompts, item.name) for item in fields(prompts)}

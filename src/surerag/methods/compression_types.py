@@ -13,8 +13,8 @@ from surerag.errors import ConfigurationError
 from surerag.measures import api_cost
 from surerag.methods.faithfulness import Guard
 from surerag.methods.refusals import NothingRule
-from surerag.prompts import ANSWER_WITH_EVIDENCE, EXTRACT, FACT_CHECK, PromptTemplate, format_passages
-from surerag.types import Generation, Passage, Prompt, Sampling
+from surerag.prompts import ANSWER_WITH_EVIDENCE, EXTRACT, FACT_CHECK, format_passages
+from surerag.types import Generation, Passage, Prompt, Sampling, Template
 
 CompressionMode = Literal["extract", "answer_with_evidence", "fact_check"]
 """What to ask of each cluster: the prompt of section 4.3, of appendix C.2 or of appendix C.1."""
@@ -81,9 +81,9 @@ class CompressionPrompts:
         fact_check: Slots ``examples``, ``statement``, ``passages``.
     """
 
-    extract: PromptTemplate = EXTRACT
-    answer_with_evidence: PromptTemplate = ANSWER_WITH_EVIDENCE
-    fact_check: PromptTemplate = FACT_CHECK
+    extract: Template = EXTRACT
+    answer_with_evidence: Template = ANSWER_WITH_EVIDENCE
+    fact_check: Template = FACT_CHECK
 
     def __post_init__(self) -> None:
         self.extract.require("examples", "question", "passages")
@@ -123,29 +123,15 @@ _LEAST = {"tau": 1, "cap": 1, "pass_below": 0, "budget": 1}
 class CompressionSettings:
     """Everything that steers the method; the public class fills it in.
 
+    What is not named here is the setting of that name in
+    :class:`~surerag.methods.compression_options.CompressorOptions`, the variant's value filled in.
+
     Attributes:
-        mode: See :data:`CompressionMode`.
-        clustering: See :data:`Clustering`.
-        root: Root of a cluster: most similar to the query, or first by rank.
-        count_root: Whether sizes include the root.
-        tau: Size of the first cluster; ``"auto"``: 1 for at most ten documents, else 3.
-        cap: Largest size; None for no bound.
-        order: Order of documents inside a cluster.
-        nothing: How to tell that a reply means nothing.
-        all_empty: What to return when every cluster yields nothing.
-        pass_below: Clusters of at most this many tokens go through as they are.
-        refuse_longer: Whether to refuse compressions that are longer than their sources.
-        guard: How to check a compression's sentences.
-        guard_action: Whether to remove or to flag those that no source supports.
-        support: Share of words, or probability of entailment, that counts as support.
-        on_failure: Whether a cluster for which the reader fails goes through as it is.
-        budget: Tokens of all that is returned, at most.
-        examples: Worked examples for the prompt.
-        prompts: The prompts.
         sampling: How to generate.
-        seed: Seed of random clusters.
         measure: Tokens of a passage, as the pipeline will show it.
         split: Sentences of a text.
+        cap: Largest size of a cluster; None for no bound.
+        prompts: The prompts.
     """
 
     sampling: Sampling
@@ -192,7 +178,7 @@ class CompressionSettings:
 
     def render(self, query: str, passages: str) -> Prompt:
         """Return the prompt of this mode."""
-        template: PromptTemplate = getattr(self.prompts, self.mode)
+        template: Template = getattr(self.prompts, self.mode)
         words = _WORDS[self.mode]
         examples = "".join(
             f"{words.query}: {example.query}\nDocuments:\n{format_passages(example.passages)}\n"

@@ -13,14 +13,8 @@ from typing import Literal
 from surerag.effects import Program, begin, cancel, emit, finish, generate, retrieve
 from surerag.errors import InputError
 from surerag.methods.gating import EntropyGate, Gate, GateDecision
-from surerag.prompts import (
-    CLOSED_BOOK,
-    FROM_CONTEXT,
-    FROM_CONTEXT_AND_DETAILS,
-    PromptTemplate,
-    format_passages,
-)
-from surerag.types import Generation, Passage, Sampling
+from surerag.prompts import CLOSED_BOOK, FROM_CONTEXT, FROM_CONTEXT_AND_DETAILS, format_passages
+from surerag.types import Generation, Passage, Prompt, Sampling, Template
 
 Mode = Literal["none", "standard", "strong", "lazy", "oracle"]
 """The rows of Table I: no retrieval; chunks always; summary and chunks always; gated; gold passages."""
@@ -37,9 +31,9 @@ class LazyRAGPrompts:
         second: From summary and retrieved passages; slots ``context``, ``details``, ``question``.
     """
 
-    closed_book: PromptTemplate = CLOSED_BOOK
-    first: PromptTemplate = FROM_CONTEXT
-    second: PromptTemplate = FROM_CONTEXT_AND_DETAILS
+    closed_book: Template = CLOSED_BOOK
+    first: Template = FROM_CONTEXT
+    second: Template = FROM_CONTEXT_AND_DETAILS
 
     def __post_init__(self) -> None:
         self.closed_book.require("question")
@@ -189,7 +183,7 @@ def _announce(plan: LazyRAGPlan) -> Program[None]:
     )
 
 
-def _prompt(settings: LazyRAGSettings, question: str, context: str, details: str = "") -> str:
+def _prompt(settings: LazyRAGSettings, question: str, context: str, details: str = "") -> Prompt:
     """Choose by what there is to show: nothing, one context, or a summary and details (section III-D)."""
     prompts = settings.prompts
     if context and details:

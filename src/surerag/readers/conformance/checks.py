@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from contextlib import aclosing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +17,8 @@ from surerag.readers.conformance.trial import (
     demand,
     in_new_loop,
 )
-from surerag.readers.protocol import BaseReader
-from surerag.types import Chunk, Generation, Sampling, TokenTrace, as_messages
+from surerag.readers.protocol import BaseReader, close_iterator
+from surerag.types import Begun, Chunk, Generation, Sampling, TokenTrace, as_messages
 
 Check = Callable[[BaseReader, Trial], None]
 
@@ -176,21 +176,24 @@ def odd_text_is_only_text(reader: BaseReader, trial: Trial) -> None:
 
 def begin_shows_the_first_tokens(reader: BaseReader, trial: Trial) -> None:
     """What is begun shows the first n tokens of the answer, with their log-probabilities."""
-    begun = reader.begin(trial.prompts, trial.n_tokens, trial.greedy)
-    demand(len(begun) == len(trial.prompts), f"{len(trial.prompts)} prompts were begun {len(begun)} times")
-    for item, whole in zip(begun, trial.answers(reader), strict=True):
+    with _begun(reader, trial) as begun:
         demand(
-            (item.partial.finish == "partial") != item.done,
-            f"it is done: {item.done}, and ended by {item.partial.finish!r}",
+            len(begun) == len(trial.prompts), f"{len(trial.prompts)} prompts were begun {len(begun)} times"
         )
-        if item.done:
-            trial.same("begun and done", item.partial, whole)
-        elif whole.trace is not None:
-            shown = _trace(item.partial)
-            demand(len(shown) == trial.n_tokens, f"{len(shown)} tokens are shown, not {trial.n_tokens}")
-            demand(whole.trace.tokens[: len(shown)] == shown.tokens, "other tokens are shown than are said")
-            trial.close("begun: log-probabilities", shown.logprobs, whole.trace.logprobs[: len(shown)])
-    reader.cancel(begun)
+        for item, whole in zip(begun, trial.answers(reader), strict=True):
+            demand(
+                (item.partial.finish == "partial") != item.done,
+                f"it is done: {item.done}, and ended by {item.partial.finish!r}",
+            )
+            if item.done:
+                trial.same("begun and done", item.partial, whole)
+            elif whole.trace is not None:
+                shown = _trace(item.partial)
+                demand(len(shown) == trial.n_tokens, f"{len(shown)} tokens are shown, not {trial.n_tokens}")
+                demand(
+                    whole.trace.tokens[: len(shown)] == shown.tokens, "other tokens are shown than are said"
+                )
+                trial.close("begun: log-probabilities", shown.logprobs, whole.trace.logprobs[: len(shown)])
 
 
 def begin_and_finish_is_generate(reader: BaseReader, trial: Trial) -> None:
@@ -238,16 +241,16 @@ def streams_come_in_pieces_as_claimed(reader: BaseReader, trial: Trial) -> None:
 
 def what_was_begun_streams_from_its_start(reader: BaseReader, trial: Trial) -> None:
     """To finish as a stream shows the held-back tokens, too."""
-    begun = reader.begin(trial.prompts, trial.n_tokens, trial.greedy)
-    for item, answer in zip(begun, trial.answers(reader), strict=True):
-        _check_chunks(trial, list(reader.finish_stream(item)), answer)
+    with _begun(reader, trial) as begun:
+        for item, answer in zip(begun, trial.answers(reader), strict=True):
+            _check_chunks(trial, list(reader.finish_stream(item)), answer)
 
 
 def streams_can_be_abandoned(reader: BaseReader, trial: Trial) -> None:
     """A stream that is closed early leaves the reader usable."""
-    chunks: Any = reader.stream(trial.prompts[0], trial.greedy)
+    chunks = reader.stream(trial.prompts[0], trial.greedy)
     next(chunks)
-    chunks.close()
+    close_iterator(chunks)
     every_prompt_is_answered(reader, trial)
 
 
@@ -278,8 +281,10 @@ def async_twins_do_the_same(reader: BaseReader, trial: Trial) -> None:
     async def ask() -> list[list[Generation]]:
         generated = [row[0] for row in await reader.agenerate(trial.prompts, trial.greedy)]
         begun = await reader.abegin(trial.prompts, trial.n_tokens, trial.greedy)
-        finished = await reader.afinish(begun)
-        await reader.acancel(begun)
+        try:
+            finished = await reader.afinish(begun)
+        finally:
+            await reader.acancel(begun)
         return [generated, finished]
 
     for answers in in_new_loop(reader, ask):
@@ -293,12 +298,15 @@ def async_streams_do_the_same(reader: BaseReader, trial: Trial) -> None:
 
     async def ask() -> list[list[Chunk]]:
         streams: list[Any] = [reader.astream(prompt, trial.greedy)]
-        (begun,) = await reader.abegin([prompt], trial.n_tokens, trial.greedy)
-        streams.append(reader.afinish_stream(begun))
+        begun = await reader.abegin([prompt], trial.n_tokens, trial.greedy)
+        streams.append(reader.afinish_stream(begun[0]))
         found = []
-        for stream in streams:
-            async with aclosing(stream):
-                found.append([chunk async for chunk in stream])
+        try:
+            for stream in streams:
+                async with aclosing(stream):
+                    found.append([chunk async for chunk in stream])
+        finally:
+            await reader.acancel(begun)
         return found
 
     for chunks in in_new_loop(reader, ask):
@@ -345,6 +353,16 @@ CHECKS: tuple[Check, ...] = (
     async_streams_do_the_same,
     async_scores_do_the_same,
 )
+
+
+@contextmanager
+def _begun(reader: BaseReader, trial: Trial) -> Iterator[list[Begun]]:
+    """Begin every prompt; whatever a check finds, nothing stays open behind it."""
+    begun = reader.begin(trial.prompts, trial.n_tokens, trial.greedy)
+    try:
+        yield begun
+    finally:
+        reader.cancel(begun)
 
 
 def _some_of_each(reader: BaseReader, trial: Trial) -> list[Generation]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from surerag.errors import SureragError
@@ -129,7 +129,7 @@ def check_reader(reader: object, trial: Trial | None = None, **settings: Any) ->
         reader: Anything with the methods of :class:`surerag.readers.Reader`. The same prompt must get
             the same answer at temperature 0.
         trial: What it is asked, and how exact it has to be.
-        **settings: Fields of :class:`Trial`, instead of a whole one.
+        **settings: Fields of :class:`Trial`, in place of the trial's own.
 
     Returns:
         What was found.
@@ -139,6 +139,6 @@ def check_reader(reader: object, trial: Trial | None = None, **settings: Any) ->
         >>> check_reader(ScriptedReader(lambda prompt: f"It is {prompt.split()[-1]}")).passed
         True
     """
-    asked = trial or Trial(**settings)
+    asked = replace(trial or Trial(), **settings)
     known = as_reader(reader)
     return ConformanceReport(known.name, tuple(case.run(known, asked) for case in conformance_cases()))

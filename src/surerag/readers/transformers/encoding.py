@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, cast
 
@@ -22,6 +22,9 @@ from transformers import PreTrainedTokenizerBase
 
 from surerag.errors import InputError
 from surerag.types import Message, Prompt, as_messages
+
+Render = Callable[[Sequence[Message]], str]
+"""Writes a conversation as one text, control tokens included, up to where the answer begins."""
 
 # The other names stand between these. They are drawn anew in every process, so that no document can
 # contain them, on purpose or not; they never reach the model.
@@ -36,6 +39,7 @@ class PromptEncoder:
         tokenizer: The model's tokenizer.
         chat_template: Whether to use its chat template, if it has one.
         template_options: Further variables of the template, such as ``enable_thinking``.
+        render: What writes prompts in place of the template.
     """
 
     def __init__(
@@ -43,9 +47,11 @@ class PromptEncoder:
         tokenizer: PreTrainedTokenizerBase,
         chat_template: bool = True,
         template_options: Mapping[str, Any] | None = None,
+        render: Render | None = None,
     ) -> None:
         self._tokenizer = tokenizer
-        self._templated = chat_template and bool(tokenizer.chat_template)
+        self._own = render
+        self._templated = render is not None or (chat_template and bool(tokenizer.chat_template))
         self._options = dict(template_options or {})
 
     def encode(self, prompt: Prompt) -> list[int]:
@@ -90,6 +96,8 @@ class PromptEncoder:
         return self._guarded.encode(aside.restore(self._guarded.rename(rendered) + continuation))
 
     def _render(self, messages: Sequence[Message]) -> str:
+        if self._own is not None:
+            return self._opened(self._own(messages))
         try:
             return self._apply(messages)
         except TemplateError:
@@ -105,6 +113,11 @@ class PromptEncoder:
             turns, tokenize=False, add_generation_prompt=True, **self._options
         )
         return str(rendered)
+
+    def _opened(self, text: str) -> str:
+        """Begin a text as the tokenizer begins one, unless it does already."""
+        opening = str(self._tokenizer.decode(self._opening)) if self._opening else ""
+        return text if text.startswith(opening) else opening + text
 
     def _ids(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
@@ -128,10 +141,12 @@ class PromptEncoder:
     def _controls(self) -> tuple[str, ...]:
         """Texts that the tokenizer would not read as text: special tokens, and the template's markup."""
         template = str(self._tokenizer.chat_template or "") if self._templated else ""
+        # Which markup a function writes cannot be read from it, so all that the tokenizer knows counts.
         controls = {
             token.content
             for token in self._tokenizer.added_tokens_decoder.values()
-            if token.special or (_is_markup(token.content) and token.content in template)
+            if token.special
+            or (_is_markup(token.content) and (self._own is not None or token.content in template))
         }
         return tuple(sorted(controls | set(self._tokenizer.all_special_tokens), key=len, reverse=True))
 

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from surerag.errors import ServiceError
 from surerag.readers.transformers.flight import Flight
-from surerag.readers.transformers.handles import Handle, close, hold
+from surerag.readers.transformers.handles import Handle, close, hold, release
 from surerag.readers.transformers.memory import Part
 from surerag.readers.transformers.model import CausalModel, Read, is_out_of_memory, release_memory
 from surerag.readers.transformers.prefixes import families, plan_readings
@@ -89,7 +89,11 @@ class Engine:
         return self._after_reading(rows, read_on)
 
     def finish(self, handles: Sequence[Handle]) -> list[GrowingSequence]:
-        """Grow what was begun until it ends, and free it."""
+        """Grow what was begun until it ends, and free it.
+
+        What a batch has grown stays with its handles: should a later one fail, they wait to be asked for
+        again, and give their answers without growing anything.
+        """
         # Blocks stay together, so that a whole one goes on without being copied.
         longest: dict[int, int] = {}
         waiting = [handle for handle in handles if handle.sequence.ended is None]
@@ -98,11 +102,7 @@ class Engine:
         waiting.sort(key=lambda handle: (-longest[id(handle.block)], id(handle.block), handle.row))
         further = [handle.sequence.remaining for handle in waiting]
         for batch in self._batches([handle.part for handle in waiting], further):
-            chosen = [waiting[i] for i in batch]
-            grown = _fitting(chosen, lambda some: self.resume(some).fly().started)
-            for handle, sequence in zip(chosen, grown, strict=True):
-                handle.sequence = sequence
-            close(chosen, "finished")
+            _fitting([waiting[i] for i in batch], self._complete)
         close(handles, "finished")
         return [handle.sequence for handle in handles]
 
@@ -110,6 +110,14 @@ class Engine:
         """Return a flight that goes on from where these sequences are, and leaves them as they are."""
         sequences = [handle.sequence.fork() for handle in handles]
         return Flight.from_memory(self._model, sequences, [handle.part for handle in handles])
+
+    def _complete(self, handles: Sequence[Handle]) -> list[None]:
+        """Grow these to their end, note their answers, and free their memory for those that follow."""
+        grown = self.resume(handles).fly().started
+        for handle, sequence in zip(handles, grown, strict=True):
+            handle.sequence = sequence
+        release(handles)
+        return [None] * len(handles)
 
     def _sequence(self, prompt: Sequence[int], sampling: Sampling, sample: int) -> GrowingSequence:
         return GrowingSequence(self._tokenizer, self._model.end_tokens, prompt, sampling, sample)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from surerag.readers.transformers.flight import Flight
 from surerag.readers.transformers.memory import Memory, Part
-from surerag.readers.transformers.model import CausalModel
+from surerag.readers.transformers.model import CausalModel, is_out_of_memory
 from surerag.readers.transformers.sequences import GrowingSequence
 
 
@@ -30,9 +30,18 @@ class Block:
         if not self.handles:
             self.memory = None
         elif self.memory is not None and 2 * len(self.handles) <= len(self.memory.lengths):
-            self.memory = self.memory.select([held.row for held in self.handles])
-            for row, held in enumerate(self.handles):
-                held.row = row
+            self._shrink(self.memory)
+
+    def _shrink(self, memory: Memory) -> None:
+        try:
+            self.memory = memory.select([held.row for held in self.handles])
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            # The smaller copy does not fit beside the whole: the whole stays until the last row is free.
+            return
+        for row, held in enumerate(self.handles):
+            held.row = row
 
 
 class Handle:
@@ -64,10 +73,16 @@ class Handle:
 
 
 def close(handles: Sequence[Handle], fate: Literal["finished", "cancelled"]) -> None:
+    """Settle the fate of handles, and free their memory."""
+    for handle in handles:
+        handle.fate = fate
+    release(handles)
+
+
+def release(handles: Sequence[Handle]) -> None:
     """Free the memory of handles; those of one block at once, so that it shrinks once."""
     by_block: dict[int, list[Handle]] = {}
     for handle in handles:
-        handle.fate = fate
         if handle.block is not None:
             by_block.setdefault(id(handle.block), []).append(handle)
     for members in by_block.values():

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
+from surerag.errors import ConfigurationError
 from surerag.readers.transformers.memory import AttentionMemory, Memory, OpaqueMemory, Part, RecomputedMemory
 from surerag.readers.transformers.prefixes import Reading, plan_readings
 
@@ -44,13 +45,17 @@ class CausalModel:
     """
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, window: int | None = None
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        window: int | None = None,
+        end_tokens: Sequence[int | str] = (),
     ) -> None:
         self._model = model
         self.window = window or _window(model)
         self._arguments = frozenset(inspect.signature(model.forward).parameters)
         self.tokens_read = 0
-        self.end_tokens = _end_tokens(model, tokenizer)
+        self.end_tokens = _end_tokens(model, tokenizer) | _ids_of(end_tokens, tokenizer)
         pad = tokenizer.pad_token_id
         self._pad_token = pad if isinstance(pad, int) and 0 <= pad < self.vocabulary else 0
         self.kind = self._memory_kind()
@@ -273,6 +278,27 @@ def _end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> f
     configured = getattr(model.generation_config, "eos_token_id", None)
     ends = configured if isinstance(configured, list) else [configured]
     return frozenset(end for end in (*ends, tokenizer.eos_token_id) if isinstance(end, int))
+
+
+def _ids_of(tokens: Sequence[int | str], tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Return the ids of tokens that are given by id or by their text.
+
+    Raises:
+        ConfigurationError: If a text is no single token of the vocabulary, or an id outside of it.
+    """
+    if isinstance(tokens, str):
+        raise ConfigurationError(f"end_tokens is the text {tokens!r}", hint=f"pass end_tokens=[{tokens!r}]")
+    known = tokenizer.get_vocab() if tokens else {}
+    texts = [token for token in tokens if isinstance(token, str)]
+    unknown = [text for text in texts if text not in known]
+    unknown += [str(token) for token in tokens if isinstance(token, int) and not 0 <= token < len(tokenizer)]
+    if unknown:
+        raise ConfigurationError(
+            f"the tokenizer has no token {', '.join(unknown)} to end an answer with",
+            hint="pass ids, or tokens as they stand in its vocabulary; texts of several tokens go to "
+            "Sampling(stop=…)",
+        )
+    return frozenset(known[token] if isinstance(token, str) else token for token in tokens)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

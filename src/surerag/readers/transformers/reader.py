@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from surerag.errors import ConfigurationError, ContextLengthError, InputError
 from surerag.readers.pieces import TrimmedPieces
 from surerag.readers.protocol import BaseReader, Capabilities
-from surerag.readers.transformers.encoding import PromptEncoder
+from surerag.readers.transformers.encoding import PromptEncoder, Render
 from surerag.readers.transformers.engine import Engine
 from surerag.readers.transformers.handles import Handle, close
 from surerag.readers.transformers.loading import load
@@ -50,6 +50,15 @@ class TransformersReader(BaseReader):
         max_batch_tokens: Tokens, prompts and answers together, that one batch may hold.
         min_shared_prefix: Shortest common prefix, in tokens, worth reading separately.
         window: Tokens that prompt and answer may have together; None takes it from the model's config.
+        end_tokens: Tokens that end an answer besides those of the model's config: ids, or tokens of the
+            vocabulary such as ``"<|eot_id|>"``.
+        render: Writes a conversation (a plain prompt is one user turn) as one text in place of the chat
+            template: markup and control tokens, up to where the answer begins. The tokenizer's begin token
+            is put before it where it is missing. What looks like a control token *inside* a message stays
+            text, as with templates.
+
+    Raises:
+        ConfigurationError: If a setting cannot work, or an end token is not in the vocabulary.
 
     Example:
         >>> reader = TransformersReader(model, tokenizer)  # doctest: +SKIP
@@ -67,14 +76,16 @@ class TransformersReader(BaseReader):
         max_batch_tokens: int = 32_768,
         min_shared_prefix: int = 48,
         window: int | None = None,
+        end_tokens: Sequence[int | str] = (),
+        render: Render | None = None,
     ) -> None:
         if max_batch_tokens < 1 or min_shared_prefix < 1:
             raise ConfigurationError(
                 "max_batch_tokens and min_shared_prefix must be at least 1, "
                 f"got {max_batch_tokens} and {min_shared_prefix}"
             )
-        self._model = CausalModel(model.eval(), tokenizer, window)
-        self._encoder = PromptEncoder(tokenizer, chat_template, template_options)
+        self._model = CausalModel(model.eval(), tokenizer, window, end_tokens)
+        self._encoder = PromptEncoder(tokenizer, chat_template, template_options, render)
         self._engine = Engine(self._model, tokenizer, max_batch_tokens, min_shared_prefix)
         self._lock = threading.RLock()
         self._usage = Usage()
@@ -94,6 +105,8 @@ class TransformersReader(BaseReader):
         max_batch_tokens: int = 32_768,
         min_shared_prefix: int = 48,
         window: int | None = None,
+        end_tokens: Sequence[int | str] = (),
+        render: Render | None = None,
         **model_options: Any,
     ) -> TransformersReader:
         """Load a model and its tokenizer from a hub or a folder.
@@ -109,6 +122,8 @@ class TransformersReader(BaseReader):
             max_batch_tokens: Tokens of one batch.
             min_shared_prefix: Shortest prefix worth sharing.
             window: Tokens of prompt and answer together.
+            end_tokens: Further tokens that end an answer.
+            render: Writes prompts in place of the chat template. To pickle the reader, it must pickle.
             **model_options: Passed to ``AutoModelForCausalLM.from_pretrained``.
         """
         reading: dict[str, Any] = {
@@ -117,6 +132,8 @@ class TransformersReader(BaseReader):
             "max_batch_tokens": max_batch_tokens,
             "min_shared_prefix": min_shared_prefix,
             "window": window,
+            "end_tokens": end_tokens,
+            "render": render,
         }
         loading: dict[str, Any] = {
             "device": device,
@@ -238,14 +255,19 @@ class TransformersReader(BaseReader):
 
         Raises:
             InputError: If one of them was finished or cancelled before, or begun by another reader.
+            ServiceError: If the device has too little memory for one of them. Those that had ended by then
+                keep their answers: finish them again, alone or with the others, and nothing is lost.
         """
         with self._lock:
             handles = [self._waiting(item) for item in begun]
             if len(set(map(id, handles))) < len(handles):
                 raise InputError("the same generation is to be finished twice")
             started = sum(len(handle.sequence) for handle in handles)
-            finished = self._engine.finish(handles)
-            self._usage += Usage(completion_tokens=sum(map(len, finished)) - started)
+            try:
+                finished = self._engine.finish(handles)
+            finally:
+                grown = sum(len(handle.sequence) for handle in handles) - started
+                self._usage += Usage(completion_tokens=grown)
             return [sequence.generation() for sequence in finished]
 
     def cancel(self, begun: Sequence[Begun]) -> None:
