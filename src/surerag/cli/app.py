@@ -116,7 +116,7 @@ def evaluate(
         str | None,
         typer.Option(
             help="exact (equal words), judge (the reader itself), nli or nli:MODEL (a classifier). "
-            "Default: exact for the embedded reader, else nli.",
+            "Default: judge for the embedded reader, else nli.",
             metavar="exact|judge|nli[:MODEL]",
         ),
     ] = None,
@@ -162,7 +162,7 @@ def evaluate(
         extremes=extremes,
         on_change="reuse" if reuse else "restart" if restart else "error",
     )
-    if not run_evaluate(ReaderChoice(model, base_url, api_key_env), wanted):
+    if not run_evaluate(ReaderChoice(model, base_url, api_key_env, concurrency), wanted):
         raise typer.Exit(1)
 
 

@@ -130,9 +130,9 @@ class _Entailment:
 
     @classmethod
     def chosen(cls, text: str | None, choice: ReaderChoice) -> _Entailment:
-        """Read the option. The embedded reader's answers are names, for which equality will do."""
+        """Read the option. The embedded reader was trained to judge the answers of its world."""
         if text is None:
-            text = "exact" if choice.is_embedded else "nli"
+            text = "judge" if choice.is_embedded else "nli"
         kind, colon, model = text.partition(":")
         if kind not in ("exact", "judge", "nli") or (colon and (kind != "nli" or not model)):
             raise ConfigurationError(

@@ -20,11 +20,13 @@ class ReaderChoice:
         model: Hugging Face id or path; or the server's name for a model.
         base_url: An OpenAI-compatible server.
         api_key_env: Environment variable that holds its key.
+        concurrency: Requests under way at the server, at most.
     """
 
     model: str | None
     base_url: str | None
     api_key_env: str
+    concurrency: int = 16
 
     @property
     def is_embedded(self) -> bool:
@@ -41,7 +43,8 @@ class ReaderChoice:
         """
         if self.base_url is not None:
             key = _key(self.api_key_env)
-            return _served(self.base_url, self.model or _only_model(self.base_url, key), key)
+            model = self.model or _only_model(self.base_url, key)
+            return _served(self.base_url, model, key, self.concurrency)
         if self.model is not None:
             return _loaded(self.model)
         from surerag.world import embedded_reader
@@ -62,10 +65,10 @@ def _loaded(id_or_path: str) -> BaseReader:
         ) from error
 
 
-def _served(base_url: str, model: str, key: str | None) -> BaseReader:
+def _served(base_url: str, model: str, key: str | None, concurrency: int) -> BaseReader:
     from surerag.readers.openai import OpenAIReader
 
-    reader = OpenAIReader(model, base_url=base_url, api_key=key)
+    reader = OpenAIReader(model, base_url=base_url, api_key=key, max_concurrency=concurrency)
     reader.probe()
     return reader
 
