@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from surerag.extras import extra
+
 if TYPE_CHECKING:
     from llama_index_surerag.cluster_postprocessor import ClusterCompressorPostprocessor
     from llama_index_surerag.encoders import EmbeddingEncoder
@@ -55,7 +57,8 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that importing this package stays light."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    with extra("llama-index"):
+        return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -178,10 +178,18 @@ def begun_from_whole(generation: Generation, n_tokens: int) -> Begun:
 
 async def _in_thread(chunks: Iterator[Chunk]) -> AsyncIterator[Chunk]:
     """Step through a blocking iterator in worker threads; close it when abandoned."""
+    step: asyncio.Task[Chunk | None] | None = None
     try:
-        while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
+        while True:
+            step = asyncio.create_task(asyncio.to_thread(next, chunks, None))
+            chunk = await asyncio.shield(step)
+            if chunk is None:
+                return
             yield chunk
     finally:
+        if step is not None:
+            # The step of a cancelled consumer goes on in its thread, and has the iterator until it is done.
+            await asyncio.wait([step])
         close_iterator(chunks)
 
 
