@@ -118,6 +118,12 @@ except MissingExtraError as error:
             'pip install "surerag[documents]"',
         ),
         (
+            ("pyarrow",),
+            "import tempfile, pathlib; from surerag.evaluation.datasets import read_rows; "
+            "file = pathlib.Path(tempfile.mkdtemp(), 'x.parquet'); file.touch(); list(read_rows(file))",
+            'pip install "surerag[parquet]"',
+        ),
+        (
             ("pypdf",),
             "from surerag.documents.formats import read_pdf; read_pdf(b'%PDF')",
             'pip install "surerag[documents]"',

@@ -275,6 +275,7 @@ def _parts(found: SePerResult) -> dict[str, Any]:
         "calls": found.calls,
         "judged": found.judged,
         "tokens": found.tokens,
+        "drawn": None if found.drawn is None else asdict(found.drawn),
         "answers_before": [asdict(answer) for answer in found.before.answers],
         "answers_after": [asdict(answer) for answer in found.after.answers],
     }

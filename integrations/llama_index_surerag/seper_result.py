@@ -10,7 +10,7 @@ from llama_index.core.evaluation import EvaluationResult
 from surerag.components.seper import Case
 from surerag.errors import InputError, SureragError
 from surerag.measures.seper import Weights
-from surerag.methods.seper_types import Interval, Kernel, SampledAnswer, SePerResult
+from surerag.methods.seper_types import Drawn, Interval, Kernel, SampledAnswer, SePerResult
 from surerag.types import Passage
 
 
@@ -34,6 +34,7 @@ class DeltaSePerResult(EvaluationResult):
         calls: Prompts that the reader answered, N samples each.
         judged: Pairs of statements that the entailer was asked about.
         tokens: Tokens of the prompts and of all samples, as far as the reader tells.
+        drawn: How far adaptive sampling went; None where all samples were drawn at once.
     """
 
     reference: tuple[str, ...] = ()
@@ -48,6 +49,7 @@ class DeltaSePerResult(EvaluationResult):
     calls: int = 0
     judged: int = 0
     tokens: int = 0
+    drawn: Drawn | None = None
 
 
 class Item(NamedTuple):
@@ -106,6 +108,7 @@ class Item(NamedTuple):
             calls=result.calls,
             judged=result.judged,
             tokens=result.tokens,
+            drawn=result.drawn,
         )
 
     def invalid(self, error: Exception) -> DeltaSePerResult:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         UncertaintyRewriter,
     )
     from surerag.drivers import arun, arun_many, run, run_many
+    from surerag.methods.seper_types import Adaptive
     from surerag.readers.openai import OpenAIReader
     from surerag.readers.scripted import ScriptedReader
     from surerag.readers.transformers import TransformersReader
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from surerag.types import Passage, Sampling
 
 _HOMES = {
+    "Adaptive": "surerag.methods.seper_types",
     "AdaptiveChunker": "surerag.components",
     "ClusterCompressor": "surerag.components",
     "ContextRefiner": "surerag.components",
@@ -43,6 +45,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Adaptive",
     "AdaptiveChunker",
     "ClusterCompressor",
     "ContextRefiner",

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 import langchain_surerag
 import llama_index_surerag
-from surerag import Passage, SePer, TransformersReader
+from surerag import Adaptive, Passage, SePer, TransformersReader
 from surerag.components.seper import Case
 from surerag.methods.seper_types import SePerResult
 from surerag.types import Pair
@@ -54,7 +54,14 @@ def of_llama(results: Sequence[Any]) -> list[tuple[float, float, float]]:
     return [(result.before, result.after, result.score) for result in results]
 
 
-@pytest.mark.parametrize("settings", [{}, {"kernel": "hard", "weights": "official", "golds": "mean"}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"kernel": "hard", "weights": "official", "golds": "mean"},
+        {"adaptive": Adaptive(width=1.4, first=2)},
+    ],
+)
 async def test_core_llama_index_and_langchain_agree_sync_async_and_batched(settings: dict[str, Any]) -> None:
     model, tokenizer = tiny_model("llama"), tiny_tokenizer(chat=True)
     pipeline = transformers.pipeline("text-generation", model=model, tokenizer=tokenizer, device="cpu")
@@ -121,3 +128,11 @@ async def test_core_llama_index_and_langchain_agree_sync_async_and_batched(setti
     }
     for way, found in ways.items():
         assert np.allclose(found, expected, atol=1e-5), way
+
+    drawn = [result.drawn and result.drawn.samples for result in (core.run(*case) for case in cases)]
+    assert [result.drawn and result.drawn.samples for result in batched["delta"]] == drawn
+    values = {
+        row["example"].inputs["question"]: row["evaluation_results"]["results"][0].value
+        for row in evaluate(retrieve, data=examples, evaluators=[chain], upload_results=False)
+    }
+    assert [values[q]["drawn"] and values[q]["drawn"]["samples"] for q in questions] == drawn

@@ -1,1 +1,1 @@
-"""Studies on the closed world: what was run, what it shows, and how sure that is."""
+"""Comparisons of a user's own systems, and studies on the closed world: what was run, what it shows, how sure."""

@@ -5,6 +5,7 @@ from surerag.measures.cost import api_cost
 from surerag.measures.entropy import EntropyBounds, entropy_bounds, token_entropy
 from surerag.measures.latency import break_even_latency, latency_saving
 from surerag.measures.likelihood import energy, length_normalized_entropy, lowest_probability, perplexity
+from surerag.measures.rouge import rouge_l
 from surerag.measures.semantic import degree_semantic_entropy, semantic_entropy
 from surerag.measures.seper import answer_weights, seper_hard, seper_soft
 
@@ -22,6 +23,7 @@ __all__ = [
     "lowest_probability",
     "normalize_answer",
     "perplexity",
+    "rouge_l",
     "semantic_entropy",
     "seper_hard",
     "seper_soft",

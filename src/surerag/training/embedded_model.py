@@ -36,7 +36,7 @@ class Shape:
 
 SHAPES: Mapping[str, Shape] = {
     "default": Shape(width=256, layers=6, heads=6, key_heads=3, head_width=64, inner=512),
-    "small": Shape(width=128, layers=4, heads=4, key_heads=2, head_width=32, inner=256),
+    "small": Shape(width=128, layers=4, heads=4, key_heads=2, head_width=64, inner=256),
 }
 
 
