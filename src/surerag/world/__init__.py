@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from surerag.errors import ConfigurationError
 from surerag.world.articles import Document
 from surerag.world.language import Fact
 from surerag.world.questions import Question, is_correct
@@ -30,20 +32,38 @@ __all__ = [
 ]
 
 
-def embedded_reader_path() -> Path:
-    """Return the directory of the embedded reader: a model as Transformers loads it, and its card."""
-    return Path(__file__).parent / "reader"
+ReaderSize = Literal["default", "small"]
+_FOLDERS: Mapping[ReaderSize, str] = {"default": "reader", "small": "small_reader"}
 
 
-def embedded_reader() -> TransformersReader:
-    """Load the embedded reader, in float32 on the CPU.
+def embedded_reader_path(size: ReaderSize = "default") -> Path:
+    """Return the directory of an embedded reader: a model as Transformers loads it, and its card.
+
+    Args:
+        size: ``"default"``, of 5 million parameters; or ``"small"``, of 1.3 million, for comparisons between
+            readers. The small one was never taught to rewrite questions.
+
+    Raises:
+        ConfigurationError: If there is no such size.
+    """
+    if size not in _FOLDERS:
+        raise ConfigurationError(f"size must be one of {', '.join(_FOLDERS)}, got {size!r}")
+    return Path(__file__).parent / _FOLDERS[size]
+
+
+def embedded_reader(size: ReaderSize = "default") -> TransformersReader:
+    """Load an embedded reader, in float32 on the CPU.
+
+    Args:
+        size: See :func:`embedded_reader_path`.
 
     Returns:
         A reader like any other local one; nothing in the methods knows of it.
 
     Raises:
+        ConfigurationError: If there is no such size.
         MissingExtraError: If torch or transformers are not installed.
     """
     from surerag.readers.transformers import TransformersReader
 
-    return TransformersReader.from_pretrained(str(embedded_reader_path()), device="cpu", dtype="float32")
+    return TransformersReader.from_pretrained(str(embedded_reader_path(size)), device="cpu", dtype="float32")
