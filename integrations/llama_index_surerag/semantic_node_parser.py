@@ -1,0 +1,252 @@
+"""Adaptive semantic chunking (DENSE-RAG, Algorithm 2) as a LlamaIndex node parser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from hashlib import sha256
+from typing import Any, Self
+
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.bridge.pydantic import Field
+from llama_index.core.callbacks.base import CallbackManager
+from llama_index.core.ingestion.pipeline import remove_unstable_values
+from llama_index.core.node_parser.interface import NodeParser
+from llama_index.core.node_parser.node_utils import build_nodes_from_splits, default_id_func
+from llama_index.core.schema import BaseNode, Document, ImageDocument, ImageNode, MetadataMode, TextNode
+from llama_index.core.settings import Settings
+from llama_index.core.utils import get_tqdm_iterable
+
+from llama_index_surerag._dense_services import TokenCount, encoder_of
+from llama_index_surerag.events import dispatcher
+from surerag import AdaptiveChunker, arun, run
+from surerag.errors import ConfigurationError
+from surerag.methods.adaptive_chunking import SemanticChunk
+from surerag.services import Encoder
+
+_TOGETHER = 64
+"""Documents whose sentences are embedded together."""
+
+_IDENTITIES = ("encoder", "tokenizer", "class_name")
+"""What ``to_dict`` tells of what is alive; a parser is built with the living themselves."""
+
+_NOT_THE_MODEL = re.compile(r"key|secret|password|header|auth|credential|batch|workers|cache|callback")
+"""Fields of an embedding model that do not change its vectors, or that nobody should be told."""
+
+Tokenizer = Callable[[str], Sequence[Any]]
+
+
+class AdaptiveSemanticNodeParser(NodeParser):
+    """Cuts documents where neighbouring sentences are unlike, and never above a maximum of tokens.
+
+    Chunks are verbatim and in order; together they hold all but white space. Ids, metadata, relationships
+    and offsets are those of LlamaIndex's own parsers; offsets are exact where a text repeats itself, too.
+    A sentence that alone is too long is cut at line breaks, white space, or between characters. A document
+    without words has no chunks.
+
+    ``to_dict`` holds every setting and the identity of embedding model and tokenizer, so that a pipeline's
+    cache knows when to cut anew; no model or key is in it.
+
+    Args:
+        embed_model: A LlamaIndex embedding model, or an encoder of surerag; ``Settings.embed_model`` if
+            left out.
+        tau: Cosine of two neighbouring sentences from which the second one joins. The paper's 0.6 belongs to
+            UAE-Large-V1; :meth:`with_quantile` finds the one that fits your model.
+        t_max: Tokens of a chunk's text at most. Metadata that a pipeline puts before it come on top.
+        language: ISO 639 code, for abbreviations and for the marks that sentences end with.
+        tokenizer: Counts tokens: from a text to a sequence; LlamaIndex's global one if left out.
+        include_metadata: Whether chunks get their document's metadata.
+        include_prev_next_rel: Whether chunks know their neighbours.
+        callback_manager: Receives LlamaIndex's callbacks.
+        id_func: From a chunk's number and its document to its id; random by default.
+
+    Raises:
+        ConfigurationError: If a setting is out of range, or the model embeds nothing.
+
+    Example:
+        >>> from surerag.encoders import HashingEncoder
+        >>> parser = AdaptiveSemanticNodeParser(HashingEncoder(), tau=0.3)
+        >>> document = Document(text="Ada was born in Velm. Ada left Velm in spring. Tin melts easily.")
+        >>> [(node.text, node.start_char_idx) for node in parser.get_nodes_from_documents([document])]
+        [('Ada was born in Velm. Ada left Velm in spring.', 0), ('Tin melts easily.', 47)]
+    """
+
+    embed_model: Any = Field(default=None, exclude=True, repr=False)
+    tokenizer: Any = Field(default=None, exclude=True, repr=False)
+    tau: float = 0.6
+    t_max: int = 512
+    language: str = "en"
+
+    def __init__(
+        self,
+        embed_model: BaseEmbedding | Encoder | None = None,
+        *,
+        tau: float = 0.6,
+        t_max: int = 512,
+        language: str = "en",
+        tokenizer: Tokenizer | None = None,
+        include_metadata: bool = True,
+        include_prev_next_rel: bool = True,
+        callback_manager: CallbackManager | None = None,
+        id_func: Callable[[int, BaseNode], str] | None = None,
+    ) -> None:
+        own: dict[str, Any] = {
+            "embed_model": Settings.embed_model if embed_model is None else embed_model,
+            "tokenizer": Settings.tokenizer if tokenizer is None else tokenizer,
+            "tau": tau,
+            "t_max": t_max,
+            "language": language,
+        }
+        super().__init__(
+            **own,
+            include_metadata=include_metadata,
+            include_prev_next_rel=include_prev_next_rel,
+            callback_manager=callback_manager or CallbackManager([]),
+            id_func=id_func or default_id_func,
+        )
+        # Settings that cannot work shall fail here, not at the first document.
+        _ = self.chunker
+
+    @classmethod
+    def from_defaults(cls, embed_model: BaseEmbedding | Encoder | None = None, **settings: Any) -> Self:
+        """Build a parser as LlamaIndex's own are built; the same arguments as the constructor's."""
+        return cls(embed_model, **settings)
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Name in serialised settings."""
+        return "AdaptiveSemanticNodeParser"
+
+    @property
+    def chunker(self) -> AdaptiveChunker:
+        """The method, with the parser's settings as they are now."""
+        return AdaptiveChunker(
+            encoder_of(self.embed_model), self.tau, self.t_max, self.language, TokenCount(self.tokenizer)
+        )
+
+    def with_quantile(self, documents: Sequence[BaseNode], quantile: float = 0.5) -> Self:
+        """Return a copy whose τ this share of the documents' neighbouring sentences lies below.
+
+        Args:
+            documents: Some dozen of the corpus will do.
+            quantile: In [0, 1]; 0.5 leaves every other sentence with the one before.
+
+        Raises:
+            ConfigurationError: If ``quantile`` is out of range.
+            InputError: If no document has two sentences.
+        """
+        fitted = self.chunker.with_quantile([_text(document) for document in documents], quantile)
+        return self.model_copy(update={"tau": fitted.tau})
+
+    def to_dict(self, **kwargs: Any) -> dict[str, Any]:
+        """Return settings, and the identities of embedding model and tokenizer, as plain values."""
+        living = {
+            "encoder": _model_identity(self.embed_model),
+            "tokenizer": _tokenizer_identity(self.tokenizer),
+        }
+        return {**super().to_dict(**kwargs), **living}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], **kwargs: Any) -> Self:
+        """Rebuild from :meth:`to_dict`; what is alive is passed in, as to the constructor.
+
+        Raises:
+            ConfigurationError: If there was an ``id_func`` of your own and it is not passed in.
+        """
+        values = {name: value for name, value in data.items() if name not in _IDENTITIES}
+        named = values.pop("id_func", None)
+        own = isinstance(named, Mapping) and named.get("id_func_name") != default_id_func.__name__
+        if own and "id_func" not in kwargs:
+            raise ConfigurationError(f"id_func was {named!r}", hint="pass id_func=… again")
+        return cls(**{**values, **kwargs})
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled; what cannot be is missed here, and not replaced by a default elsewhere.
+
+        Raises:
+            ConfigurationError: If the embedding model, the tokenizer or ``id_func`` cannot be pickled.
+        """
+        state = super().__getstate__()
+        for name in ("embed_model", "tokenizer", "id_func"):
+            if name not in state["__dict__"]:
+                raise ConfigurationError(
+                    f"{name} cannot be pickled", hint="use a function of a module, or one process"
+                )
+        return state
+
+    def _parse_nodes(
+        self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any
+    ) -> list[BaseNode]:
+        chunker, found = self.chunker, list[BaseNode]()
+        for batch in _batches(nodes, show_progress):
+            program = chunker.program([_text(node) for node in batch])
+            found += self._built(batch, run(program, chunker.services))
+        return found
+
+    @dispatcher.span
+    async def _aparse_nodes(
+        self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any
+    ) -> list[BaseNode]:
+        chunker, found = self.chunker, list[BaseNode]()
+        for batch in _batches(nodes, show_progress):
+            program = chunker.program([_text(node) for node in batch])
+            found += self._built(batch, await arun(program, chunker.services))
+        return found
+
+    def _built(
+        self, nodes: Sequence[BaseNode], chunked: Sequence[Sequence[SemanticChunk]]
+    ) -> Iterator[TextNode]:
+        for node, chunks in zip(nodes, chunked, strict=True):
+            # An image without words is still an image.
+            empty = [""] if isinstance(node, ImageDocument) else []
+            parts = build_nodes_from_splits(
+                [chunk.text for chunk in chunks] or empty, node, id_func=self.id_func
+            )
+            for part, chunk in zip(parts, chunks, strict=False):
+                part.start_char_idx, part.end_char_idx = chunk.start, chunk.end
+                if not isinstance(part, ImageNode):
+                    # A document's vector is not that of a chunk.
+                    part.embedding = None
+            yield from parts
+
+    def _postprocess_parsed_nodes(
+        self, nodes: list[BaseNode], parent_doc_map: dict[str, Document]
+    ) -> list[BaseNode]:
+        """Complete nodes as LlamaIndex does, and keep their offsets: a search may find an earlier repeat."""
+        known = [(node.start_char_idx, node.end_char_idx) for node in nodes if isinstance(node, TextNode)]
+        nodes = super()._postprocess_parsed_nodes(nodes, parent_doc_map)
+        texts = [node for node in nodes if isinstance(node, TextNode)]
+        for node, (start, end) in zip(texts, known, strict=True):
+            node.start_char_idx, node.end_char_idx = start, end
+        return nodes
+
+
+def _text(node: BaseNode) -> str:
+    return node.get_content(metadata_mode=MetadataMode.NONE)
+
+
+def _batches(nodes: Sequence[BaseNode], show_progress: bool) -> Iterator[Sequence[BaseNode]]:
+    starts = get_tqdm_iterable(range(0, len(nodes), _TOGETHER), show_progress, "Parsing nodes")
+    return (nodes[start : start + _TOGETHER] for start in starts)
+
+
+def _model_identity(model: BaseEmbedding | Encoder) -> str:
+    """Return an embedding model's name, and a digest of the settings that its vectors depend on."""
+    name = encoder_of(model).name
+    if not isinstance(model, BaseEmbedding):
+        return name
+    settings = {key: value for key, value in model.to_dict().items() if not _NOT_THE_MODEL.search(key)}
+    stable = remove_unstable_values(repr(sorted(settings.items())))
+    return f"{name}#{sha256(stable.encode()).hexdigest()[:12]}"
+
+
+def _tokenizer_identity(tokenizer: Tokenizer) -> str:
+    """Return the name of a tokenizer, or of the function that it is."""
+    function: Any = tokenizer.func if isinstance(tokenizer, partial) else tokenizer
+    owner = getattr(function, "__self__", function)
+    for attribute in ("name_or_path", "name"):
+        if isinstance(name := getattr(owner, attribute, None), str) and name:
+            return f"{type(owner).__name__}:{name}"
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"
