@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 from surerag.extras import extra
 
 if TYPE_CHECKING:
+    from langchain_surerag.adaptive_splitter import AdaptiveSemanticSplitter
     from langchain_surerag.cluster_compressor import ClusterCompressor
+    from langchain_surerag.dense_evaluator import DenseEvaluator
+    from langchain_surerag.dense_refiner import DenseRefiner
     from langchain_surerag.encoders import EmbeddingEncoder
     from langchain_surerag.lazy_chain import LazyRetrievalChain
     from langchain_surerag.readers import reader_from_model
@@ -19,8 +22,11 @@ if TYPE_CHECKING:
     from langchain_surerag.uncertainty_rewriter import UncertaintyRewriter, UncertaintyRewriteRetriever
 
 _HOMES = {
+    "AdaptiveSemanticSplitter": "langchain_surerag.adaptive_splitter",
     "ClusterCompressor": "langchain_surerag.cluster_compressor",
     "DeltaSePerEvaluator": "langchain_surerag.seper_evaluator",
+    "DenseEvaluator": "langchain_surerag.dense_evaluator",
+    "DenseRefiner": "langchain_surerag.dense_refiner",
     "EmbeddingEncoder": "langchain_surerag.encoders",
     "LazyRetrievalChain": "langchain_surerag.lazy_chain",
     "RunnableRetriever": "langchain_surerag.retrievers",
@@ -32,8 +38,11 @@ _HOMES = {
 }
 
 __all__ = [
+    "AdaptiveSemanticSplitter",
     "ClusterCompressor",
     "DeltaSePerEvaluator",
+    "DenseEvaluator",
+    "DenseRefiner",
     "EmbeddingEncoder",
     "LazyRetrievalChain",
     "RunnableRetriever",

@@ -9,17 +9,17 @@ from typing import Any
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import Embeddings
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda, ensure_config
+from langchain_core.runnables import Runnable
 from langchain_core.runnables.config import set_config_context
 from pydantic import ConfigDict, Field, PrivateAttr
 
+from langchain_surerag._compressing import config_of, runnable_of
 from langchain_surerag._events import Announcing, announcer
 from langchain_surerag.documents import documents_of, passages_of
 from langchain_surerag.encoders import EmbeddingEncoder
 from langchain_surerag.prompts import PromptLike, prompt_from
 from langchain_surerag.readers import reader_from_model
 from surerag import ClusterCompressor as CoreCompressor
-from surerag.errors import InputError
 from surerag.methods.compression_options import (
     MODES,
     PLAIN_SETTINGS,
@@ -98,7 +98,7 @@ class ClusterCompressor(BaseDocumentCompressor, CompressorOptions):  # type: ign
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> CompressionResult:
         """Return the whole result: what became of each cluster, calls, tokens and cost."""
-        config = _config(callbacks)
+        config = config_of(callbacks)
         with set_config_context(config) as context:
             return context.run(
                 self._compressor.run, query, passages_of(documents), on_event=announcer(config)
@@ -108,7 +108,7 @@ class ClusterCompressor(BaseDocumentCompressor, CompressorOptions):  # type: ign
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> CompressionResult:
         """Like ``compress``, without blocking the event loop."""
-        config = _config(callbacks)
+        config = config_of(callbacks)
         async with Announcing(config) as announce:
             with set_config_context(config) as context:
                 work = self._compressor.arun(query, passages_of(documents), on_event=announce)
@@ -116,16 +116,7 @@ class ClusterCompressor(BaseDocumentCompressor, CompressorOptions):  # type: ign
 
     def as_runnable(self) -> Runnable[dict[str, Any], list[Document]]:
         """Return a runnable from a mapping with ``documents`` and ``query`` to compressed documents."""
-
-        def compress(given: dict[str, Any], config: RunnableConfig) -> list[Document]:
-            documents, query = _asked(given)
-            return list(self.compress_documents(documents, query, config.get("callbacks")))
-
-        async def acompress(given: dict[str, Any], config: RunnableConfig) -> list[Document]:
-            documents, query = _asked(given)
-            return list(await self.acompress_documents(documents, query, config.get("callbacks")))
-
-        return RunnableLambda(compress, acompress, name="ClusterCompressor")
+        return runnable_of(self)
 
     def _built(self) -> CoreCompressor:
         check_prompt_names(self.prompts)
@@ -142,18 +133,3 @@ class ClusterCompressor(BaseDocumentCompressor, CompressorOptions):  # type: ign
             prompts=CompressionPrompts(**prompts),
             **settings,
         )
-
-
-def _config(callbacks: Callbacks | None) -> RunnableConfig:
-    """Return the caller's config, with the callbacks that it hands over."""
-    return ensure_config(RunnableConfig(callbacks=callbacks) if callbacks is not None else None)
-
-
-def _asked(given: Mapping[str, Any]) -> tuple[Sequence[Document], str]:
-    missing = {"documents", "query"} - given.keys()
-    if missing:
-        raise InputError(
-            f"there is no {' and no '.join(sorted(missing))} to compress",
-            hint='pass {"documents": …, "query": …}',
-        )
-    return given["documents"], given["query"]

@@ -13,6 +13,16 @@ from surerag.types import Passage
 _SCORES = ("score", "relevance_score")
 
 
+class Decision(dict[str, Any]):
+    """How a document came to be chosen. Two of these are equal, for it is no part of what a document is."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Decision) or dict.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+
 def passages_of(documents: Iterable[Document]) -> list[Passage]:
     """Return documents as passages; each remembers the document it came from.
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import Runnable, ensure_config
 
 from langchain_surerag._cases import CaseKeys, Key
 from langchain_surerag._events import Announcing, announcer
+from langchain_surerag._given import Given
 from langchain_surerag.prompts import PromptLike, prompt_from
 from langchain_surerag.readers import reader_from_model
 from surerag import SePer
@@ -137,7 +138,7 @@ class DeltaSePerEvaluator:
         Returns:
             ``{"results": [...]}``, as LangSmith takes it.
         """
-        given = _Given.of(run, example, inputs, outputs, reference_outputs)
+        given = Given.of(run, example, inputs, outputs, reference_outputs)
         return _feedback(self._key, self._measured(self._keys, given))
 
     async def acall(
@@ -150,7 +151,7 @@ class DeltaSePerEvaluator:
         reference_outputs: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Measure one example without blocking the event loop; see :meth:`__call__`."""
-        given = _Given.of(run, example, inputs, outputs, reference_outputs)
+        given = Given.of(run, example, inputs, outputs, reference_outputs)
         return _feedback(self._key, await self._ameasured(self._keys, given))
 
     def as_string_evaluator(self) -> StringEvaluator:
@@ -168,8 +169,8 @@ class DeltaSePerEvaluator:
 
         keys = CaseKeys("question", self._keys.contexts, "gold")
 
-        def given(question: Any, outputs: Mapping[str, Any], gold: Any) -> _Given:
-            return _Given({"question": question}, outputs, {"gold": gold})
+        def given(question: Any, outputs: Mapping[str, Any], gold: Any) -> Given:
+            return Given({"question": question}, outputs, {"gold": gold})
 
         def evaluate(*strings: Any) -> dict[str, Any]:
             return _verdict(self._measured(keys, given(*strings)))
@@ -179,7 +180,7 @@ class DeltaSePerEvaluator:
 
         return DeltaSePerStringEvaluator(self._key, evaluate, aevaluate)
 
-    def _measured(self, keys: CaseKeys, given: _Given) -> SePerResult | str:
+    def _measured(self, keys: CaseKeys, given: Given) -> SePerResult | str:
         """Return the measurement, or why there is none."""
         on_event = announcer(ensure_config())
         try:
@@ -189,7 +190,7 @@ class DeltaSePerEvaluator:
             on_event(_invalid(given, reason))
             return reason
 
-    async def _ameasured(self, keys: CaseKeys, given: _Given) -> SePerResult | str:
+    async def _ameasured(self, keys: CaseKeys, given: Given) -> SePerResult | str:
         async with Announcing(ensure_config()) as on_event:
             try:
                 return await self._seper.arun(*keys.case(*given), on_event=on_event)
@@ -197,30 +198,6 @@ class DeltaSePerEvaluator:
                 reason = _reason(error)
                 on_event(_invalid(given, reason))
                 return reason
-
-
-class _Given(NamedTuple):
-    """One example, as it was handed over."""
-
-    inputs: Mapping[str, Any]
-    outputs: Mapping[str, Any]
-    reference_outputs: Mapping[str, Any]
-
-    @classmethod
-    def of(
-        cls,
-        run: Any,
-        example: Any,
-        inputs: Mapping[str, Any] | None,
-        outputs: Mapping[str, Any] | None,
-        reference_outputs: Mapping[str, Any] | None,
-    ) -> Self:
-        """Take the mappings, and what they leave out from run and example."""
-        return cls(
-            inputs or getattr(example, "inputs", None) or getattr(run, "inputs", None) or {},
-            outputs or getattr(run, "outputs", None) or {},
-            reference_outputs or getattr(example, "outputs", None) or {},
-        )
 
 
 def _reader(model: Any) -> Reader:
@@ -243,7 +220,7 @@ def _reason(error: Exception) -> str:
     return reason
 
 
-def _invalid(given: _Given, reason: str) -> Event:
+def _invalid(given: Given, reason: str) -> Event:
     return Event("seper.invalid", {"inputs": sorted(map(str, given.inputs)), "reason": reason}, warning=True)
 
 

@@ -20,7 +20,7 @@ from pydantic import ConfigDict
 
 from langchain_surerag._events import Announcing, announce, announcer
 from langchain_surerag._rewriting import RewriteFields, asked
-from langchain_surerag.documents import documents_of
+from langchain_surerag.documents import Decision, documents_of
 from surerag import UncertaintyRewriter as CoreRewriter
 from surerag import run_many
 from surerag.effects import Program
@@ -198,16 +198,6 @@ class UncertaintyRewriteRetriever(RewriteFields, BaseRetriever):
             for document in documents:
                 document.metadata[self.decision_key] = Decision(result.to_dict())
         return documents
-
-
-class Decision(dict[str, Any]):
-    """How a document came to be chosen. Two of these are equal, for it is no part of what a document is."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Decision) or dict.__eq__(self, other)
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
 
 
 def _program(core: CoreRewriter, given: Any, config: RunnableConfig) -> Program[RewriteResult]:

@@ -8,9 +8,8 @@ from typing import Any
 
 from llama_index.core.base.llms.base import BaseLLM
 from llama_index.core.prompts import BasePromptTemplate, ChatPromptTemplate, PromptTemplate
-from llama_index.core.prompts.base import SelectorPromptTemplate
 
-from llama_index_surerag.prompts import TemplatePrompt, plain_template
+from llama_index_surerag.prompts import TemplatePrompt, plain_template, with_passages
 from surerag.errors import PromptError
 from surerag.methods.dense_types import DensePrompts
 from surerag.prompts import ENTAILMENT
@@ -49,7 +48,9 @@ class DensePromptSet:
         }
         other = DensePromptSet((), self._llm)
         other.templates = self.templates | given
-        replaced = {name: TemplatePrompt(name, self._placed(template)) for name, template in given.items()}
+        replaced = {
+            name: TemplatePrompt(name, with_passages(template, self._llm)) for name, template in given.items()
+        }
         other._replaced = self._replaced | replaced
         if "rephrase" in replaced and isinstance(replaced["rephrase"].template, ChatPromptTemplate):
             # Rephrasings are kept by the text that asked for them.
@@ -73,11 +74,3 @@ class DensePromptSet:
     def to_dict(self) -> dict[str, Any]:
         """Return replaced templates as plain values: a text, or a list of role and text."""
         return {name: plain_template(self.templates[name]) for name in self._replaced}
-
-    def _placed(self, template: BasePromptTemplate) -> BasePromptTemplate:
-        """Let ``context_str`` stand for ``passages``, as LlamaIndex's own templates have it."""
-        chosen = template.select(self._llm) if isinstance(template, SelectorPromptTemplate) else template
-        mapped = dict(chosen.template_var_mappings or {})
-        if "context_str" not in chosen.template_vars or "context_str" in {*mapped, *mapped.values()}:
-            return chosen
-        return chosen.model_copy(update={"template_var_mappings": {**mapped, "passages": "context_str"}})

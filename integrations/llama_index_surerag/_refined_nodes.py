@@ -13,7 +13,7 @@ from llama_index_surerag.nodes import copy_of, passage_of
 from surerag.methods.refinement_types import RefinementResult
 from surerag.types import Passage
 
-DENSE_KEY = "dense_rag"
+DENSE_KEY = "dense"
 """Where a refined node's metadata tells what was found out; neither LLM nor embedding model is shown it."""
 
 

@@ -20,7 +20,6 @@ from llama_index.core.settings import Settings
 from llama_index_surerag._dense_prompts import DensePromptSet
 from llama_index_surerag._dense_services import (
     TokenCount,
-    encoder_of,
     entailer_of,
     judges_in_words,
     reader_of,
@@ -28,6 +27,7 @@ from llama_index_surerag._dense_services import (
 )
 from llama_index_surerag._documents import DocumentsBehind, DocumentSource, warn
 from llama_index_surerag._refined_nodes import candidates_of, has_text, refined_nodes
+from llama_index_surerag.encoders import encoder_of
 from llama_index_surerag.events import dispatch, dispatcher
 from llama_index_surerag.nodes import copy_of
 from llama_index_surerag.prompts import plain_template, template_from_plain
@@ -54,7 +54,7 @@ class DenseRefinerPostprocessor(  # type: ignore[misc]  # pydantic's fields can 
     only confuse leave, and the candidates most like those that matter come, until answers agree. Let the
     retriever find more nodes than ``k``: they are what a context can be mended with.
 
-    Nodes come back as copies with their own ids, scores, metadata and relationships. ``dense_rag`` in the
+    Nodes come back as copies with their own ids, scores, metadata and relationships. ``dense`` in the
     metadata tells ``score`` (DENSE of the context in nats; lower is better, and 0 is understood),
     ``certain``, ``label`` of the node, ``rounds`` and ``stopped``; neither LLM nor embedding model is shown
     it. No node that goes in is changed.
@@ -98,7 +98,7 @@ class DenseRefinerPostprocessor(  # type: ignore[misc]  # pydantic's fields can 
         >>> refiner = DenseRefinerPostprocessor(reader, entailer=ExactEntailer(), k=1)
         >>> nodes = [NodeWithScore(node=TextNode(text=text)) for text in ("Ada was born in Velm.", "Bo.")]
         >>> [node] = refiner.postprocess_nodes(nodes, query_str="Where was Ada born?")
-        >>> node.text, node.metadata["dense_rag"]["score"], node.metadata["dense_rag"]["label"]
+        >>> node.text, node.metadata["dense"]["score"], node.metadata["dense"]["label"]
         ('Ada was born in Velm.', 0.0, 'certain')
     """
 

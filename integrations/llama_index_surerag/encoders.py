@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.settings import Settings
 from numpy.typing import NDArray
 
 from surerag.errors import ConfigurationError, ServiceError
+from surerag.services import Encoder
+
+Kind = Literal["query", "document"]
 
 
 class EmbeddingEncoder:
@@ -39,7 +44,7 @@ class EmbeddingEncoder:
         known = self._model.model_name
         return known if known != "unknown" else self._model.class_name()
 
-    def encode(self, texts: Sequence[str], kind: Literal["query", "document"]) -> NDArray[np.float32]:
+    def encode(self, texts: Sequence[str], kind: Kind) -> NDArray[np.float32]:
         """Return L2-normalised vectors [texts, dimensions].
 
         Raises:
@@ -49,11 +54,34 @@ class EmbeddingEncoder:
             return _normalised([self._model.get_query_embedding(text) for text in texts])
         return _normalised(self._model.get_text_embedding_batch(list(texts)))
 
-    async def aencode(self, texts: Sequence[str], kind: Literal["query", "document"]) -> NDArray[np.float32]:
-        """Like ``encode``, with the model's own async methods."""
+    async def aencode(self, texts: Sequence[str], kind: Kind) -> NDArray[np.float32]:
+        """Like ``encode``, with the model's own async methods; in a thread for a model that has none."""
         if kind == "query":
             return _normalised([await self._model.aget_query_embedding(text) for text in texts])
+        if not _embeds_natively(self._model):
+            return await asyncio.to_thread(self.encode, texts, kind)
         return _normalised(await self._model.aget_text_embedding_batch(list(texts)))
+
+
+class SettingsEncoder:
+    """Encodes with ``Settings.embed_model``, asked for only when a vector is needed."""
+
+    name = "Settings.embed_model"
+
+    def encode(self, texts: Sequence[str], kind: Kind) -> NDArray[np.float32]:
+        """Return L2-normalised vectors [texts, dimensions]."""
+        return EmbeddingEncoder(Settings.embed_model).encode(texts, kind)
+
+    async def aencode(self, texts: Sequence[str], kind: Kind) -> NDArray[np.float32]:
+        """Like ``encode``, without blocking the event loop."""
+        return await EmbeddingEncoder(Settings.embed_model).aencode(texts, kind)
+
+
+def encoder_of(model: BaseEmbedding | Encoder | None) -> Encoder:
+    """Return an embedding model as an encoder, an encoder as it is, ``Settings.embed_model`` for None."""
+    if model is None:
+        return SettingsEncoder()
+    return model if isinstance(model, Encoder) else EmbeddingEncoder(model)
 
 
 def _normalised(vectors: Sequence[Sequence[float]]) -> NDArray[np.float32]:
@@ -63,3 +91,13 @@ def _normalised(vectors: Sequence[Sequence[float]]) -> NDArray[np.float32]:
         raise ServiceError("the embedding model returned a vector of length 0", hint="leave empty texts out")
     normalised: NDArray[np.float32] = rows / lengths
     return normalised
+
+
+def _embeds_natively(model: BaseEmbedding) -> bool:
+    """Whether a model awaits; the inherited methods embed text after text and block the event loop."""
+    # By name: LlamaIndex wraps inherited methods anew in every subclass.
+    inherited = (
+        getattr(type(model), name).__qualname__ == f"{BaseEmbedding.__name__}.{name}"
+        for name in ("_aget_text_embedding", "_aget_text_embeddings")
+    )
+    return not all(inherited)

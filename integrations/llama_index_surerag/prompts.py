@@ -79,6 +79,20 @@ class TemplatePrompt:
         return frozenset(_ALIASES.get(name, name) for name in given)
 
 
+def with_passages(template: BasePromptTemplate, llm: BaseLLM | None = None) -> BasePromptTemplate:
+    """Let ``context_str`` stand for ``passages``, as LlamaIndex's own templates have it.
+
+    Args:
+        template: Any LlamaIndex template.
+        llm: What a selector template chooses by.
+    """
+    chosen = template.select(llm) if isinstance(template, SelectorPromptTemplate) else template
+    mapped = dict(chosen.template_var_mappings or {})
+    if "context_str" not in chosen.template_vars or "context_str" in {*mapped, *mapped.values()}:
+        return chosen
+    return chosen.model_copy(update={"template_var_mappings": {**mapped, "passages": "context_str"}})
+
+
 class PromptSet:
     """The prompts of lazy retrieval in LlamaIndex's form, by their names.
 

@@ -18,7 +18,8 @@ from llama_index.core.schema import BaseNode, Document, ImageDocument, ImageNode
 from llama_index.core.settings import Settings
 from llama_index.core.utils import get_tqdm_iterable
 
-from llama_index_surerag._dense_services import TokenCount, encoder_of
+from llama_index_surerag._dense_services import TokenCount
+from llama_index_surerag.encoders import encoder_of
 from llama_index_surerag.events import dispatcher
 from surerag import AdaptiveChunker, arun, run
 from surerag.errors import ConfigurationError

@@ -13,14 +13,13 @@ from llama_index.core.base.response.schema import RESPONSE_TYPE
 from llama_index.core.evaluation import BaseEvaluator
 from llama_index.core.llms import LLM
 from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
-from llama_index.core.prompts.base import SelectorPromptTemplate
 from llama_index.core.prompts.mixin import PromptDictType
 from llama_index.core.settings import Settings
 
 from llama_index_surerag._fanout import Turns
 from llama_index_surerag._responses import aread, read, shown
 from llama_index_surerag.events import dispatch, dispatcher
-from llama_index_surerag.prompts import TemplatePrompt
+from llama_index_surerag.prompts import TemplatePrompt, with_passages
 from llama_index_surerag.readers import reader_from_llm
 from llama_index_surerag.seper_result import DeltaSePerResult, Item
 from surerag import SePer
@@ -253,18 +252,11 @@ class DeltaSePerEvaluator(BaseEvaluator):
             for name, template in prompts.items()
         }
         changes: dict[str, Any] = {
-            _FIELDS[name]: TemplatePrompt(name, self._placed(template)) for name, template in given.items()
+            _FIELDS[name]: TemplatePrompt(name, with_passages(template, self._llm))
+            for name, template in given.items()
         }
         self._seper = self._seper.with_settings(prompts=replace(self._seper.prompts, **changes))
         self._templates |= given
-
-    def _placed(self, template: BasePromptTemplate) -> BasePromptTemplate:
-        """Let ``context_str`` stand for ``passages``, as LlamaIndex's own templates have it."""
-        chosen = template.select(self._llm) if isinstance(template, SelectorPromptTemplate) else template
-        mapped = dict(chosen.template_var_mappings or {})
-        if "context_str" not in chosen.template_vars or "context_str" in {*mapped, *mapped.values()}:
-            return chosen
-        return chosen.model_copy(update={"template_var_mappings": {**mapped, "passages": "context_str"}})
 
 
 class _Asked(NamedTuple):

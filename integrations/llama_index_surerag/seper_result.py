@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from llama_index.core.evaluation import EvaluationResult
 
+from llama_index_surerag._items import texts, texts_or_none
 from surerag.components.seper import Case
 from surerag.errors import InputError, SureragError
 from surerag.measures.seper import Weights
@@ -77,13 +78,13 @@ class Item(NamedTuple):
         """
         if not isinstance(self.query, str):
             raise InputError("there is no query", hint="pass query=…")
-        golds = _texts("reference", self.reference)
+        golds = texts("reference", self.reference)
         if not golds:
             found = f", only {sorted(self.others)}" if self.others else ""
             raise InputError(
                 f"there is no reference{found}", hint="pass reference=…, one gold answer or a list of them"
             )
-        passages = [Passage(text) for text in _texts("contexts", self.contexts) if text.strip()]
+        passages = [Passage(text) for text in texts("contexts", self.contexts) if text.strip()]
         if not passages:
             raise InputError(
                 "there are no contexts with text",
@@ -122,30 +123,7 @@ class Item(NamedTuple):
         return DeltaSePerResult(
             query=self.query if isinstance(self.query, str) else None,
             response=self.response if isinstance(self.response, str) else None,
-            contexts=_texts_or_none("contexts", self.contexts),
-            reference=tuple(_texts_or_none("reference", self.reference) or ()),
+            contexts=texts_or_none("contexts", self.contexts),
+            reference=tuple(texts_or_none("reference", self.reference) or ()),
             **parts,
         )
-
-
-def _texts(name: str, given: Any) -> list[str]:
-    """Return nothing, one text or several as a list.
-
-    Raises:
-        InputError: If something else is among them.
-    """
-    if given is None:
-        return []
-    several = isinstance(given, Iterable) and not isinstance(given, str | bytes)
-    found = list(given) if several else [given]
-    strange = [type(item).__name__ for item in found if not isinstance(item, str)]
-    if strange:
-        raise InputError(f"{name} holds a {strange[0]}", hint=f"pass {name} as a text or a list of texts")
-    return found
-
-
-def _texts_or_none(name: str, given: Any) -> list[str] | None:
-    try:
-        return _texts(name, given) or None
-    except InputError:
-        return None

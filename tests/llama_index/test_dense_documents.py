@@ -111,7 +111,7 @@ async def test_documents_of_uncertain_questions_are_cut_anew(documents: Any) -> 
         assert node.node.source_node == whole().as_related_node_info()
         assert (node.metadata["title"], node.node.embedding, node.score) == ("doc", None, None)
         assert {"document", "start", "end"}.isdisjoint(node.metadata)
-        assert node.metadata["dense_rag"]["score"] == result.score
+        assert node.metadata["dense"]["score"] == result.score
 
 
 def test_a_certain_question_keeps_its_nodes() -> None:
@@ -178,7 +178,7 @@ async def test_behind_a_fusion_of_retrievers() -> None:
     first = [node.text for node in fusion.retrieve(QUESTION)]
     found = await asked(engine, QUESTION)
     assert len(first) == 6
-    assert all(node.metadata["dense_rag"]["rounds"] >= 1 for node in found)
+    assert all(node.metadata["dense"]["rounds"] >= 1 for node in found)
     assert [node.text for node in found] == [
         passage.text for passage in refiner.refine(fusion.retrieve(QUESTION), QUESTION).passages
     ]
@@ -211,5 +211,5 @@ async def test_behind_sentence_windows() -> None:
     assert any(f"[1] {found[0].text}" in str(prompt) for prompt in reader.prompts)
     for node in found:
         assert node.text == node.metadata["window"]
-        assert node.metadata["dense_rag"]["label"]
+        assert node.metadata["dense"]["label"]
         assert NodeRelationship.SOURCE in node.node.relationships

@@ -38,9 +38,9 @@ async def test_with_the_embedded_reader_who_judges_itself() -> None:
         await refiner.apostprocess_nodes(nodes, query_str=question.text),
     ):
         assert [node.node_id for node in found] == [passage.id for passage in expected.passages]
-        assert [node.metadata["dense_rag"]["label"] for node in found] == list(expected.best.measured.labels)
+        assert [node.metadata["dense"]["label"] for node in found] == list(expected.best.measured.labels)
         for node in found:
-            assert node.metadata["dense_rag"]["score"] == pytest.approx(expected.score, abs=1e-5)
+            assert node.metadata["dense"]["score"] == pytest.approx(expected.score, abs=1e-5)
 
 
 def test_a_server_without_log_probabilities_says_what_to_do() -> None:

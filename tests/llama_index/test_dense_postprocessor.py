@@ -50,7 +50,7 @@ async def test_it_hands_on_what_the_core_finds_and_tells_what_it_measured() -> N
     assert dumped(await tool().apostprocess_nodes(letter_nodes(), query_str=QUESTION)) == dumped(found)
     given = {node.node_id: node for node in letter_nodes()}
     for node, label in zip(found, expected.best.measured.labels, strict=True):
-        told = node.metadata.pop("dense_rag")
+        told = node.metadata.pop("dense")
         assert told.pop("score") == pytest.approx(expected.score, abs=1e-5)
         assert told == {"certain": True, "label": label, "rounds": 2, "stopped": "satisfied"}
         for mode in MetadataMode.LLM, MetadataMode.EMBED:
@@ -74,7 +74,7 @@ def test_a_score_that_is_not_zero_is_that_of_the_core() -> None:
     assert expected.score > 1
     assert [one.to_dict() for one in result.rounds] == [one.to_dict() for one in expected.rounds]
     found = refiner.postprocess_nodes(letter_nodes(), query_str=QUESTION)
-    assert [node.metadata["dense_rag"]["label"] for node in found] == ["necessary"] * 3
+    assert [node.metadata["dense"]["label"] for node in found] == ["necessary"] * 3
 
 
 def test_never_more_than_k_unless_asked_for() -> None:
@@ -151,7 +151,7 @@ def test_a_judge_that_talks_nonsense_is_counted_and_entails_nothing() -> None:
     assert refiner.unparsed == 0
     found = refiner.postprocess_nodes(letter_nodes(), query_str=QUESTION)
     assert texts(found) == "abc"
-    assert found[0].metadata["dense_rag"]["certain"] is False
+    assert found[0].metadata["dense"]["certain"] is False
     assert refiner.unparsed == len(judge.prompts) == 4 * 3
 
 
@@ -252,7 +252,7 @@ def test_the_prompt_of_a_judge_in_words_can_be_changed() -> None:
     refiner = tool(script(distinct), entailer=judge)
     refiner.update_prompts({"entailment": PromptTemplate("{query_str}: {premise} > {hypothesis}")})
     found = refiner.postprocess_nodes(letter_nodes(), query_str=QUESTION)
-    assert found[0].metadata["dense_rag"]["score"] == 0
+    assert found[0].metadata["dense"]["score"] == 0
     assert all(prompt.startswith(f"{QUESTION}: answer ") for prompt in judge.prompts)
     with pytest.raises(PromptError, match="slots"):
         refiner.update_prompts({"entailment": PromptTemplate("{premise}")})
@@ -303,7 +303,7 @@ async def test_query_engines_are_equal_sync_and_async_and_nest_spans_and_callbac
             answers.append((str(response), dumped(response.source_nodes)))
     assert all(answer == answers[0] for answer in answers)
     assert "a\n\nc\n\ne" in answers[0][0]
-    assert "dense_rag" not in answers[0][0]
+    assert "dense" not in answers[0][0]
     assert len(debug.get_event_pairs(CBEventType.RERANKING)) == 2
     parents = {span.id_.split("-")[0]: span.parent_id for span in spans.completed_spans}
     assert "ery" in parents["DenseRefinerPostprocessor._apostprocess_nodes"]

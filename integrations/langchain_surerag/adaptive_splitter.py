@@ -1,0 +1,155 @@
+"""Adaptive semantic chunking (DENSE-RAG, Algorithm 2) as a LangChain text splitter."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from typing import Any, Self
+
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_text_splitters import TextSplitter
+
+from langchain_surerag.encoders import EmbeddingEncoder
+from surerag import AdaptiveChunker, arun, run
+from surerag.methods.adaptive_chunking import SemanticChunk
+
+_BATCH = 64
+"""Texts whose sentences are embedded in one call: a model gets full batches, and memory stays bounded."""
+
+
+class AdaptiveSemanticSplitter(TextSplitter):
+    """Cuts texts where neighbouring sentences are unlike, and never above a maximum.
+
+    Chunks are stretches of their text, verbatim. A sentence joins the chunk before it if the two sentences
+    are alike and the chunk stays within ``t_max``; a sentence that alone is longer is cut at line breaks,
+    else at white space. Chunks do not overlap, and have no ids: vector stores give them theirs.
+
+    ``from_tiktoken_encoder(…, embeddings=embeddings)`` and ``from_huggingface_tokenizer`` count in the tokens
+    of a model. The async methods await the embedding model's own.
+
+    Args:
+        embeddings: An embedding model, or an encoder of surerag.
+        tau: Cosine from which the next sentence joins the chunk. The paper's 0.6 belongs to UAE-Large-V1;
+            :meth:`with_quantile` finds the one that fits your model.
+        t_max: Length of a chunk, at most, as ``length_function`` counts it.
+        language: ISO 639 code, for the abbreviations and marks that sentences end with.
+        length_function: Counts the tokens of a text; None counts words and punctuation marks.
+        add_start_index: Whether a chunk's metadata tells where it begins in its text (``start_index``).
+
+    Raises:
+        ConfigurationError: If a setting is out of range.
+        MissingServiceError: If there is no embedding model.
+
+    Example:
+        >>> from surerag.encoders import HashingEncoder
+        >>> splitter = AdaptiveSemanticSplitter(HashingEncoder(), tau=0.3)
+        >>> splitter.split_text("Ada was born in Velm. Ada left Velm in spring. Tin melts easily.")
+        ['Ada was born in Velm. Ada left Velm in spring.', 'Tin melts easily.']
+    """
+
+    def __init__(
+        self,
+        embeddings: Any,
+        *,
+        tau: float = 0.6,
+        t_max: int = 512,
+        language: str = "en",
+        length_function: Callable[[str], int] | None = None,
+        add_start_index: bool = False,
+    ) -> None:
+        encoder = EmbeddingEncoder(embeddings) if isinstance(embeddings, Embeddings) else embeddings
+        self._chunker = AdaptiveChunker(encoder, tau, t_max, language, length_function)
+        super().__init__(
+            chunk_size=t_max,
+            chunk_overlap=0,
+            length_function=self._chunker.settings.count,
+            add_start_index=add_start_index,
+        )
+
+    def __repr__(self) -> str:
+        chunker = self._chunker
+        return (
+            f"AdaptiveSemanticSplitter({chunker.encoder.name!r}, tau={chunker.tau!r}, "
+            f"t_max={chunker.t_max!r}, language={chunker.language!r})"
+        )
+
+    @property
+    def chunker(self) -> AdaptiveChunker:
+        """The method with its settings and its encoder."""
+        return self._chunker
+
+    def with_quantile(self, texts: Iterable[str | Document], quantile: float = 0.5) -> Self:
+        """Return a copy whose τ this share of the texts' neighbouring sentences lies below.
+
+        Raises:
+            ConfigurationError: If ``quantile`` is not in [0, 1].
+            InputError: If no text has two sentences.
+        """
+        given = [text.page_content if isinstance(text, Document) else text for text in texts]
+        fitted = copy.copy(self)
+        fitted._chunker = self._chunker.with_quantile(given, quantile)
+        return fitted
+
+    def split_text(self, text: str) -> list[str]:
+        """Return the chunks of a text, in order.
+
+        Raises:
+            InputError: If a single character is longer than ``t_max``.
+            ServiceError: If the embedding model fails to return one vector a sentence.
+        """
+        return [chunk.text for chunk in self._chunker.run(text)]
+
+    async def asplit_text(self, text: str) -> list[str]:
+        """Like ``split_text``, without blocking the event loop."""
+        return [chunk.text for chunk in await self._chunker.arun(text)]
+
+    def create_documents(
+        self, texts: list[str], metadatas: list[dict[Any, Any]] | None = None
+    ) -> list[Document]:
+        """Return the chunks of texts as documents, each with a copy of its text's metadata."""
+        return [
+            document
+            for chunks, metadata in zip(self._chunked(texts), metadatas or [{}] * len(texts), strict=True)
+            for document in self._documents(chunks, metadata)
+        ]
+
+    async def acreate_documents(
+        self, texts: list[str], metadatas: list[dict[Any, Any]] | None = None
+    ) -> list[Document]:
+        """Like ``create_documents``, without blocking the event loop."""
+        chunked = [chunks async for chunks in self._achunked(texts)]
+        return [
+            document
+            for chunks, metadata in zip(chunked, metadatas or [{}] * len(texts), strict=True)
+            for document in self._documents(chunks, metadata)
+        ]
+
+    async def asplit_documents(self, documents: Iterable[Document]) -> list[Document]:
+        """Like ``split_documents``, without blocking the event loop."""
+        given = list(documents)
+        return await self.acreate_documents(
+            [document.page_content for document in given], [document.metadata for document in given]
+        )
+
+    async def atransform_documents(self, documents: Sequence[Document], **kwargs: Any) -> Sequence[Document]:
+        """Like ``transform_documents``, without blocking the event loop."""
+        return await self.asplit_documents(documents)
+
+    def _chunked(self, texts: Sequence[str]) -> Iterator[list[SemanticChunk]]:
+        for batch in _batches(texts):
+            yield from run(self._chunker.program(batch), self._chunker.services)
+
+    async def _achunked(self, texts: Sequence[str]) -> AsyncIterator[list[SemanticChunk]]:
+        for batch in _batches(texts):
+            for chunks in await arun(self._chunker.program(batch), self._chunker.services):
+                yield chunks
+
+    def _documents(self, chunks: Iterable[SemanticChunk], metadata: dict[Any, Any]) -> Iterator[Document]:
+        for chunk in chunks:
+            place = {"start_index": chunk.start} if self._add_start_index else {}
+            yield Document(page_content=chunk.text, metadata={**copy.deepcopy(metadata), **place})
+
+
+def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (texts[start : start + _BATCH] for start in range(0, len(texts), _BATCH))
