@@ -45,7 +45,7 @@ from surerag.types import Passage
 _PROMPTS = ("rephrase", "answer", "closed_book", "sufficient")
 
 
-class DenseRefinerPostprocessor(  # type: ignore[misc]  # pydantic's fields can be set
+class DenseRefinerPostprocessor(
     BaseNodePostprocessor, PromptMixin
 ):
     """Takes the candidates that were retrieved, and hands on the k (or fewer) that the LLM understands.
