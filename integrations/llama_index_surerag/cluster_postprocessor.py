@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Any, cast
 
-import numpy as np
 from llama_index.core.bridge.pydantic import Field, PrivateAttr
 from llama_index.core.callbacks.schema import CBEventType, EventPayload
 from llama_index.core.llms import LLM
@@ -15,9 +14,8 @@ from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 from llama_index.core.prompts.mixin import PromptDictType, PromptMixin
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, TextNode
 from llama_index.core.settings import Settings
-from numpy.typing import NDArray
 
-from llama_index_surerag.encoders import EmbeddingEncoder
+from llama_index_surerag.encoders import encoder_of
 from llama_index_surerag.events import dispatch, dispatcher
 from llama_index_surerag.nodes import copy_of, passage_of
 from llama_index_surerag.prompts import TemplatePrompt, plain_template, template_from_plain
@@ -35,7 +33,6 @@ from surerag.methods.compression_types import (
     CompressionPrompts,
     CompressionResult,
 )
-from surerag.services import Encoder
 from surerag.types import Event, Passage, Template
 
 
@@ -183,7 +180,7 @@ class ClusterCompressorPostprocessor(  # type: ignore[misc]  # pydantic's fields
         settings: dict[str, Any] = {name: getattr(self, name) for name in PLAIN_SETTINGS}
         return ClusterCompressor(
             reader_from_llm(self.llm) if isinstance(self.llm, LLM) else self.llm,
-            _encoder(self.embed_model),
+            encoder_of(self.embed_model),
             self.entailer,
             count_tokens=None if tokenizer is None else lambda text: len(tokenizer(text)),
             show=_shown,
@@ -191,24 +188,6 @@ class ClusterCompressorPostprocessor(  # type: ignore[misc]  # pydantic's fields
             prompts=CompressionPrompts(**prompts),
             **settings,
         )
-
-
-class _SettingsEncoder:
-    """Encodes with ``Settings.embed_model``, asked for only when a vector is needed."""
-
-    name = "Settings.embed_model"
-
-    def encode(self, texts: Sequence[str], kind: Literal["query", "document"]) -> NDArray[np.float32]:
-        return EmbeddingEncoder(Settings.embed_model).encode(texts, kind)
-
-    async def aencode(self, texts: Sequence[str], kind: Literal["query", "document"]) -> NDArray[np.float32]:
-        return await EmbeddingEncoder(Settings.embed_model).aencode(texts, kind)
-
-
-def _encoder(model: Any) -> Encoder:
-    if model is None:
-        return _SettingsEncoder()
-    return model if isinstance(model, Encoder) else EmbeddingEncoder(model)
 
 
 def _plain(given: Any) -> Any:
@@ -251,10 +230,11 @@ def _vector(bundle: QueryBundle, passages: Sequence[Passage]) -> list[float] | N
 def _node_of(passage: Passage) -> NodeWithScore:
     """Return a copy of the node that a passage was, or the node of a compression."""
     origin: NodeWithScore = passage.origin
-    if not passage.text or passage.text == passage_of(origin).text:
-        return copy_of(origin)
     best = origin.node
-    sources = passage.metadata[SOURCES_KEY]
+    # A compression may say what its best source says, and is one all the same: it names its sources anew.
+    sources = passage.metadata.get(SOURCES_KEY)
+    if sources is None or sources is best.metadata.get(SOURCES_KEY):
+        return copy_of(origin)
     differing = [
         key
         for key, value in best.metadata.items()

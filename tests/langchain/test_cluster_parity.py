@@ -26,7 +26,9 @@ def quoting(entity: str) -> ScriptedReader:
     return ScriptedReader(answer)
 
 
-@pytest.mark.parametrize("settings", [{}, {"variant": "official"}, {"budget": 40, "mode": "fact_check"}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"variant": "official"}, {"budget": 40, "mode": "fact_check"}, {"bridging": 2, "tau": 1}]
+)
 @pytest.mark.parametrize("k", [1, 2, 12])
 async def test_three_ways_sync_and_async_give_the_same_passages(k: int, settings: dict[str, Any]) -> None:
     question = next(q for q in WORLD.questions(20) if len(q.gold_passages) == 1)

@@ -91,6 +91,18 @@ def test_a_compression_keeps_what_its_best_source_has_and_lists_them_all() -> No
     assert kept.get_content(metadata_mode=MetadataMode.LLM) == f"site: north\n\n{TEXTS['c']}"
 
 
+def test_a_compression_in_the_words_of_its_best_source_names_its_sources_too() -> None:
+    given = [NodeWithScore(node=TextNode(id_=name, text=TEXTS[name])) for name in "acbd"]
+    [kept] = tool(lambda p: TEXTS["a"] if "Ada" in p.split("Documents:")[1] else "").postprocess_nodes(
+        given, query_str=QUESTION
+    )
+    assert kept.text == TEXTS["a"]
+    assert [source["id"] for source in kept.metadata["compressed_from"]] == ["a", "c"]
+    # Compressed once more, by another one behind it, it names what it was.
+    [again] = tool(lambda _: TEXTS["a"]).postprocess_nodes([kept], query_str=QUESTION)
+    assert (again.text, again.node_id) == (TEXTS["a"], "a")
+
+
 def test_what_goes_in_is_not_changed_and_what_comes_out_is_a_copy() -> None:
     given = nodes()
     before = dumped(given)

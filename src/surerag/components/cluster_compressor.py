@@ -133,6 +133,7 @@ class ClusterCompressor(CompressorOptions):
             support=self.support,
             on_failure=self.on_failure,
             budget=self.budget,
+            bridging=self.bridging,
             examples=self.examples,
             prompts=self.prompts,
             seed=self.seed,

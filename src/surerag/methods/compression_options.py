@@ -34,7 +34,8 @@ class CompressorOptions:
             (the authors' code).
         clustering: ``"dynamic"`` is Algorithm 1; ``"average"`` and ``"random"`` are the controls of Table 4;
             ``"single"`` compresses each passage alone.
-        tau: Size of the first cluster; ``"auto"`` is 1 for at most ten passages, else 3.
+        tau: Size of the first cluster; ``"auto"`` is 1 for at most ten passages, else 3. Larger ones show
+            the model more facts together, in fewer and longer calls.
         cap: Largest size of a cluster; 0 for no bound.
         count_root: Whether these sizes include a cluster's root.
         root: A cluster's root is the free passage most similar to the ``"query"``, or first by ``"rank"``.
@@ -53,6 +54,9 @@ class CompressorOptions:
         on_failure: If the reader fails for a cluster: its ``"original"`` passages go through, with a
             warning, or ``"raise"``.
         budget: Tokens of all that is returned, at most.
+        bridging: How often clusters that yielded nothing are asked again, with what the others yielded
+            beside their passages. The second fact of a two-hop question is relevant only together with the
+            first, and its cluster is dropped without this. 0 is the paper's; 1 serves two-hop questions.
         examples: Worked examples for the prompt.
         max_tokens: Length of a compression, at most.
         temperature: None is 0, and 0.7 in mode ``"answer_with_evidence"`` (section 5.1).
@@ -76,6 +80,7 @@ class CompressorOptions:
     support: float = 0.6
     on_failure: OnFailure = "original"
     budget: int | None = None
+    bridging: int = 0
     # Defaults are plain values: the adapters' field machinery reads them, and knows no factories of ours.
     examples: tuple[FewShot, ...] = field(default=(), repr=False)
     max_tokens: int = 256

@@ -116,7 +116,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "guard_action": ("remove", "flag"),
     "on_failure": ("original", "raise"),
 }
-_LEAST = {"tau": 1, "cap": 1, "pass_below": 0, "budget": 1}
+_LEAST = {"tau": 1, "cap": 1, "pass_below": 0, "budget": 1, "bridging": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +153,7 @@ class CompressionSettings:
     support: float = 0.6
     on_failure: OnFailure = "original"
     budget: int | None = None
+    bridging: int = 0
     examples: tuple[FewShot, ...] = ()
     prompts: CompressionPrompts = field(default_factory=CompressionPrompts)
     seed: int = 0
@@ -204,7 +205,8 @@ class ClusterReport:
         removed: Sentences that no source supports, and that were taken out.
         flagged: Sentences that no source supports, and that were left in.
         over_budget: Ids of passages that the token budget left no room for.
-        generation: The model's reply, if it was asked and did not fail.
+        generation: The model's last reply, if it was asked and did not fail.
+        earlier: Its replies before that, where a cluster that yielded nothing was asked again.
         trouble: What a person should be told: the reader ``"failed"``, or all that it said is
             ``"unsupported"``: no source says it.
     """
@@ -220,6 +222,7 @@ class ClusterReport:
     flagged: tuple[str, ...] = ()
     over_budget: tuple[str, ...] = ()
     generation: Generation | None = None
+    earlier: tuple[Generation, ...] = ()
     trouble: Trouble | None = None
 
 
@@ -241,7 +244,7 @@ class CompressionResult:
             best member's id, score, metadata and origin, and lists all sources under ``compressed_from`` in
             its metadata; others are the very passages that went in.
         clusters: What became of each cluster.
-        calls: Prompts that the reader was asked, those asked again after a failure included.
+        calls: Prompts that the reader was asked, those asked again included.
         prompt_tokens: Tokens of the prompts that were answered; 0 where the reader does not count.
         completion_tokens: Tokens generated; 0 where the reader does not count.
         fell_back: Whether every cluster that was asked about yielded nothing.

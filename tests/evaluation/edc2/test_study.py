@@ -19,6 +19,7 @@ from surerag.prompts import NOTHING_TO_EXTRACT
 from surerag.readers.protocol import Capabilities
 from surerag.readers.scripted import ScriptedReader
 from surerag.world import World
+from surerag.world.spec import QuestionKind
 
 WORLD = World(seed=5, size=60)
 LOCAL = Capabilities(logprobs=True, entropy="exact", begin="native", local=True)
@@ -80,16 +81,18 @@ def test_a_reader_that_extracts_well_loses_nothing_and_reads_far_less(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     grid = (
-        Cell(Condition("noise", 10, 0.8), ("plain", "dynamic", "average", "random", "single")),
+        Cell(Condition("noise", 10, 0.8), ("plain", "dynamic", "average", "random", "single", "bridged")),
         Cell(Condition("redundancy", 10, 0.8), ("plain", "dynamic")),
     )
     monkeypatch.setattr("surerag.evaluation.edc2.study.World", lambda seed: WORLD)
     study = compression_study(extracting(), HashingEncoder(), seed=5, n=60, grid=grid, large=None)
-    plain, ours, _, _, single = study.cells[0].methods
+    plain, ours, _, _, single, bridged = study.cells[0].methods
     assert plain.accuracy.value == ours.accuracy.value == 1.0
     assert ours.context_share < 0.4
     assert (plain.calls, single.calls) == (0, 10)
     assert 1.5 < ours.calls <= 3
+    assert ours.calls < bridged.calls <= 2 * ours.calls
+    assert bridged.accuracy.value == 1.0
     assert ours.cost > plain.cost
     console = Console(width=80)
     with console.capture() as captured:
@@ -97,11 +100,12 @@ def test_a_reader_that_extracts_well_loses_nothing_and_reads_far_less(
     shown = captured.get()
     assert "Noise at top-k 10" in shown
     assert "Redundancy" in shown
+    assert re.search(r"Top-k +Method +single-hop +two-hop +under-specified", shown)
     assert json.loads(to_json(study))["cells"][0]["n"] == 60
 
 
-def record(*, correct: bool, tokens: int) -> Record:
-    return Record(correct, correct, tokens, 3, not correct, 0.5, 100, 10)
+def record(*, correct: bool, tokens: int, kind: QuestionKind = QuestionKind.SINGLE) -> Record:
+    return Record(kind, correct, correct, tokens, 3, not correct, 0.5, 100, 10)
 
 
 def test_claims_are_judged_by_their_bounds() -> None:
@@ -112,6 +116,22 @@ def test_claims_are_judged_by_their_bounds() -> None:
     worse = {c.statement: c.holds for c in claims([Found(high, {"plain": good, "dynamic": bad})])}
     assert set(better.values()) == {True}
     assert set(worse.values()) == {False}
+
+
+def test_two_hop_questions_are_judged_apart() -> None:
+    kinds = [QuestionKind.SINGLE, QuestionKind.TWO_HOP] * 50
+    plain = [record(correct=True, tokens=100, kind=kind) for kind in kinds]
+    ours = [record(correct=kind == QuestionKind.SINGLE, tokens=20, kind=kind) for kind in kinds]
+    cell = Found(Condition("noise", 20, 0.4), {"plain": plain, "dynamic": ours, "bridged": plain})
+    found = {claim.statement: claim for claim in claims([cell])}
+    assert found["Two-hop questions better with bridging"].finding.startswith("+100.0 points")
+    # On all questions, those of one step included.
+    assert found["Not inferior to plain RAG on average by more than 2 points"].finding.startswith("-50.0")
+    assert not found["Not inferior to plain RAG on average by more than 2 points"].holds
+    assert found["With bridging, not inferior to plain RAG on average by more than 2 points"].holds
+    shown = {row.method: [f.accuracy.value for f in row.by_kind] for row in figures(cell).methods}
+    assert shown == {"plain": [1.0, 1.0], "dynamic": [1.0, 0.0], "bridged": [1.0, 1.0]}
+    assert [f.accuracy.n for f in figures(cell).methods[0].by_kind] == [50, 50]
 
 
 def test_figures_are_means_of_records() -> None:

@@ -13,20 +13,24 @@ from numpy.typing import NDArray
 
 from surerag import drivers
 from surerag.components import ClusterCompressor
-from surerag.drivers.progress import Progress
+from surerag.drivers.progress import Progress, reporting
 from surerag.effects import Program, generate
 from surerag.evaluation.edc2.contexts import Cell, Method, Vectors, draw, ranked
+from surerag.evaluation.journal import Memory
+from surerag.evaluation.recording import RecordedReader
 from surerag.methods.compression_types import words_and_marks
 from surerag.prompts import FROM_CONTEXT, format_passages
-from surerag.readers.protocol import Reader
+from surerag.readers.protocol import BaseReader
 from surerag.types import Passage, Sampling
 from surerag.world.questions import Question, is_correct
+from surerag.world.spec import QuestionKind
 from surerag.world.world import World
 
 Stages = Callable[[str], Progress]
 """From the name of a stage to what shall be told of its progress."""
 
 AT_ONCE = 128
+CONTEXTS_AT_ONCE = 25
 ANSWER = Sampling(max_tokens=24)
 COMPRESSION_TOKENS = 96
 WINDOW = 1_800
@@ -38,6 +42,7 @@ class Record:
     """One question answered by one method.
 
     Attributes:
+        kind: How the question was put.
         correct: Whether the answer is right.
         holds_answer: Whether the answer's words stand in what the reader was shown.
         context_tokens: Tokens of what it was shown.
@@ -48,6 +53,7 @@ class Record:
         completion_tokens: Tokens generated in all.
     """
 
+    kind: QuestionKind
     correct: bool
     holds_answer: bool
     context_tokens: int
@@ -79,14 +85,18 @@ class Bench:
         vectors: Of questions and passages.
     """
 
-    def __init__(self, world: World, reader: Reader, vectors: Vectors) -> None:
+    def __init__(self, world: World, reader: BaseReader, vectors: Vectors) -> None:
         self._world = world
         self._vectors = vectors
         self._count: Callable[[str], int] = getattr(reader, "count_tokens", words_and_marks)
-        ours = ClusterCompressor(reader, max_tokens=COMPRESSION_TOKENS)
+        # Methods share their first pass, and conditions some of their clusters: nothing is asked twice.
+        once = RecordedReader(reader, Memory())
+        ours = ClusterCompressor(once, max_tokens=COMPRESSION_TOKENS, count_tokens=self._count)
         self._services = ours.services
         self._compressors = {
             "dynamic": ours,
+            "bridged": ours.with_settings(bridging=1),
+            "whole": ours.with_settings(tau=20),
             "average": ours.with_settings(clustering="average"),
             "random": ours.with_settings(clustering="random"),
             "single": ours.with_settings(clustering="single", pass_below=0),
@@ -95,13 +105,22 @@ class Bench:
     def ask(self, cell: Cell, questions: Sequence[Question], stages: Stages) -> dict[Method, list[Record]]:
         """Answer questions under one condition, by each of its methods."""
         texts = [question.text for question in questions]
-        contexts = [draw(self._world, question, cell.condition) for question in questions]
-        found = ranked(contexts, texts, self._vectors)
+        found = self._contexts(cell, questions, stages)
         asked = self._vectors.of(texts, "query")
         with _counted_not_logged():
             return {
                 method: self._by(method, cell, questions, found, asked, stages) for method in cell.methods
             }
+
+    def _contexts(self, cell: Cell, questions: Sequence[Question], stages: Stages) -> list[list[Passage]]:
+        found: list[list[Passage]] = []
+        with reporting(stages(f"{_named(cell)}: passages"), len(questions)) as advance:
+            for some in _batched(questions, CONTEXTS_AT_ONCE):
+                drawn = [draw(self._world, question, cell.condition) for question in some]
+                found += ranked(drawn, [question.text for question in some], self._vectors)
+                for _ in some:
+                    advance()
+        return found
 
     def _by(
         self,
@@ -112,13 +131,12 @@ class Bench:
         vectors: Sequence[NDArray[np.float32]],
         stages: Stages,
     ) -> list[Record]:
-        kind, k, level = cell.condition.kind, cell.condition.top_k, cell.condition.level
         programs = [
             self._program(method, question, context, vector)
             for question, context, vector in zip(questions, contexts, vectors, strict=True)
         ]
-        name = f"top-k {k}, {kind} {level:.0%}: {method}"
-        return drivers.run_many(programs, self._services, at_once=AT_ONCE, progress=stages(name))
+        stage = stages(f"{_named(cell)}: {method}")
+        return drivers.run_many(programs, self._services, at_once=AT_ONCE, progress=stage)
 
     def _program(
         self, method: Method, question: Question, passages: Sequence[Passage], vector: NDArray[np.float32]
@@ -136,6 +154,7 @@ class Bench:
         prompt = FROM_CONTEXT.render(context=context, question=question.text)
         [[answer]] = yield from generate([prompt], ANSWER)
         return Record(
+            kind=question.kind,
             correct=is_correct(question, answer.text),
             holds_answer=any(name.casefold() in context.casefold() for name in question.answers),
             context_tokens=self._count(context),
@@ -149,3 +168,12 @@ class Bench:
     def _within_window(self, passages: Sequence[Passage]) -> Sequence[Passage]:
         sums = accumulate(self._count(passage.text) + 4 for passage in passages)
         return passages[: sum(1 for _ in takewhile(lambda total: total <= WINDOW, sums))]
+
+
+def _named(cell: Cell) -> str:
+    kind, k, level = cell.condition.kind, cell.condition.top_k, cell.condition.level
+    return f"top-k {k}, {kind} {level:.0%}"
+
+
+def _batched(questions: Sequence[Question], size: int) -> Iterator[Sequence[Question]]:
+    return (questions[start : start + size] for start in range(0, len(questions), size))

@@ -6,9 +6,23 @@ from dataclasses import dataclass
 
 from surerag.evaluation.edc2.contexts import Condition, Method
 from surerag.evaluation.statistics import PairedDifference, Proportion
+from surerag.world.spec import QuestionKind
 
 PROMPT_PRICE, COMPLETION_PRICE = 0.15, 0.60
 """US dollars a million tokens, as in appendix A of the paper."""
+
+
+@dataclass(frozen=True, slots=True)
+class KindFigures:
+    """One method on the questions of one kind.
+
+    Attributes:
+        kind: How they are put.
+        accuracy: Share of right answers, with its interval.
+    """
+
+    kind: QuestionKind
+    accuracy: Proportion
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +32,7 @@ class MethodFigures:
     Attributes:
         method: Which.
         accuracy: Share of right answers, with its interval.
+        by_kind: Accuracy on each kind of question.
         against_plain: Accuracy less that of plain RAG on the same questions; None for plain RAG.
         holds_answer: Share of contexts in which the answer's words stand.
         context_tokens: Mean tokens of what the reader was shown.
@@ -30,6 +45,7 @@ class MethodFigures:
 
     method: Method
     accuracy: Proportion
+    by_kind: tuple[KindFigures, ...]
     against_plain: PairedDifference | None
     holds_answer: float
     context_tokens: float

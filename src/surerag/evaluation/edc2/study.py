@@ -8,7 +8,7 @@ from surerag.evaluation.edc2.analysis import Found, claims, figures
 from surerag.evaluation.edc2.asking import Bench, Stages
 from surerag.evaluation.edc2.contexts import GRID, LARGE, Cell, Vectors
 from surerag.evaluation.edc2.results import CompressionStudy
-from surerag.readers.protocol import Reader
+from surerag.readers.protocol import BaseReader
 from surerag.services import Encoder
 from surerag.world.world import World
 
@@ -18,7 +18,7 @@ LARGE_SHARE = 10
 
 
 def compression_study(
-    reader: Reader,
+    reader: BaseReader,
     encoder: Encoder,
     *,
     seed: int,

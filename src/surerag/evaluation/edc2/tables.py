@@ -17,7 +17,9 @@ from surerag.evaluation.statistics import PairedDifference
 _LABELS = {
     "plain": "Plain RAG",
     "single": "Each alone",
-    "dynamic": "Ours, dynamic",
+    "dynamic": "Dynamic",
+    "bridged": "Bridging",
+    "whole": "One, τ=20",
     "average": "Average",
     "random": "Random",
 }
@@ -38,7 +40,7 @@ def study_tables(study: CompressionStudy) -> RenderableType:
         table = _table(f"Top-k {cell.condition.top_k}, n = {cell.n}", [cell])
         table.caption = "Plain RAG reads the best passages, as many as the window holds."
         parts.append(table)
-    return Group(*parts, _claims(study))
+    return Group(*parts, _kinds(study), _claims(study))
 
 
 def _heading(study: CompressionStudy) -> Text:
@@ -47,17 +49,16 @@ def _heading(study: CompressionStudy) -> Text:
         f", seed {study.seed}, n = {study.n:,}\n",
         f"Reader {study.model}; encoder {study.encoder}\n",
         f"Intervals are {percent(study.confidence, 0)}; differences are paired, in points.\n",
-        "Fell back: every cluster yielded nothing, so the original passages were shown.",
+        "Fell back: every cluster yielded nothing, so the original passages were shown.\n",
+        "Bridging: silent clusters were asked once more, beside what the others yielded.",
     )
 
 
 def _table(title: str, cells: Sequence[CellFigures]) -> Table:
-    table = Table(
-        title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", caption_justify="left"
-    )
+    table = _framed(title, gap=0)
     table.add_column("", justify="right", no_wrap=True)
     table.add_column("Method", no_wrap=True)
-    for name in ("Accuracy, %", "To plain", "Holds\nanswer", "Tokens", "Calls", "Fell\nback"):
+    for name in ("Accuracy, %", "To plain", "Tokens", "Calls", "Fell\nback"):
         table.add_column(name, justify="right", no_wrap=True)
     for cell in sorted(cells, key=lambda cell: cell.condition.level):
         for at, row in enumerate(cell.methods):
@@ -71,11 +72,31 @@ def _cells(row: MethodFigures) -> tuple[str, ...]:
         _LABELS[row.method],
         percent_with_interval(row.accuracy),
         "" if row.against_plain is None else _gap(row.against_plain),
-        percent(row.holds_answer, 0),
         f"{row.context_tokens:.0f}",
         f"{row.calls:.1f}",
         "" if row.method == "plain" else percent(row.fell_back, 0),
     )
+
+
+def _kinds(study: CompressionStudy) -> Table:
+    table = _framed("Accuracy by kind of question, %")
+    for name in ("Top-k", "", "Method"):
+        table.add_column(name, no_wrap=True)
+    cells = [*study.cells, *([study.large] if study.large is not None else [])]
+    shown = [found.kind for found in cells[0].methods[0].by_kind]
+    for kind in shown:
+        table.add_column(kind, justify="right", no_wrap=True)
+    for cell in cells:
+        named = (str(cell.condition.top_k), f"{cell.condition.kind} {percent(cell.condition.level, 0)}")
+        for at, row in enumerate(cell.methods):
+            figures = {found.kind: f"{100 * found.accuracy.value:.1f}" for found in row.by_kind}
+            table.add_row(
+                *(named if at == 0 else ("", "")),
+                _LABELS[row.method],
+                *(figures.get(kind, "") for kind in shown),
+                end_section=at == len(cell.methods) - 1,
+            )
+    return table
 
 
 def _gap(gap: PairedDifference) -> str:
@@ -83,7 +104,7 @@ def _gap(gap: PairedDifference) -> str:
 
 
 def _claims(study: CompressionStudy) -> Table:
-    table = Table(title="What it was to show", box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    table = _framed("What it was to show")
     table.add_column("Claim", ratio=5)
     table.add_column("Found", ratio=4)
     table.add_column("")
@@ -91,3 +112,15 @@ def _claims(study: CompressionStudy) -> Table:
         verdict = Text("holds", style="green") if claim.holds else Text("does not hold", style="bold red")
         table.add_row(claim.statement, claim.finding, verdict)
     return table
+
+
+def _framed(title: str, gap: int = 1) -> Table:
+    """Return a table as all of them look, its columns so far apart."""
+    return Table(
+        title=title,
+        box=box.SIMPLE_HEAD,
+        padding=(0, gap, 0, 0),
+        title_justify="left",
+        title_style="bold",
+        caption_justify="left",
+    )
