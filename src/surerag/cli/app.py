@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from surerag.cli.train_rewriter import train_rewriter
+
 app = typer.Typer(
     help="RAG that acts on its reader's uncertainty.",
     no_args_is_help=True,
@@ -164,6 +166,9 @@ def evaluate(
     )
     if not run_evaluate(ReaderChoice(model, base_url, api_key_env, concurrency), wanted):
         raise typer.Exit(1)
+
+
+app.command("train-rewriter")(train_rewriter)
 
 
 @reproduce.command("card")

@@ -1,0 +1,145 @@
+"""What the first two stages ask of models, query by query, and how the answers are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from surerag.effects import Program, embed, generate
+from surerag.errors import ServiceError
+from surerag.measures.answers import normalize_answer
+from surerag.methods.rewrite_asking import RewriteAsking
+from surerag.methods.rewrites import read_rewrite
+from surerag.methods.uncertainty_types import Attempt, RewriteCosts, RewriteSettings, finite
+from surerag.training.rewriter.queries import Query
+from surerag.types import Generation, Passage, Sampling
+
+T = TypeVar("T")
+IsCorrect = Callable[[str, Sequence[str]], bool]
+"""Whether an answer matches one of the gold answers."""
+
+
+class Tried(NamedTuple):
+    """One query's rewrites as plain values, a row for each distinct one, and what they cost."""
+
+    rows: list[dict[str, Any]]
+    costs: RewriteCosts
+
+
+def write_rewrites(query: Query, prompt: str, sampling: Sampling) -> Program[list[Generation]]:
+    """Ask a rewriter (or a teacher) for rewrites of a query."""
+    [replies] = yield from generate([prompt], sampling)
+    return replies
+
+
+def try_rewrites(
+    query: Query,
+    replies: Sequence[Generation],
+    settings: RewriteSettings,
+    is_correct: IsCorrect,
+    with_relevance: bool,
+) -> Program[Tried]:
+    """Retrieve with each distinct rewrite, answer the query from that, and measure (DynQR, Eq. 2 and 3).
+
+    A rewrite that says the same as the query is tried like any other. One that is empty or was cut off is
+    written down, and not tried.
+    """
+    rows: dict[str, dict[str, Any]] = {}
+    for place, reply in enumerate(replies):
+        rewrite = read_rewrite(reply, query.text, settings.max_words)
+        row = rows.setdefault(
+            rewrite.text, {"sample": place, "times": 0, "rewrite": rewrite.text, "trouble": rewrite.trouble}
+        )
+        row["times"] += 1
+    usable = [text for text, row in rows.items() if row["trouble"] in (None, "unchanged")]
+    asking = RewriteAsking(query.text, settings)
+    contexts: dict[str, Sequence[Passage]] = {}
+    for text in usable:
+        contexts[text] = yield from asking.retrieve(text)
+    attempts = (yield from asking.answer(contexts)) if contexts else []
+    for attempt in attempts:
+        rows[attempt.query].update(_measured(attempt, query, is_correct))
+        if with_relevance:
+            relevance = yield from _relevance(query.text, attempt.passages)
+            rows[attempt.query]["relevance"] = relevance
+    whose = {"query_id": query.id, "query": query.text, "golds": list(query.golds)}
+    costs = _with_rewrites(asking.costs, replies)
+    return Tried([{**whose, **row} for row in rows.values()], costs)
+
+
+def contains_answer(passages: Sequence[Passage], golds: Sequence[str]) -> bool:
+    """Whether some passage contains a gold answer, word for word after normalisation (RetPO's reward).
+
+    Example:
+        >>> contains_answer([Passage("Ada was born in the Velm.")], ["Orun", "velm"])
+        True
+        >>> contains_answer([Passage("Velma was born.")], ["Velm"])
+        False
+    """
+    wanted = [gold for gold in map(normalize_answer, golds) if gold]
+    texts = [f" {normalize_answer(passage.text)} " for passage in passages]
+    return any(f" {gold} " in text for gold in wanted for text in texts)
+
+
+def _measured(attempt: Attempt, query: Query, is_correct: IsCorrect) -> dict[str, Any]:
+    golds = query.golds
+    return {
+        "passages": [passage.id or passage.text for passage in attempt.passages],
+        "answer": attempt.answer,
+        # JSON knows no infinity: an answer without a word has an uncertainty of null in the journal.
+        "uncertainty": finite(attempt.uncertainty),
+        "correct": bool(is_correct(attempt.answer, golds)) if golds else None,
+        "found": contains_answer(attempt.passages, golds) if golds else None,
+    }
+
+
+def _relevance(query: str, passages: Sequence[Passage]) -> Program[float]:
+    """Mean inner product of the query with what was retrieved; 0 for nothing (the frame of RaFe)."""
+    if not passages:
+        return 0.0
+    [asked] = yield from embed([query], "query")
+    found = yield from embed([passage.text for passage in passages], "document")
+    return float(np.mean(found.astype(np.float64) @ asked.astype(np.float64)))
+
+
+def _with_rewrites(costs: RewriteCosts, replies: Sequence[Generation]) -> RewriteCosts:
+    written = RewriteCosts(
+        rewrites=len(replies),
+        prompt_tokens=replies[0].prompt_tokens if replies else 0,
+        completion_tokens=sum(reply.completion_tokens for reply in replies),
+    )
+    return total([costs, written])
+
+
+def total(costs: Sequence[RewriteCosts]) -> RewriteCosts:
+    """Add costs up.
+
+    Example:
+        >>> total([RewriteCosts(answers=2), RewriteCosts(answers=1, rewrites=4)]).calls
+        7
+    """
+    names = RewriteCosts.__slots__
+    return RewriteCosts(**{name: sum(getattr(cost, name) for cost in costs) for name in names})
+
+
+def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Cut a sequence into pieces."""
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def key_of(*asked: Any) -> str:
+    """Return the digest of what was asked: plain values."""
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode("ascii")).hexdigest()[:32]
+
+
+def incomplete(failures: Sequence[BaseException], asked: int, done: str) -> ServiceError:
+    """Say that queries failed, after all others were asked."""
+    return ServiceError(
+        f"{len(failures)} of {asked} queries could not be {done}, the first because: {failures[0]}",
+        hint="run the same again: what was answered is kept, and only these are asked; "
+        "or go on without them with --skip-failures (on_failure='skip')",
+    )

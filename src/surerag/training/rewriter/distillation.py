@@ -1,0 +1,155 @@
+"""Stage one, supervised distillation (DynQR, section 2.2): a teacher rewrites queries, the base learns to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from surerag.drivers import run_many
+from surerag.drivers.progress import reporting
+from surerag.errors import InputError
+from surerag.evaluation.journal import Journal, OnChange
+from surerag.evaluation.recording import RecordedReader
+from surerag.extras import extra
+from surerag.methods.rewrites import read_rewrite
+from surerag.readers.protocol import Reader
+from surerag.services import Services, as_reader
+from surerag.training.rewriter.asking import chunks, incomplete, write_rewrites
+from surerag.training.rewriter.options import DistilOptions
+from surerag.training.rewriter.queries import Query, as_queries, digest_of
+from surerag.training.rewriter.results import Distilled, StageProgress, named
+from surerag.training.rewriter.tables import written
+from surerag.types import Generation
+
+JOURNAL, REWRITES, MODEL = "journal.jsonl", "rewrites.parquet", "model"
+
+
+class _Taught(NamedTuple):
+    """What the teacher wrote."""
+
+    rows: list[dict[str, Any]]
+    failures: int
+
+
+def distil(
+    queries: Iterable[Query | str],
+    teacher: Reader,
+    base: str | Path,
+    output: str | Path,
+    options: DistilOptions | None = None,
+    *,
+    on_change: OnChange = "error",
+    progress: StageProgress = False,
+) -> Distilled:
+    """Let a teacher rewrite queries, and fine-tune a base on what it wrote.
+
+    ``output`` then holds ``rewrites.parquet`` and the folder ``model``, which
+    :meth:`surerag.TransformersReader.from_pretrained` loads. A run that is killed goes on when the same is
+    called again: what the teacher answered is not asked again, and training goes on from its last
+    checkpoint, to the same files. If they are complete already, nothing is asked or trained.
+
+    Args:
+        queries: To be rewritten; equal ones count once.
+        teacher: Rewrites them, with the prompt that the student will get.
+        base: Hugging Face id or folder of the model to be trained; its chat template is used if it has one.
+        output: Folder for everything; made if it is not there.
+        options: What steers this stage; None for the paper's settings.
+        on_change: What to do if the folder belongs to a run with other data, models or settings:
+            ``"error"``; ``"reuse"`` answers that still apply; ``"restart"``.
+        progress: How far it is.
+
+    Raises:
+        InputError: If there is no query, or no rewrite to learn from.
+        ConfigurationError: If the folder belongs to another run.
+        ServiceError: If the teacher failed for some queries, after all others were asked.
+        MissingExtraError: If a package for training is not installed.
+    """
+    with extra("train"):  # before anything is asked, not after
+        from surerag.training.rewriter.supervised import learn_rewrites
+    options, output = options or DistilOptions(), Path(output)
+    asked = as_queries(queries)
+    taught = _taught(asked, teacher, output, options, on_change, progress)
+    examples = [(row["query"], row["rewrite"]) for row in taught.rows if row["learnt"]]
+    if not examples:
+        raise InputError(
+            f"none of {len(taught.rows)} rewrites of the teacher can be learnt from",
+            hint=f"look at {output / REWRITES}: what is wrong with them stands in the column 'trouble'",
+        )
+    model = learn_rewrites(
+        examples,
+        base,
+        output,
+        options.fine_tuning,
+        options.prompts.rewrite,
+        on_change,
+        named(progress, "Distilling"),
+    )
+    return Distilled(model, output / REWRITES, len(asked), len(examples), taught.failures)
+
+
+def _taught(
+    queries: Sequence[Query],
+    teacher: Reader,
+    output: Path,
+    options: DistilOptions,
+    on_change: OnChange,
+    progress: StageProgress,
+) -> _Taught:
+    """Ask the teacher, or look up what it answered, and write it down."""
+    rows: list[dict[str, Any]] = []
+    failures: list[BaseException] = []
+    run = _identity(queries, teacher, options)
+    with (
+        Journal(output / JOURNAL, run, on_change=on_change) as journal,
+        written(output / REWRITES, "rewrites", run) as write,
+        reporting(named(progress, "Asking the teacher"), len(queries), "Asking the teacher") as advance,
+    ):
+        recorded = RecordedReader(as_reader(teacher), journal, at_once=options.at_once)
+        services = Services(reader=recorded)
+        for chunk in chunks(queries, options.at_once):
+            prompts = [options.prompts.rewrite.render(query=query.text) for query in chunk]
+            programs = [write_rewrites(q, p, options.rewriting) for q, p in zip(chunk, prompts, strict=True)]
+            replies: list[Any] = run_many(programs, services, at_once=options.at_once, return_exceptions=True)
+            failures += [reply for reply in replies if isinstance(reply, BaseException)]
+            taught = [
+                _row(query, reply[0], options)
+                for query, reply in zip(chunk, replies, strict=True)
+                if not isinstance(reply, BaseException)
+            ]
+            write(taught)
+            rows += taught
+            for _ in chunk:
+                advance()
+        if failures and (options.on_failure == "raise" or not rows):
+            raise incomplete(failures, len(queries), "rewritten") from failures[0]
+    return _Taught(rows, len(failures))
+
+
+def _row(query: Query, reply: Generation, options: DistilOptions) -> dict[str, Any]:
+    rewrite = read_rewrite(reply, query.text, options.max_words)
+    learnt = rewrite.trouble is None or (rewrite.trouble == "unchanged" and options.keep_unchanged)
+    return {
+        "query_id": query.id,
+        "query": query.text,
+        "rewrite": rewrite.text,
+        "trouble": rewrite.trouble,
+        "learnt": learnt,
+    }
+
+
+def _identity(queries: Sequence[Query], teacher: Reader, options: DistilOptions) -> dict[str, Any]:
+    """What the answers belong to."""
+    sampling = options.rewriting
+    return {
+        "stage": "distil",
+        "queries": f"{len(queries)}, digest {digest_of(queries)}",
+        "teacher": teacher.name,
+        "temperature": sampling.temperature,
+        "max_tokens": sampling.max_tokens,
+        "seed": sampling.seed,
+        "max_words": options.max_words,
+        "keep_unchanged": options.keep_unchanged,
+        "at_once": options.at_once,
+        "prompt": options.prompts.rewrite.text,
+    }

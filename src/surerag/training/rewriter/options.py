@@ -1,0 +1,227 @@
+"""What steers the three stages; defaults are the paper's, where it says (DynQR, appendix B)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from surerag.errors import ConfigurationError
+from surerag.methods.uncertainty_metrics import METRICS, Metric
+from surerag.methods.uncertainty_types import RewritePrompts
+from surerag.types import Sampling
+
+Reward = Literal["uncertainty", "answer", "retrieval", "relevance"]
+"""What a rewrite is rewarded for: low uncertainty of the reader (DynQR); a right answer (the frame of RRR);
+documents that contain a gold answer (RetPO); documents relevant to the original query (RaFe)."""
+REWARDS: tuple[Reward, ...] = get_args(Reward)
+
+OnFailure = Literal["raise", "skip"]
+Dtype = Literal["base", "float32", "bfloat16", "float16"]
+
+
+def _at_least(least: int, **values: int) -> None:
+    for name, value in values.items():
+        if value < least:
+            raise ConfigurationError(f"{name} must be at least {least}, got {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Lora:
+    """Low-rank adapters instead of full fine-tuning (Hu et al., "LoRA", ICLR 2022).
+
+    Attributes:
+        rank: Rank of an update.
+        alpha: Its scale; an update counts alpha / rank.
+        dropout: Before the update.
+        targets: Names of the layers that get one; None for all linear layers but the output layer.
+    """
+
+    rank: int = 16
+    alpha: int = 32
+    dropout: float = 0.0
+    targets: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        _at_least(1, rank=self.rank, alpha=self.alpha)
+        if not 0 <= self.dropout < 1:
+            raise ConfigurationError(f"dropout must be in [0, 1), got {self.dropout!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class FineTuning:
+    """How weights are changed, in the first stage as in the third.
+
+    Attributes:
+        learning_rate: Highest rate; it falls linearly to 0.
+        batch: Examples a step.
+        epochs: Passes over the data.
+        micro_batch: Examples that go through the model at once, at most; a step takes as many turns as it
+            needs. Lower it where memory is short.
+        max_tokens: Longer examples, prompt and rewrite together, are left out.
+        lora: Train adapters instead of all weights; the result is merged.
+        seed: Of the order of examples, and of adapters.
+        save_every: Steps between checkpoints: what a kill can cost.
+        dtype: Of the weights that are written; ``"base"`` is the base's own. Training itself is in float32,
+            on an accelerator with matrix products in bfloat16.
+        device: ``"cpu"`` forbids an accelerator; None takes one if there is one.
+        gradient_checkpointing: Whether to save memory by computing twice; None does on an accelerator.
+        template_options: Variables of the chat template, as :class:`surerag.TransformersReader` takes them.
+        trust_remote_code: Whether code that comes with the base may run.
+
+    Raises:
+        ConfigurationError: If a value is out of range.
+    """
+
+    learning_rate: float = 1e-6
+    batch: int = 100
+    epochs: int = 1
+    micro_batch: int = 10
+    max_tokens: int = 1024
+    lora: Lora | None = None
+    seed: int = 0
+    save_every: int = 100
+    dtype: Dtype = "base"
+    device: Literal["cpu"] | None = None
+    gradient_checkpointing: bool | None = None
+    template_options: Mapping[str, Any] = field(default_factory=dict)
+    trust_remote_code: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.learning_rate > 0:
+            raise ConfigurationError(f"learning_rate must be above 0, got {self.learning_rate!r}")
+        _at_least(
+            1,
+            batch=self.batch,
+            epochs=self.epochs,
+            micro_batch=self.micro_batch,
+            max_tokens=self.max_tokens,
+            save_every=self.save_every,
+        )
+        if self.dtype not in get_args(Dtype):
+            raise ConfigurationError(
+                f"unknown dtype {self.dtype!r}", hint=f"choose {', '.join(get_args(Dtype))}"
+            )
+
+    @property
+    def at_once(self) -> int:
+        """Examples that go through the model at once: the largest divisor of the batch that may."""
+        return max(n for n in range(1, min(self.batch, self.micro_batch) + 1) if self.batch % n == 0)
+
+
+@dataclass(frozen=True, slots=True)
+class DistilOptions:
+    """The first stage.
+
+    Attributes:
+        fine_tuning: The paper's: rate 1e-6, batches of 100, one epoch.
+        rewriting: How the teacher writes; one rewrite a query, greedily.
+        max_words: Words of a rewrite, at most; the student does not learn from a longer one, or an empty one.
+        keep_unchanged: Whether to learn also from queries that the teacher left as they are.
+        at_once: Queries that the teacher gets at once: a batch of a local model, or requests under way.
+        on_failure: What to do about queries that the teacher fails to rewrite, after all others were asked:
+            ``"raise"``, or ``"skip"`` them.
+        prompts: Of these, ``rewrite`` is used; inference has to use the same.
+    """
+
+    fine_tuning: FineTuning = FineTuning()
+    rewriting: Sampling = field(default_factory=Sampling)
+    max_words: int = 64
+    keep_unchanged: bool = True
+    at_once: int = 64
+    on_failure: OnFailure = "raise"
+    prompts: RewritePrompts = field(default_factory=RewritePrompts)
+
+    def __post_init__(self) -> None:
+        _at_least(1, max_words=self.max_words, at_once=self.at_once)
+        if self.rewriting.n != 1:
+            raise ConfigurationError(f"the teacher writes one rewrite a query, not {self.rewriting.n}")
+
+
+@dataclass(frozen=True, slots=True)
+class SampleOptions:
+    """The second stage.
+
+    Attributes:
+        rewrites: n, rewrites sampled for each query; equal ones are tried once.
+        temperature: Of the rewriter.
+        top_p: Nucleus mass of the rewriter.
+        seed: Of the rewriter; sample ``i`` of a query depends on the query, this seed and ``i`` alone.
+        rewrite_tokens: Length of a rewrite, at most; one that is cut off is not tried.
+        max_words: Words of a rewrite, at most.
+        metric: The reader's uncertainty, as in :class:`surerag.UncertaintyRewriter`.
+        k: Passages to answer from; None leaves it to the retriever.
+        answering: How the reader answers; one greedy answer.
+        samples: N, answers sampled for each rewrite if the metric is ``"ln_entropy"``.
+        at_once: Queries in one batch of local models, or under way at a server.
+        on_failure: What to do about queries that fail, after all others were asked: ``"raise"``, or
+            ``"skip"`` them.
+        template_options: Variables of the rewriter's chat template, if it is loaded from a folder.
+        prompts: For rewriter and reader.
+    """
+
+    rewrites: int = 8
+    temperature: float = 1.0
+    top_p: float = 1.0
+    seed: int = 0
+    rewrite_tokens: int = 64
+    max_words: int = 64
+    metric: Metric = "perplexity"
+    k: int | None = 5
+    answering: Sampling = field(default_factory=Sampling)
+    samples: int = 10
+    at_once: int = 64
+    on_failure: OnFailure = "raise"
+    template_options: Mapping[str, Any] = field(default_factory=dict)
+    prompts: RewritePrompts = field(default_factory=RewritePrompts)
+
+    def __post_init__(self) -> None:
+        _at_least(
+            1,
+            rewrites=self.rewrites,
+            rewrite_tokens=self.rewrite_tokens,
+            max_words=self.max_words,
+            samples=self.samples,
+            at_once=self.at_once,
+        )
+        if not callable(self.metric) and self.metric not in METRICS:
+            raise ConfigurationError(
+                f"unknown metric {self.metric!r}", hint=f"choose {', '.join(METRICS)}, or pass a function"
+            )
+
+    @property
+    def rewriting(self) -> Sampling:
+        """How the rewriter writes."""
+        return Sampling(
+            self.rewrites, self.temperature, self.top_p, max_tokens=self.rewrite_tokens, seed=self.seed
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AlignOptions:
+    """The third stage.
+
+    Attributes:
+        reward: What a rewrite is rewarded for; see :data:`Reward`.
+        pairs: Pairs for each query, those with the largest difference.
+        least_difference: Pairs whose rewards differ by no more are left out; 0 keeps all that differ.
+        beta: DPO's β: how dearly leaving the distilled rewriter is paid for.
+        fine_tuning: The paper's: rate 1e-5, batches of 20, two epochs.
+        prompts: Of these, ``rewrite`` is used.
+    """
+
+    reward: Reward = "uncertainty"
+    pairs: int = 3
+    least_difference: float = 0.0
+    beta: float = 0.1
+    fine_tuning: FineTuning = FineTuning(learning_rate=1e-5, batch=20, epochs=2)
+    prompts: RewritePrompts = field(default_factory=RewritePrompts)
+
+    def __post_init__(self) -> None:
+        if self.reward not in REWARDS:
+            raise ConfigurationError(f"unknown reward {self.reward!r}", hint=f"choose {', '.join(REWARDS)}")
+        _at_least(1, pairs=self.pairs)
+        if not self.least_difference >= 0:
+            raise ConfigurationError(f"least_difference must be 0 or more, got {self.least_difference!r}")
+        if not self.beta > 0:
+            raise ConfigurationError(f"beta must be above 0, got {self.beta!r}")

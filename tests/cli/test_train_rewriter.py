@@ -1,0 +1,137 @@
+"""``surerag train-rewriter`` as a user types it, with a tiny base and scripted readers."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from surerag.cli import main, train_rewriter
+from surerag.cli.display import console
+from surerag.cli.readers import ReaderChoice
+from surerag.methods.uncertainty_metrics import METRICS
+from surerag.readers.transformers import TransformersReader
+from surerag.training.rewriter import REWARDS
+from surerag.types import Passage
+from tests.test_imports import loaded_by
+from tests.training.rewriter_models import CORPUS, QUERIES, Talker, reading, teaching
+from tests.training.test_rewriter_training import tiny_base
+
+
+class Mixed:
+    """Finds other passages for every query, in no sensible order."""
+
+    def retrieve(self, query: str, k: int) -> list[Passage]:
+        return random.Random(query).sample(CORPUS, k)
+
+
+def corpus() -> Mixed:
+    """What ``--retriever`` names below."""
+    return Mixed()
+
+
+def reading_and_teaching(prompt: str, at: int) -> tuple[str, float]:
+    return teaching(prompt, at) if prompt.startswith("Rewrite") else reading(prompt, at)
+
+
+@pytest.fixture
+def train(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(console, "_width", 120)
+    monkeypatch.setattr(ReaderChoice, "build", lambda _: Talker(reading_and_teaching))
+
+    def run(*arguments: object) -> tuple[object, str]:
+        monkeypatch.setattr(sys, "argv", ["surerag", "train-rewriter", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        printed = capfd.readouterr()
+        return exit_.value.code, " ".join((printed.out + printed.err).split())
+
+    return run
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    rows = [{"question": q.text, "answers": list(q.golds), "id": q.id} for q in QUERIES]
+    (tmp_path / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path / "queries.jsonl"
+
+
+RETRIEVER = ("--retriever", "tests.cli.test_train_rewriter:corpus")
+
+
+def test_all_stages_then_another_reward_from_the_same_samples(tmp_path: Path, file: Path, train) -> None:
+    base = tiny_base(tmp_path / "base")
+    settings = (
+        "--base", base, "--model", "m", *RETRIEVER, "--output", tmp_path / "out", "--distil-rate", 1e-2,
+        "--distil-batch", 5, "--distil-epochs", 60, "--align-rate", 1e-3, "--align-batch", 5,
+        "--temperature", 3,
+    )  # fmt: skip
+    code, printed = train(file, *settings)
+    assert code == 0, printed
+    assert "Distilled from 5 rewrites of 5 queries" in printed and "of 5 queries: " in printed
+    folder = tmp_path / "out" / "align-uncertainty" / "model"
+    assert f"from_pretrained({str(folder)!r})" in printed
+    assert TransformersReader.from_pretrained(str(folder), device="cpu").count_tokens("a") == 1
+    before = (tmp_path / "out" / "sample" / "samples.parquet").read_bytes()
+    code, printed = train("--stage", "align", "--reward", "retrieval", *settings)
+    assert code == 0 and "Aligned by" in printed, printed
+    assert (tmp_path / "out" / "align-retrieval" / "model").is_dir()
+    assert (tmp_path / "out" / "sample" / "samples.parquet").read_bytes() == before
+
+
+def test_a_dry_run_counts_calls_and_tokens_and_does_nothing(tmp_path: Path, file: Path, train) -> None:
+    base, out = tiny_base(tmp_path / "base"), tmp_path / "out"
+    code, printed = train(
+        file, "--base", base, "--model", "m", *RETRIEVER, "--output", out, "--dry-run", "--rewrites", 4
+    )
+    assert code == 0, printed
+    assert not out.exists()
+    for who, calls in (("teacher", 5), ("rewriter", 20), ("retriever", 20), ("reader", 20)):
+        assert f"{who} │ {calls} │" in printed, printed
+    # 5 rewrites in batches of 100, then 2 epochs of 15 pairs in batches of 20.
+    assert "training steps │ 1 │" in printed and "training steps │ 2 │" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--base", "b"), "give either FILE or --world SEED"),
+        (("FILE",), "no base was named"),
+        (
+            ("FILE", "--base", "b"),
+            "give one of --documents DIR, --retriever MODULE:FUNCTION and --world SEED",
+        ),
+        (("FILE", "--base", "b", *RETRIEVER), "the embedded reader knows its closed world only"),
+        (("--stage", "align", "--base", "b"), "run --stage distil first, or name it with --rewriter"),
+        (
+            ("FILE", "--stage", "sample", "--model", "m", "--rewriter", "r", "--retriever", "no.such:thing"),
+            "the retriever 'no.such:thing' cannot be made",
+        ),
+        (
+            ("FILE", "--stage", "sample", "--model", "m", "--rewriter", "r", "--retriever", "json"),
+            "--retriever must be MODULE:FUNCTION",
+        ),
+    ],
+)
+def test_what_is_missing_is_named(tmp_path: Path, file: Path, train, arguments, message: str) -> None:
+    given = [file if argument == "FILE" else argument for argument in arguments]
+    code, printed = train(*given, "--output", tmp_path / "out")
+    assert code == 1 and message.lower() in printed.lower(), printed
+
+
+def test_reuse_and_restart_do_not_go_together(train) -> None:
+    assert train("--reuse", "--restart")[0] == 2
+
+
+def test_the_command_line_offers_what_the_library_does() -> None:
+    assert get_args(train_rewriter.Reward) == REWARDS
+    assert get_args(train_rewriter.Metric) == METRICS
+
+
+def test_the_command_line_and_the_room_load_no_library() -> None:
+    heavy = ("torch", "transformers", "trl", "peft", "datasets", "pyarrow")
+    assert loaded_by("import surerag.cli.app, surerag.training.rewriter", *heavy) == []

@@ -1,0 +1,103 @@
+"""Training queries from files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from surerag.errors import ConfigurationError, InputError
+from surerag.training.rewriter import (
+    AlignOptions,
+    DistilOptions,
+    FineTuning,
+    Query,
+    SampleOptions,
+    read_queries,
+)
+from surerag.types import Sampling
+
+ROWS = [
+    {"question": "Where?", "answers": ["Velm", "in Velm"], "id": "q1", "contexts": ["ignored"]},
+    {"question": "Who?", "answers": "Ada"},
+    {"question": "Where?", "answers": "twice"},
+]
+QUERIES = [Query("Where?", ("Velm", "in Velm"), "q1"), Query("Who?", ("Ada",), "Who?")]
+
+
+def lines(file: Path, *rows: object) -> Path:
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return file
+
+
+def test_json_lines_each_text_once(tmp_path: Path) -> None:
+    assert read_queries(lines(tmp_path / "q.jsonl", *ROWS)) == QUERIES
+
+
+def test_parquet(tmp_path: Path) -> None:
+    rows = [
+        {**row, "answers": [row["answers"]] if isinstance(row["answers"], str) else row["answers"]}
+        for row in ROWS
+    ]
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "q.parquet")
+    assert read_queries(tmp_path / "q.parquet") == QUERIES
+
+
+def test_answers_are_optional(tmp_path: Path) -> None:
+    assert read_queries(lines(tmp_path / "q.jsonl", {"question": "Why?"})) == [Query("Why?")]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"query": "Where?"}, r"row 1: the field 'question' is missing; found 'query'"),
+        ({"question": " "}, r"'question' must hold texts that are not empty"),
+        ({"question": "Where?", "answers": [""]}, r"'answers' must hold texts"),
+        ({"question": "Where?", "answers": 3}, r"'answers' must be a text or a list"),
+        ({"question": "\ud800"}, r"without lone surrogates"),
+        ("text", r"found str"),
+    ],
+)
+def test_rows_that_cannot_be_used_are_named(tmp_path: Path, row: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_queries(lines(tmp_path / "q.jsonl", row))
+
+
+def test_files_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "q.csv").write_text("question\n")
+    (tmp_path / "bad.jsonl").write_text("{\n")
+    (tmp_path / "bad.parquet").write_text("no")
+    (tmp_path / "none.jsonl").write_text("\n")
+    for name, message in (
+        ("q.csv", "no known format"),
+        ("bad.jsonl", "row 1: not a JSON object"),
+        ("bad.parquet", "cannot be read as Parquet"),
+        ("none.jsonl", "there is no query"),
+        ("missing.jsonl", "is no file"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read_queries(tmp_path / name)
+
+
+def test_settings_that_cannot_work_are_refused() -> None:
+    for make in (
+        lambda: FineTuning(learning_rate=0),
+        lambda: FineTuning(dtype="int8"),  # type: ignore[arg-type]
+        lambda: FineTuning(batch=0),
+        lambda: DistilOptions(rewriting=Sampling(n=2)),
+        lambda: SampleOptions(rewrites=0),
+        lambda: SampleOptions(metric="doubt"),  # type: ignore[arg-type]
+        lambda: AlignOptions(reward="praise"),  # type: ignore[arg-type]
+        lambda: AlignOptions(beta=0),
+        lambda: AlignOptions(least_difference=-1),
+    ):
+        with pytest.raises(ConfigurationError):
+            make()
+
+
+@pytest.mark.parametrize(("batch", "micro", "at_once"), [(100, 10, 10), (20, 16, 10), (7, 4, 1), (4, 10, 4)])
+def test_a_batch_is_taken_in_equal_turns(batch: int, micro: int, at_once: int) -> None:
+    assert FineTuning(batch=batch, micro_batch=micro).at_once == at_once
