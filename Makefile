@@ -11,7 +11,7 @@ PYTHON ?= python3
 VENV ?= .venv
 SERVER ?= $(VENV)-server
 WORKERS ?= 2
-BENCHMARKS ?= sampling entropies begin_finish run_many clustering compression
+BENCHMARKS ?= sampling entropies begin_finish run_many clustering compression dense
 ARGS ?=
 
 BIN := $(VENV)/bin

@@ -9,11 +9,15 @@ from surerag.extras import extra
 
 if TYPE_CHECKING:
     from llama_index_surerag.cluster_postprocessor import ClusterCompressorPostprocessor
+    from llama_index_surerag.dense_evaluator import DenseEvaluator
+    from llama_index_surerag.dense_postprocessor import DenseRefinerPostprocessor
+    from llama_index_surerag.dense_result import DenseEvaluationResult
     from llama_index_surerag.encoders import EmbeddingEncoder
     from llama_index_surerag.events import GateDecisionEvent, ProgressEvent
     from llama_index_surerag.lazy_engine import LazyRetrievalQueryEngine
     from llama_index_surerag.readers import reader_from_llm
     from llama_index_surerag.retrievers import NodeRetriever
+    from llama_index_surerag.semantic_node_parser import AdaptiveSemanticNodeParser
     from llama_index_surerag.seper_evaluator import DeltaSePerEvaluator
     from llama_index_surerag.seper_result import DeltaSePerResult
     from llama_index_surerag.summaries import summaries_of
@@ -23,9 +27,13 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
+    "AdaptiveSemanticNodeParser": "llama_index_surerag.semantic_node_parser",
     "ClusterCompressorPostprocessor": "llama_index_surerag.cluster_postprocessor",
     "DeltaSePerEvaluator": "llama_index_surerag.seper_evaluator",
     "DeltaSePerResult": "llama_index_surerag.seper_result",
+    "DenseEvaluationResult": "llama_index_surerag.dense_result",
+    "DenseEvaluator": "llama_index_surerag.dense_evaluator",
+    "DenseRefinerPostprocessor": "llama_index_surerag.dense_postprocessor",
     "EmbeddingEncoder": "llama_index_surerag.encoders",
     "GateDecisionEvent": "llama_index_surerag.events",
     "LazyRetrievalQueryEngine": "llama_index_surerag.lazy_engine",
@@ -38,9 +46,13 @@ _HOMES = {
 }
 
 __all__ = [
+    "AdaptiveSemanticNodeParser",
     "ClusterCompressorPostprocessor",
     "DeltaSePerEvaluator",
     "DeltaSePerResult",
+    "DenseEvaluationResult",
+    "DenseEvaluator",
+    "DenseRefinerPostprocessor",
     "EmbeddingEncoder",
     "GateDecisionEvent",
     "LazyRetrievalQueryEngine",
