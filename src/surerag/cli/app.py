@@ -35,6 +35,14 @@ Seed = Annotated[int, typer.Option(min=0, help="Seed of the world. Training used
 
 Kernel = Literal["soft", "hard"]
 WorldEntailment = Literal["judge", "exact"]
+Judge = Annotated[
+    WorldEntailment | None,
+    typer.Option(
+        "--entailment",
+        help="Who judges answers: the reader, or the world's accepted forms. Default: the reader, if it "
+        "proves able to.",
+    ),
+]
 
 JsonFile = Annotated[
     Path | None, typer.Option("--json", help="Write every figure to this file.", metavar="FILE")
@@ -209,9 +217,7 @@ def reproduce_l_rag(
 def reproduce_edc2(
     seed: Seed = 1,
     n: Annotated[int, typer.Option("-n", min=50, help="Number of questions.")] = 500,
-    json: Annotated[
-        Path | None, typer.Option(help="Write every figure to this file.", metavar="FILE")
-    ] = None,
+    json: JsonFile = None,
     model: Model = None,
     base_url: BaseUrl = None,
     api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
@@ -223,6 +229,48 @@ def reproduce_edc2(
     run_edc2(ReaderChoice(model, base_url, api_key_env), seed=seed, n=n, file=json)
 
 
+@reproduce.command("dense")
+def reproduce_dense(
+    seed: Seed = 1,
+    n: Annotated[int, typer.Option("-n", min=20, help="Number of questions.")] = 500,
+    json: JsonFile = None,
+    entailment: Judge = None,
+    model: Model = None,
+    base_url: BaseUrl = None,
+    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
+) -> None:
+    """DENSE-RAG: whether the score tells understanding, and repairs mend it (Figures 2 to 4, Tables 1, 3)."""
+    from surerag.cli.readers import ReaderChoice
+    from surerag.cli.reproduce_dense import run_dense
+
+    run_dense(ReaderChoice(model, base_url, api_key_env), seed=seed, n=n, file=json, entailment=entailment)
+
+
+@reproduce.command("dynqr")
+def reproduce_dynqr(
+    seed: Seed = 1,
+    n: Annotated[int, typer.Option("-n", min=20, help="Number of questions.")] = 500,
+    json: JsonFile = None,
+    training: Annotated[bool, typer.Option(help="Whether to train a rewriter, too.")] = True,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            help="What to train a rewriter from: a causal model's Hugging Face id or path. Default: the "
+            "small embedded reader, which was never taught to rewrite."
+        ),
+    ] = None,
+    model: Model = None,
+    base_url: BaseUrl = None,
+    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
+) -> None:
+    """DynQR: rewriting where the reader is uncertain, and training a rewriter for it (Tables 2, 3 and 5)."""
+    from surerag.cli.readers import ReaderChoice
+    from surerag.cli.reproduce_dynqr import run_dynqr
+
+    choice = ReaderChoice(model, base_url, api_key_env)
+    run_dynqr(choice, seed=seed, n=n, file=json, base=base, training=training)
+
+
 @reproduce.command("seper")
 def reproduce_seper(
     seed: Seed = 1,
@@ -231,13 +279,7 @@ def reproduce_seper(
     plots: Annotated[
         Path | None, typer.Option(help="Draw the figures into this folder.", metavar="DIR")
     ] = None,
-    entailment: Annotated[
-        WorldEntailment | None,
-        typer.Option(
-            help="Who judges answers: the reader, or the world's accepted forms. Default: "
-            "the reader, if it proves able to."
-        ),
-    ] = None,
+    entailment: Judge = None,
     model: Model = None,
     base_url: BaseUrl = None,
     api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
