@@ -119,8 +119,8 @@ except MissingExtraError as error:
         ),
         (
             ("pyarrow",),
-            "import tempfile, pathlib; from surerag.evaluation.datasets import read_rows; "
-            "file = pathlib.Path(tempfile.mkdtemp(), 'x.parquet'); file.touch(); list(read_rows(file))",
+            "import pathlib, tempfile as t; from surerag.evaluation.datasets import read_rows as r; "
+            + "f = pathlib.Path(t.mkdtemp(), 'x.parquet'); f.touch(); list(r(f))",
             'pip install "surerag[parquet]"',
         ),
         (

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from llama_index.core.base.llms.base import BaseLLM
-from llama_index.core.prompts import BasePromptTemplate, ChatPromptTemplate, PromptTemplate
+from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 
 from llama_index_surerag.prompts import TemplatePrompt, plain_template, with_passages
 from surerag.errors import PromptError
@@ -52,11 +52,6 @@ class DensePromptSet:
             name: TemplatePrompt(name, with_passages(template, self._llm)) for name, template in given.items()
         }
         other._replaced = self._replaced | replaced
-        if "rephrase" in replaced and isinstance(replaced["rephrase"].template, ChatPromptTemplate):
-            # Rephrasings are kept by the text that asked for them.
-            raise PromptError(
-                "prompt 'rephrase' is a conversation", hint="give a text or a PromptTemplate, not turns"
-            )
         other.for_core()
         other.for_judge().require("question", "premise", "hypothesis")
         return other

@@ -45,9 +45,7 @@ from surerag.types import Passage
 _PROMPTS = ("rephrase", "answer", "closed_book", "sufficient")
 
 
-class DenseRefinerPostprocessor(
-    BaseNodePostprocessor, PromptMixin
-):
+class DenseRefinerPostprocessor(BaseNodePostprocessor, PromptMixin):
     """Takes the candidates that were retrieved, and hands on the k (or fewer) that the LLM understands.
 
     The first ``k`` nodes are the context. Each is rephrased alone; where that changes the answer, nodes that

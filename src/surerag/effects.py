@@ -21,18 +21,21 @@ from surerag.types import Begun, Event, Generation, Pair, Passage, Prompt, Sampl
 R = TypeVar("R")
 TextKind = Literal["query", "document"]
 Tier = Literal["passages", "summaries"]
+ModelRole = Literal["reader", "rewriter"]
 
 
 @dataclass(frozen=True, slots=True)
 class Generate:
     """Ask the reader for ``sampling.n`` answers to each prompt; answered by a list for each prompt.
 
-    ``answer`` marks the one effect whose text a streaming driver may stream.
+    ``answer`` marks the one effect whose text a streaming driver may stream. ``role`` says which model is
+    meant: a rewriter is asked in the reader's place where there is one.
     """
 
     prompts: tuple[Prompt, ...]
     sampling: Sampling
     answer: bool = False
+    role: ModelRole = "reader"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +110,10 @@ Program = Generator[Effect, Any, R]
 
 
 def generate(
-    prompts: Sequence[Prompt], sampling: Sampling, *, answer: bool = False
+    prompts: Sequence[Prompt], sampling: Sampling, *, answer: bool = False, role: ModelRole = "reader"
 ) -> Program[list[list[Generation]]]:
     """Yield :class:`Generate`."""
-    result: list[list[Generation]] = yield Generate(tuple(prompts), sampling, answer)
+    result: list[list[Generation]] = yield Generate(tuple(prompts), sampling, answer, role)
     return result
 
 

@@ -174,6 +174,12 @@ REWRITE = PromptTemplate(
     "Query: {query}",
     "DynQR, appendix C (query rewriting)",
 )
+REWRITE_IN_CONVERSATION = PromptTemplate(
+    "rewrite_in_conversation",
+    "Rewrite the query so that it can be understood without the conversation above, and a search finds what "
+    "it asks for. Return only the rewritten query.\nQuery: {query}",
+    "DynQR, appendix C (query rewriting), for a query that leans on a conversation",
+)
 FACT_CHECK = PromptTemplate(
     "fact_check",
     "{examples}Collect from the documents what supports, refutes or explains the statement. Stay close to "

@@ -94,6 +94,7 @@ class Services:
         retriever: Passages of the corpus.
         entailer: Judgements on pairs of statements.
         summaries: Summaries of the corpus' documents, in the shape of a retriever.
+        rewriter: The model that rewrites queries; where there is none, the reader does.
     """
 
     reader: BaseReader | None = None
@@ -101,10 +102,13 @@ class Services:
     retriever: Retriever | None = None
     entailer: Entailer | None = None
     summaries: Retriever | None = None
+    rewriter: BaseReader | None = None
 
     def __post_init__(self) -> None:
-        if self.reader is not None:
-            object.__setattr__(self, "reader", as_reader(self.reader))
+        for field in ("reader", "rewriter"):
+            model = getattr(self, field)
+            if model is not None:
+                object.__setattr__(self, field, as_reader(model))
         for field, protocol in (
             ("encoder", Encoder),
             ("retriever", Retriever),

@@ -235,12 +235,15 @@ def test_prompts_are_shown_changed_and_checked() -> None:
     refiner.update_prompts({"answer": ChatPromptTemplate(turns)})
     refiner.postprocess_nodes(letter_nodes("ab"), query_str=QUESTION)
     assert any(f"{QUESTION}|[1] a" in str(prompt) for prompt in reader.prompts)
+    turns = [ChatMessage(role="system", content="S"), ChatMessage(content="Say anew: {passage}")]
+    refiner.update_prompts({"rephrase": ChatPromptTemplate(turns)})
+    refiner.postprocess_nodes(letter_nodes("ab"), query_str=QUESTION)
+    assert any("Say anew: b" in str(prompt) for prompt in reader.prompts)
     before = refiner.to_dict()
     for changes in (
         {"answer": PromptTemplate("{question}")},
         {"shrink": PromptTemplate("x")},
         {"entailment": PromptTemplate("{question}{premise}{hypothesis}")},
-        {"rephrase": ChatPromptTemplate([ChatMessage(content="{passage}")])},
     ):
         with pytest.raises(PromptError):
             refiner.update_prompts(changes)

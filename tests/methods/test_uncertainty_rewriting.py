@@ -227,6 +227,51 @@ def test_candidates_are_tried_once_each_and_the_least_uncertain_counts() -> None
     assert (asked.history[1].sampling.n, asked.history[1].sampling.temperature) == (4, 1.0)
 
 
+def test_a_candidate_whose_retrieval_fails_is_dropped_alone(caplog: pytest.LogCaptureFixture) -> None:
+    said = ["Ada's poison", CLEAR]
+    replies = [reply("Orun", logprobs=UNSURE), *said, reply("Velm", logprobs=SURE)]
+    library = Library()
+    events: list[Event] = []
+    rewriter = UncertaintyRewriter(ScriptedReader(replies), library, candidates=2)
+    with caplog.at_level(logging.WARNING, "surerag"):
+        result = rewriter.run(VAGUE, on_event=events.append)
+    assert (result.answer, result.query, len(result.candidates)) == ("Velm", CLEAR, 1)
+    assert result.steps[1].reason == "answered with 1 of 2 rewrites; retrieving failed with 1"
+    [warning] = [event for event in events if event.warning]
+    assert warning.name == "uncertainty_rewriting.candidate_failed"
+    assert warning.name in caplog.text
+    assert warning.data["query"] == "Ada's poison"
+    assert warning.data["reason"].startswith("retrieving failed: ConnectionError")
+    # A search that fails was paid for as well.
+    assert result.costs.retrievals == len(library.asked) == 3
+
+
+def test_a_candidate_that_fails_is_dropped_even_if_the_others_bring_nothing_new() -> None:
+    replies = [reply("Orun", logprobs=UNSURE), "Ada's poison", OTHER]
+    events: list[Event] = []
+    rewriter = UncertaintyRewriter(ScriptedReader(replies), Library(), candidates=2)
+    result = rewriter.run(VAGUE, on_event=events.append)
+    assert outcomes(result) == [("gate", "rewrite"), ("rewrite", "same passages")]
+    assert OTHER in result.steps[1].reason
+    assert [event.name for event in events if event.warning] == ["uncertainty_rewriting.candidate_failed"]
+
+
+def test_where_every_candidate_fails_the_original_stands_and_is_warned_of_once() -> None:
+    replies = [reply("Orun", logprobs=UNSURE), "Ada's poison", "poison"]
+    events: list[Event] = []
+    rewriter = UncertaintyRewriter(ScriptedReader(replies), Library(), candidates=2)
+    result = rewriter.run(VAGUE, on_event=events.append)
+    assert (result.kept, outcomes(result)[-1]) == ("original", ("rewrite", "failed"))
+    assert [event.name for event in events if event.warning] == ["uncertainty_rewriting.failed"]
+    with pytest.raises(ConnectionError):
+        UncertaintyRewriter(
+            ScriptedReader([reply("Orun", logprobs=UNSURE), CLEAR, "poison"]),
+            Library(),
+            candidates=2,
+            on_failure="raise",
+        ).run(VAGUE)
+
+
 def test_a_conversation_is_shown_to_reader_and_rewriter() -> None:
     asked = reader()
     history = [

@@ -69,6 +69,14 @@ async def test_a_rewriter_of_its_own_near_or_far(local_reader: bool, local_rewri
     assert rewriter.to_dict()["rewriter"] == "rewriter"
 
 
+def test_a_reader_that_is_named_as_rewriter_too_is_asked_once_for_all() -> None:
+    answering = Batches(name="reader")
+    rewriter = UncertaintyRewriter(answering, Library(), answering)
+    assert rewriter.run(VAGUE) == UncertaintyRewriter(reader(), Library()).run(VAGUE)
+    rewriter.run_many(QUESTIONS)
+    assert answering.sizes == [1, 1, 1, 16, 10, 10]
+
+
 def test_a_rewriter_needs_no_log_probabilities() -> None:
     writing = ScriptedReader(knowing, logprob=None)
     assert UncertaintyRewriter(reader(), Library(), writing).run(VAGUE).answer == "In Velm"

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 from surerag import drivers
-from surerag.calibration import Calibration, calibrate_threshold
-from surerag.components._two_readers import TwoReaders
+from surerag.calibration import Calibration
+from surerag.components.theta import calibrate_theta
 from surerag.drivers.progress import Progress
 from surerag.drivers.session import Listener
 from surerag.effects import Program
@@ -22,7 +22,6 @@ from surerag.methods.uncertainty_types import (
     OnFailure,
     RewritePrompts,
     RewriteResult,
-    RewriteSampling,
     RewriteSettings,
 )
 from surerag.prompts import PromptTemplate
@@ -116,10 +115,7 @@ class UncertaintyRewriter:
             theta.check(self.reader.name, self.signal)
             theta = theta.tau
         object.__setattr__(self, "theta", theta)
-        model = self.reader
-        if self.rewriter is not None and self.rewriter is not self.reader:
-            model = TwoReaders(self.reader, self.rewriter)
-        services = Services(reader=model, retriever=self.retriever)  # type: ignore[arg-type]  # completed by Services
+        services = Services(reader=self.reader, retriever=self.retriever, rewriter=self.rewriter)  # type: ignore[arg-type]  # completed by Services
         services.require("UncertaintyRewriter", "reader", "retriever")
         self._check_metric()
         temperature = self.temperature
@@ -133,9 +129,7 @@ class UncertaintyRewriter:
             verify=self.verify,
             answering=Sampling(max_tokens=self.max_tokens, stop=self.stop, seed=self.seed),
             sampling=Sampling(self.samples, 1.0, max_tokens=self.max_tokens, stop=self.stop, seed=self.seed),
-            rewriting=RewriteSampling(
-                self.candidates, temperature, max_tokens=self.rewrite_tokens, seed=self.seed
-            ),
+            rewriting=Sampling(self.candidates, temperature, max_tokens=self.rewrite_tokens, seed=self.seed),
             max_words=self.rewrite_words,
             on_failure=self.on_failure,
             prompts=self.prompts,
@@ -277,12 +271,8 @@ class UncertaintyRewriter:
             pairs = list(zip(results, golds, strict=True))
             without = [is_correct(result.original.answer, gold) for result, gold in pairs]
             with_ = [is_correct(result.answer, gold) for result, gold in pairs]
-        lift = _lift(signals)
-        # An empty first answer is above any threshold: it stands above all others.
-        finite = [value + lift for value in signals if math.isfinite(value)]
-        above = math.nextafter(max(finite, default=0.0), math.inf)
-        found = calibrate_threshold(
-            [value + lift if math.isfinite(value) else above for value in signals],
+        return calibrate_theta(
+            signals,
             budget=budget,
             max_loss=max_loss,
             correct_without=without,
@@ -291,7 +281,6 @@ class UncertaintyRewriter:
             signal=self.signal,
             seed=seed,
         )
-        return replace(found, tau=found.tau - lift, lower=found.lower - lift, upper=found.upper - lift)
 
     def with_settings(self, **changes: Any) -> Self:
         """Return a copy with other settings or services."""
@@ -343,12 +332,6 @@ PLAIN_SETTINGS = (
     "rewrite_words", "temperature", "seed", "on_failure",
 )  # fmt: skip
 """Names of the settings that are plain values; the adapters for frameworks have fields of these names."""
-
-
-def _lift(signals: Sequence[float]) -> float:
-    """Return what to add so that signals are positive, as calibration takes them; energies are not."""
-    lowest = min((value for value in signals if math.isfinite(value)), default=1.0)
-    return 0.0 if lowest > 0 else 1.0 - lowest
 
 
 def _prompts_of(prompts: RewritePrompts) -> dict[str, PromptTemplate]:

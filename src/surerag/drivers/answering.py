@@ -25,7 +25,7 @@ def service_of(effect: Effect, services: Services) -> BaseReader | Encoder | Ent
     Raises:
         MissingServiceError: If it was not given.
     """
-    name = _service_name(effect)
+    name = _service_name(effect, services)
     service: BaseReader | Encoder | Entailer | Retriever | None = getattr(services, name)
     if service is None:
         raise MissingServiceError(
@@ -34,8 +34,10 @@ def service_of(effect: Effect, services: Services) -> BaseReader | Encoder | Ent
     return service
 
 
-def _service_name(effect: Effect) -> str:
+def _service_name(effect: Effect, services: Services) -> str:
     match effect:
+        case Generate(role="rewriter") if services.rewriter is not None:
+            return "rewriter"
         case Embed():
             return "encoder"
         case Entail():

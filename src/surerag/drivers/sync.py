@@ -56,7 +56,9 @@ def driven(program: Program[R], services: Services, on_event: Listener | None) -
 def registered(services: Services) -> Iterator[None]:
     """Announce one program at the queues of its local services."""
     with ExitStack() as stack:
-        for service in (services.reader, services.encoder, services.entailer):
+        asked = (services.reader, services.rewriter, services.encoder, services.entailer)
+        # A model that reads and rewrites has one queue.
+        for service in {id(service): service for service in asked}.values():
             if service is not None and is_local(service):
                 stack.enter_context(queue_of(service).program())
         yield

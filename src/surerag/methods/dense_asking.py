@@ -14,7 +14,7 @@ from surerag.errors import ServiceError
 from surerag.methods.dense_cache import key_of
 from surerag.methods.dense_types import Calls, DenseSettings, Rephrased
 from surerag.prompts import format_passages
-from surerag.types import Generation, Pair, Passage, Sampling
+from surerag.types import Generation, Pair, Passage, Prompt, Sampling
 
 _ENTAILMENT = 2
 _YES_OR_NO = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
@@ -126,13 +126,14 @@ class Asking:
             )
         return bool(verdict)
 
-    def _rephrasing_prompts(self, passages: Sequence[Passage]) -> dict[str, str]:
+    def _rephrasing_prompts(self, passages: Sequence[Passage]) -> dict[str, Prompt]:
         template = self.settings.prompts.rephrase
         texts = dict.fromkeys(passage.text for passage in passages if passage.text.strip())
         return {text: template.render(passage=text) for text in texts}
 
-    def _rephrasing_key(self, prompt: str) -> str:
-        return key_of("rephrasing", self.settings.reader, str(self.settings.rephrasing.max_tokens), prompt)
+    def _rephrasing_key(self, prompt: Prompt) -> str:
+        turns = [prompt] if isinstance(prompt, str) else [part for turn in prompt for part in turn]
+        return key_of("rephrasing", self.settings.reader, str(self.settings.rephrasing.max_tokens), *turns)
 
     def _link_key(self, one: Statements) -> str:
         cut = str(self.settings.entailment)

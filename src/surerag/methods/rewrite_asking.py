@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from surerag.effects import Program, generate, retrieve
+from surerag.effects import ModelRole, Program, generate, retrieve
 from surerag.methods.uncertainty_metrics import uncertainty_of
 from surerag.methods.uncertainty_types import Attempt, RewriteCosts, RewriteSettings
 from surerag.prompts import format_passages
@@ -67,7 +67,7 @@ class RewriteAsking:
         prompts = self.settings.prompts
         template = prompts.rewrite_in_conversation if self.history else prompts.rewrite
         prompt = after(self.history, template.render(query=self.question))
-        [replies] = yield from self._generate([prompt], self.settings.rewriting)
+        [replies] = yield from self._generate([prompt], self.settings.rewriting, "rewriter")
         self.costs = replace(self.costs, rewrites=self.costs.rewrites + len(replies))
         return replies
 
@@ -79,8 +79,10 @@ class RewriteAsking:
         shown = format_passages(passage.text for passage in passages)
         return after(self.history, prompts.answer.render(passages=shown, question=self.question))
 
-    def _generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> Program[list[list[Generation]]]:
-        replies = yield from generate(prompts, sampling)
+    def _generate(
+        self, prompts: Sequence[Prompt], sampling: Sampling, role: ModelRole = "reader"
+    ) -> Program[list[list[Generation]]]:
+        replies = yield from generate(prompts, sampling, role=role)
         self.costs = replace(
             self.costs,
             prompt_tokens=self.costs.prompt_tokens + sum(group[0].prompt_tokens for group in replies),

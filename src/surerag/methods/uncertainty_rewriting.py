@@ -85,10 +85,10 @@ def _attempts(asking: RewriteAsking, original: Attempt) -> Program[tuple[list[At
     queries = list(dict.fromkeys(rewrite.text for rewrite in rewrites if rewrite.trouble is None))
     if not queries:
         return [], Step("rewrite", "unusable", _useless(rewrites))
+    retrieved = yield from _retrieved(asking, queries)
     contexts: dict[str, Sequence[Passage]] = {}
     seen = {asking.prompt(original.passages)}
-    for query in queries:
-        found = yield from asking.retrieve(query)
+    for query, found in retrieved.items():
         if settings.documents == "expand":
             found = alternated(original.passages, found, settings.k)
         prompt = asking.prompt(found)
@@ -97,9 +97,39 @@ def _attempts(asking: RewriteAsking, original: Attempt) -> Program[tuple[list[At
             seen.add(prompt)
             contexts[query] = found
     if not contexts:
-        return [], Step("rewrite", "same passages", f"nothing new was found with {queries[0]!r}")
+        return [], Step("rewrite", "same passages", f"nothing new was found with {next(iter(retrieved))!r}")
     attempts = yield from asking.answer(contexts)
-    return attempts, Step("rewrite", "rewritten", f"answered with {len(attempts)} of {len(replies)} rewrites")
+    lost = (
+        f"; retrieving failed with {len(queries) - len(retrieved)}" if len(retrieved) < len(queries) else ""
+    )
+    reason = f"answered with {len(attempts)} of {len(replies)} rewrites{lost}"
+    return attempts, Step("rewrite", "rewritten", reason)
+
+
+def _retrieved(asking: RewriteAsking, queries: Sequence[str]) -> Program[dict[str, list[Passage]]]:
+    """Retrieve with each rewrite; one that fails is left out, as long as another one does not."""
+    found: dict[str, list[Passage]] = {}
+    failed: dict[str, Exception] = {}
+    for query in queries:
+        try:
+            found[query] = yield from asking.retrieve(query)
+        except OURS_TO_MEND:
+            raise
+        except Exception as error:
+            if asking.settings.on_failure == "raise":
+                raise
+            failed[query] = error
+    if not found:
+        raise failed[queries[0]]
+    for query, reason in failed.items():
+        yield from emit(
+            "uncertainty_rewriting.candidate_failed",
+            warning=True,
+            question=asking.question,
+            query=query,
+            reason=f"retrieving failed: {type(reason).__name__}: {reason}",
+        )
+    return found
 
 
 def _useless(rewrites: Sequence[Rewrite]) -> str:

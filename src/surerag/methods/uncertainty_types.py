@@ -9,7 +9,13 @@ from typing import Any, Literal
 
 from surerag.errors import ConfigurationError
 from surerag.methods.uncertainty_metrics import METRICS, Metric
-from surerag.prompts import CLOSED_BOOK, DYNQR_ANSWER, REWRITE, PromptTemplate
+from surerag.prompts import (
+    CLOSED_BOOK,
+    DYNQR_ANSWER,
+    REWRITE,
+    REWRITE_IN_CONVERSATION,
+    PromptTemplate,
+)
 from surerag.types import Generation, Passage, Sampling
 
 Documents = Literal["substitute", "expand"]
@@ -17,13 +23,6 @@ Documents = Literal["substitute", "expand"]
 
 OnFailure = Literal["original", "raise"]
 StepName = Literal["gate", "rewrite", "verify"]
-
-REWRITE_IN_CONVERSATION = PromptTemplate(
-    "rewrite_in_conversation",
-    "Rewrite the query so that it can be understood without the conversation above, and a search finds what "
-    "it asks for. Return only the rewritten query.\nQuery: {query}",
-    "DynQR, appendix C (query rewriting), for a query that leans on a conversation",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +46,6 @@ class RewritePrompts:
         self.closed_book.require("question")
         self.rewrite.require("query")
         self.rewrite_in_conversation.require("query")
-
-
-@dataclass(frozen=True, slots=True)
-class RewriteSampling(Sampling):
-    """How a rewriter shall generate.
-
-    A kind of its own: drivers never merge it with the sampling of answers, so that a model made for rewriting
-    can be asked in the reader's place.
-    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +77,7 @@ class RewriteSettings:
     verify: bool = True
     answering: Sampling = field(default_factory=Sampling)
     sampling: Sampling = field(default_factory=lambda: Sampling(n=10, temperature=1.0))
-    rewriting: RewriteSampling = field(default_factory=RewriteSampling)
+    rewriting: Sampling = field(default_factory=Sampling)
     max_words: int = 64
     on_failure: OnFailure = "original"
     prompts: RewritePrompts = field(default_factory=RewritePrompts)

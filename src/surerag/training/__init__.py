@@ -1,1 +1,1 @@
-"""Training: the embedded reader, and later the rewriter of DynQR."""
+"""Training: the embedded readers, and the rewriter of DynQR."""

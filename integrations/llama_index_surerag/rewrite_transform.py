@@ -1,0 +1,121 @@
+"""DynQR in LlamaIndex as a query transform: rewrites what is searched for when the reader is uncertain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.indices.base import BaseIndex
+from llama_index.core.indices.query.query_transform.base import BaseQueryTransform
+from llama_index.core.llms import LLM
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.prompts import BasePromptTemplate
+from llama_index.core.schema import QueryBundle, QueryType
+
+from llama_index_surerag._rewriting import (
+    Rewriting,
+    bundle_of,
+    history_of,
+    loaded,
+    prompts_of,
+    rewriter_of,
+    shown,
+)
+from surerag.methods.uncertainty_types import RewriteResult
+from surerag.readers import Reader
+
+
+@dataclass
+class RewrittenQuery(QueryBundle):
+    """A query as a transform leaves it, and how it came about.
+
+    Attributes:
+        decision: ``kept``, ``query`` (what to search for), uncertainties, both answers, ``steps`` and costs.
+    """
+
+    decision: dict[str, Any] = field(default_factory=dict)
+
+
+class UncertaintyRewriteTransform(Rewriting, BaseQueryTransform):
+    """Rewrites what is searched for, if the reader is uncertain, and keeps the question for the reader.
+
+    The bundle that it returns has the question as ``query_str`` and the query to search for in
+    ``custom_embedding_strs``; it is a :class:`RewrittenQuery` and tells its ``decision``. Where the original
+    query stands, custom strings of the pipeline's own stay. A conversation may be passed to ``run`` as
+    ``metadata={"chat_history": [...]}``.
+
+    To know whether to rewrite, it retrieves and answers itself; the engine behind it does so again. Where
+    that is too much, use :class:`UncertaintyRewriteQueryEngine`, which also awaits instead of blocking.
+
+    Args:
+        retriever: The pipeline's retriever, or its index.
+        llm: The LLM, or a reader of surerag; ``Settings.llm`` if left out.
+        rewriter: An LLM or reader that rewrites; the same one if left out.
+        rewrite_text: Whether to put the rewrite into ``query_str`` as well, for retrievers that search by
+            words (BM25) and so ignore custom strings; the reader is then shown the rewrite.
+        prompts: Replaced prompts, by the names that ``get_prompts`` gives.
+        **settings: Of :class:`surerag.UncertaintyRewriter`: ``theta``, ``metric``, ``documents``, ``k`` …
+
+    Raises:
+        ConfigurationError: If a setting or argument is of the wrong kind or out of range.
+        CapabilityError: If the LLM cannot give what the metric needs.
+        PromptError: If a replaced prompt is unknown or lacks slots.
+    """
+
+    def __init__(
+        self,
+        retriever: BaseRetriever | BaseIndex[Any],
+        llm: LLM | Reader | None = None,
+        *,
+        rewriter: LLM | Reader | None = None,
+        rewrite_text: bool = False,
+        node_postprocessors: Sequence[BaseNodePostprocessor] = (),
+        prompts: Mapping[str, BasePromptTemplate | str] | None = None,
+        **settings: Any,
+    ) -> None:
+        core = rewriter_of(retriever, llm, rewriter, node_postprocessors, settings)
+        super().__init__(core, prompts_of(llm, prompts))
+        self._rewrite_text = rewrite_text
+
+    def __repr__(self) -> str:
+        return f"UncertaintyRewriteTransform({shown(self._rewriter)})"
+
+    def _run(self, query_bundle: QueryBundle, metadata: dict[str, Any]) -> QueryBundle:
+        return self._rewritten(
+            query_bundle, self._ask(query_bundle, history_of(metadata.get("chat_history")))
+        )
+
+    async def arun(
+        self, query_bundle_or_str: QueryType, metadata: dict[str, Any] | None = None
+    ) -> QueryBundle:
+        """Like ``run``, without blocking the event loop."""
+        bundle, history = bundle_of(query_bundle_or_str), history_of((metadata or {}).get("chat_history"))
+        return self._rewritten(bundle, await self._aask(bundle, history))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return settings, prompts and the models' identities as plain values; no key is in it."""
+        return {**self._plain(), "rewrite_text": self._rewrite_text}
+
+    @classmethod
+    def from_dict(
+        cls,
+        settings: Mapping[str, Any],
+        *,
+        retriever: BaseRetriever | BaseIndex[Any],
+        llm: LLM | Reader | None = None,
+        **living: Any,
+    ) -> Self:
+        """Rebuild from :meth:`to_dict`; what is alive is passed in, as to the constructor."""
+        return cls(retriever, llm, **{**loaded(settings), **living})
+
+    def _rewritten(self, bundle: QueryBundle, result: RewriteResult) -> RewrittenQuery:
+        decision = dict(result.to_dict())
+        if result.kept == "original":
+            return RewrittenQuery(
+                bundle.query_str, bundle.image_path, bundle.custom_embedding_strs, bundle.embedding, decision
+            )
+        text = result.query if self._rewrite_text else bundle.query_str
+        # An embedding that a retriever left on the bundle is that of another text.
+        return RewrittenQuery(text, bundle.image_path, [result.query], None, decision)
