@@ -119,8 +119,10 @@ except MissingExtraError as error:
         ),
         (
             ("pyarrow",),
-            "import pathlib, tempfile as t; from surerag.evaluation.datasets import read_rows as r; "
-            + "f = pathlib.Path(t.mkdtemp(), 'x.parquet'); f.touch(); list(r(f))",
+            (
+                "import pathlib, tempfile as t; from surerag.evaluation.datasets import read_rows as r; "
+                "f = pathlib.Path(t.mkdtemp(), 'x.parquet'); f.touch(); list(r(f))"
+            ),
             'pip install "surerag[parquet]"',
         ),
         (
