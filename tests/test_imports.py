@@ -50,6 +50,10 @@ def test_an_integration_loads_no_backend_and_not_the_other_framework(package: st
     assert loaded_by(f"import {package}", *HEAVY, other) == []
 
 
+def test_reading_a_data_set_needs_no_statistics() -> None:
+    assert loaded_by("import surerag.evaluation.datasets", "scipy", "matplotlib", *HEAVY) == []
+
+
 def test_every_public_name_of_the_core_is_there() -> None:
     import surerag
 
@@ -124,6 +128,11 @@ except MissingExtraError as error:
                 "f = pathlib.Path(t.mkdtemp(), 'x.parquet'); f.touch(); list(r(f))"
             ),
             'pip install "surerag[parquet]"',
+        ),
+        (
+            ("scipy",),
+            "import surerag.evaluation.comparison",
+            'pip install "surerag[report]"',
         ),
         (
             ("pypdf",),

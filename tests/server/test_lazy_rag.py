@@ -66,7 +66,7 @@ def rag(reader: BaseReader, **settings: Any) -> LazyRAG:
 
 @pytest.fixture(scope="module")
 def tau(chat: OpenAIReader) -> float:
-    """Some questions pass the gate: those below the widest gap, where listing more alternatives moves none."""
+    """Some questions pass the gate: those below the widest gap, which no longer list of tokens moves."""
     entropies = sorted(result.decision.entropy or 0.0 for result in rag(chat, tau=1e9).run_many(QUESTIONS))
     low, high = max(pairwise(entropies), key=lambda pair: pair[1] - pair[0])
     return (low + high) / 2

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from surerag.errors import InputError
-from surerag.evaluation.comparison.rows import ONE_SYSTEM, Row
+from surerag.evaluation.rows import ONE_SYSTEM, Row
 from surerag.extras import extra
 from surerag.types import Passage
 

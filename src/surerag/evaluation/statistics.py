@@ -12,9 +12,12 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, stats
 
 from surerag.errors import InputError
+from surerag.extras import extra
+
+with extra("report"):
+    from scipy import optimize, stats
 
 Direction = Literal["decreasing", "increasing"]
 

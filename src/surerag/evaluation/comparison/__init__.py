@@ -2,7 +2,7 @@
 
 from surerag.evaluation.comparison.comparing import compare
 from surerag.evaluation.comparison.results import SystemComparison
-from surerag.evaluation.comparison.rows import Row
 from surerag.evaluation.comparison.systems import Question, at_k, then
+from surerag.evaluation.rows import Row
 
 __all__ = ["Question", "Row", "SystemComparison", "at_k", "compare", "then"]

@@ -13,9 +13,9 @@ from surerag import drivers
 from surerag.components import SePer
 from surerag.entailment import ExactEntailer
 from surerag.errors import ConfigurationError
-from surerag.evaluation.comparison.rows import Row
 from surerag.evaluation.journal import Answers
 from surerag.evaluation.recording import RecordedEntailer, RecordedReader
+from surerag.evaluation.rows import Row
 from surerag.methods.seper_types import SePerResult
 from surerag.services import as_reader
 

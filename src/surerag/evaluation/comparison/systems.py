@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from surerag.errors import ConfigurationError, InputError
-from surerag.evaluation.comparison.rows import Row
+from surerag.evaluation.rows import Row
 from surerag.services import Retriever
 from surerag.types import Passage
 
