@@ -17,14 +17,12 @@ if TYPE_CHECKING:
     from llama_index_surerag.lazy_engine import LazyRetrievalQueryEngine
     from llama_index_surerag.readers import reader_from_llm
     from llama_index_surerag.retrievers import NodeRetriever
+    from llama_index_surerag.rewrite_engine import UncertaintyRewriteQueryEngine
+    from llama_index_surerag.rewrite_transform import UncertaintyRewriteTransform
     from llama_index_surerag.semantic_node_parser import AdaptiveSemanticNodeParser
     from llama_index_surerag.seper_evaluator import DeltaSePerEvaluator
     from llama_index_surerag.seper_result import DeltaSePerResult
     from llama_index_surerag.summaries import summaries_of
-    from llama_index_surerag.uncertainty_rewrite import (
-        UncertaintyRewriteQueryEngine,
-        UncertaintyRewriteTransform,
-    )
 
 _HOMES = {
     "AdaptiveSemanticNodeParser": "llama_index_surerag.semantic_node_parser",
@@ -39,8 +37,8 @@ _HOMES = {
     "LazyRetrievalQueryEngine": "llama_index_surerag.lazy_engine",
     "NodeRetriever": "llama_index_surerag.retrievers",
     "ProgressEvent": "llama_index_surerag.events",
-    "UncertaintyRewriteQueryEngine": "llama_index_surerag.uncertainty_rewrite",
-    "UncertaintyRewriteTransform": "llama_index_surerag.uncertainty_rewrite",
+    "UncertaintyRewriteQueryEngine": "llama_index_surerag.rewrite_engine",
+    "UncertaintyRewriteTransform": "llama_index_surerag.rewrite_transform",
     "reader_from_llm": "llama_index_surerag.readers",
     "summaries_of": "llama_index_surerag.summaries",
 }

@@ -24,11 +24,8 @@ from llama_index.core.tools import QueryEngineTool
 from llama_index.llms.openai_like import OpenAILike
 
 from llama_index_surerag.events import ProgressEvent
-from llama_index_surerag.uncertainty_rewrite import (
-    RewrittenQuery,
-    UncertaintyRewriteQueryEngine,
-    UncertaintyRewriteTransform,
-)
+from llama_index_surerag.rewrite_engine import UncertaintyRewriteQueryEngine
+from llama_index_surerag.rewrite_transform import RewrittenQuery, UncertaintyRewriteTransform
 from surerag import ScriptedReader, UncertaintyRewriter
 from surerag.errors import CapabilityError, ConfigurationError, PromptError
 from surerag.readers.scripted import reply
