@@ -33,7 +33,9 @@ def imagined_training() -> TrainingStudy:
     steps = [(2.0, 0.1), (1.9, 0.15), (1.5, 0.6), (1.2, 0.9)]
     names = ["original query", "base", "distilled", "aligned, uncertainty"]
     stages = [
-        examined(name, [doubt + 0.01 * (i % 3) for i in range(60)], [i < 60 * share for i in range(60)])
+        examined(
+            name, [math.exp(doubt + 0.01 * (i % 3)) for i in range(60)], [i < 60 * share for i in range(60)]
+        )
         for name, (doubt, share) in zip(names, steps, strict=True)
     ]
     others = [replace(stages[3], stage=f"aligned, {name}", triplets=9) for name in ("answer", "relevance")]

@@ -75,7 +75,7 @@ def training_claims(training: TrainingStudy) -> tuple[Claim, ...]:
 
 
 def _change(gap: PairedDifference) -> str:
-    return f"perplexity {gap.value:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]"
+    return f"log perplexity {gap.value:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]"
 
 
 def points(gap: PairedDifference) -> str:

@@ -17,9 +17,10 @@ class StageRow:
         stage: ``"original query"``, ``"base"``, ``"distilled"``, or ``"aligned, …"`` with a reward.
         usable: Share of replies that are queries.
         clear: Share of rewrites that are the question in clear words, as the world has it.
-        uncertainty: Mean perplexity of the reader's answers.
-        against_previous: Paired difference of perplexities to the stage before, over the queries whose two
-            answers have one; None for the first row.
+        uncertainty: Perplexity of the reader's answers, their geometric mean: a few answers have hundreds of
+            times the perplexity of the others, and would be all that a plain mean tells of.
+        against_previous: Paired difference of its natural logarithm to the stage before, over the queries
+            whose two answers have one; None for the first row.
         accuracy: Share of right answers.
         accuracy_against_previous: Likewise.
         triplets: Preferences that alignment learnt from; 0 before.

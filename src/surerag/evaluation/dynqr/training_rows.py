@@ -113,12 +113,12 @@ def _held(question: Question, rewritten: bool) -> Program[Held]:
 
 
 def _row(one: Examined, previous: Examined | None) -> StageRow:
-    told = [item.uncertainty for item in one.held if math.isfinite(item.uncertainty)]
+    told = [math.log(item.uncertainty) for item in one.held if math.isfinite(item.uncertainty)]
     return StageRow(
         stage=one.stage,
         usable=share([item.usable for item in one.held]),
         clear=share([item.clear for item in one.held]),
-        uncertainty=statistics.fmean(told) if told else math.inf,
+        uncertainty=math.exp(statistics.fmean(told)) if told else math.inf,
         against_previous=None if previous is None else _change(one, previous),
         accuracy=share([item.correct for item in one.held]),
         accuracy_against_previous=None
@@ -130,9 +130,9 @@ def _row(one: Examined, previous: Examined | None) -> StageRow:
 
 
 def _change(one: Examined, previous: Examined) -> PairedDifference | None:
-    """Compare perplexities where both answers have one; None if no two have."""
+    """Compare the logarithms of perplexities where both answers have one; None if no two have."""
     pairs = [
-        (now.uncertainty, then.uncertainty)
+        (math.log(now.uncertainty), math.log(then.uncertainty))
         for now, then in zip(one.held, previous.held, strict=True)
         if math.isfinite(now.uncertainty) and math.isfinite(then.uncertainty)
     ]

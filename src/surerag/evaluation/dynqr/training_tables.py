@@ -14,7 +14,7 @@ def training_table(study: TrainingStudy) -> Table:
     """What each stage of training does to the reader's uncertainty."""
     table = plain_table("Rewriters on held-out queries, by stage of training")
     table.add_column("", no_wrap=True)
-    for name in ("Clear", "Per-\nplexity", "Change", "Accuracy, %"):
+    for name in ("Clear", "Per-\nplexity", "Change of\nits log", "Accuracy, %"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in study.stages:
         table.add_row(*_cells(row))
@@ -25,8 +25,8 @@ def training_table(study: TrainingStudy) -> Table:
     table.caption = (
         f"Base {study.base}, teacher {study.teacher}; {study.n_distil:,} queries to distil, "
         f"{study.n_align:,} to align with {study.rewrites} rewrites each, {study.n_held_out:,} held out. "
-        "Change: of perplexity, paired, against the row before; of other rewards, against the distilled "
-        "rewriter. Clear: rewrites that are the question in the world's own words. "
+        "Perplexity: geometric mean. Change: paired, against the row before; of other rewards, against the "
+        "distilled rewriter. Clear: rewrites that are the question in the world's own words. "
         f"{study.seconds / 60:.1f} minutes in all."
     )
     return table
