@@ -52,7 +52,7 @@ class TrainingPlan:
 
     distil: int = 100
     align: int = 400
-    held_out: int = 200
+    held_out: int = 400
     rewrites: int = 8
     distillation: FineTuning = field(
         default_factory=lambda: FineTuning(
