@@ -16,8 +16,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache, DynamicLayer
 
-_BATCH_TOKENS = 32_768
-"""Tokens of a batch that is decoded, and 16,384 of one that is judged: the package's own defaults."""
+_BATCH_TOKENS, _JUDGED_TOKENS = 32_768, 2_048
+"""Tokens of a batch that is decoded, and of one that is judged: the package's own defaults on a CPU."""
 
 
 class Encoded(NamedTuple):
@@ -99,7 +99,7 @@ def judging_seconds(
     encoded = sorted((tokenizer(*pair) for pair in dict.fromkeys(pairs)), key=lambda e: -len(e["input_ids"]))
     batches: list[Any] = []
     while encoded:
-        size = max(1, _BATCH_TOKENS // 2 // len(encoded[0]["input_ids"]))
+        size = max(1, _JUDGED_TOKENS // len(encoded[0]["input_ids"]))
         batch, encoded = encoded[:size], encoded[size:]
         batches.append(tokenizer.pad([dict(one) for one in batch], return_tensors="pt"))
     started = clock()

@@ -23,6 +23,10 @@ DEFAULT_MODEL = "cross-encoder/nli-deberta-v3-small"
 PAPER_MODEL = "microsoft/deberta-v2-xlarge-mnli"
 
 
+_ON_A_GPU, _ON_A_CPU = 16_384, 2_048
+"""Tokens of a batch."""
+
+
 class NLIEntailer:
     """Classifies pairs with any model of ``AutoModelForSequenceClassification`` trained for inference.
 
@@ -38,7 +42,8 @@ class NLIEntailer:
         model: A built classifier, on its device, in its dtype.
         tokenizer: The tokenizer that belongs to it.
         name: Identity of the model; by default its id or path.
-        max_batch_tokens: Tokens that one batch may hold, padding included.
+        max_batch_tokens: Tokens that one batch may hold, padding included; by default 16,384 on a GPU, and
+            2,048 on a CPU, which is slower where a batch falls out of its caches.
 
     Raises:
         ConfigurationError: If the model's labels are not the three of natural language inference.
@@ -52,8 +57,10 @@ class NLIEntailer:
         tokenizer: PreTrainedTokenizerBase,
         *,
         name: str | None = None,
-        max_batch_tokens: int = 16_384,
+        max_batch_tokens: int | None = None,
     ) -> None:
+        if max_batch_tokens is None:
+            max_batch_tokens = _ON_A_CPU if model.device.type == "cpu" else _ON_A_GPU
         if max_batch_tokens < 1:
             raise ConfigurationError(f"max_batch_tokens must be at least 1, got {max_batch_tokens}")
         self._model = model.eval()
@@ -71,7 +78,7 @@ class NLIEntailer:
         *,
         device: str | None = None,
         dtype: str | None = None,
-        max_batch_tokens: int = 16_384,
+        max_batch_tokens: int | None = None,
     ) -> NLIEntailer:
         """Load a classifier; only safetensors weights are read, and no code of the repository is run.
 
@@ -79,7 +86,7 @@ class NLIEntailer:
             id_or_path: Hugging Face id, or a folder.
             device: Such as ``"cuda"``; by default a GPU if there is one.
             dtype: Such as ``"bfloat16"``; by default float16 on a GPU, float32 on a CPU.
-            max_batch_tokens: Tokens that one batch may hold.
+            max_batch_tokens: Tokens that one batch may hold; see the class.
 
         Raises:
             MissingExtraError: If transformers is not installed.
