@@ -5,14 +5,32 @@
 #   make lint        style, types, and who imports whom
 #   make notebooks   run the cookbooks
 #   make bench       speed against peers                     (BENCHMARKS="sampling" picks some)
+#   make soak        threads, event loops, faults and kills all at once, for 20 minutes (ARGS="--minutes 5")
+#   make test-oldest a part of the suite on the lowest versions that pyproject.toml allows
+#   make audit       bandit on the code, and the pinned dependencies against known vulnerabilities
 #   make test-server the conformance suite against a llama.cpp server that is built here
 
 PYTHON ?= python3
 VENV ?= .venv
 SERVER ?= $(VENV)-server
+OLDEST ?= $(VENV)-oldest
+AUDIT ?= $(VENV)-audit
 WORKERS ?= 2
 BENCHMARKS ?= sampling entropies begin_finish run_many clustering compression dense
 ARGS ?=
+# All extras but training, whose packages need newer ones than the other extras do: it is tried by itself.
+OLDEST_EXTRAS := demo,parquet,langchain-classic
+SMOKE ?= tests/test_imports.py tests/test_journal.py tests/test_recording.py tests/test_storage.py \
+	tests/documents tests/entailment tests/retrieval tests/encoders/test_hashing.py \
+	tests/cli/test_commands.py tests/cli/test_evaluate.py tests/cli/test_display.py \
+	tests/evaluation/test_datasets.py tests/readers/test_openai_generate.py tests/readers/test_openai_streams.py \
+	tests/readers/test_transformers_reader.py tests/readers/test_transformers_text.py \
+	tests/llama_index/test_lazy_engine.py tests/llama_index/test_parts.py \
+	tests/langchain/test_chain.py tests/langchain/test_chain_streaming.py tests/langchain/test_parts.py
+# Kills take long; and before its version 1.6, langchain-core itself loads transformers.
+UNTRIED := not killed and not loads_langchain_core_alone
+SMOKE_TRAINING ?= tests/training/test_rewriter_queries.py tests/training/test_rewriter_sampling.py \
+	tests/training/test_rewriter_training.py
 
 BIN := $(VENV)/bin
 INSTALL := -m pip install --quiet --constraint constraints.txt
@@ -21,7 +39,7 @@ OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := demo
-.PHONY: demo test lint notebooks bench test-server constraints clean
+.PHONY: demo test lint notebooks bench soak test-server test-oldest audit constraints clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/surerag demo $(ARGS)
@@ -42,8 +60,19 @@ notebooks: $(VENV)/.installed
 bench: $(VENV)/.installed
 	@for name in $(BENCHMARKS); do $(OFFLINE) $(BIN)/python -m benchmarks.$$name $(ARGS) || exit 1; done
 
+soak: $(VENV)/.installed
+	@$(OFFLINE) $(BIN)/python -m benchmarks.soak $(ARGS)
+
 test-server: $(VENV)/.installed $(SERVER)/.installed
 	@$(OFFLINE) SURERAG_SERVER_PYTHON=$(abspath $(SERVER))/bin/python $(BIN)/python -m pytest --quiet $(ARGS) tests/server
+
+test-oldest: $(OLDEST)/.installed $(OLDEST)-train/.installed
+	@$(OFFLINE) OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest --quiet -k "$(UNTRIED)" $(ARGS) $(SMOKE)
+	@$(OFFLINE) OMP_NUM_THREADS=1 $(OLDEST)-train/bin/python -m pytest --quiet -k "$(UNTRIED)" $(ARGS) $(SMOKE_TRAINING)
+
+audit: $(AUDIT)/.installed
+	@$(AUDIT)/bin/bandit --quiet --configfile pyproject.toml --recursive src integrations tools
+	@$(AUDIT)/bin/python -m tools.audit
 
 # Writes down what the environments hold, once the tests pass.
 constraints: $(VENV)/.installed $(SERVER)/.installed
@@ -52,7 +81,7 @@ constraints: $(VENV)/.installed $(SERVER)/.installed
 	@mv constraints.txt.new constraints.txt
 
 clean:
-	@rm -rf $(VENV) $(SERVER)
+	@rm -rf $(VENV) $(SERVER) $(OLDEST) $(OLDEST)-train $(AUDIT)
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("surerag needs Python 3.11 or newer, and this is %d.%d; name another: make PYTHON=python3.12" % sys.version_info[:2])'
@@ -68,4 +97,26 @@ $(SERVER)/.installed: $(VENV)/.installed
 	@test -x $(SERVER)/bin/python || $(PYTHON) -m venv $(SERVER)
 	@$(SERVER)/bin/python $(INSTALL) "pip>=25.1"
 	@$(SERVER)/bin/python $(INSTALL) --group server
+	@touch $@
+
+# uv, unlike pip, can choose the lowest versions; of what is not named here, the newest that fit.
+$(OLDEST)/.installed: pyproject.toml
+	$(call install-oldest,$(OLDEST),$(OLDEST_EXTRAS))
+
+$(OLDEST)-train/.installed: pyproject.toml
+	$(call install-oldest,$(OLDEST)-train,train)
+
+define install-oldest
+	@echo "Installing the lowest versions of $(2) into $(1) (some minutes the first time)"
+	@test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+	@$(1)/bin/python -m pip install --quiet uv
+	@$(1)/bin/python -m uv pip install --quiet --python $(1)/bin/python --resolution lowest-direct \
+		--editable ".[$(2)]" --group smoke
+	@touch $@
+endef
+
+$(AUDIT)/.installed: pyproject.toml
+	@test -x $(AUDIT)/bin/python || $(PYTHON) -m venv $(AUDIT)
+	@$(AUDIT)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	@$(AUDIT)/bin/python -m pip install --quiet --group audit
 	@touch $@

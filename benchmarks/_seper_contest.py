@@ -16,10 +16,8 @@ from benchmarks import _seper_floor, _seper_plain
 from benchmarks._seper_models import DEBERTA_SMALL, NLIShape, load_nli, load_reader, save_nli, save_reader
 from benchmarks._seper_world import PROMPTS, Pool, Repetition, cases, pools, prompts
 from benchmarks.models import SMALL, Shape
-from surerag import SePer, TransformersReader
-from surerag.components.seper import Case
+from surerag import SePer, SePerCase, SePerResult, TransformersReader
 from surerag.entailment import NLIEntailer
-from surerag.methods.seper_types import SePerResult
 from surerag.types import Generation, Pair, Sampling
 from surerag.world import Question, World
 
@@ -64,7 +62,7 @@ class Setting(NamedTuple):
     """Models and questions that all contenders share."""
 
     work: Work
-    asked: list[Case]
+    asked: list[SePerCase]
     prompts: Mapping[str, list[str]]
     pools: list[Pool]
     model: PreTrainedModel

@@ -1,4 +1,4 @@
-"""What is asked in the benchmark of SePer, and how often a reader repeats itself when it is asked."""
+"""Questions of the SePer benchmark, and how often a reader repeats itself when asked them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from surerag import Passage
-from surerag.components.seper import Case
-from surerag.methods.seper import context_prompt
-from surerag.methods.seper_types import SePerPrompts, SePerSettings
-from surerag.prompts import SEPER_CLOSED_BOOK, SEPER_FROM_PASSAGES, PromptTemplate
+from surerag import Passage, SePerCase, SePerOptions
+from surerag.methods.seper.algorithm import context_prompt
 from surerag.readers.protocol import BaseReader
 from surerag.types import Sampling
 from surerag.world import Question, World
@@ -18,12 +15,10 @@ from surerag.world import Question, World
 WITHOUT, WITH = "a", "b"
 """Letters that the two prompts put behind a question's mark, which is its last word."""
 
-PROMPTS = SePerPrompts(
-    *(
-        PromptTemplate(prompt.name, prompt.text.replace("{question}", "{question}" + letter))
-        for prompt, letter in ((SEPER_CLOSED_BOOK, WITHOUT), (SEPER_FROM_PASSAGES, WITH))
-    )
-)
+PROMPTS = {
+    name: SePerOptions.PROMPTS[name].text.replace("{question}", "{question}" + letter)
+    for name, letter in (("closed_book", WITHOUT), ("from_passages", WITH))
+}
 """SePer's prompts, with those letters: a random model knows by its last word what it is asked."""
 
 WORD = re.compile(r"\w+|[^\w\s]+")
@@ -54,7 +49,7 @@ class Pool(NamedTuple):
     answers: tuple[str, ...]
 
 
-def cases(world: World, questions: Sequence[Question], tokens: int) -> list[Case]:
+def cases(world: World, questions: Sequence[Question], tokens: int) -> list[SePerCase]:
     """Return the questions, each with a mark as its last word, their gold answers and contexts.
 
     Args:
@@ -63,7 +58,7 @@ def cases(world: World, questions: Sequence[Question], tokens: int) -> list[Case
         tokens: Length of each context: passages that hold the answer, and others, cut to measure.
     """
     return [
-        Case(f"{question.text} q{place}", question.answers, context(world, question, tokens))
+        SePerCase(f"{question.text} q{place}", question.answers, context(world, question, tokens))
         for place, question in enumerate(questions)
     ]
 
@@ -82,12 +77,12 @@ def context(world: World, question: Question, tokens: int) -> list[Passage]:
     return chosen
 
 
-def prompts(asked: Sequence[Case]) -> Mapping[str, list[str]]:
+def prompts(asked: Sequence[SePerCase]) -> Mapping[str, list[str]]:
     """Return what a reader is asked ``"without"`` context and ``"with"`` it, one prompt a question."""
-    settings = SePerSettings(prompts=PROMPTS)
+    options = SePerOptions(prompts=PROMPTS)
     return {
-        "without": [context_prompt(case.question, [], settings) for case in asked],
-        "with": [context_prompt(case.question, case.passages, settings) for case in asked],
+        "without": [context_prompt(case.question, [], options) for case in asked],
+        "with": [context_prompt(case.question, case.passages, options) for case in asked],
     }
 
 
@@ -95,12 +90,12 @@ def measure(
     reader: BaseReader, world: World, questions: Sequence[Question], samples: int
 ) -> Mapping[str, list[Repetition]]:
     """Sample answers to real questions, without and with a context that holds the answer."""
-    settings = SePerSettings()
+    options = SePerOptions()
     sampling = Sampling(n=samples, temperature=1.0)
     found: dict[str, list[Repetition]] = {}
     for name in ("without", "with"):
         contexts = [world.context(q, _PASSAGES) if name == "with" else () for q in questions]
-        asked = [context_prompt(q.text, c, settings) for q, c in zip(questions, contexts, strict=True)]
+        asked = [context_prompt(q.text, c, options) for q, c in zip(questions, contexts, strict=True)]
         rows = reader.generate(asked, sampling)
         found[name] = [
             repetition([one.text for one in row], q.answers) for q, row in zip(questions, rows, strict=True)
@@ -138,7 +133,7 @@ def pool_size(distinct: int, draws: int) -> int:
 
 
 def pools(
-    asked: Sequence[Case], measured: Mapping[str, Sequence[Repetition]], samples: int, longest: int
+    asked: Sequence[SePerCase], measured: Mapping[str, Sequence[Repetition]], samples: int, longest: int
 ) -> list[Pool]:
     """Give every prompt its equally likely answers: as varied and as long as those that were measured.
 

@@ -1,4 +1,4 @@
-"""What it costs to stop after n tokens, decide, and go on: ``begin`` and ``finish`` against ``generate``.
+"""The cost of stopping after n tokens and going on: ``begin`` and ``finish`` against ``generate``.
 
 Run ``python -m benchmarks.begin_finish``. All prompts go on, which is the dearest case; a method that
 drops some saves the rest of their tokens.

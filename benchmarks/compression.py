@@ -23,8 +23,8 @@ from rich.table import Table
 
 from langchain_surerag import ClusterCompressor
 from surerag.encoders import HashingEncoder
-from surerag.methods.compression_types import words_and_marks
 from surerag.prompts import NOTHING_TO_EXTRACT
+from surerag.tokens import words_and_marks
 from surerag.world import World
 from tests.servers.fake_openai import FakeOpenAI, Request
 from tests.servers.toy_model import Script

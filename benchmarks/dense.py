@@ -21,19 +21,25 @@ from rich.table import Table
 
 from benchmarks.models import SMALL, TINY, Bench, arguments, build
 from benchmarks.paired import Comparison, Contender, Spread, compare, show
-from surerag import ContextRefiner, Dense, Passage, TransformersReader
+from surerag import (
+    ContextRefiner,
+    Dense,
+    DenseCache,
+    DenseOptions,
+    Passage,
+    RefinementResult,
+    TransformersReader,
+)
 from surerag.effects import Event
 from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer
-from surerag.methods.dense_cache import DenseCache, key_of
-from surerag.methods.dense_types import DensePrompts
-from surerag.methods.refinement_types import RefinementResult
+from surerag.methods.dense_rag.memory import Memory
 from surerag.types import Sampling
 from surerag.world import World, embedded_reader
 from surerag.world.retrievers import BM25Retriever
 
 REPHRASE_TOKENS = 640
-PROMPTS = DensePrompts()
+OPTIONS = DenseOptions()
 
 
 class Case(NamedTuple):
@@ -121,18 +127,18 @@ def draw(count: int, k: int, length: int, *, pool: int = 0) -> Work:
 
 def knowing(reader: TransformersReader, work: Work) -> DenseCache:
     """Return a cache that knows every chunk in other words."""
-    cache = DenseCache()
+    memory = Memory(reader=reader.name)
     for text, other in work.rephrased.items():
-        prompt = PROMPTS.rephrase.render(passage=text)
-        cache.rephrasings[key_of("rephrasing", reader.name, str(REPHRASE_TOKENS), prompt)] = other
-    return cache
+        prompt = OPTIONS.prompts["rephrase"].render(passage=text)
+        memory.cache.rephrasings[memory.rephrasing_key(prompt, REPHRASE_TOKENS)] = other
+    return memory.cache
 
 
 def contexts(case: Case, work: Work) -> list[str]:
     """Return the k + 1 prompts of a question, as anyone would write them."""
     texts = [passage.text for passage in case.passages]
     edits = [[*texts[:at], work.rephrased[text], *texts[at + 1 :]] for at, text in enumerate(texts)]
-    return [PROMPTS.asking(case.question, shown) for shown in (texts, *edits)]
+    return [OPTIONS.answer_prompt(case.question, shown) for shown in (texts, *edits)]
 
 
 def contest(
@@ -179,7 +185,6 @@ def _dense(reader: TransformersReader, work: Work, new_tokens: int) -> Dense:
     return Dense(
         reader,
         ExactEntailer(),
-        mask=False,
         max_tokens=new_tokens,
         rephrase_tokens=REPHRASE_TOKENS,
         cache=knowing(reader, work),
@@ -215,12 +220,14 @@ def refinement(reader: TransformersReader, work: Work, k: int, *, new_tokens: in
         reader,
         ExactEntailer(),
         HashingEncoder(),
-        k=k,
+        on_event=on_event,
+        top_n=k,
+        max_chunks=2 * k,
         max_tokens=new_tokens,
         rephrase_tokens=REPHRASE_TOKENS,
         cache=knowing(reader, work),
     )
-    found: RefinementResult = refiner.run(*work.cases[0], on_event=on_event)
+    found: RefinementResult = refiner.run(*work.cases[0])
     reads = [after - before for before, after in pairwise(marks)]
     return [
         Round(len(one.measured.passages), one.calls.prompt_tokens, read, one.seconds)
@@ -239,7 +246,7 @@ class Compared(NamedTuple):
 def compared(world: World, count: int, k: int) -> Compared:
     """Count what the embedded reader's answers leave to judge, on contexts that BM25 finds."""
     reader = embedded_reader()
-    dense = Dense(reader, ExactEntailer(), mask=False, max_tokens=24, rephrase_tokens=64)
+    dense = Dense(reader, ExactEntailer(), max_tokens=24, rephrase_tokens=64)
     retriever = BM25Retriever(world.passages)
     asked = [(question.text, retriever.retrieve(question.text, k)) for question in world.questions(count)]
     judged = sum(result.calls.judgements for result in dense.run_many(asked))

@@ -1,4 +1,4 @@
-"""What log-probabilities and exact entropies cost over plain ``generate``.
+"""The cost of log-probabilities and exact entropies over plain ``generate``.
 
 Run ``python -m benchmarks.entropies``. Both decode greedily; the reader also gives every token's
 log-probability, the entropy and log-sum-exp of its step, and its text.

@@ -19,7 +19,7 @@ from rich.console import Console
 from benchmarks.models import SMALL, TINY, Bench, arguments, build
 from benchmarks.paired import Comparison, Contender, compare, show
 from surerag import LazyRAG, Passage
-from surerag.methods.lazy_rag import LazyRAGResult
+from surerag.methods.lazy_rag.result import LazyRAGResult
 from surerag.world import World, embedded_reader
 from surerag.world.retrievers import BM25Retriever
 
@@ -50,11 +50,17 @@ def random_llama(bench: Bench, questions: Sequence[str], *, length: int, new_tok
         new_tokens: Tokens of an answer.
     """
     rag = LazyRAG(
-        bench.reader, Drawn(length), Drawn(length), m=1, k=3, gate_tokens=GATE, max_tokens=new_tokens
+        bench.reader,
+        Drawn(length),
+        Drawn(length),
+        n_summaries=1,
+        top_n=3,
+        gate_tokens=GATE,
+        max_tokens=new_tokens,
     )
     # A gate that never opens measures the first pass of every question.
-    shut = rag.with_settings(tau=1e9, max_tokens=GATE).run_many(questions)
-    return rag.with_settings(tau=statistics.median(_entropy(result) for result in shut))
+    shut = rag.with_options(threshold=1e9, max_tokens=GATE).run_many(questions)
+    return rag.with_options(threshold=statistics.median(_entropy(result) for result in shut))
 
 
 def embedded(world: World, *, new_tokens: int) -> LazyRAG:
@@ -64,6 +70,7 @@ def embedded(world: World, *, new_tokens: int) -> LazyRAG:
         embedded_reader(),
         BM25Retriever(world.passages),
         BM25Retriever(leads),
+        top_n=3,
         gate_tokens=GATE,
         max_tokens=new_tokens,
     )

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surerag import LazyRAG, ScriptedReader
-from surerag.calibration import Calibration, CalibrationWarning, calibrate_lazy_rag, calibrate_threshold
+from surerag.calibration import Calibration, CalibrationWarning, calibrate_threshold
 from surerag.errors import ConfigurationError, InputError
-from tests.methods.test_lazy_rag import Corpus
+from tests.methods.lazy_rag.corpus import Corpus
 
 samples = st.lists(
     st.tuples(st.floats(0.1, 3).map(lambda value: round(value, 1)), st.booleans(), st.booleans()),
@@ -27,7 +27,7 @@ samples = st.lists(
 @given(samples, st.floats(0, 1))
 def test_a_budget_is_met_and_no_smaller_threshold_meets_it(sample: list[Any], budget: float) -> None:
     signals = np.array([row[0] for row in sample])
-    tau = calibrate_threshold(signals, budget=budget, resamples=0).tau
+    tau = calibrate_threshold(signals, budget=budget, resamples=0).threshold
     assert (signals > tau).mean() <= budget + 1e-9
     smaller = [value for value in {0.0, *signals} if value < tau]
     assert all((signals > value).mean() > budget for value in smaller)
@@ -44,18 +44,22 @@ def test_a_bound_on_the_loss_holds_at_the_threshold_and_below_it(sample: list[An
         return float(with_.mean() - np.where(signals > tau, with_, without).mean())
 
     observed = sorted(set(signals))
-    assert all(loss(value) <= max_loss + 1e-9 for value in observed if value <= found.tau and found.tau > 0)
-    following = [value for value in observed if value > found.tau]
+    assert all(
+        loss(value) <= max_loss + 1e-9
+        for value in observed
+        if value <= found.threshold and found.threshold > 0
+    )
+    following = [value for value in observed if value > found.threshold]
     if following:
         assert loss(following[0]) > max_loss
-    assert found.rate == pytest.approx((signals > found.tau).mean())
+    assert found.rate == pytest.approx((signals > found.threshold).mean())
     assert found.reference == pytest.approx(with_.mean())
 
 
 def test_the_interval_covers_the_estimate_and_narrows_with_the_sample() -> None:
     rng = np.random.default_rng(0)
     few, many = (calibrate_threshold(rng.exponential(size=n), budget=0.5, seed=1) for n in (30, 3000))
-    assert few.lower <= few.tau <= few.upper
+    assert few.lower <= few.threshold <= few.upper
     assert many.upper - many.lower < (few.upper - few.lower) / 3
     assert many.lower < math.log(2) < many.upper
 
@@ -86,16 +90,21 @@ def test_a_pipeline_is_calibrated_saved_and_warns_with_another_reader(tmp_path: 
 
     rag = LazyRAG(ScriptedReader(script, name="one"), Corpus("Detail."), "Summary.")
     questions = ["easy 1", "hard 1", "easy 2", "hard 2"]
-    found = calibrate_lazy_rag(rag, questions, [["Velm"]] * 4, max_loss=0.0)
-    assert (found.tau, found.rate, found.accuracy, found.reference) == (pytest.approx(0.1), 0.5, 1.0, 1.0)
-    assert calibrate_lazy_rag(rag, questions, budget=0.5).tau == pytest.approx(0.1)
+    found = rag.calibrate(questions, [["Velm"]] * 4, max_loss=0.0)
+    assert (found.threshold, found.rate, found.accuracy, found.reference) == (
+        pytest.approx(0.1),
+        0.5,
+        1.0,
+        1.0,
+    )
+    assert rag.calibrate(questions, budget=0.5).threshold == pytest.approx(0.1)
 
     found.save(tmp_path / "tau.json")
     loaded = Calibration.load(tmp_path / "tau.json")
     assert loaded == found
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        calibrated = rag.with_settings(tau=loaded)
+        calibrated = rag.with_options(threshold=loaded)
     assert [result.decision.retrieve for result in calibrated.run_many(questions)] == [
         False,
         True,
@@ -103,9 +112,9 @@ def test_a_pipeline_is_calibrated_saved_and_warns_with_another_reader(tmp_path: 
         True,
     ]
     with pytest.warns(CalibrationWarning, match="reader 'one'"):
-        LazyRAG(ScriptedReader(script, name="two"), Corpus("Detail."), "Summary.", tau=loaded)
+        LazyRAG(ScriptedReader(script, name="two"), Corpus("Detail."), "Summary.", threshold=loaded)
     with pytest.warns(CalibrationWarning, match="signal"):
-        rag.with_settings(tau=loaded, gate_tokens=3)
+        rag.with_options(threshold=loaded, gate_tokens=3)
 
 
 def test_a_file_that_holds_something_else_is_refused(tmp_path: Path) -> None:

@@ -41,6 +41,16 @@ def test_a_room_imports_only_what_is_listed_and_the_standard_library() -> None:
     assert breaches(contract, GRAPH) == [("house.room", "torch")]
 
 
+def test_modules_of_an_excepted_name_have_a_contract_of_their_own() -> None:
+    graph = graph_of(("house.room.door", "drivers"), ("house.room.desk", "drivers"))
+    contract = ImportsOnly(
+        "rooms",
+        session_options={},
+        contract_options={"importers": ["house.room"], "allowed": [], "excepted": ["door"]},
+    )
+    assert breaches(contract, graph) == [("house.room.desk", "drivers")]
+
+
 @pytest.mark.parametrize(
     ("importers", "expected"),
     [

@@ -1,4 +1,4 @@
-"""What an import loads, what an extra brings, and what is said when it is missing."""
+"""Imports stay light; a missing extra is named."""
 
 from __future__ import annotations
 
@@ -9,24 +9,17 @@ import pytest
 
 from surerag.errors import MissingExtraError
 from surerag.extras import extra
+from tests.clean_process import loaded_by
 
 HEAVY = ("torch", "transformers", "openai", "faiss", "sklearn", "sentence_transformers")
 FRAMEWORKS = ("llama_index", "langchain_core", "langchain_community")
-
-
-def loaded_by(code: str, *names: str) -> list[str]:
-    """Run code in a clean process; return which of the top-level packages it loaded."""
-    script = f"{code}\nimport sys\nprint(*sorted(set({names!r}) & {{m.split('.')[0] for m in sys.modules}}))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
 
 
 @pytest.mark.parametrize(
     "package",
     [
         "surerag",
-        "surerag.components",
+        "surerag.methods.lazy_rag.component",
         "surerag.retrieval",
         "surerag.documents",
         "surerag.encoders",
@@ -48,6 +41,11 @@ def test_a_public_name_of_the_core_loads_no_backend() -> None:
 )
 def test_an_integration_loads_no_backend_and_not_the_other_framework(package: str, other: str) -> None:
     assert loaded_by(f"import {package}", *HEAVY, other) == []
+
+
+@pytest.mark.parametrize("package", ["surerag", "surerag.evaluation.gate", "surerag.cli.reproduce"])
+def test_a_study_is_loaded_only_when_it_is_reproduced(package: str) -> None:
+    assert loaded_by(f"import {package}", "surerag_studies", "torch") == []
 
 
 def test_reading_a_data_set_needs_no_statistics() -> None:

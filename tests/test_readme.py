@@ -1,7 +1,8 @@
 """The README is run: its Python blocks, its commands' options, its extras and its make targets.
 
 A comment before a block may hold what the block takes as given, ``<!-- given: ... -->`` with Python code,
-or say why it is not run, ``<!-- not run: reason -->``.
+or say why it is not run, ``<!-- not run: reason -->``. What a line prints may stand behind it:
+``# prints: Ruldmouth``.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 REMARK = r"(?:<!-- (given|not run):\s*((?:(?!-->).)*?)\s*-->\s*)?"
 BLOCK = re.compile(REMARK + r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+PRINTS = re.compile(r"# prints: (.*)$", re.MULTILINE)
 SHELL = re.compile(r"^```(?:bash|console|sh)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
@@ -46,14 +48,23 @@ def commands(program: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("block", blocks(), ids=lambda block: f"line {block.line}")
-def test_a_python_block_runs(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_block_runs_and_prints_what_it_says(
+    block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     if block.remark == "not run":
         pytest.skip(block.given)
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "readme"}
     exec(compile(block.given, "given", "exec"), names)
     # Padded, so that a traceback shows the README's own line numbers.
+    capsys.readouterr()
     exec(compile("\n" * (block.line - 1) + block.code, "README.md", "exec"), names)
+    said = PRINTS.findall(block.code)
+    assert [line for line in capsys.readouterr().out.splitlines() if line in said] == said
+
+
+def test_the_answers_of_both_frameworks_and_of_the_core_are_shown() -> None:
+    assert sum("prints: Ruldmouth" in block.code for block in blocks()) == 4
 
 
 @pytest.mark.parametrize("arguments", commands("surerag"), ids=" ".join)

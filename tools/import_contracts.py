@@ -44,15 +44,20 @@ class _AllowList(Contract):
 
 
 class ImportsOnly(_AllowList):
-    """``importers`` may import the packages in ``allowed`` and the standard library, nothing else."""
+    """``importers`` may import the packages in ``allowed`` and the standard library, nothing else.
+
+    Modules of the names in ``excepted``, wherever they stand below, have a contract of their own.
+    """
 
     importers: Any = fields.ListField(subfield=fields.StringField())
+    excepted: Any = fields.ListField(subfield=fields.StringField(), required=False)
     allowed: Any = fields.ListField(subfield=fields.StringField())
 
     def allows(self, link: Link) -> bool:
         """Whether the importer is someone else, or the import is on the list."""
         return (
             not _within(link.importer, self.importers)
+            or link.importer.rsplit(".", 1)[-1] in (self.excepted or [])
             or link.imported.split(".")[0] in sys.stdlib_module_names
             or _within(link.imported, self.allowed)
         )

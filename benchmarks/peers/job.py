@@ -1,4 +1,4 @@
-"""What a peer is given to do and what it gives back, as files: for any Python, any version of transformers.
+"""Jobs for peers and their results, as files: for any Python, any version of transformers.
 
 A job holds folders of the models, prompts, questions, and the statements whose pairs are to be judged.
 """

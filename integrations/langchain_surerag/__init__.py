@@ -12,13 +12,10 @@ if TYPE_CHECKING:
     from langchain_surerag.cluster_compressor import ClusterCompressor
     from langchain_surerag.dense_evaluator import DenseEvaluator
     from langchain_surerag.dense_refiner import DenseRefiner
-    from langchain_surerag.encoders import EmbeddingEncoder
-    from langchain_surerag.lazy_chain import LazyRetrievalChain
-    from langchain_surerag.readers import reader_from_model
-    from langchain_surerag.retrievers import RunnableRetriever
+    from langchain_surerag.lazy_chain import LazyRetrievalChain, create_lazy_retrieval_tool
     from langchain_surerag.seper_evaluator import DeltaSePerEvaluator
+    from langchain_surerag.services import EmbeddingEncoder, RunnableRetriever, reader_from_model
     from langchain_surerag.summaries import summaries_of
-    from langchain_surerag.tools import create_lazy_retrieval_tool
     from langchain_surerag.uncertainty_rewriter import UncertaintyRewriter, UncertaintyRewriteRetriever
 
 _HOMES = {
@@ -27,13 +24,13 @@ _HOMES = {
     "DeltaSePerEvaluator": "langchain_surerag.seper_evaluator",
     "DenseEvaluator": "langchain_surerag.dense_evaluator",
     "DenseRefiner": "langchain_surerag.dense_refiner",
-    "EmbeddingEncoder": "langchain_surerag.encoders",
+    "EmbeddingEncoder": "langchain_surerag.services",
     "LazyRetrievalChain": "langchain_surerag.lazy_chain",
-    "RunnableRetriever": "langchain_surerag.retrievers",
+    "RunnableRetriever": "langchain_surerag.services",
     "UncertaintyRewriteRetriever": "langchain_surerag.uncertainty_rewriter",
     "UncertaintyRewriter": "langchain_surerag.uncertainty_rewriter",
-    "create_lazy_retrieval_tool": "langchain_surerag.tools",
-    "reader_from_model": "langchain_surerag.readers",
+    "create_lazy_retrieval_tool": "langchain_surerag.lazy_chain",
+    "reader_from_model": "langchain_surerag.services",
     "summaries_of": "langchain_surerag.summaries",
 }
 

@@ -1,4 +1,4 @@
-"""How different LangChain models are asked, and where each hides its log-probabilities."""
+"""Dialects: how each kind of LangChain model is asked for log-probabilities, and its open streams closed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,133 @@ from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel, BaseLanguageModel
 from langchain_core.outputs import ChatGeneration, Generation
 
-from langchain_surerag._opened import OpenedStreams
 from surerag.errors import CapabilityError, LogprobsError, ServiceError, SureragError
-from surerag.readers.openai.parse import Wanted
+from surerag.readers.openai.limits import Limits, abound, bound
+from surerag.readers.openai.loops import client_of_this_loop
+from surerag.readers.openai.parse import Wanted, token_count
 from surerag.types import Sampling, Usage
+
+LIMITS = Limits()
+"""What a server may take for one answer: the models have no setting for it."""
+
+
+class OpenedStreams:
+    """Remembers the connections that a model opens, so that they can be closed when its stream is.
+
+    LangChain's OpenAI LLM, unlike its chat models, leaves that to the garbage collector, and an answer
+    that nobody reads any more goes on being generated until then.
+    """
+
+    def __init__(self) -> None:
+        self._streams: list[Any] = []
+
+    def watched(self, model: Any) -> dict[str, Any]:
+        """Return the model's clients, watched, as fields for a copy of it.
+
+        Their streams are remembered, and all their answers kept within limits.
+        """
+        kinds = {"client": _Client, "async_client": _AsyncClient}
+        return {
+            name: kind(getattr(model, name), self._streams)
+            for name, kind in kinds.items()
+            if hasattr(getattr(model, name, None), "with_streaming_response")
+        }
+
+    def close(self) -> None:
+        """Close what was opened; again does nothing."""
+        while self._streams:
+            self._streams.pop().close()
+
+    async def aclose(self) -> None:
+        """Like :meth:`close`, for the async client."""
+        while self._streams:
+            await self._streams.pop().close()
+
+
+class _Raw(NamedTuple):
+    """A whole answer, in the form of the SDK's raw responses."""
+
+    parsed: Any
+    headers: Any
+    http_response: Any
+
+    def parse(self) -> Any:
+        return self.parsed
+
+
+class _Client:
+    """Stands in for ``client.completions`` or ``client.chat.completions``."""
+
+    def __init__(self, client: Any, streams: list[Any]) -> None:
+        self._client = client
+        self._streams = streams
+
+    @property
+    def with_raw_response(self) -> _RawClient:
+        return _RawClient(self._client, self._streams)
+
+    def create(self, **arguments: Any) -> Any:
+        if not arguments.get("stream"):
+            return self.with_raw_response.create(**arguments).parsed
+        stream = self._client.create(**arguments)
+        bound(stream.response, LIMITS)
+        self._streams.append(stream)
+        return stream
+
+
+class _RawClient(_Client):
+    def create(self, **arguments: Any) -> Any:
+        if not arguments.get("stream"):
+            with self._client.with_streaming_response.create(**arguments) as response:
+                bound(response.http_response, LIMITS)
+                return _Raw(response.parse(), response.headers, response.http_response)
+        raw = self._client.with_raw_response.create(**arguments)
+        bound(raw.http_response, LIMITS)
+        self._streams.append(raw.http_response)
+        return raw
+
+
+class _AsyncClient:
+    """Like the sync one; each event loop has connections of its own."""
+
+    def __init__(self, client: Any, streams: list[Any]) -> None:
+        self._client = client
+        self._streams = streams
+
+    @property
+    def with_raw_response(self) -> _AsyncRawClient:
+        return _AsyncRawClient(self._client, self._streams)
+
+    async def create(self, **arguments: Any) -> Any:
+        if not arguments.get("stream"):
+            return (await self.with_raw_response.create(**arguments)).parsed
+        stream = await self._here().create(**arguments)
+        abound(stream.response, LIMITS)
+        self._streams.append(stream)
+        return stream
+
+    def _here(self) -> Any:
+        return type(self._client)(client_of_this_loop(self._client._client))
+
+
+class _AsyncRawClient(_AsyncClient):
+    async def create(self, **arguments: Any) -> Any:
+        if not arguments.get("stream"):
+            async with self._here().with_streaming_response.create(**arguments) as response:
+                abound(response.http_response, LIMITS)
+                return _Raw(await response.parse(), response.headers, response.http_response)
+        raw = await self._here().with_raw_response.create(**arguments)
+        abound(raw.http_response, LIMITS)
+        self._streams.append(_AsyncResponse(raw.http_response))
+        return raw
+
+
+class _AsyncResponse(NamedTuple):
+    response: Any
+
+    async def close(self) -> None:
+        await self.response.aclose()
+
 
 LanguageModel = BaseLanguageModel[Any]
 Scoring = Literal["echo", "probe"]
@@ -113,7 +236,7 @@ class Dialect(ABC):
         """Return what the model counted for one answer; zeros where it did not."""
         message = answer.message if isinstance(answer, ChatGeneration) else None
         counted = getattr(message, "usage_metadata", None) or {}
-        return Usage(1, counted.get("input_tokens") or 0, counted.get("output_tokens") or 0)
+        return Usage(1, token_count(counted.get("input_tokens")), token_count(counted.get("output_tokens")))
 
     @property
     def top_logprobs(self) -> int:
@@ -143,7 +266,7 @@ class Dialect(ABC):
             yield
         except SureragError:
             raise
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
             raise ServiceError(
                 f"{type(self.model).__name__} could not make or read its request: "
                 f"{type(error).__name__}: {str(error)[:300]}",
@@ -199,7 +322,10 @@ class ChatDialect(Dialect):
         # Left open, a bound keyword could still lead to the Responses API.
         undecided = getattr(self.model, "use_responses_api", False) is None
         changes: dict[str, object] = {"use_responses_api": False} if undecided else {}
-        return Prepared(self._copied(asked, **changes), arguments, OpenedStreams())
+        opened = OpenedStreams()
+        if _is_a(self.model, "BaseChatOpenAI"):
+            changes |= opened.watched(self.model)
+        return Prepared(self._copied(asked, **changes), arguments, opened)
 
     def _extra_body(self, asked: Asked) -> dict[str, Any]:
         """Say what the SDK has no keyword for, and what ChatOpenAI renames for OpenAI alone."""
@@ -233,7 +359,7 @@ class CompletionsDialect(Dialect):
         if extra := _extra_body(self, asked):
             arguments["extra_body"] = extra
         opened = OpenedStreams()
-        changes: dict[str, object] = opened.watched(self.model) if asked.streamed else {}
+        changes: dict[str, object] = opened.watched(self.model)
         if getattr(self.model, "streaming", False) and not asked.streamed:
             # A streaming LLM answers with one sample, however many are asked for.
             changes["streaming"] = False
@@ -258,7 +384,10 @@ class TextDialect(Dialect):
         known = type(self.model).model_fields
         changes = {name: value for name, value in wanted.items() if name in known and value is not None}
         stop = {"stop": list(sampling.stop)} if sampling.stop else {}
-        return Prepared(self._copied(asked, **changes), {**self.bound, **stop}, OpenedStreams())
+        opened = OpenedStreams()
+        if _is_a(self.model, "BaseOpenAI") or _is_a(self.model, "BaseChatOpenAI"):
+            changes |= opened.watched(self.model)
+        return Prepared(self._copied(asked, **changes), {**self.bound, **stop}, opened)
 
 
 def dialect_of(model: LanguageModel, options: DialectOptions) -> Dialect:

@@ -1,28 +1,153 @@
-"""A LangChain model behind the protocol of readers."""
+"""A LangChain model as a reader: whole answers, first tokens, streams, and scores where its server echoes."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
+from urllib.parse import urlsplit
 
 from langchain_core.language_models import BaseLanguageModel
+from langchain_core.prompt_values import PromptValue, StringPromptValue
 from langchain_core.runnables import Runnable, ensure_config
 
-from langchain_surerag._asking import Piece, Replied, can_stream, graft, leaves
-from langchain_surerag._dialects import Asked, Dialect, DialectOptions
-from langchain_surerag._drafts import Draft
-from langchain_surerag._exchange import filled, missing, prompt_value, text_of, usage_of
-from langchain_surerag._scoring import ECHO, SCORING_HINT, Pair, obstacle_to_scoring, read_back
-from langchain_surerag._streams import AsyncOpenStream, OpenStream
+from langchain_surerag._asking import (
+    Leaf,
+    Piece,
+    Replied,
+    can_stream,
+    filled,
+    graft,
+    leaves,
+    missing,
+    prompt_value,
+    text_of,
+    usage_of,
+)
+from langchain_surerag._dialects import Asked, Dialect, DialectOptions, Scoring
+from langchain_surerag._streams import AsyncOpenStream, Draft, OpenStream
 from surerag.errors import CapabilityError, ConfigurationError, ServiceError
 from surerag.readers import BaseReader, Capabilities
+from surerag.readers.failures import refusals
 from surerag.readers.fan_out import aeach, each
+from surerag.readers.openai.probe import PROBE_PROMPTS
+from surerag.readers.openai.score import score_trace
 from surerag.readers.protocol import begun_from_whole
+from surerag.readers.usage import UsageCount
 from surerag.types import Begun, Chunk, Generation, Prompt, Sampling, TokenTrace, Usage
+
+ECHO = Asked(Sampling(max_tokens=1), echo=True)
+SCORING_HINT = (
+    'pass scoring="probe" to reader_from_model to try a completions server, scoring="echo" if you know that '
+    "it echoes rightly, or use a local model"
+)
+
+_SAID = Asked(Sampling(temperature=1.0, max_tokens=6, seed=1))
+"""Sampled, so that its tokens are of different likelihood, and a wrong place shows."""
+_SAME = 0.02
+"""Log-probabilities nearer than this are the same: servers that batch differ in the last digits."""
+_PASSING = frozenset({401, 403, 408, 409, 425, 429})
+"""Statuses that say nothing about what a server can do."""
+
+
+class Pair(NamedTuple):
+    """A text, and what follows it and is to be scored."""
+
+    prompt: str
+    continuation: str
+
+    @property
+    def joined(self) -> PromptValue:
+        """Both as one text, as it is echoed."""
+        return StringPromptValue(text=self.prompt + self.continuation)
+
+
+def read_back(pair: Pair, replied: Replied) -> TokenTrace:
+    """Return the trace of a continuation that was echoed.
+
+    Raises:
+        LogprobsError: If the server did not echo it with log-probabilities.
+    """
+    dialect = replied.dialect
+    choices = [dialect.choice(answer) for answer in replied.result.generations[0][:1]]
+    with dialect.blamed():
+        return score_trace("echo", {"choices": choices}, *pair, dialect.wanted(traced=True))
+
+
+def obstacle_to_scoring(dialects: Sequence[Dialect], scoring: Scoring | None) -> str:
+    """Return why given text cannot be scored, or nothing if it can.
+
+    Args:
+        dialects: The models that may come to answer; all of them have to be able to.
+        scoring: What the user says about it; ``"probe"`` asks each model here and now.
+
+    Raises:
+        CapabilityError: If echo is insisted on where there is none.
+        ConfigurationError: If ``scoring`` is something else.
+    """
+    if scoring not in (None, "echo", "probe"):
+        raise ConfigurationError(f"unknown scoring {scoring!r}", hint='choose "probe", "echo" or None')
+    without = [type(dialect.model).__name__ for dialect in dialects if not dialect.scores]
+    if without:
+        obstacle = f"{', '.join(dict.fromkeys(without))} has no echo; LLMs over OpenAI's completions API do"
+        if scoring == "echo":
+            raise CapabilityError(obstacle, hint="leave scoring out, or use a local model")
+        return obstacle
+    if scoring is None:
+        return "it is not known whether its server echoes with the right log-probabilities"
+    if scoring == "echo":
+        return ""
+    return next((found for dialect in dialects if (found := _misreading(dialect))), "")
+
+
+def _misreading(dialect: Dialect) -> str:
+    """Have a model's own words read back; return what is wrong with that, or nothing."""
+    try:
+        for prompt in PROBE_PROMPTS:
+            said = _said(dialect, prompt)
+            if said is not None and _tells(said):
+                return _compared(dialect, prompt, said)
+    except ServiceError as error:
+        return str(error)
+    return "it says too little to any of the probe's questions to tell"
+
+
+def _said(dialect: Dialect, prompt: str) -> TokenTrace | None:
+    replied = _leaf(dialect).invoke(StringPromptValue(text=prompt), asked=_SAID, **dialect.bound)
+    draft = Draft(_SAID.sampling, traced=True)
+    for answer in replied.result.generations[0][:1]:
+        draft.add(replied.dialect, answer)
+    draft.end()
+    return draft.generation().trace
+
+
+def _tells(said: TokenTrace) -> bool:
+    """Whether a wrong place would show: some neighbours differ."""
+    return any(abs(a - b) > 2 * _SAME for a, b in zip(said.logprobs, said.logprobs[1:], strict=False))
+
+
+def _compared(dialect: Dialect, prompt: str, said: TokenTrace) -> str:
+    pair = Pair(prompt, "".join(said.tokens))
+    try:
+        replied = _leaf(dialect).invoke(pair.joined, asked=ECHO, **dialect.bound)
+    except Exception as error:
+        status = getattr(error, "status_code", None)
+        if not isinstance(status, int) or not 400 <= status < 500 or status in _PASSING:
+            raise
+        return f"its server refused to echo a prompt (status {status})"
+    read = read_back(pair, replied)
+    if read.tokens != said.tokens:
+        return "its server splits what the model said into other tokens when it echoes it"
+    if any(abs(a - b) > _SAME for a, b in zip(read.logprobs, said.logprobs, strict=True)):
+        return "its server echoes other log-probabilities than those of the same words when said"
+    return ""
+
+
+def _leaf(dialect: Dialect) -> Leaf:
+    return Leaf(dialect.model, dialect.options)
+
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -31,6 +156,9 @@ S = TypeVar("S", OpenStream, AsyncOpenStream)
 
 class ModelReader(BaseReader):
     """A LangChain model behind the protocol of readers; made by :func:`reader_from_model`.
+
+    What the model's provider refuses for good (key, address, model, parameters) is a ``RefusedError``, which
+    no method degrades; all its other errors stay what they are in LangChain.
 
     Attributes:
         model: The user's own object.
@@ -50,8 +178,7 @@ class ModelReader(BaseReader):
         self._capabilities = _common(dialects, scores=not self._obstacle)
         self._name = "|".join(dict.fromkeys(_name(dialect.model) for dialect in dialects))
         self._max_concurrency = max_concurrency
-        self._usage = Usage()
-        self._lock = threading.Lock()
+        self._usage = UsageCount()
 
     def __repr__(self) -> str:
         return f"ModelReader({self._name})"
@@ -69,7 +196,7 @@ class ModelReader(BaseReader):
     @property
     def usage(self) -> Usage:
         """Requests made, and tokens as far as the server counts them."""
-        return self._usage
+        return self._usage.total
 
     # Whole answers.
 
@@ -90,10 +217,14 @@ class ModelReader(BaseReader):
         return filled(found, left_out, more, sampling.n)
 
     def _answers(self, prompt: Prompt, asked: Asked) -> list[Generation]:
-        return self._read(self._grafted.invoke(prompt_value(prompt), asked=asked), asked)
+        with refusals(self._name):
+            replied = self._grafted.invoke(prompt_value(prompt), asked=asked)
+        return self._read(replied, asked)
 
     async def _aanswers(self, prompt: Prompt, asked: Asked) -> list[Generation]:
-        return self._read(await self._grafted.ainvoke(prompt_value(prompt), asked=asked), asked)
+        with refusals(self._name):
+            replied = await self._grafted.ainvoke(prompt_value(prompt), asked=asked)
+        return self._read(replied, asked)
 
     def _read(self, replied: Replied, asked: Asked) -> list[Generation]:
         answers = replied.result.generations[0] if replied.result.generations else []
@@ -132,7 +263,7 @@ class ModelReader(BaseReader):
             return await self._aeach(lambda stream: stream.until(n_tokens), streams)
         except BaseException:
             for stream in streams:
-                await stream.aclose()
+                stream.close()
             raise
 
     def finish(self, begun: Sequence[Begun]) -> list[Generation]:
@@ -157,7 +288,7 @@ class ModelReader(BaseReader):
         """Close each open stream."""
         for item in begun:
             if self._capabilities.begin == "native":
-                await _state(item, AsyncOpenStream).aclose()
+                _state(item, AsyncOpenStream).close()
 
     # Streams.
 
@@ -189,11 +320,12 @@ class ModelReader(BaseReader):
 
     def _opened(self, prompt: Prompt, sampling: Sampling) -> OpenStream:
         pieces = self._grafted.stream(prompt_value(prompt), asked=Asked(sampling, streamed=True))
-        return OpenStream(cast("Iterator[Piece]", pieces), self._draft(sampling), self._count)
+        return OpenStream(cast("Iterator[Piece]", pieces), self._draft(sampling), self._count, self._name)
 
     def _aopened(self, prompt: Prompt, sampling: Sampling) -> AsyncOpenStream:
         pieces = self._grafted.astream(prompt_value(prompt), asked=Asked(sampling, streamed=True))
-        return AsyncOpenStream(cast("AsyncIterator[Piece]", pieces), self._draft(sampling), self._count)
+        draft = self._draft(sampling)
+        return AsyncOpenStream(cast("AsyncIterator[Piece]", pieces), draft, self._count, self._name)
 
     def _draft(self, sampling: Sampling) -> Draft:
         return Draft(sampling, traced=self._capabilities.logprobs)
@@ -206,16 +338,21 @@ class ModelReader(BaseReader):
         Raises:
             CapabilityError: If the server is not known to echo with the right log-probabilities.
         """
-        return self._each(
-            lambda pair: self._scored(pair, self._grafted.invoke(pair.joined, asked=ECHO)),
-            self._pairs(prompts, continuations),
-        )
+
+        def scored(pair: Pair) -> TokenTrace:
+            with refusals(self._name):
+                replied = self._grafted.invoke(pair.joined, asked=ECHO)
+            return self._scored(pair, replied)
+
+        return self._each(scored, self._pairs(prompts, continuations))
 
     async def ascore(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
         """Like ``score``, with concurrent requests."""
 
         async def scored(pair: Pair) -> TokenTrace:
-            return self._scored(pair, await self._grafted.ainvoke(pair.joined, asked=ECHO))
+            with refusals(self._name):
+                replied = await self._grafted.ainvoke(pair.joined, asked=ECHO)
+            return self._scored(pair, replied)
 
         return await self._aeach(scored, self._pairs(prompts, continuations))
 
@@ -245,8 +382,7 @@ class ModelReader(BaseReader):
         return await aeach(call, items, asyncio.Semaphore(self._limit(len(items))))
 
     def _count(self, usage: Usage) -> None:
-        with self._lock:
-            self._usage += usage
+        self._usage.add(usage)
 
 
 def _common(dialects: Sequence[Dialect], *, scores: bool) -> Capabilities:
@@ -266,7 +402,12 @@ def _common(dialects: Sequence[Dialect], *, scores: bool) -> Capabilities:
 def _name(model: BaseLanguageModel[Any]) -> str:
     names = (getattr(model, attribute, None) for attribute in ("model_name", "model", "model_id", "repo_id"))
     asked = next((name for name in names if isinstance(name, str) and name), "")
-    return f"{type(model).__name__}({asked})"
+    urls = (getattr(model, attribute, None) for attribute in ("openai_api_base", "base_url", "endpoint_url"))
+    where = urlsplit(next((url for url in urls if isinstance(url, str) and url), ""))
+    port = f":{where.port}" if where.port else ""
+    # The paths of one host may lead to different models; what follows a "?" may be a credential.
+    address = f"@{where.hostname}{port}{where.path.rstrip('/')}" if where.hostname else ""
+    return f"{type(model).__name__}({asked}{address})"
 
 
 def _state(begun: Begun, kind: type[S]) -> S:

@@ -1,15 +1,110 @@
-"""An open stream: read to the gate, then to the end, or closed."""
+"""Answers on their way from a LangChain model: open streams, and what came of them so far."""
 
 from __future__ import annotations
 
 from abc import ABC
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
+
+from langchain_core.outputs import Generation as Answer
 
 from langchain_surerag._asking import Piece
-from langchain_surerag._drafts import Draft
+from langchain_surerag._dialects import Dialect
 from surerag.errors import ServiceError
-from surerag.types import Begun, Chunk, Generation, Usage
+from surerag.readers.closing import HangUp, close_in_loop_when_dropped, close_when_dropped
+from surerag.readers.failures import refusals
+from surerag.readers.openai.parse import Draft as Parsed
+from surerag.readers.pieces import TrimmedPieces, cut_at_stop
+from surerag.types import Begun, Chunk, Generation, Sampling, Usage
+
+
+class Draft:
+    """Chunks of one answer, or the whole of it, joined and checked.
+
+    Log-probabilities are read by the code that reads them for OpenAIReader, so both say the same. Stop
+    texts are kept to here as well: models without the keyword ignore it.
+
+    Args:
+        sampling: Limits of the answer.
+        traced: Whether the answer shall carry log-probabilities.
+    """
+
+    def __init__(self, sampling: Sampling, *, traced: bool) -> None:
+        self._stop = sampling.stop
+        self._limit = sampling.max_tokens if traced else None
+        self._traced = traced
+        self._dialect: Dialect | None = None
+        self._parsed: Parsed | None = None
+        self._trimmed = TrimmedPieces()
+        self._fed = 0
+        self.shown = ""
+        self.stopped = False
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that came so far."""
+        return self._parsed.tokens if self._parsed is not None else 0
+
+    @property
+    def usage(self) -> Usage:
+        """What the server counted, else what was seen."""
+        if self._parsed is None:
+            return Usage(1)
+        counted = self._parsed.usage
+        seen = self.tokens if self._traced else 0
+        return Usage(1, counted.prompt_tokens, counted.completion_tokens or seen)
+
+    def add(self, dialect: Dialect, answer: Answer) -> None:
+        """Take a chunk.
+
+        Raises:
+            LogprobsError: If log-probabilities are wanted, and are missing or malformed.
+        """
+        if self._parsed is None:
+            self._dialect = dialect
+            self._parsed = Parsed(dialect.wanted(traced=self._traced), limit=self._limit)
+        with dialect.blamed():
+            self._parsed.feed(dialect.choice(answer))
+        counted = dialect.usage(answer)
+        if counted.prompt_tokens or counted.completion_tokens:
+            self._parsed.usage = counted
+        before = cut_at_stop(self._parsed.text, self._stop)
+        if before is not None:
+            self._parsed.text, self._parsed.finish, self.stopped = before, "stop", True
+        self.stopped = self.stopped or self._parsed.full
+        # What may yet turn out to be the beginning of a stop text is held back.
+        held = 0 if self.stopped else max((len(stop) - 1 for stop in self._stop), default=0)
+        self._show(len(self._parsed.text) - held)
+
+    def end(self) -> None:
+        """Say that nothing follows, and show what was held back."""
+        if self._parsed is not None:
+            # Models that know no reasons to end still end.
+            self._parsed.finish = self._parsed.finish or "stop"
+            self._show(len(self._parsed.text))
+
+    def generation(self, first: int | None = None) -> Generation:
+        """Return the answer; of one that still grows, its ``first`` tokens.
+
+        Raises:
+            LogprobsError: If log-probabilities do not cover the text, or cannot be ones.
+        """
+        if self._parsed is None or self._dialect is None:
+            return Generation("", finish="stop")
+        with self._dialect.blamed():
+            generation = self._parsed.generation(first)
+        if generation.finish != "partial":
+            generation = replace(generation, text=self.shown)
+        if not self._traced:
+            generation = replace(generation, completion_tokens=self._parsed.usage.completion_tokens)
+        return generation
+
+    def _show(self, until: int) -> None:
+        if self._parsed is not None and until > self._fed:
+            self.shown += self._trimmed.feed(self._parsed.text[self._fed : until])
+            self._fed = until
+
 
 Count = Callable[[Usage], None]
 
@@ -17,9 +112,11 @@ Count = Callable[[Usage], None]
 class _Stream(ABC):  # noqa: B024  # what its two children share; neither verb can be abstract and sync
     """What sync and async streams share: the draft, and what became of the stream."""
 
-    def __init__(self, draft: Draft, count: Count) -> None:
+    def __init__(self, draft: Draft, count: Count, name: str) -> None:
         self._draft = draft
         self._count = count
+        self._name = name
+        self._hang_up: HangUp
         self._asked = False
         self._ended = False
         self._used = False
@@ -27,7 +124,16 @@ class _Stream(ABC):  # noqa: B024  # what its two children share; neither verb c
     def _take(self, piece: Piece) -> None:
         self._draft.add(piece.dialect, piece.chunk)
 
+    def close(self) -> None:
+        """Stop reading, and let the connection be closed where that is safe; again does nothing.
+
+        It awaits nothing, so that a finaliser may call it.
+        """
+        self._used = True
+        self._end()
+
     def _end(self) -> None:
+        self._hang_up()
         if not self._ended:
             self._ended = True
             if self._asked:
@@ -48,9 +154,10 @@ class _Stream(ABC):  # noqa: B024  # what its two children share; neither verb c
 class OpenStream(_Stream):
     """A stream that is read by blocking."""
 
-    def __init__(self, pieces: Iterator[Piece], draft: Draft, count: Count) -> None:
-        super().__init__(draft, count)
-        self._pieces: Any = pieces
+    def __init__(self, pieces: Iterator[Piece], draft: Draft, count: Count, name: str) -> None:
+        super().__init__(draft, count, name)
+        self._pieces = pieces
+        self._hang_up = close_when_dropped(self, cast("Any", pieces).close)
 
     def until(self, n_tokens: int) -> Begun:
         """Read the first ``n_tokens`` tokens, or all if there are fewer."""
@@ -80,25 +187,19 @@ class OpenStream(_Stream):
         finally:
             self.close()
 
-    def close(self) -> None:
-        """Stop reading and let go of the connection; closing again does nothing."""
-        self._used = True
-        self._pieces.close()
-        self._end()
-
     def _advance(self) -> bool:
         if self._ended:
             return False
         self._asked = True
         try:
-            piece = next(self._pieces, None)
+            with refusals(self._name):
+                piece = next(self._pieces, None)
             if piece is not None:
                 self._take(piece)
         except BaseException:
             self.close()
             raise
         if piece is None or self._draft.stopped:
-            self._pieces.close()
             self._draft.end()
             self._end()
         return not self._ended
@@ -107,9 +208,10 @@ class OpenStream(_Stream):
 class AsyncOpenStream(_Stream):
     """A stream that is read without blocking."""
 
-    def __init__(self, pieces: AsyncIterator[Piece], draft: Draft, count: Count) -> None:
-        super().__init__(draft, count)
-        self._pieces: Any = pieces
+    def __init__(self, pieces: AsyncIterator[Piece], draft: Draft, count: Count, name: str) -> None:
+        super().__init__(draft, count, name)
+        self._pieces = pieces
+        self._hang_up = close_in_loop_when_dropped(self, cast("Any", pieces).aclose)
 
     async def until(self, n_tokens: int) -> Begun:
         """Read the first ``n_tokens`` tokens, or all if there are fewer."""
@@ -137,27 +239,21 @@ class AsyncOpenStream(_Stream):
                 more = await self._advance()
             yield Chunk(self._draft.shown[len(shown) :], self._whole())
         finally:
-            await self.aclose()
-
-    async def aclose(self) -> None:
-        """Stop reading and let go of the connection; closing again does nothing."""
-        self._used = True
-        await self._pieces.aclose()
-        self._end()
+            self.close()
 
     async def _advance(self) -> bool:
         if self._ended:
             return False
         self._asked = True
         try:
-            piece = await anext(self._pieces, None)
+            with refusals(self._name):
+                piece = await anext(self._pieces, None)
             if piece is not None:
                 self._take(piece)
         except BaseException:
-            await self.aclose()
+            self.close()
             raise
         if piece is None or self._draft.stopped:
-            await self._pieces.aclose()
             self._draft.end()
             self._end()
         return not self._ended

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from langchain_core.callbacks import Callbacks
@@ -11,26 +11,19 @@ from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import Runnable
 from langchain_core.runnables.config import set_config_context
-from pydantic import ConfigDict, Field, PrivateAttr
+from pydantic import Field
 
-from langchain_surerag._compressing import config_of, runnable_of
 from langchain_surerag._events import Announcing, announcer
 from langchain_surerag.documents import documents_of, passages_of
-from langchain_surerag.encoders import EmbeddingEncoder
-from langchain_surerag.prompts import PromptLike, prompt_from
-from langchain_surerag.readers import reader_from_model
+from langchain_surerag.parts import AdaptedPart, config_of, runnable_of
+from langchain_surerag.services import EmbeddingEncoder, reader_of
 from surerag import ClusterCompressor as CoreCompressor
-from surerag.methods.compression_options import (
-    MODES,
-    PLAIN_SETTINGS,
-    CompressorOptions,
-    check_prompt_names,
-)
-from surerag.methods.compression_types import CompressionPrompts, CompressionResult
-from surerag.readers import Reader
+from surerag import CompressionResult, EDC2Options, arun, run
 
 
-class ClusterCompressor(BaseDocumentCompressor, CompressorOptions):  # type: ignore[misc]  # pydantic freezes
+class ClusterCompressor(  # type: ignore[misc]  # a frozen base; fields that are set are in force
+    AdaptedPart[CoreCompressor], BaseDocumentCompressor, EDC2Options
+):
     """Puts similar documents together and compresses each cluster for the query, in one call a cluster.
 
     A compressed document has its best source's id and metadata; ``compressed_from`` in its metadata lists
@@ -38,9 +31,6 @@ class ClusterCompressor(BaseDocumentCompressor, CompressorOptions):  # type: ign
     document that goes in is changed.
 
     Clusters for which the model fails go through as they are, with a warning and a custom event.
-
-    What it does to clusters is set by the fields of
-    :class:`~surerag.methods.compression_options.CompressorOptions`: ``mode``, ``tau``, ``budget`` …
 
     Attributes:
         llm: A chat model or LLM, with bindings, retries and fallbacks around it if any; or a reader of
@@ -50,12 +40,10 @@ class ClusterCompressor(BaseDocumentCompressor, CompressorOptions):  # type: ign
         entailer: For ``guard="entailment"``.
         count_tokens: Counts the tokens of a text, for ``budget`` and reports; by default the reader's own
             count, where it has one, else words and punctuation marks.
-        prompts: Prompts in place of ours, by mode: texts or PromptTemplates with the slots ``examples``,
-            ``question`` (``statement`` in ``"fact_check"``) and ``passages``.
 
     Raises:
-        ConfigurationError: If a setting is out of range, or the model is none.
-        PromptError: If a prompt's slots do not fit.
+        ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or the model is none.
+        PromptError: If a prompt is unknown or its slots do not fit.
 
     Example:
         >>> from surerag import ScriptedReader
@@ -71,16 +59,11 @@ class ClusterCompressor(BaseDocumentCompressor, CompressorOptions):  # type: ign
     llm: Any = Field(default=None, exclude=True, repr=False)
     embeddings: Any = Field(default=None, exclude=True, repr=False)
     entailer: Any = Field(default=None, exclude=True, repr=False)
-    count_tokens: Any = Field(default=None, exclude=True, repr=False)
-    prompts: Mapping[str, PromptLike] = Field(default_factory=dict)
-    _compressor: CoreCompressor = PrivateAttr()
+    count_tokens: Callable[[str], int] | None = Field(default=None, exclude=True, repr=False)
 
-    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", frozen=True)
-
-    def __init__(self, llm: Any = None, embeddings: Any = None, **settings: Any) -> None:
+    def __init__(self, llm: Any = None, embeddings: Any = None, **options: Any) -> None:
         services: dict[str, Any] = {"llm": llm, "embeddings": embeddings}
-        super().__init__(**services, **settings)
-        self._compressor = self._built()
+        super().__init__(**services, **options)
 
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
@@ -98,38 +81,32 @@ class ClusterCompressor(BaseDocumentCompressor, CompressorOptions):  # type: ign
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> CompressionResult:
         """Return the whole result: what became of each cluster, calls, tokens and cost."""
+        program = self.core.program(query, passages_of(documents))
         config = config_of(callbacks)
         with set_config_context(config) as context:
-            return context.run(
-                self._compressor.run, query, passages_of(documents), on_event=announcer(config)
-            )
+            return context.run(run, program, self.core.services, on_event=announcer(config))
 
     async def acompress(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> CompressionResult:
         """Like ``compress``, without blocking the event loop."""
+        program = self.core.program(query, passages_of(documents))
         config = config_of(callbacks)
         async with Announcing(config) as announce:
             with set_config_context(config) as context:
-                work = self._compressor.arun(query, passages_of(documents), on_event=announce)
+                work = arun(program, self.core.services, on_event=announce)
                 return await asyncio.get_running_loop().create_task(work, context=context)
 
     def as_runnable(self) -> Runnable[dict[str, Any], list[Document]]:
         """Return a runnable from a mapping with ``documents`` and ``query`` to compressed documents."""
         return runnable_of(self)
 
-    def _built(self) -> CoreCompressor:
-        check_prompt_names(self.prompts)
-        ours = CompressionPrompts()
-        prompts = {mode: prompt_from(self.prompts.get(mode), getattr(ours, mode)) for mode in MODES}
-        settings: dict[str, Any] = {name: getattr(self, name) for name in PLAIN_SETTINGS}
+    def _core(self) -> CoreCompressor:
         embeddings = self.embeddings
         return CoreCompressor(
-            self.llm if isinstance(self.llm, Reader) else reader_from_model(self.llm, top_logprobs=0),
+            reader_of(self.llm, top_logprobs=0),
             EmbeddingEncoder(embeddings) if isinstance(embeddings, Embeddings) else embeddings,
             self.entailer,
             count_tokens=self.count_tokens,
-            examples=self.examples,
-            prompts=CompressionPrompts(**prompts),
-            **settings,
+            **self.chosen(),
         )

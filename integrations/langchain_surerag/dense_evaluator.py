@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Mapping
 from typing import Any
 
-from langchain_core.runnables import Runnable, ensure_config
-
-from langchain_surerag._cases import CaseKeys, Key
-from langchain_surerag._dense_parts import parts_of
-from langchain_surerag._events import Announcing, announcer
-from langchain_surerag._given import Given
-from langchain_surerag.prompts import PromptLike
-from surerag import Dense
-from surerag.errors import InputError, SureragError
-from surerag.methods.dense_types import DenseResult
-from surerag.readers import Reader
-from surerag.services import Entailer
-from surerag.types import Event
-
-logger = logging.getLogger("surerag")
+from langchain_surerag._evaluating import ExampleEvaluator, Given
+from langchain_surerag.dense_refiner import JudgedPart
+from surerag import Dense, DenseOptions, DenseResult
+from surerag.effects import Program
+from surerag.errors import InputError
 
 
-class DenseEvaluator:
+class DenseEvaluator(ExampleEvaluator[Dense, DenseResult], JudgedPart[Dense], DenseOptions):  # type: ignore[misc]  # a frozen base; fields that are set are in force
     """Measures how far a reader understood the documents: the entropy of its answers to rewordings (DENSE).
 
     **Lower is better**: 0 nats means that the answer stays the same whichever document is said in other
@@ -40,33 +28,31 @@ class DenseEvaluator:
     higher is better).
 
     For k documents it costs k rephrasings (none for documents that the cache knows), k + 1 answers and
-    at most k (k + 1) judgements. ``mask=True`` asks further to tell necessary documents from unnecessary
-    ones; the score does not need it.
+    at most k (k + 1) judgements. ``core.prepare`` rephrases a corpus ahead.
 
     Nothing is raised for a single example: one that lacks something, for which a model fails, or none of
     whose documents the reader could rephrase, has no score, the reason as its comment, and is marked as an
     error as LangSmith marks its own.
 
-    Args:
+    Prompts are texts or PromptTemplates.
+
+    Attributes:
         llm: The reader: a chat model or LLM, with bindings, retries and fallbacks around it if any; or a
             reader of surerag.
         entailer: Judges whether answers mean the same: an entailer of surerag (``NLIEntailer`` is fast), or a
             model that is asked in words; by default ``llm`` itself, as in the paper.
+        dense_cache: What is known already; give one to several components, and a document is rephrased once
+            for all.
         question_key: Where the question is, in the inputs: a key, or a function of the mapping. By default
             under ``question``, ``input`` or ``query``.
         contexts_key: Where the documents are, in the outputs (or, under a key, in the inputs): a list of
             documents, texts or their JSON. By default under ``documents``, ``contexts``, ``context``,
             ``source_documents`` or ``output``.
         key: Beginning of the feedback's names.
-        prompts: Prompts in place of ours, texts or PromptTemplates: ``rephrase`` (slot ``passage``),
-            ``answer`` (``question``, ``passages``), ``closed_book`` (``question``), ``entailment``
-            (``question``, ``premise``, ``hypothesis``).
-        **settings: Further settings of :class:`surerag.Dense`: ``threshold``, ``mask`` (False here),
-            ``max_tokens``, ``cache`` and so on.
 
     Raises:
-        ConfigurationError: If a setting is out of range, or the model is none.
-        PromptError: If a prompt is unknown or its slots do not fit.
+        ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or the model is none.
+        PromptError: If a prompt is unknown, its slots do not fit, or nobody is asked with it.
 
     Example:
         >>> from surerag import ScriptedReader
@@ -83,110 +69,46 @@ class DenseEvaluator:
         {'dense_entropy': 0.6931, 'dense_certain': 0}
     """
 
-    def __init__(
-        self,
-        llm: Runnable[Any, Any] | Reader,
-        entailer: Entailer | Runnable[Any, Any] | None = None,
-        *,
-        question_key: Key | None = None,
-        contexts_key: Key | None = None,
-        key: str = "dense",
-        prompts: Mapping[str, PromptLike] | None = None,
-        **settings: Any,
-    ) -> None:
-        reader, judge, chosen = parts_of(llm, entailer, prompts or {})
-        self._dense = Dense(reader, judge, prompts=chosen, **{"mask": False, **settings})
-        # Nobody looks for gold answers, so that an example need not have any.
-        self._keys = CaseKeys(question_key, contexts_key, gold=lambda _: ())
-        self._key = key
-        # LangSmith names the evaluator's own traces by it.
-        self.__name__ = key
+    METHOD = "dense"
 
-    def __repr__(self) -> str:
-        dense = self._dense
-        return (
-            f"DenseEvaluator(reader={dense.reader.name!r}, entailer={dense.entailer.name!r}, "
-            f"threshold={dense.threshold!r}, mask={dense.mask!r})"
-        )
+    key: str = "dense"
 
     @property
-    def dense(self) -> Dense:
-        """The method with its settings and services; ``dense.prepare`` rephrases a corpus ahead."""
-        return self._dense
+    def _main_key(self) -> str:
+        return f"{self.key}_entropy"
 
-    def __call__(
-        self,
-        run: Any = None,
-        example: Any = None,
-        *,
-        inputs: Mapping[str, Any] | None = None,
-        outputs: Mapping[str, Any] | None = None,
-        reference_outputs: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """Measure one example; the mappings win over what run and example hold.
+    def _core(self) -> Dense:
+        return Dense(**self._judged())
 
-        Args:
-            run: LangSmith's run, with inputs and outputs.
-            example: LangSmith's example, with inputs.
-            inputs: What the system was asked.
-            outputs: What it returned, documents among it.
-            reference_outputs: Not looked at.
+    def _program(self, given: Given) -> Program[DenseResult]:
+        return self.core.program(given.question(self.question_key), given.passages(self.contexts_key))
 
-        Returns:
-            ``{"results": [...]}``, as LangSmith takes it.
+    def _checked(self, found: DenseResult) -> DenseResult:
+        """Return a measurement that tells something.
+
+        Raises:
+            InputError: If no document could be rephrased: equal contexts have equal answers, which as a score
+                would look like perfect understanding.
         """
-        given = Given.of(run, example, inputs, outputs, reference_outputs)
-        on_event = announcer(ensure_config())
-        try:
-            question, _, passages = self._keys.case(*given)
-            return self._feedback(self._dense.run(question, passages, on_event=on_event))
-        except Exception as error:
-            reason = _reason(error)
-            on_event(_invalid(given, reason))
-            return self._failed(reason)
-
-    async def acall(
-        self,
-        run: Any = None,
-        example: Any = None,
-        *,
-        inputs: Mapping[str, Any] | None = None,
-        outputs: Mapping[str, Any] | None = None,
-        reference_outputs: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """Measure one example without blocking the event loop; see :meth:`__call__`."""
-        given = Given.of(run, example, inputs, outputs, reference_outputs)
-        async with Announcing(ensure_config()) as on_event:
-            try:
-                question, _, passages = self._keys.case(*given)
-                return self._feedback(await self._dense.arun(question, passages, on_event=on_event))
-            except Exception as error:
-                reason = _reason(error)
-                on_event(_invalid(given, reason))
-                return self._failed(reason)
-
-    def _feedback(self, found: DenseResult) -> dict[str, Any]:
-        """Return a measurement as LangSmith takes it."""
-        outcomes = [chunk.rephrased.outcome for chunk in found.chunks]
+        outcomes = _outcomes(found)
         if "rephrased" not in outcomes:
-            # Equal contexts have equal answers; as a score, that would look like perfect understanding.
             raise InputError(
                 f"no document could be tested, their rephrasings are {', '.join(sorted(set(outcomes)))}",
                 hint="use a reader that can rephrase, or raise rephrase_tokens",
             )
-        parts = {**found.to_dict(), "largest": math.log(len(found.answers)), "rephrasings": outcomes}
-        whole = {
-            "key": f"{self._key}_entropy",
-            "score": found.score,
-            "comment": _in_words(found),
-            "value": parts,
-        }
-        return {"results": [whole, {"key": f"{self._key}_certain", "score": int(found.certain)}]}
+        return found
 
-    def _failed(self, reason: str) -> dict[str, Any]:
-        """Return a failure as LangSmith marks it."""
-        failed = {"key": f"{self._key}_entropy", "score": None, "comment": reason, "extra": {"error": True}}
-        return {"results": [failed]}
+    def _results(self, found: DenseResult) -> list[dict[str, Any]]:
+        largest = math.log(len(found.answers))
+        parts = {**found.to_dict(), "largest": largest, "rephrasings": _outcomes(found)}
+        return [
+            {"key": self._main_key, "score": found.score, "comment": _in_words(found), "value": parts},
+            {"key": f"{self.key}_certain", "score": int(found.certain)},
+        ]
+
+
+def _outcomes(found: DenseResult) -> list[str]:
+    return [chunk.rephrased.outcome for chunk in found.chunks]
 
 
 def _in_words(found: DenseResult) -> str:
@@ -198,14 +120,3 @@ def _in_words(found: DenseResult) -> str:
         f"{'certain' if found.certain else 'uncertain'}. Saying one document in other words changes the "
         f"answer {found.answer!r} for {how_many}."
     )
-
-
-def _reason(error: Exception) -> str:
-    # Errors of ours say what to do; of others, the class says more than the message.
-    reason = str(error) if isinstance(error, SureragError) else f"{type(error).__name__}: {error}"
-    logger.warning("dense.invalid: %s", reason)
-    return reason
-
-
-def _invalid(given: Given, reason: str) -> Event:
-    return Event("dense.invalid", {"inputs": sorted(map(str, given.inputs)), "reason": reason}, warning=True)

@@ -3,48 +3,90 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import Runnable
 from langchain_core.runnables.config import set_config_context
-from pydantic import ConfigDict, Field, PrivateAttr
+from pydantic import Field, PrivateAttr
 
-from langchain_surerag._compressing import config_of, runnable_of
-from langchain_surerag._dense_parts import parts_of
 from langchain_surerag._events import Announcing, announcer
-from langchain_surerag._parents import Listener, Parents, place_of
 from langchain_surerag.adaptive_splitter import AdaptiveSemanticSplitter
-from langchain_surerag.documents import Decision, documents_of, passages_of
-from langchain_surerag.encoders import EmbeddingEncoder
-from langchain_surerag.prompts import PromptLike
-from langchain_surerag.retrievers import RunnableRetriever
-from surerag import AdaptiveChunker, ContextRefiner, Dense
-from surerag.components.context_refiner import PLAIN_SETTINGS
+from langchain_surerag.documents import Decision, Listener, Parents, documents_of, passages_of, place_of
+from langchain_surerag.parts import AdaptedPart, config_of, runnable_of
+from langchain_surerag.services import EmbeddingEncoder, reader_of, retriever_of
+from surerag import (
+    AdaptiveChunker,
+    ContextRefiner,
+    Dense,
+    DenseCache,
+    RefinementResult,
+    RefinerOptions,
+    arun,
+    run,
+)
 from surerag.errors import ConfigurationError, MissingServiceError
-from surerag.methods.dense_cache import DenseCache
-from surerag.methods.dense_types import Half
-from surerag.methods.refinement_types import Keep, OnFailure, Refill, RefinementResult, StopRule, Variant
 from surerag.readers import Reader
 
+T = TypeVar("T", bound=Dense | ContextRefiner)
 
-class DenseRefiner(BaseDocumentCompressor):
-    """Takes the candidates of a retriever and hands on the k that its reader understands best together.
 
-    The first ``k`` documents are the context, the others candidates. Where the answer changes with the
+class JudgedPart(AdaptedPart[T]):
+    """A part whose reader answers several times, and whose entailer says whether the answers mean the same.
+
+    Attributes:
+        llm: A chat model or LLM, with bindings, retries and fallbacks around it if any; or a reader of
+            surerag.
+        entailer: An entailer of surerag, or a model that is asked in words; the ``llm`` if left out.
+        dense_cache: What is known already.
+    """
+
+    llm: Any = Field(default=None, exclude=True, repr=False)
+    entailer: Any = Field(default=None, exclude=True, repr=False)
+    dense_cache: Any = Field(default=None, exclude=True, repr=False)
+
+    def __init__(self, **given: Any) -> None:
+        given["dense_cache"] = DenseCache() if given.get("dense_cache") is None else given["dense_cache"]
+        super().__init__(**given)
+
+    @property
+    def unparsed(self) -> int:
+        """Replies of a judge in words, so far, that named no single label; each counts as no entailment."""
+        return self.core.unparsed
+
+    def _judged(self) -> dict[str, Any]:
+        """Return reader, entailer, memory and options as the core takes them."""
+        judge = self.entailer
+        return {
+            "reader": _reader(self.llm),
+            "entailer": _reader(judge) if isinstance(judge, Runnable) else judge,
+            "cache": self.dense_cache,
+            **self.chosen(),
+        }
+
+
+def _reader(model: Any) -> Reader:
+    # DENSE looks at what is said alone: no alternatives to its tokens are asked for.
+    return reader_of(model, top_logprobs=0)
+
+
+class DenseRefiner(JudgedPart[ContextRefiner], BaseDocumentCompressor, RefinerOptions):  # type: ignore[misc]  # a frozen base; fields that are set are in force
+    """Takes the candidates of a retriever and hands on those that its reader understands best together.
+
+    The first ``top_n`` documents are the context, the others candidates. Where the answer changes with the
     wording of the context (DENSE-RAG, section 4), documents that only confuse leave, and candidates come that
     are most like the ones that matter (section 5.2); with ``parents``, the documents behind the chunks are
-    cut anew first (section 5.1). Let the retriever return some more than ``k``::
+    cut anew first (section 5.1). Let the retriever return some more::
 
         ContextualCompressionRetriever(
-            base_compressor=DenseRefiner(model, embeddings, k=5),
+            base_compressor=DenseRefiner(model, embeddings, top_n=5),
             base_retriever=store.as_retriever(search_kwargs={"k": 20}),
         )
 
-    Fewer than ``k`` documents come back where some only confused and nothing better was found. They are
+    Fewer than ``top_n`` documents come back where some only confused and nothing better was found. They are
     copies, with their ids and metadata; no document that goes in is changed. Each has in its metadata, under
     ``refinement_key``: ``score``, the entropy of the context that it belongs to, in nats (0: the same answer
     in whatever words); ``certain``, whether that is within the threshold; its own ``label``; ``rounds``, the
@@ -52,10 +94,10 @@ class DenseRefiner(BaseDocumentCompressor):
     entries compare equal, whatever they say. A chunk that was cut anew has its parent's metadata, besides it
     ``start_index``, the parent's key under ``id_key``, and in its entry ``document``, ``start`` and ``end``.
 
-    If a model fails, the first ``k`` documents come back as they were (or the best context so far), with a
-    warning and the event ``context_refiner.failed``. A question costs :attr:`worst_case_calls` at most.
+    If a model fails, the first ``top_n`` documents come back as they were (or the best context so far), with
+    a warning and the event ``context_refiner.failed``. A question costs :attr:`worst_case_calls` at most.
 
-    Further fields are those of :class:`surerag.ContextRefiner`; ``max_chunks`` is ``k`` unless you say more.
+    Prompts are texts or PromptTemplates.
 
     Attributes:
         llm: A chat model or LLM, with bindings, retries and fallbacks around it if any; or a reader of
@@ -67,17 +109,15 @@ class DenseRefiner(BaseDocumentCompressor):
             when no candidate is left.
         parents: The documents behind the chunks: a store, as a ParentDocumentRetriever fills it, or a
             function (sync or async, or a runnable) from chunks to documents. Asked once for each query.
-        splitter: An AdaptiveSemanticSplitter that cuts parents anew; by default one with ``embeddings``, its
-            own τ, and at most 512 tokens, as the model counts them if it can.
-        cache: What is known already; give one to several components, and a chunk is rephrased once for all.
+        splitter: An AdaptiveSemanticSplitter that cuts parents anew; by default one with ``embeddings`` that
+            counts tokens as the model does, if it can.
+        dense_cache: What is known already; give one to several components, and a chunk is rephrased once
+            for all.
         id_key: Where a chunk's metadata has the key of its parent in the store.
         refinement_key: Where in a document's metadata to tell what was found; None tells nothing.
-        prompts: Prompts in place of ours, texts or PromptTemplates: ``rephrase`` (slot ``passage``),
-            ``answer`` (``question``, ``passages``), ``closed_book`` (``question``), ``sufficient``
-            (``question``, ``passages``), ``entailment`` (``question``, ``premise``, ``hypothesis``).
 
     Raises:
-        ConfigurationError: If a setting is out of range, or the model is none.
+        ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or the model is none.
         MissingServiceError: If there is no embedding model where one is needed.
         PromptError: If a prompt is unknown or its slots do not fit.
 
@@ -85,62 +125,29 @@ class DenseRefiner(BaseDocumentCompressor):
         >>> from surerag import ScriptedReader
         >>> from surerag.encoders import HashingEncoder
         >>> reader = ScriptedReader(lambda prompt: "It rained." if prompt.startswith("Rewrite") else "Velm")
-        >>> refiner = DenseRefiner(reader, HashingEncoder(), k=2)
+        >>> refiner = DenseRefiner(reader, HashingEncoder(), top_n=2)
         >>> found = [Document("Ada was born in Velm."), Document("Bo paints."), Document("Tin melts.")]
         >>> kept = refiner.compress_documents(found, "Where was Ada born?")
         >>> [(document.page_content, document.metadata["dense"]["label"]) for document in kept]
         [('Ada was born in Velm.', 'certain'), ('Bo paints.', 'certain')]
     """
 
-    llm: Any = Field(default=None, exclude=True, repr=False)
     embeddings: Any = Field(default=None, exclude=True, repr=False)
-    entailer: Any = Field(default=None, exclude=True, repr=False)
     retriever: Any = Field(default=None, exclude=True, repr=False)
     parents: Any = Field(default=None, exclude=True, repr=False)
     splitter: AdaptiveSemanticSplitter | None = Field(default=None, exclude=True, repr=False)
-    cache: DenseCache | None = Field(default=None, exclude=True, repr=False)
     id_key: str = "doc_id"
     refinement_key: str | None = "dense"
-    prompts: Mapping[str, PromptLike] = Field(default_factory=dict)
-    k: int = 5
-    max_chunks: int | None = None
-    rounds: int = 4
-    max_calls: int | None = None
-    variant: Variant = "default"
-    stop: StopRule | None = None
-    keep: Keep | None = None
-    half: Half | None = None
-    refill: Refill = "necessary"
-    remove_only: bool = False
-    self_evaluation: bool = True
-    only_uncertain: bool = True
-    more: int = 20
-    threshold: float = 0.2
-    entailment: float | None = None
-    max_tokens: int = 64
-    rephrase_tokens: int = 640
-    on_failure: OnFailure = "original"
-    _refiner: ContextRefiner = PrivateAttr()
+
     _parents: Parents | None = PrivateAttr(default=None)
 
-    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", frozen=True)
-
-    def __init__(self, llm: Any = None, embeddings: Any = None, **settings: Any) -> None:
-        services: dict[str, Any] = {"llm": llm, "embeddings": embeddings}
-        super().__init__(**services, **settings)
-        if self.parents is not None:
-            self._parents = Parents(self.parents, self.id_key, strict=self.on_failure == "raise")
-        self._refiner = self._built()
-
-    @property
-    def refiner(self) -> ContextRefiner:
-        """The method with its settings and services."""
-        return self._refiner
+    def __init__(self, llm: Any = None, embeddings: Any = None, **given: Any) -> None:
+        super().__init__(llm=llm, embeddings=embeddings, **given)
 
     @property
     def worst_case_calls(self) -> int:
         """Calls of model and entailer that one question can cost."""
-        return self._refiner.worst_case_calls
+        return self.core.worst_case_calls
 
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
@@ -179,11 +186,11 @@ class DenseRefiner(BaseDocumentCompressor):
 
     def prepare(self, documents: Sequence[Document]) -> int:
         """Rephrase a corpus ahead of all questions; return how many chunks the cache now knows."""
-        return self._measure().prepare(passages_of(documents))
+        return self.core.prepare(passages_of(documents))
 
     async def aprepare(self, documents: Sequence[Document]) -> int:
         """Like ``prepare``, without blocking the event loop."""
-        return await self._measure().aprepare(passages_of(documents))
+        return await self.core.aprepare(passages_of(documents))
 
     def as_runnable(self) -> Runnable[dict[str, Any], list[Document]]:
         """Return a runnable from a mapping with ``documents`` and ``query`` to refined documents."""
@@ -191,13 +198,15 @@ class DenseRefiner(BaseDocumentCompressor):
 
     def _refined(self, documents: Sequence[Document], query: str, on_event: Listener) -> RefinementResult:
         whole = self._parents.of(documents, on_event) if self._parents and documents else ()
-        return self._refiner.run(query, passages_of(documents), whole, on_event=on_event)
+        program = self.core.program(query, passages_of(documents), whole)
+        return run(program, self.core.services, on_event=on_event)
 
     async def _arefined(
         self, documents: Sequence[Document], query: str, on_event: Listener
     ) -> RefinementResult:
         whole = await self._parents.aof(documents, on_event) if self._parents and documents else ()
-        return await self._refiner.arun(query, passages_of(documents), whole, on_event=on_event)
+        program = self.core.program(query, passages_of(documents), whole)
+        return await arun(program, self.core.services, on_event=on_event)
 
     def _handed_on(self, result: RefinementResult) -> list[Document]:
         passages = result.passages
@@ -218,36 +227,26 @@ class DenseRefiner(BaseDocumentCompressor):
                 )
         return documents
 
-    def _measure(self) -> Dense:
-        """Return the measure alone, with the refiner's reader and cache."""
-        core = self._refiner
-        return Dense(
-            core.reader,
-            core.entailer,
-            rephrase_tokens=core.rephrase_tokens,
-            prompts=core.prompts,
-            cache=core.cache,
-        )
+    def _build(self) -> None:
+        super()._build()
+        if self.parents is not None:
+            self._parents = Parents(self.parents, self.id_key, strict=self.on_failure == "raise")
+        else:
+            self._parents = None
 
-    def _built(self) -> ContextRefiner:
-        reader, entailer, prompts = parts_of(self.llm, self.entailer, self.prompts)
-        embeddings, retriever = self.embeddings, self.retriever
+    def _core(self) -> ContextRefiner:
+        judged, embeddings = self._judged(), self.embeddings
         encoder = EmbeddingEncoder(embeddings) if isinstance(embeddings, Embeddings) else embeddings
         if encoder is None and self.splitter is None and (self.parents is not None or not self.remove_only):
             raise MissingServiceError(
                 "DenseRefiner needs an embedding model to find what is most like a document",
                 hint="pass embeddings=…, or remove_only=True to take nothing in",
             )
-        settings: dict[str, Any] = {name: getattr(self, name) for name in PLAIN_SETTINGS}
         return ContextRefiner(
-            reader,
-            entailer,
-            encoder,
-            RunnableRetriever(retriever) if isinstance(retriever, Runnable) else retriever,
-            self._chunker(encoder, reader),
-            prompts=prompts,
-            cache=DenseCache() if self.cache is None else self.cache,
-            **{**settings, "max_chunks": self.k if self.max_chunks is None else self.max_chunks},
+            **judged,
+            encoder=encoder,
+            retriever=retriever_of(self.retriever),
+            chunker=self._chunker(encoder, judged["reader"]),
         )
 
     def _chunker(self, encoder: Any, reader: Reader) -> AdaptiveChunker | None:
@@ -259,5 +258,5 @@ class DenseRefiner(BaseDocumentCompressor):
                 )
             return None
         if self.splitter is not None:
-            return self.splitter.chunker
-        return AdaptiveChunker(encoder, count_tokens=getattr(reader, "count_tokens", None))
+            return self.splitter.core
+        return AdaptiveChunker(encoder, getattr(reader, "count_tokens", None))

@@ -1,48 +1,34 @@
-"""L-RAG as a LangChain chain: answer from a summary, retrieve only when the reader is unsure."""
+"""L-RAG as a LangChain chain, and as a tool: answer from summaries, retrieve only when unsure."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import Any, NamedTuple, Self, cast
+from dataclasses import asdict
+from typing import Any, Literal, Self
 
-from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
+from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun, Callbacks
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
-from langchain_core.load.serializable import SerializedConstructor, SerializedNotImplemented
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableSerializable
+from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.utils import AddableDict, ConfigurableFieldSpec, get_unique_config_specs
-from pydantic import BaseModel, ConfigDict, Field
+from langchain_core.tools import StructuredTool
+from pydantic import BaseModel
 
-from langchain_surerag._chain_batch import answers_of
-from langchain_surerag._chain_output import ChainOutput, closing_of, opening_of, output_of
 from langchain_surerag._events import Announcing, announce
-from langchain_surerag._inputs import ChainInput, QuestionInput, joined, question_of
-from langchain_surerag._serialising import loads_again
-from langchain_surerag.prompts import PromptLike, prompt_from
-from langchain_surerag.readers import reader_from_model
-from langchain_surerag.retrievers import AS_MANY, RunnableRetriever
+from langchain_surerag.documents import documents_of
+from langchain_surerag.inputs import ChainInput, QuestionInput, joined, question_of
+from langchain_surerag.parts import MethodRunnable
+from langchain_surerag.services import reader_of, retriever_of
 from langchain_surerag.summaries import Summarize, summaries_of
-from surerag import LazyRAG
-from surerag.calibration import Calibration
-from surerag.errors import MissingServiceError
-from surerag.methods.gating import Aggregate, Estimate
-from surerag.methods.lazy_rag import LazyRAGPrompts, LazyRAGResult, Mode
-from surerag.prompts import CLOSED_BOOK, FROM_CONTEXT, FROM_CONTEXT_AND_DETAILS
-from surerag.readers import Reader
+from surerag import LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult, astream, stream
+from surerag.effects import Program
 
-_SERVICES = ("llm", "retriever", "summaries")
-_AT_ONCE = 64
-"""Questions that a batch asks a local model at the same time, if the caller sets no limit."""
+ChainOutput = dict[str, Any]
 
 
-class _Made(NamedTuple):
-    """A reader, and the model it was made of."""
-
-    llm: Any
-    reader: Reader
-
-
-class LazyRetrievalChain(RunnableSerializable[ChainInput, ChainOutput]):
+class LazyRetrievalChain(  # type: ignore[misc]  # a frozen base; fields that are set are in force
+    MethodRunnable[LazyRAG, ChainOutput], LazyRAGOptions
+):
     """Answers from document summaries, and retrieves only when its reader's entropy says that it must.
 
     Ask it with a question, or with a mapping that holds one under ``question``, ``input`` or ``query``. It
@@ -58,9 +44,9 @@ class LazyRetrievalChain(RunnableSerializable[ChainInput, ChainOutput]):
     dictionary. Events ``lazy_rag.gate`` and ``lazy_rag.answering`` reach callback handlers and
     ``astream_events``. ``batch`` and ``abatch`` read a local model's questions in merged batches.
 
-    Its settings can be made configurable (``tau``, ``k``, ``mode`` …). It serialises with LangChain's
-    ``dumps``; services that cannot be written down (a local model, most vector stores) are left out and
-    given back with :meth:`attach`.
+    Its options can be made configurable (``threshold``, ``top_n``, ``mode`` …). It serialises with
+    LangChain's ``dumps``; services that cannot be written down (a local model, most vector stores) are
+    left out and given back with :meth:`attach`.
 
     Attributes:
         llm: A chat model, an LLM, with bindings, retries and fallbacks around it if any (see
@@ -68,23 +54,8 @@ class LazyRetrievalChain(RunnableSerializable[ChainInput, ChainOutput]):
         retriever: Tier 2: a retriever, or a runnable from a question to documents; or one of surerag.
         summaries: Tier 1: the summary of the one document as text; a retriever of summaries; or what
             :func:`~langchain_surerag.summaries_of` makes of documents.
-        mode: ``"lazy"``, or one of the paper's baselines: ``"none"``, ``"standard"``, ``"strong"``,
-            ``"oracle"`` (gold documents come with the question, under ``documents``).
-        tau: Retrieve iff the entropy exceeds this, in nats; or a calibration, which warns when it was
-            made for another reader or gate.
-        gate_tokens: Tokens of the first pass that the gate looks at.
-        aggregate: ``"mean"``, ``"max"`` or ``"first"``.
-        estimate: Point of an entropy interval to decide on: ``"lower"``, ``"middle"`` or ``"upper"``.
-        k: Documents to show at most; None leaves it to the retriever.
-        m: Summaries to join for the first pass.
-        max_tokens: Length of an answer, at most.
-        stop: Texts that end an answer.
-        closed_book_prompt: Slot ``question``; text or PromptTemplate, as for the other two.
-        first_prompt: Slots ``context`` and ``question``.
-        second_prompt: Slots ``context``, ``details`` and ``question``.
         vocabulary_size: Tokens that the model can emit, where only the likeliest are listed.
         return_details: Whether the output has the further keys.
-        detached: Services that were left out when the chain was written down.
 
     Raises:
         ConfigurationError: If a setting is out of range or of the wrong kind.
@@ -101,41 +72,17 @@ class LazyRetrievalChain(RunnableSerializable[ChainInput, ChainOutput]):
         ('Velm', False)
     """
 
+    SERVICES = ("llm", "retriever", "summaries")
+
     llm: Any = None
     retriever: Any = None
     summaries: Any = None
-    mode: Mode = "lazy"
-    tau: float = 1.0
-    gate_tokens: int = 8
-    aggregate: Aggregate = "mean"
-    estimate: Estimate = "middle"
-    k: int | None = None
-    m: int = 3
-    max_tokens: int = 256
-    stop: tuple[str, ...] = ()
-    closed_book_prompt: PromptLike | None = None
-    first_prompt: PromptLike | None = None
-    second_prompt: PromptLike | None = None
     vocabulary_size: int = 300_000
     return_details: bool = False
-    detached: tuple[str, ...] = ()
-    made: Any = Field(default=None, exclude=True, repr=False)
-    """The reader made of ``llm``: kept, so that reconfigured copies share it and its merging queue."""
 
-    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
-
-    def __init__(
-        self, llm: Any = None, retriever: Any = None, summaries: Any = None, **settings: Any
-    ) -> None:
-        calibration = settings.get("tau")
-        if isinstance(calibration, Calibration):
-            settings["tau"] = calibration.tau
-        services = {"llm": llm, "retriever": retriever, "summaries": summaries}
-        super().__init__(**services, **settings)
-        if not self.detached:
-            rag = self._rag()
-            if isinstance(calibration, Calibration):
-                calibration.check(rag.reader.name, rag.signal)
+    def __init__(self, llm: Any = None, retriever: Any = None, summaries: Any = None, **options: Any) -> None:
+        services: dict[str, Any] = {"llm": llm, "retriever": retriever, "summaries": summaries}
+        super().__init__(**services, **options)
 
     @classmethod
     def from_documents(
@@ -146,7 +93,7 @@ class LazyRetrievalChain(RunnableSerializable[ChainInput, ChainOutput]):
         embeddings: Embeddings,
         *,
         summarize: Summarize = None,
-        **settings: Any,
+        **options: Any,
     ) -> Self:
         """Build a chain whose summaries are made of whole documents.
 
@@ -157,52 +104,15 @@ class LazyRetrievalChain(RunnableSerializable[ChainInput, ChainOutput]):
             embeddings: What the summaries are searched with.
             summarize: A number of lead sentences, a metadata key, a function, or a model that writes
                 each summary once; default two sentences.
-            **settings: See the class.
+            **options: See the class.
 
         Raises:
             InputError: If there is no document with text.
         """
         summaries = summaries_of(documents, summarize=summarize, embeddings=embeddings)
-        return cls(llm, retriever, summaries, **settings)
-
-    def attach(self, *, llm: Any = None, retriever: Any = None, summaries: Any = None) -> Self:
-        """Return a copy with services given back that serialisation left out, or with others.
-
-        Raises:
-            MissingServiceError: If the mode still lacks a service.
-        """
-        given = {"llm": llm, "retriever": retriever, "summaries": summaries}
-        given = {name: service for name, service in given.items() if service is not None}
-        fields = {name: getattr(self, name) for name in type(self).model_fields if name not in given}
-        fields["detached"] = tuple(name for name in self.detached if name not in given)
-        return type(self)(**fields, **given)
+        return cls(llm, retriever, summaries, **options)
 
     # LangChain's protocol.
-
-    def invoke(self, input: ChainInput, config: RunnableConfig | None = None, **kwargs: Any) -> ChainOutput:
-        """Answer one question."""
-        return self._call_with_config(self._answer, input, config, **kwargs)
-
-    async def ainvoke(
-        self, input: ChainInput, config: RunnableConfig | None = None, **kwargs: Any
-    ) -> ChainOutput:
-        """Answer one question without blocking the event loop."""
-        return await self._acall_with_config(self._aanswer, input, config, **kwargs)
-
-    def batch(
-        self,
-        inputs: list[ChainInput],
-        config: RunnableConfig | list[RunnableConfig] | None = None,
-        *,
-        return_exceptions: bool = False,
-        **kwargs: Any,
-    ) -> list[ChainOutput]:
-        """Answer many questions, at most ``max_concurrency`` at a time; each has a run of its own."""
-        if self.detached or not self._rag().reader.capabilities.local:
-            return super().batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
-        return self._batch_with_config(
-            self._answers, inputs, config, return_exceptions=return_exceptions, **kwargs
-        )
 
     def stream(
         self, input: ChainInput, config: RunnableConfig | None = None, **kwargs: Any
@@ -241,110 +151,113 @@ class LazyRetrievalChain(RunnableSerializable[ChainInput, ChainOutput]):
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
         """What the caller's config can set in the services."""
-        services = [getattr(self, name) for name in _SERVICES]
+        services = [getattr(self, name) for name in self.SERVICES]
         return get_unique_config_specs(
             spec for service in services if isinstance(service, Runnable) for spec in service.config_specs
         )
 
-    @classmethod
-    def is_lc_serializable(cls) -> bool:
-        """Say that ``dumps`` and ``loads`` work."""
-        return True
-
-    def to_json(self) -> SerializedConstructor | SerializedNotImplemented:
-        """Write the chain down; services that could not be loaded again are left out and named."""
-        left = [
-            name
-            for name in _SERVICES
-            if getattr(self, name) is not None and not loads_again(getattr(self, name))
-        ]
-        detached = tuple(dict.fromkeys([*self.detached, *left]))
-        written = self.model_copy(update={**dict.fromkeys(left), "detached": detached})
-        return super(LazyRetrievalChain, written).to_json()
-
     # The method.
 
-    def _rag(self) -> LazyRAG:
-        """Return the core's component with the settings as they are now."""
-        for name in self.detached:
-            raise MissingServiceError(
-                f"the chain was loaded without its {name}", hint=f"call attach({name}=…)"
-            )
+    def _core(self) -> LazyRAG:
         return LazyRAG(
-            self._reader(),
-            RunnableRetriever(self.retriever) if isinstance(self.retriever, Runnable) else self.retriever,
+            reader_of(self.llm, vocabulary_size=self.vocabulary_size),
+            retriever_of(self.retriever),
             summaries_of(self.summaries) if self.summaries is not None else None,
-            mode=self.mode,
-            tau=self.tau,
-            gate_tokens=self.gate_tokens,
-            aggregate=self.aggregate,
-            estimate=self.estimate,
-            k=AS_MANY if self.k is None else self.k,
-            m=self.m,
-            max_tokens=self.max_tokens,
-            stop=self.stop,
-            prompts=LazyRAGPrompts(
-                prompt_from(self.closed_book_prompt, CLOSED_BOOK),
-                prompt_from(self.first_prompt, FROM_CONTEXT),
-                prompt_from(self.second_prompt, FROM_CONTEXT_AND_DETAILS),
-            ),
+            **self.chosen(),
         )
-
-    def _reader(self) -> Reader:
-        if self.llm is None:
-            raise MissingServiceError("LazyRetrievalChain needs a model", hint="pass llm=…")
-        if isinstance(self.llm, Reader):
-            return self.llm
-        made = cast("_Made | None", self.made)
-        if made is None or made.llm is not self.llm:
-            made = _Made(self.llm, reader_from_model(self.llm, vocabulary_size=self.vocabulary_size))
-            self.made = made
-        return made.reader
-
-    def _answer(
-        self, given: Any, run_manager: CallbackManagerForChainRun, config: RunnableConfig
-    ) -> ChainOutput:
-        question = question_of(given)
-        return self._output(self._rag().run(question.text, oracle=question.oracle, on_event=announce))
-
-    def _answers(
-        self, given: list[Any], run_manager: list[CallbackManagerForChainRun], config: list[RunnableConfig]
-    ) -> list[ChainOutput | Exception]:
-        at_once = config[0].get("max_concurrency") or _AT_ONCE
-        results = answers_of(self._rag(), given, config, at_once)
-        return [self._output(item) if isinstance(item, LazyRAGResult) else item for item in results]
-
-    async def _aanswer(
-        self, given: Any, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
-    ) -> ChainOutput:
-        question = question_of(given)
-        async with Announcing(config) as announce:
-            result = await self._rag().arun(question.text, oracle=question.oracle, on_event=announce)
-        return self._output(result)
 
     def _pieces(
         self, chunks: Iterator[Any], run_manager: CallbackManagerForChainRun, config: RunnableConfig
     ) -> Iterator[ChainOutput]:
-        question = question_of(joined(list(chunks)))
-        with self._rag().stream(question.text, oracle=question.oracle, on_event=announce) as stream:
-            yield opening_of(stream.announced)
-            for piece in stream:
+        program = self._program(joined(list(chunks)))
+        with stream(program, self.core.services, on_event=announce) as answer:
+            yield _opening(answer.announced)
+            for piece in answer:
                 yield AddableDict(answer=piece)
-            yield closing_of(stream.result, details=self.return_details)
+            # Nothing more to the answer, so that an empty one is there, too.
+            yield AddableDict(answer="", **self._details(answer.result))
 
     async def _apieces(
         self, chunks: AsyncIterator[Any], run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
     ) -> AsyncIterator[ChainOutput]:
-        question = question_of(joined([chunk async for chunk in chunks]))
+        program = self._program(joined([chunk async for chunk in chunks]))
         async with Announcing(config) as announce:
-            stream = await self._rag().astream(question.text, oracle=question.oracle, on_event=announce)
-            async with stream:
+            answer = await astream(program, self.core.services, on_event=announce)
+            async with answer:
                 # The decision is known to all before the first word.
                 await announce.drained()
-                yield opening_of(stream.announced)
-                async for piece in stream:
+                yield _opening(answer.announced)
+                async for piece in answer:
                     yield AddableDict(answer=piece)
-                yield closing_of(stream.result, details=self.return_details)
+                yield AddableDict(answer="", **self._details(answer.result))
+
+    def _program(self, given: Any) -> Program[LazyRAGResult]:
+        question = question_of(given)
+        return self.core.program(question.text, question.oracle)
 
     def _output(self, result: LazyRAGResult) -> ChainOutput:
-        return output_of(result, details=self.return_details)
+        return {
+            "answer": result.answer,
+            "documents": documents_of(result.passages),
+            "decision": asdict(result.decision),
+            **self._details(result),
+        }
+
+    def _details(self, result: LazyRAGResult) -> ChainOutput:
+        if not self.return_details:
+            return {}
+        return {
+            "summaries": documents_of(result.summaries),
+            "mode": result.mode,
+            "usage": {
+                "prompt_tokens": result.prompt_tokens,
+                "completion_tokens": result.completion_tokens,
+                "retrievals": result.retrievals,
+            },
+            "timings": dict(result.timings),
+        }
+
+
+def _opening(plan: LazyRAGPlan) -> ChainOutput:
+    """Return the first chunk: what is settled before the answer flows."""
+    return AddableDict(documents=documents_of(plan.passages), decision=asdict(plan.decision))
+
+
+def create_lazy_retrieval_tool(
+    chain: Runnable[Any, dict[str, Any]],
+    name: str,
+    description: str,
+    *,
+    response_format: Literal["content", "content_and_artifact"] = "content_and_artifact",
+) -> StructuredTool:
+    """Make a tool of a chain, as ``create_retriever_tool`` does of a retriever.
+
+    Args:
+        chain: A :class:`~langchain_surerag.LazyRetrievalChain`, configured or wrapped as you like.
+        name: Name that the agent's model sees.
+        description: What the model is told the tool is for.
+        response_format: ``"content"`` returns the answer; ``"content_and_artifact"`` adds the chain's
+            whole output (documents, decision) as the tool message's artifact.
+
+    Returns:
+        A tool with one argument, ``question``.
+    """
+
+    def shown(output: dict[str, Any]) -> str | tuple[str, dict[str, Any]]:
+        answer: str = output["answer"]
+        return (answer, dict(output)) if response_format == "content_and_artifact" else answer
+
+    def ask(question: str, callbacks: Callbacks = None) -> str | tuple[str, dict[str, Any]]:
+        return shown(chain.invoke({"question": question}, config={"callbacks": callbacks}))
+
+    async def aask(question: str, callbacks: Callbacks = None) -> str | tuple[str, dict[str, Any]]:
+        return shown(await chain.ainvoke({"question": question}, config={"callbacks": callbacks}))
+
+    return StructuredTool(
+        name=name,
+        description=description,
+        func=ask,
+        coroutine=aask,
+        args_schema=QuestionInput,
+        response_format=response_format,
+    )

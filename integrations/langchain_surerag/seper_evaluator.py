@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.runnables import Runnable, ensure_config
+from langchain_core.runnables import Runnable
 
-from langchain_surerag._cases import CaseKeys, Key
-from langchain_surerag._events import Announcing, announcer
-from langchain_surerag._given import Given
-from langchain_surerag.prompts import PromptLike, prompt_from
-from langchain_surerag.readers import reader_from_model
-from surerag import SePer
+from langchain_surerag._evaluating import ExampleEvaluator, Given, Key
+from langchain_surerag.services import reader_of
+from surerag import SePer, SePerOptions, SePerResult
+from surerag.adapting import shared
+from surerag.effects import Program
 from surerag.entailment import JudgeEntailer
-from surerag.errors import PromptError, SureragError
 from surerag.extras import extra
-from surerag.methods.seper_types import SePerPrompts, SePerResult
 from surerag.readers import Reader
-from surerag.services import Entailer
-from surerag.types import Event
 
 if TYPE_CHECKING:
     from langchain_classic.evaluation.schema import StringEvaluator
 
-logger = logging.getLogger("surerag")
 
-_PROMPTS = ("closed_book", "from_passages")
-
-
-class DeltaSePerEvaluator:
+class DeltaSePerEvaluator(ExampleEvaluator[SePer, SePerResult], SePerOptions):  # type: ignore[misc]  # a frozen base; fields that are set are in force
     """Measures the reader's belief in the gold answers with the documents, minus that without (ΔSePer).
 
     An evaluator for ``langsmith.evaluate`` (``langsmith.aevaluate`` takes it, too, or its ``acall``)::
@@ -46,9 +36,10 @@ class DeltaSePerEvaluator:
     Nothing is raised for a single example: one that lacks something, or for which a model fails, has no
     score, the reason as its comment, and is marked as an error as LangSmith marks its own.
 
-    Samples bypass LangChain's global LLM cache, which would answer all of them with one.
+    Samples bypass LangChain's global LLM cache, which would answer all of them with one. Prompts are texts
+    or PromptTemplates.
 
-    Args:
+    Attributes:
         llm: The reader whose belief is measured: a chat model or LLM, with bindings, retries and fallbacks
             around it if any; or a reader of surerag. Without log-probabilities answers are weighted by
             their frequency, and the result says so.
@@ -62,13 +53,9 @@ class DeltaSePerEvaluator:
         gold_key: Where the gold answers are, in the reference outputs: one text or a list. By default under
             ``answers``, ``answer``, ``reference``, ``expected`` or ``output``.
         key: Name of the feedback.
-        prompts: Prompts in place of ours, texts or PromptTemplates: ``closed_book`` with the slot
-            ``question``, ``from_passages`` with ``passages`` and ``question``.
-        **settings: Further settings of :class:`surerag.SePer`: ``n_samples``, ``kernel``, ``weights``,
-            ``seed`` and so on.
 
     Raises:
-        ConfigurationError: If a setting is out of range, or the model is none.
+        ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or the model is none.
         MissingServiceError: If there is no entailer.
         PromptError: If a prompt is unknown or its slots do not fit.
 
@@ -86,73 +73,10 @@ class DeltaSePerEvaluator:
         {'delta_seper': 1.0, 'delta_seper_before': 0.0, 'delta_seper_after': 1.0}
     """
 
-    def __init__(
-        self,
-        llm: Runnable[Any, Any] | Reader,
-        entailer: Entailer | Runnable[Any, Any] | None = None,
-        *,
-        question_key: Key | None = None,
-        contexts_key: Key | None = None,
-        gold_key: Key | None = None,
-        key: str = "delta_seper",
-        prompts: Mapping[str, PromptLike] | None = None,
-        **settings: Any,
-    ) -> None:
-        judge: Any = JudgeEntailer(_reader(entailer)) if isinstance(entailer, Runnable) else entailer
-        self._seper = SePer(_reader(llm), judge, prompts=_prompts(prompts or {}), **settings)
-        self._keys = CaseKeys(question_key, contexts_key, gold_key)
-        self._key = key
-        # LangSmith names the evaluator's own traces by it.
-        self.__name__ = key
+    METHOD = "seper"
 
-    def __repr__(self) -> str:
-        seper = self._seper
-        return (
-            f"DeltaSePerEvaluator(reader={seper.reader.name!r}, entailer={seper.entailer.name!r}, "
-            f"n_samples={seper.n_samples!r}, kernel={seper.kernel!r})"
-        )
-
-    @property
-    def seper(self) -> SePer:
-        """The method with its settings and services; ``seper.utilities`` measures single passages."""
-        return self._seper
-
-    def __call__(
-        self,
-        run: Any = None,
-        example: Any = None,
-        *,
-        inputs: Mapping[str, Any] | None = None,
-        outputs: Mapping[str, Any] | None = None,
-        reference_outputs: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """Measure one example; the mappings win over what run and example hold.
-
-        Args:
-            run: LangSmith's run, with inputs and outputs.
-            example: LangSmith's example, with inputs and reference outputs.
-            inputs: What the system was asked.
-            outputs: What it returned, documents among it.
-            reference_outputs: Gold answers.
-
-        Returns:
-            ``{"results": [...]}``, as LangSmith takes it.
-        """
-        given = Given.of(run, example, inputs, outputs, reference_outputs)
-        return _feedback(self._key, self._measured(self._keys, given))
-
-    async def acall(
-        self,
-        run: Any = None,
-        example: Any = None,
-        *,
-        inputs: Mapping[str, Any] | None = None,
-        outputs: Mapping[str, Any] | None = None,
-        reference_outputs: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """Measure one example without blocking the event loop; see :meth:`__call__`."""
-        given = Given.of(run, example, inputs, outputs, reference_outputs)
-        return _feedback(self._key, await self._ameasured(self._keys, given))
+    gold_key: Key | None = None
+    key: str = "delta_seper"
 
     def as_string_evaluator(self) -> StringEvaluator:
         """Return the same as a string evaluator of langchain-classic.
@@ -164,80 +88,31 @@ class DeltaSePerEvaluator:
         Raises:
             MissingExtraError: If langchain-classic is not installed.
         """
-        with extra("langchain-classic"):
-            from langchain_surerag._string_evaluator import DeltaSePerStringEvaluator
+        return _string_evaluator(self.model_copy(update={"question_key": "question", "gold_key": "gold"}))
 
-        keys = CaseKeys("question", self._keys.contexts, "gold")
+    def _core(self) -> SePer:
+        judge = shared(_judge, self.entailer) if isinstance(self.entailer, Runnable) else self.entailer
+        return SePer(_reader(self.llm), judge, **self.chosen())
 
-        def given(question: Any, outputs: Mapping[str, Any], gold: Any) -> Given:
-            return Given({"question": question}, outputs, {"gold": gold})
+    def _program(self, given: Given) -> Program[SePerResult]:
+        question, golds = given.question(self.question_key), given.golds(self.gold_key)
+        return self.core.program(question, golds, given.passages(self.contexts_key))
 
-        def evaluate(*strings: Any) -> dict[str, Any]:
-            return _verdict(self._measured(keys, given(*strings)))
-
-        async def aevaluate(*strings: Any) -> dict[str, Any]:
-            return _verdict(await self._ameasured(keys, given(*strings)))
-
-        return DeltaSePerStringEvaluator(self._key, evaluate, aevaluate)
-
-    def _measured(self, keys: CaseKeys, given: Given) -> SePerResult | str:
-        """Return the measurement, or why there is none."""
-        on_event = announcer(ensure_config())
-        try:
-            return self._seper.run(*keys.case(*given), on_event=on_event)
-        except Exception as error:
-            reason = _reason(error)
-            on_event(_invalid(given, reason))
-            return reason
-
-    async def _ameasured(self, keys: CaseKeys, given: Given) -> SePerResult | str:
-        async with Announcing(ensure_config()) as on_event:
-            try:
-                return await self._seper.arun(*keys.case(*given), on_event=on_event)
-            except Exception as error:
-                reason = _reason(error)
-                on_event(_invalid(given, reason))
-                return reason
+    def _results(self, found: SePerResult) -> list[dict[str, Any]]:
+        return [
+            {"key": self.key, "score": found.delta, "comment": found.explain(), "value": _parts(found)},
+            {"key": f"{self.key}_before", "score": found.before.seper},
+            {"key": f"{self.key}_after", "score": found.after.seper},
+        ]
 
 
 def _reader(model: Any) -> Reader:
     # The sampled tokens' own log-probabilities suffice: no alternatives are asked for.
-    return model if isinstance(model, Reader) else reader_from_model(model, top_logprobs=0)
+    return reader_of(model, top_logprobs=0)
 
 
-def _prompts(given: Mapping[str, PromptLike]) -> SePerPrompts:
-    unknown = sorted(given.keys() - set(_PROMPTS))
-    if unknown:
-        raise PromptError(f"there is no prompt {unknown}", hint=f"choose among {list(_PROMPTS)}")
-    ours = SePerPrompts()
-    return SePerPrompts(**{name: prompt_from(given.get(name), getattr(ours, name)) for name in _PROMPTS})
-
-
-def _reason(error: Exception) -> str:
-    # Errors of ours say what to do; of others, the class says more than the message.
-    reason = str(error) if isinstance(error, SureragError) else f"{type(error).__name__}: {error}"
-    logger.warning("seper.invalid: %s", reason)
-    return reason
-
-
-def _invalid(given: Given, reason: str) -> Event:
-    return Event("seper.invalid", {"inputs": sorted(map(str, given.inputs)), "reason": reason}, warning=True)
-
-
-def _feedback(key: str, found: SePerResult | str) -> dict[str, Any]:
-    """Return a measurement as LangSmith takes it; what failed is marked as LangSmith marks it."""
-    if isinstance(found, str):
-        return {"results": [{"key": key, "score": None, "comment": found, "extra": {"error": True}}]}
-    whole = {"key": key, "score": found.delta, "comment": found.explain(), "value": _parts(found)}
-    before = {"key": f"{key}_before", "score": found.before.seper}
-    return {"results": [whole, before, {"key": f"{key}_after", "score": found.after.seper}]}
-
-
-def _verdict(found: SePerResult | str) -> dict[str, Any]:
-    """Return a measurement as langchain-classic's evaluators do."""
-    if isinstance(found, str):
-        return {"score": None, "reasoning": found, "error": True}
-    return {"score": found.delta, "reasoning": found.explain(), **_parts(found)}
+def _judge(model: Runnable[Any, Any]) -> JudgeEntailer:
+    return JudgeEntailer(_reader(model))
 
 
 def _parts(found: SePerResult) -> dict[str, Any]:
@@ -253,6 +128,48 @@ def _parts(found: SePerResult) -> dict[str, Any]:
         "judged": found.judged,
         "tokens": found.tokens,
         "drawn": None if found.drawn is None else asdict(found.drawn),
+        "truncated": found.truncated,
         "answers_before": [asdict(answer) for answer in found.before.answers],
         "answers_after": [asdict(answer) for answer in found.after.answers],
     }
+
+
+def _string_evaluator(evaluator: DeltaSePerEvaluator) -> StringEvaluator:
+    """Return an evaluator in the form of langchain-classic, which is imported here alone."""
+    with extra("langchain-classic"):
+        from langchain_classic.evaluation.schema import StringEvaluator
+
+    class DeltaSePerStringEvaluator(StringEvaluator):
+        """Needs ``input`` (the question), ``reference`` (one gold answer or several) and ``contexts``.
+
+        The contexts are a keyword of their own, or stand in ``prediction`` where that is a mapping. The
+        prediction is not measured.
+        """
+
+        evaluation_name = evaluator.key
+        requires_input = True
+        requires_reference = True
+
+        def _evaluate_strings(
+            self, *, prediction: Any, reference: Any = None, input: Any = None, **kwargs: Any
+        ) -> dict[str, Any]:
+            return _verdict(evaluator._found(_given(prediction, reference, input, kwargs)))
+
+        async def _aevaluate_strings(
+            self, *, prediction: Any, reference: Any = None, input: Any = None, **kwargs: Any
+        ) -> dict[str, Any]:
+            return _verdict(await evaluator._afound(_given(prediction, reference, input, kwargs)))
+
+    return DeltaSePerStringEvaluator()
+
+
+def _given(prediction: Any, reference: Any, question: Any, others: Mapping[str, Any]) -> Given:
+    outputs = {**(prediction if isinstance(prediction, Mapping) else {}), **others}
+    return Given({"question": question}, outputs, {"gold": reference})
+
+
+def _verdict(found: SePerResult | str) -> dict[str, Any]:
+    """Return a measurement as langchain-classic's evaluators do."""
+    if isinstance(found, str):
+        return {"score": None, "reasoning": found, "error": True}
+    return {"score": found.delta, "reasoning": found.explain(), **_parts(found)}

@@ -10,9 +10,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import RetrieverLike
 from langchain_core.runnables import Runnable
 
-from langchain_surerag.encoders import EmbeddingEncoder
-from langchain_surerag.readers import reader_from_model
-from langchain_surerag.retrievers import RunnableRetriever
+from langchain_surerag.services import EmbeddingEncoder, RunnableRetriever, reader_from_model
 from surerag.documents import Document as PlainDocument
 from surerag.errors import ConfigurationError, InputError
 from surerag.readers import Reader

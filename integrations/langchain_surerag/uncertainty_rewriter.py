@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 from typing import Any
 
 from langchain_core.callbacks import (
@@ -14,23 +13,42 @@ from langchain_core.callbacks import (
 )
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import RunnableConfig, RunnableSerializable, ensure_config, patch_config
-from langchain_core.runnables.config import set_config_context, var_child_runnable_config
-from pydantic import ConfigDict
+from langchain_core.runnables import RunnableConfig, ensure_config, patch_config
+from langchain_core.runnables.config import set_config_context
 
 from langchain_surerag._events import Announcing, announce, announcer
-from langchain_surerag._rewriting import RewriteFields, asked
 from langchain_surerag.documents import Decision, documents_of
+from langchain_surerag.inputs import asked
+from langchain_surerag.parts import MethodRunnable, SerializablePart
+from langchain_surerag.services import reader_of, retriever_of
+from surerag import DynQROptions, RewriteResult, arun, run
 from surerag import UncertaintyRewriter as CoreRewriter
-from surerag import run_many
 from surerag.effects import Program
-from surerag.methods.uncertainty_types import RewriteResult
-
-_AT_ONCE = 64
-"""Questions that a batch asks a local model at the same time, if the caller sets no limit."""
 
 
-class UncertaintyRewriter(RewriteFields, RunnableSerializable[Any, str]):
+class Rewriting(SerializablePart[CoreRewriter], DynQROptions):  # type: ignore[misc]  # a frozen base; fields that are set are in force
+    """Services and method of :class:`UncertaintyRewriter` and :class:`UncertaintyRewriteRetriever`."""
+
+    SERVICES = ("llm", "retriever", "rewriter", "metric")
+
+    llm: Any = None
+    retriever: Any = None
+    rewriter: Any = None
+    vocabulary_size: int = 300_000
+
+    def _core(self) -> CoreRewriter:
+        return CoreRewriter(
+            reader_of(self.llm, vocabulary_size=self.vocabulary_size),
+            retriever_of(self.retriever),
+            # A rewriter's log-probabilities are of no use.
+            None if self.rewriter is None else reader_of(self.rewriter, top_logprobs=0),
+            **self.chosen(),
+        )
+
+
+class UncertaintyRewriter(  # type: ignore[misc]  # fields that are set are in force
+    Rewriting, MethodRunnable[CoreRewriter, str]
+):
     """From a question to the query to search with: the question itself, unless its reader is uncertain.
 
     It retrieves and answers; where the answer is uncertain it rewrites the query, retrieves and answers
@@ -43,12 +61,18 @@ class UncertaintyRewriter(RewriteFields, RunnableSerializable[Any, str]):
     warnings, reach callback handlers and ``astream_events``; :meth:`rewrite` returns the whole result, the
     answer with it. ``batch`` and ``abatch`` read a local model's questions in merged batches.
 
-    It serialises with LangChain's ``dumps``; services that cannot be written down are left out and given back
-    with :meth:`attach`. Its fields are those of :class:`surerag.UncertaintyRewriter`, besides ``llm`` and the
-    others that :class:`~langchain_surerag._rewriting.RewriteFields` tells of.
+    Its options can be made configurable. It serialises with LangChain's ``dumps``; services that cannot be
+    written down are left out and given back with :meth:`attach`.
+
+    Attributes:
+        llm: The reader: a chat model or LLM, with bindings, retries and fallbacks around it if any; or a
+            reader of surerag.
+        retriever: A retriever, or a runnable from a question to documents; or one of surerag.
+        rewriter: A model that rewrites, of the same kinds; the reader itself if left out.
+        vocabulary_size: Tokens that the model can emit, where only the likeliest are listed.
 
     Raises:
-        ConfigurationError: If a setting is out of range or of the wrong kind.
+        ConfigurationError: If an option is unknown, out of range or of the wrong kind.
         MissingServiceError: If model or retriever is not there.
         CapabilityError: If the model cannot give what the metric needs.
         PromptError: If a prompt's slots do not fit.
@@ -63,8 +87,8 @@ class UncertaintyRewriter(RewriteFields, RunnableSerializable[Any, str]):
         'Where was Ada born?'
     """
 
-    # LangChain's own base has another configuration, and would win.
-    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
+    def __init__(self, llm: Any = None, retriever: Any = None, **options: Any) -> None:
+        super().__init__(llm=llm, retriever=retriever, **options)
 
     def rewrite(self, input: Any, config: RunnableConfig | None = None) -> RewriteResult:
         """Return the whole result: both queries and answers, each decision and why, costs."""
@@ -79,67 +103,27 @@ class UncertaintyRewriter(RewriteFields, RunnableSerializable[Any, str]):
         result: RewriteResult = await myself._acall_with_config(self._adecided, input, config)
         return result
 
-    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> str:
-        """Return the query to search with."""
-        return self._call_with_config(self._query, input, config, **kwargs)
-
-    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> str:
-        """Like ``invoke``, without blocking the event loop."""
-        return await self._acall_with_config(self._aquery, input, config, **kwargs)
-
-    def batch(
-        self,
-        inputs: list[Any],
-        config: RunnableConfig | list[RunnableConfig] | None = None,
-        *,
-        return_exceptions: bool = False,
-        **kwargs: Any,
-    ) -> list[str]:
-        """Return the queries of many questions; each has a run of its own."""
-        if self.detached or not self._core().services.reader.capabilities.local:  # type: ignore[union-attr]  # the core has a reader
-            return super().batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
-        return self._batch_with_config(
-            self._queries, inputs, config, return_exceptions=return_exceptions, **kwargs
-        )
-
     def _decided(
         self, given: Any, run_manager: CallbackManagerForChainRun, config: RunnableConfig
     ) -> RewriteResult:
-        question, history = asked(given)
-        return self._core().run(question, history=history, on_event=announce)
+        return run(self._program(given), self._services(), on_event=announce)
 
     async def _adecided(
         self, given: Any, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
     ) -> RewriteResult:
-        question, history = asked(given)
+        program = self._program(given)
         async with Announcing(config) as listener:
-            return await self._core().arun(question, history=history, on_event=listener)
+            return await arun(program, self._services(), on_event=listener)
 
-    def _query(self, given: Any, run_manager: CallbackManagerForChainRun, config: RunnableConfig) -> str:
-        return self._decided(given, run_manager, config).query
+    def _program(self, given: Any) -> Program[RewriteResult]:
+        question, history = asked(given)
+        return self.core.program(question, history)
 
-    async def _aquery(
-        self, given: Any, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
-    ) -> str:
-        return (await self._adecided(given, run_manager, config)).query
-
-    def _queries(
-        self, given: list[Any], run_manager: list[CallbackManagerForChainRun], config: list[RunnableConfig]
-    ) -> list[str | Exception]:
-        """Treat many questions in this thread, so that a local model reads them together."""
-        core = self._core()
-        results: list[Any] = contextvars.copy_context().run(
-            run_many,
-            (_program(core, item, settled) for item, settled in zip(given, config, strict=True)),
-            core.services,
-            at_once=config[0].get("max_concurrency") or _AT_ONCE,
-            on_event=announce,
-            return_exceptions=True,
-        )
-        return [item.query if isinstance(item, RewriteResult) else item for item in results]
+    def _output(self, result: RewriteResult) -> str:
+        return result.query
 
 
-class UncertaintyRewriteRetriever(RewriteFields, BaseRetriever):
+class UncertaintyRewriteRetriever(Rewriting, BaseRetriever):  # type: ignore[misc]  # as above
     """Retrieves; searches again with a rewritten query when the reader is uncertain of its answer.
 
     It returns the documents behind the less uncertain answer, as copies with their ids and metadata. Unless
@@ -148,10 +132,14 @@ class UncertaintyRewriteRetriever(RewriteFields, BaseRetriever):
     whatever they say, so that retrievers around this one (MultiQueryRetriever) still find out duplicates. The
     same is told by the events ``uncertainty_rewriting.gate`` and ``uncertainty_rewriting.decided``.
 
-    Questions, conversations and serialisation are as in :class:`UncertaintyRewriter`, except that a retriever
-    is asked with a text.
+    It is asked with a text. Options can be set for one call (``invoke(query, top_n=3)``); ``k``, LangChain's
+    own word, means ``top_n``. It serialises as :class:`UncertaintyRewriter` does.
 
     Attributes:
+        llm: The reader; see :class:`UncertaintyRewriter`.
+        retriever: A retriever, or a runnable from a question to documents; or one of surerag.
+        rewriter: A model that rewrites; the reader itself if left out.
+        vocabulary_size: Tokens that the model can emit, where only the likeliest are listed.
         decision_key: Where in a document's metadata to tell the decision.
 
     Example:
@@ -166,14 +154,17 @@ class UncertaintyRewriteRetriever(RewriteFields, BaseRetriever):
 
     decision_key: str | None = "uncertainty_rewrite"
 
-    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
+    def __init__(self, llm: Any = None, retriever: Any = None, **options: Any) -> None:
+        super().__init__(llm=llm, retriever=retriever, **options)
 
     def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None, **kwargs: Any
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None, **options: Any
     ) -> list[Document]:
         config = patch_config(ensure_config(), callbacks=run_manager.get_child())
+        core = self._for_call(k, options)
         with set_config_context(config) as context:
-            return self._found(context.run(self._chosen(k).run, query, on_event=announcer(config)))
+            result = context.run(run, core.program(query), core.services, on_event=announcer(config))
+        return self._found(result)
 
     async def _aget_relevant_documents(
         self,
@@ -181,16 +172,19 @@ class UncertaintyRewriteRetriever(RewriteFields, BaseRetriever):
         *,
         run_manager: AsyncCallbackManagerForRetrieverRun,
         k: int | None = None,
-        **kwargs: Any,
+        **options: Any,
     ) -> list[Document]:
         config = patch_config(ensure_config(), callbacks=run_manager.get_child())
+        core = self._for_call(k, options)
         async with Announcing(config) as listener:
             with set_config_context(config) as context:
-                work = self._chosen(k).arun(query, on_event=listener)
+                work = arun(core.program(query), core.services, on_event=listener)
                 return self._found(await asyncio.get_running_loop().create_task(work, context=context))
 
-    def _chosen(self, k: int | None) -> CoreRewriter:
-        return self._core() if k is None else self._core(k=k)
+    def _for_call(self, k: int | None, options: dict[str, Any]) -> CoreRewriter:
+        """Return the method with the options of one call."""
+        changed = options if k is None else {"top_n": k, **options}
+        return self.core.with_options(**changed) if changed else self.core
 
     def _found(self, result: RewriteResult) -> list[Document]:
         documents = documents_of(result.passages)
@@ -198,17 +192,3 @@ class UncertaintyRewriteRetriever(RewriteFields, BaseRetriever):
             for document in documents:
                 document.metadata[self.decision_key] = Decision(result.to_dict())
         return documents
-
-
-def _program(core: CoreRewriter, given: Any, config: RunnableConfig) -> Program[RewriteResult]:
-    """Return the program of one question among many.
-
-    A driver copies the context right after it was handed a program: what is set here stays with it.
-    """
-    var_child_runnable_config.set(config)
-
-    def program() -> Program[RewriteResult]:
-        question, history = asked(given)
-        return (yield from core.program(question, history=history))
-
-    return program()

@@ -9,37 +9,33 @@ from surerag.extras import extra
 
 if TYPE_CHECKING:
     from llama_index_surerag.cluster_postprocessor import ClusterCompressorPostprocessor
-    from llama_index_surerag.dense_evaluator import DenseEvaluator
+    from llama_index_surerag.dense_evaluator import DenseEvaluationResult, DenseEvaluator
     from llama_index_surerag.dense_postprocessor import DenseRefinerPostprocessor
-    from llama_index_surerag.dense_result import DenseEvaluationResult
-    from llama_index_surerag.encoders import EmbeddingEncoder
     from llama_index_surerag.events import GateDecisionEvent, ProgressEvent
     from llama_index_surerag.lazy_engine import LazyRetrievalQueryEngine
-    from llama_index_surerag.readers import reader_from_llm
-    from llama_index_surerag.retrievers import NodeRetriever
     from llama_index_surerag.rewrite_engine import UncertaintyRewriteQueryEngine
     from llama_index_surerag.rewrite_transform import UncertaintyRewriteTransform
     from llama_index_surerag.semantic_node_parser import AdaptiveSemanticNodeParser
-    from llama_index_surerag.seper_evaluator import DeltaSePerEvaluator
-    from llama_index_surerag.seper_result import DeltaSePerResult
+    from llama_index_surerag.seper_evaluator import DeltaSePerEvaluator, DeltaSePerResult
+    from llama_index_surerag.services import EmbeddingEncoder, NodeRetriever, reader_from_llm
     from llama_index_surerag.summaries import summaries_of
 
 _HOMES = {
     "AdaptiveSemanticNodeParser": "llama_index_surerag.semantic_node_parser",
     "ClusterCompressorPostprocessor": "llama_index_surerag.cluster_postprocessor",
     "DeltaSePerEvaluator": "llama_index_surerag.seper_evaluator",
-    "DeltaSePerResult": "llama_index_surerag.seper_result",
-    "DenseEvaluationResult": "llama_index_surerag.dense_result",
+    "DeltaSePerResult": "llama_index_surerag.seper_evaluator",
+    "DenseEvaluationResult": "llama_index_surerag.dense_evaluator",
     "DenseEvaluator": "llama_index_surerag.dense_evaluator",
     "DenseRefinerPostprocessor": "llama_index_surerag.dense_postprocessor",
-    "EmbeddingEncoder": "llama_index_surerag.encoders",
+    "EmbeddingEncoder": "llama_index_surerag.services",
     "GateDecisionEvent": "llama_index_surerag.events",
     "LazyRetrievalQueryEngine": "llama_index_surerag.lazy_engine",
-    "NodeRetriever": "llama_index_surerag.retrievers",
+    "NodeRetriever": "llama_index_surerag.services",
     "ProgressEvent": "llama_index_surerag.events",
     "UncertaintyRewriteQueryEngine": "llama_index_surerag.rewrite_engine",
     "UncertaintyRewriteTransform": "llama_index_surerag.rewrite_transform",
-    "reader_from_llm": "llama_index_surerag.readers",
+    "reader_from_llm": "llama_index_surerag.services",
     "summaries_of": "llama_index_surerag.summaries",
 }
 

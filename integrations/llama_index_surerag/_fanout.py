@@ -17,14 +17,18 @@ R = TypeVar("R")
 class Turns:
     """One limit on requests in flight: for all threads, and for all tasks of each event loop.
 
-    Args:
-        at_once: Requests that may be open at a time.
+    Attributes:
+        max_concurrency: Requests that may be open at a time.
     """
 
-    def __init__(self, at_once: int) -> None:
-        self._at_once = at_once
-        self._threads = threading.BoundedSemaphore(at_once)
-        self._tasks = PerLoop(lambda: asyncio.Semaphore(at_once))
+    def __init__(self, max_concurrency: int) -> None:
+        self.max_concurrency = max_concurrency
+        self._threads = threading.BoundedSemaphore(max_concurrency)
+        self._tasks = PerLoop(lambda: asyncio.Semaphore(max_concurrency))
+
+    def __reduce__(self) -> tuple[type[Turns], tuple[int]]:
+        """A pickle or a deep copy is a limit of its own: what is under way here does not count there."""
+        return Turns, (self.max_concurrency,)
 
     def map(self, call: Callable[[T], R], items: Iterable[T]) -> list[R]:
         """Call a function for every item, in order; see :func:`surerag.readers.fan_out.each`."""
@@ -33,7 +37,7 @@ class Turns:
             with self._threads:
                 return call(item)
 
-        return each(one, list(items), self._at_once)
+        return each(one, list(items), self.max_concurrency)
 
     async def amap(self, call: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[R]:
         """Await a call for every item, in order; the first failure cancels the others and is raised."""

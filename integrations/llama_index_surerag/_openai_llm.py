@@ -9,12 +9,13 @@ from typing import Any
 
 from llama_index.core.llms import LLM
 
-from llama_index_surerag._openai_requests import Line, Requests
-from llama_index_surerag._prompting import flat_text
+from llama_index_surerag._openai_requests import AsyncLine, Line, Requests
 from llama_index_surerag._text_llm import LLMReader, LLMSettings, failures_of
+from llama_index_surerag.prompts import flat_text
 from surerag.errors import ConfigurationError, ServiceError, TransientServiceError
 from surerag.readers import Capabilities
-from surerag.readers.openai.parse import Draft, Json, Wanted, choices_of, usage_of
+from surerag.readers.closing import HangUp, close_in_loop_when_dropped, close_when_dropped
+from surerag.readers.openai.parse import Draft, Json, Wanted, choices_of, streamed_choice, usage_of
 from surerag.readers.openai.requests import seed_of
 from surerag.readers.pieces import TrimmedPieces
 from surerag.types import Begun, Chunk, Generation, Prompt, Sampling, Usage
@@ -35,15 +36,28 @@ class LogprobSettings:
     count: Callable[[str], int] | None = None
 
 
-@dataclass(eq=False)
 class _Open:
-    """An answer that is being streamed; ``loop`` is where, None for a sync stream."""
+    """An answer that is being streamed; its line is hung up once this is dropped.
 
-    line: Line
-    draft: Draft
-    loop: asyncio.AbstractEventLoop | None = None
-    taken: bool = False
-    ended: bool = False
+    Args:
+        line: The open stream.
+        draft: What came of it so far.
+        loop: Where it is streamed; None for a sync stream.
+    """
+
+    def __init__(
+        self, line: Line | AsyncLine, draft: Draft, loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
+        self.stream = line.stream
+        self.draft = draft
+        self.loop = loop
+        self.taken = False
+        self.ended = False
+        self.hang_up: HangUp = (
+            close_when_dropped(self, line.hang_up)
+            if isinstance(line, Line)
+            else close_in_loop_when_dropped(self, line.hang_up)
+        )
 
 
 class OpenAILLMReader(LLMReader):
@@ -99,11 +113,7 @@ class OpenAILLMReader(LLMReader):
     def cancel(self, begun: Sequence[Begun]) -> None:
         """Close open streams; the server stops generating."""
         for item in begun:
-            handle = _handle(item)
-            if handle.loop is None:
-                self._close(handle)
-            elif not handle.ended and not handle.loop.is_closed():
-                asyncio.run_coroutine_threadsafe(self._aclose(handle), handle.loop)
+            self._close(_handle(item))
 
     def stream(self, prompt: Prompt, sampling: Sampling) -> Iterator[Chunk]:
         """Yield an answer piece by piece."""
@@ -130,7 +140,7 @@ class OpenAILLMReader(LLMReader):
             )
         except BaseException:
             for handle in opened:
-                await self._aclose(handle)
+                self._close(handle)
             raise
 
     async def afinish(self, begun: Sequence[Begun]) -> list[Generation]:
@@ -142,13 +152,8 @@ class OpenAILLMReader(LLMReader):
         return await self._turns.amap(one, begun)
 
     async def acancel(self, begun: Sequence[Begun]) -> None:
-        """Like ``cancel``."""
-        for item in begun:
-            handle = _handle(item)
-            if handle.loop is asyncio.get_running_loop():
-                await self._aclose(handle)
-            else:
-                self.cancel([item])
+        """Like ``cancel``: neither of them waits."""
+        self.cancel(begun)
 
     async def astream(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Chunk]:
         """Like ``stream``."""
@@ -210,40 +215,44 @@ class OpenAILLMReader(LLMReader):
         with failures_of(self._llm):
             return handle.draft.generation()
 
-    def _draft(self, prompt: Prompt) -> Draft:
+    def _draft(self, prompt: Prompt, limit: int | None = None) -> Draft:
         length = self._logprobs.count(flat_text(prompt)) if self._logprobs.count else 0
-        return Draft(self._wanted, usage=Usage(1, length, 0))
+        return Draft(self._wanted, usage=Usage(1, length, 0), limit=limit)
 
     def _open(self, prompt: Prompt, sampling: Sampling) -> _Open:
         with failures_of(self._llm):
             line = self._requests.open(prompt, replace(sampling, n=1))
-        return _Open(line, self._draft(prompt))
+        return _Open(line, self._draft(prompt, sampling.max_tokens))
 
     async def _aopen(self, prompt: Prompt, sampling: Sampling) -> _Open:
         with failures_of(self._llm):
             line = await self._requests.aopen(prompt, replace(sampling, n=1))
-        return _Open(line, self._draft(prompt), asyncio.get_running_loop())
+        return _Open(line, self._draft(prompt, sampling.max_tokens), asyncio.get_running_loop())
 
     def _begin(self, prompt: Prompt, n_tokens: int, sampling: Sampling, opened: list[_Open]) -> Begun:
         handle = self._open(prompt, sampling)
         opened.append(handle)
         with failures_of(self._llm):
-            for response in handle.line.stream:
+            for response in handle.stream:
                 _feed(handle.draft, response)
                 if handle.draft.tokens >= n_tokens and handle.draft.finish is None:
                     return Begun(handle.draft.generation(n_tokens), done=False, state=handle)
-        self._settle(handle)
+                if handle.draft.full:
+                    break
+        self._close(handle)
         return Begun(self._ended(handle), done=True, state=handle)
 
     async def _abegin(self, prompt: Prompt, n_tokens: int, sampling: Sampling, opened: list[_Open]) -> Begun:
         handle = await self._aopen(prompt, sampling)
         opened.append(handle)
         with failures_of(self._llm):
-            async for response in handle.line.stream:
+            async for response in handle.stream:
                 _feed(handle.draft, response)
                 if handle.draft.tokens >= n_tokens and handle.draft.finish is None:
                     return Begun(handle.draft.generation(n_tokens), done=False, state=handle)
-        self._settle(handle)
+                if handle.draft.full:
+                    break
+        self._close(handle)
         return Begun(self._ended(handle), done=True, state=handle)
 
     def _rest(self, handle: _Open) -> Iterator[Chunk]:
@@ -253,8 +262,10 @@ class OpenAILLMReader(LLMReader):
                 yield Chunk(pieces.feed(handle.draft.text))
             if not handle.ended:
                 with failures_of(self._llm):
-                    for response in handle.line.stream:
+                    for response in handle.stream:
                         yield Chunk(pieces.feed(_feed(handle.draft, response)))
+                        if handle.draft.full:
+                            break
         finally:
             self._close(handle)
         yield Chunk("", self._ended(handle))
@@ -266,21 +277,18 @@ class OpenAILLMReader(LLMReader):
                 yield Chunk(pieces.feed(handle.draft.text))
             if not handle.ended:
                 with failures_of(self._llm):
-                    async for response in handle.line.stream:
+                    async for response in handle.stream:
                         yield Chunk(pieces.feed(_feed(handle.draft, response)))
+                        if handle.draft.full:
+                            break
         finally:
-            await self._aclose(handle)
+            self._close(handle)
         yield Chunk("", self._ended(handle))
 
     def _close(self, handle: _Open) -> None:
         if not handle.ended:
             self._settle(handle)
-            handle.line.client.hang_up(handle.line.stream)
-
-    async def _aclose(self, handle: _Open) -> None:
-        if not handle.ended:
-            self._settle(handle)
-            await handle.line.client.hang_up(handle.line.stream)
+            handle.hang_up()
 
     def _settle(self, handle: _Open) -> None:
         """Note that a stream has ended, and count what was read of it."""
@@ -293,9 +301,9 @@ def _feed(draft: Draft, response: Any) -> str:
     """Take a streamed response and return the text that it adds."""
     piece = _plain(response.raw)
     _note_usage(draft, piece)
-    choices = piece.get("choices")
+    choice = streamed_choice(piece)
     # The last piece may hold nothing but usage.
-    return draft.feed(choices[0]) if choices else ""
+    return draft.feed(choice) if choice is not None else ""
 
 
 def _plain(raw: Any) -> Json:

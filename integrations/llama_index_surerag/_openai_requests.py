@@ -1,4 +1,4 @@
-"""Requests to a user's OpenAI-compatible LLM, made through its own methods.
+"""Requests to a user's OpenAI-compatible LLM, made through its own methods, and streams to hang up.
 
 So its callbacks, retries and rate limit stay in force. What a sampling asks for is set on a copy of
 the LLM, whose constructor's ``max_tokens``, ``logprobs`` and ``additional_kwargs`` would otherwise
@@ -8,28 +8,145 @@ override what is passed with a call.
 from __future__ import annotations
 
 import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from llama_index.core.llms import LLM
 
-from llama_index_surerag._fanout import PerLoop
-from llama_index_surerag._hangup import EndableAsyncClient, EndableClient
-from llama_index_surerag._prompting import messages_for, text_for
+from llama_index_surerag.prompts import messages_for, text_for
 from surerag.errors import CapabilityError
+from surerag.readers.openai.limits import Limits, abound, bound
+from surerag.readers.openai.loops import client_of_this_loop
 from surerag.types import Prompt, Sampling
+
+LIMITS = Limits()
+"""What a server may take for one answer: the LLM has no setting for it."""
+
+
+class Line(NamedTuple):
+    """A sync stream of an LLM's responses, and the client that can end it."""
+
+    stream: Any
+    client: EndableClient
+
+    def hang_up(self) -> None:
+        """End the stream; what comes after counts for nothing, errors included."""
+        self.client.ended = True
+        with suppress(Exception):
+            for _ in self.stream:
+                pass
+
+
+class AsyncLine(NamedTuple):
+    """An async stream of an LLM's responses, and the client that can end it."""
+
+    stream: Any
+    client: EndableAsyncClient
+
+    async def hang_up(self) -> None:
+        """End the stream; what comes after counts for nothing, errors included."""
+        self.client.ended = True
+        with suppress(Exception):
+            async for _ in self.stream:
+                pass
+
+
+class EndableClient:
+    """Stands in for the SDK's sync client during one request.
+
+    Args:
+        client: The SDK's client.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self.ended = False
+        self.completions = SimpleNamespace(create=self._of(client.completions))
+        self.chat = SimpleNamespace(completions=SimpleNamespace(create=self._of(client.chat.completions)))
+
+    def _of(self, resource: Any) -> Any:
+        def create(**body: Any) -> Any:
+            if not body.get("stream"):
+                with resource.with_streaming_response.create(**body) as response:
+                    bound(response.http_response, LIMITS)
+                    return response.parse()
+            # An LLM sends its request only when its stream is read; that may be in order to end it.
+            return iter(()) if self.ended else self._read(resource.create(**body))
+
+        return create
+
+    def _read(self, pieces: Any) -> Iterator[Any]:
+        bound(pieces.response, LIMITS)
+        try:
+            for piece in pieces:
+                yield piece
+                if self.ended:
+                    return
+        finally:
+            pieces.close()
+
+
+class EndableAsyncClient:
+    """Stands in for the SDK's async client during one request.
+
+    Args:
+        client: The SDK's client.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self.ended = False
+        self.completions = SimpleNamespace(create=self._of(client.completions))
+        self.chat = SimpleNamespace(completions=SimpleNamespace(create=self._of(client.chat.completions)))
+
+    def _of(self, resource: Any) -> Any:
+        async def create(**body: Any) -> Any:
+            if not body.get("stream"):
+                async with resource.with_streaming_response.create(**body) as response:
+                    abound(response.http_response, LIMITS)
+                    return await response.parse()
+            return _nothing() if self.ended else self._read(await resource.create(**body))
+
+        return create
+
+    async def _read(self, pieces: Any) -> AsyncIterator[Any]:
+        abound(pieces.response, LIMITS)
+        try:
+            async for piece in pieces:
+                yield piece
+                if self.ended:
+                    return
+        finally:
+            await pieces.close()
+
+
+async def _nothing() -> AsyncIterator[Any]:
+    pieces: tuple[Any, ...] = ()
+    for piece in pieces:
+        yield piece
+
+
+def lend(llm: LLM) -> EndableClient:
+    """Lend a copy of an OpenAI-compatible LLM a client whose stream can be ended."""
+    copy: Any = llm
+    client = EndableClient(copy._get_client())
+    copy._client, copy.reuse_client = client, True
+    return client
+
+
+def alend(llm: LLM) -> EndableAsyncClient:
+    """Like :func:`lend`, for its async methods."""
+    copy: Any = llm
+    client = EndableAsyncClient(copy._get_aclient())
+    copy._aclient, copy.reuse_client = client, True
+    return client
+
 
 _OURS = frozenset(
     {"n", "max_tokens", "max_completion_tokens", "temperature", "top_p", "stop", "seed"}
     | {"logprobs", "top_logprobs", "stream"}
 )
 """Fields of a request that a sampling decides, whatever ``additional_kwargs`` say."""
-
-
-class Line(NamedTuple):
-    """An open stream, and the client that can end it."""
-
-    stream: Any
-    client: Any
 
 
 class Requests:
@@ -46,7 +163,6 @@ class Requests:
         self._base: Any = llm.model_copy()
         self._top_logprobs = top_logprobs
         self._lock = threading.Lock()
-        self._aclients: PerLoop[Any] = PerLoop(lambda: _client_of_this_loop(self._base))
 
     @property
     def chat(self) -> bool:
@@ -56,6 +172,7 @@ class Requests:
     def ask(self, prompt: Prompt, sampling: Sampling) -> Any:
         """Return the raw response, with as many choices as the server cares to give."""
         llm, options = self._view(sampling), _options(sampling)
+        lend(llm)
         if self.chat:
             return llm.chat(messages_for(llm, prompt), **options).raw
         return llm.complete(text_for(llm, prompt), formatted=True, **options).raw
@@ -63,6 +180,7 @@ class Requests:
     async def aask(self, prompt: Prompt, sampling: Sampling) -> Any:
         """Like ``ask``."""
         llm, options = self._aview(sampling), _options(sampling)
+        alend(llm)
         if self.chat:
             return (await llm.achat(messages_for(llm, prompt), **options)).raw
         return (await llm.acomplete(text_for(llm, prompt), formatted=True, **options)).raw
@@ -70,20 +188,18 @@ class Requests:
     def open(self, prompt: Prompt, sampling: Sampling) -> Line:
         """Open a stream of LlamaIndex responses, each with a raw chunk."""
         llm, options = self._view(sampling), _options(sampling) | self._with_usage()
-        client = EndableClient(llm._get_client())
-        llm._client, llm.reuse_client = client, True
+        client = lend(llm)
         if self.chat:
             return Line(llm.stream_chat(messages_for(llm, prompt), **options), client)
         return Line(llm.stream_complete(text_for(llm, prompt), formatted=True, **options), client)
 
-    async def aopen(self, prompt: Prompt, sampling: Sampling) -> Line:
+    async def aopen(self, prompt: Prompt, sampling: Sampling) -> AsyncLine:
         """Like ``open``."""
         llm, options = self._aview(sampling), _options(sampling) | self._with_usage()
-        client = EndableAsyncClient(llm._get_aclient())
-        llm._aclient, llm.reuse_client = client, True
+        client = alend(llm)
         if self.chat:
-            return Line(await llm.astream_chat(messages_for(llm, prompt), **options), client)
-        return Line(await llm.astream_complete(text_for(llm, prompt), formatted=True, **options), client)
+            return AsyncLine(await llm.astream_chat(messages_for(llm, prompt), **options), client)
+        return AsyncLine(await llm.astream_complete(text_for(llm, prompt), formatted=True, **options), client)
 
     def _with_usage(self) -> dict[str, Any]:
         return self._base.additional_kwargs.get("stream_options") or {
@@ -99,7 +215,9 @@ class Requests:
     def _aview(self, sampling: Sampling) -> Any:
         llm = self._with(sampling)
         if llm.reuse_client:
-            llm._aclient = self._aclients.get()
+            with self._lock:
+                client = self._base._get_aclient()
+            llm._aclient = client_of_this_loop(client)
         return llm
 
     def _with(self, sampling: Sampling) -> Any:
@@ -130,16 +248,3 @@ def _options(sampling: Sampling) -> dict[str, Any]:
     if sampling.stop:
         options["stop"] = list(sampling.stop)
     return options
-
-
-def _client_of_this_loop(base: Any) -> Any:
-    """Return an async client with the LLM's settings and connections of its own.
-
-    A client that the user built over an HTTP client of their own is used as it is.
-    """
-    if base._aclient is None:
-        return base.model_copy()._get_aclient()
-    http = base._aclient._client
-    if type(http).__name__ != "AsyncHttpxClientWrapper":
-        return base._aclient
-    return base._aclient.copy(http_client=type(http)(base_url=http.base_url, timeout=http.timeout))

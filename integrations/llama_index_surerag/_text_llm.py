@@ -6,22 +6,35 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from llama_index.core.base.llms.types import ChatResponse, CompletionResponse
 from llama_index.core.llms import LLM, CustomLLM
 
 from llama_index_surerag._fanout import Turns
-from llama_index_surerag._prompting import messages_for, text_for
-from surerag.errors import LogprobsError, ServiceError, SureragError, TransientServiceError
+from llama_index_surerag._openai_requests import AsyncLine, Line, alend, lend
+from llama_index_surerag.prompts import messages_for, text_for
+from surerag.errors import (
+    ContextLengthError,
+    LogprobsError,
+    RefusedError,
+    ServiceError,
+    SureragError,
+    TransientServiceError,
+)
 from surerag.readers import BaseReader, Capabilities
+from surerag.readers.closing import HangUp, close_in_loop_when_dropped, close_when_dropped
+from surerag.readers.failures import REFUSED_HINT, kind_of
+from surerag.readers.openai.loops import client_of_this_loop
+from surerag.readers.openai.parse import token_count
 from surerag.readers.pieces import TrimmedPieces, cut_at_stop
-from surerag.types import Chunk, Generation, Prompt, Sampling, Usage
+from surerag.readers.usage import UsageCount
+from surerag.types import ANSWER_TOKENS, Chunk, Generation, Prompt, Sampling, Usage
 
 CallOptions = Callable[[Sampling], Mapping[str, Any]]
 """What to pass to the LLM with each call, for a sampling: ``{"temperature": sampling.temperature}``."""
 
-_RETRYABLE_STATUS = frozenset({408, 409, 425, 429})
+_making = threading.Lock()
 
 
 @contextmanager
@@ -30,6 +43,8 @@ def failures_of(llm: LLM) -> Iterator[None]:
 
     Raises:
         TransientServiceError: For rate limits, overload, time-outs and lost connections.
+        ContextLengthError: For a prompt that does not fit the model's window.
+        RefusedError: For what would be refused for every prompt: key, address, model, parameters.
         ServiceError: For everything else.
     """
     try:
@@ -45,20 +60,17 @@ def failures_of(llm: LLM) -> Iterator[None]:
             raise
         raise ServiceError(f"{type(llm).__name__}: {_without_hint(error)}", hint=error.hint) from error
     except Exception as error:
-        status = getattr(error, "status_code", None)
-        if isinstance(status, int):
-            may_pass = status in _RETRYABLE_STATUS or status >= 500
-        else:
-            kinds = " ".join(kind.__name__ for kind in type(error).__mro__)
-            may_pass = any(sign in kinds for sign in ("Timeout", "Connection", "TransportError"))
+        kind = kind_of(error)
         found = f"{type(llm).__name__} failed with {type(error).__name__}: {error}"
-        if may_pass:
-            raise TransientServiceError(
-                found, hint="try again later, or raise max_retries of the LLM"
-            ) from error
-        raise ServiceError(
-            found, hint="look at the LLM's own settings and at what its server answered"
-        ) from error
+        raise kind(found, hint=_HINTS.get(kind, _LOOK)) from error
+
+
+_HINTS: Mapping[type[ServiceError], str] = {
+    TransientServiceError: "try again later, or raise max_retries of the LLM",
+    ContextLengthError: "give it fewer or shorter passages, or fewer max_tokens",
+    RefusedError: REFUSED_HINT,
+}
+_LOOK = "look at the LLM's own settings and at what its server answered"
 
 
 def _without_hint(error: SureragError) -> str:
@@ -71,12 +83,12 @@ class LLMSettings:
 
     Attributes:
         name: Identity of the model.
-        at_once: Requests to have in flight at a time.
+        max_concurrency: Requests to have in flight at a time.
         call_options: What to pass to the LLM with each call; None passes nothing.
     """
 
     name: str
-    at_once: int
+    max_concurrency: int
     call_options: CallOptions | None = None
 
 
@@ -86,9 +98,8 @@ class LLMReader(BaseReader):
     def __init__(self, llm: LLM, settings: LLMSettings) -> None:
         self._llm = llm
         self._settings = settings
-        self._turns = Turns(settings.at_once)
-        self._usage = Usage()
-        self._lock = threading.Lock()
+        self._turns = Turns(settings.max_concurrency)
+        self._usage = UsageCount()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({type(self._llm).__name__}, {self.name!r})"
@@ -99,15 +110,20 @@ class LLMReader(BaseReader):
         return self._settings.name
 
     @property
+    def max_tokens(self) -> int:
+        """Length of an answer, at most, as the LLM was built."""
+        limit = self._llm.metadata.num_output
+        return limit if limit is not None and limit > 0 else ANSWER_TOKENS
+
+    @property
     def usage(self) -> Usage:
         """Requests made, and tokens as far as the LLM tells."""
-        return self._usage
+        return self._usage.total
 
     def _count(self, requests: int, generations: Sequence[Generation] = ()) -> None:
         read = generations[0].prompt_tokens if generations else 0
         written = sum(generation.completion_tokens for generation in generations)
-        with self._lock:
-            self._usage += Usage(requests, read, written)
+        self._usage.add(Usage(requests, read, written))
 
 
 class TextLLMReader(LLMReader):
@@ -145,11 +161,12 @@ class TextLLMReader(LLMReader):
     def stream(self, prompt: Prompt, sampling: Sampling) -> Iterator[Chunk]:
         """Yield an answer as the LLM streams it; whole, if it cannot stream."""
         shown = _Shown(sampling)
-        pieces: Any = None
+        hang_up: HangUp | None = None
         try:
             with failures_of(self._llm):
-                pieces = self._open(prompt, sampling)
-                for response in pieces:
+                line = self._open(prompt, sampling)
+                hang_up = close_when_dropped(shown, line.hang_up)
+                for response in line.stream:
                     yield Chunk(shown.feed(response.delta or ""))
                     if shown.stopped:
                         break
@@ -160,7 +177,8 @@ class TextLLMReader(LLMReader):
             return
         finally:
             # An answer that nobody reads on would go on being generated.
-            _close(pieces)
+            if hang_up is not None:
+                hang_up()
         yield self._last(shown)
 
     async def astream(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Chunk]:
@@ -170,11 +188,12 @@ class TextLLMReader(LLMReader):
                 yield chunk
             return
         shown = _Shown(sampling)
-        pieces: Any = None
+        hang_up: HangUp | None = None
         try:
             with failures_of(self._llm):
-                pieces = await self._aopen(prompt, sampling)
-                async for response in pieces:
+                line = await self._aopen(prompt, sampling)
+                hang_up = close_in_loop_when_dropped(shown, line.hang_up)
+                async for response in line.stream:
                     yield Chunk(shown.feed(response.delta or ""))
                     if shown.stopped:
                         break
@@ -185,7 +204,8 @@ class TextLLMReader(LLMReader):
             yield Chunk(answer.text, answer)
             return
         finally:
-            await _aclose(pieces)
+            if hang_up is not None:
+                hang_up()
         yield self._last(shown)
 
     def _options(self, sampling: Sampling) -> dict[str, Any]:
@@ -203,31 +223,47 @@ class TextLLMReader(LLMReader):
     async def _aone(self, prompt: Prompt, sampling: Sampling) -> Generation:
         options = self._options(sampling)
         with failures_of(self._llm):
-            if self._llm.metadata.is_chat_model:
-                messages = messages_for(self._llm, prompt)
-                return self._generation(await self._llm.achat(messages, **options), sampling)
-            text = text_for(self._llm, prompt)
-            return self._generation(await self._llm.acomplete(text, formatted=True, **options), sampling)
+            llm = _in_this_loop(self._llm)
+            if llm.metadata.is_chat_model:
+                return self._generation(await llm.achat(messages_for(llm, prompt), **options), sampling)
+            text = text_for(llm, prompt)
+            return self._generation(await llm.acomplete(text, formatted=True, **options), sampling)
 
-    def _open(self, prompt: Prompt, sampling: Sampling) -> Any:
-        if self._llm.metadata.is_chat_model:
-            return self._llm.stream_chat(messages_for(self._llm, prompt), **self._options(sampling))
-        text = text_for(self._llm, prompt)
-        return self._llm.stream_complete(text, formatted=True, **self._options(sampling))
+    def _open(self, prompt: Prompt, sampling: Sampling) -> Line | _Plain:
+        options = self._options(sampling)
+        llm: Any = self._llm
+        client = None
+        if _over_openai(llm):
+            # Made first, so that it is kept: the copy's own client would be made anew each time.
+            llm._get_client()
+            llm = llm.model_copy()
+            client = lend(llm)
+        if llm.metadata.is_chat_model:
+            stream: Any = llm.stream_chat(messages_for(llm, prompt), **options)
+        else:
+            stream = llm.stream_complete(text_for(llm, prompt), formatted=True, **options)
+        return Line(stream, client) if client else _Plain(stream)
 
-    async def _aopen(self, prompt: Prompt, sampling: Sampling) -> Any:
-        if self._llm.metadata.is_chat_model:
-            return await self._llm.astream_chat(messages_for(self._llm, prompt), **self._options(sampling))
-        text = text_for(self._llm, prompt)
-        return await self._llm.astream_complete(text, formatted=True, **self._options(sampling))
+    async def _aopen(self, prompt: Prompt, sampling: Sampling) -> AsyncLine | _AsyncPlain:
+        options = self._options(sampling)
+        llm: Any = self._llm
+        client = None
+        if _over_openai(llm):
+            llm = _in_this_loop(llm).model_copy()
+            client = alend(llm)
+        if llm.metadata.is_chat_model:
+            stream: Any = await llm.astream_chat(messages_for(llm, prompt), **options)
+        else:
+            stream = await llm.astream_complete(text_for(llm, prompt), formatted=True, **options)
+        return AsyncLine(stream, client) if client else _AsyncPlain(stream)
 
     def _generation(self, response: ChatResponse | CompletionResponse, sampling: Sampling) -> Generation:
         text = response.text if isinstance(response, CompletionResponse) else response.message.content
         counts = response.additional_kwargs
         generation = Generation(
             _before_stop(text or "", sampling).strip(),
-            prompt_tokens=int(counts.get("prompt_tokens") or 0),
-            completion_tokens=int(counts.get("completion_tokens") or 0),
+            prompt_tokens=token_count(counts.get("prompt_tokens")),
+            completion_tokens=token_count(counts.get("completion_tokens")),
         )
         self._count(1, [generation])
         return generation
@@ -265,17 +301,41 @@ class _Shown:
         return max(lengths, default=0)
 
 
-def _close(pieces: Any) -> None:
-    """Close an LLM's stream, where it can be closed."""
-    close = getattr(pieces, "close", None)
-    if close is not None:
-        close()
+class _Plain(NamedTuple):
+    """A stream of an LLM that is not known from within: all that can be done is to close it."""
+
+    stream: Any
+
+    def hang_up(self) -> None:
+        close = getattr(self.stream, "close", None)
+        if close is not None:
+            close()
 
 
-async def _aclose(pieces: Any) -> None:
-    aclose = getattr(pieces, "aclose", None)
-    if aclose is not None:
-        await aclose()
+class _AsyncPlain(NamedTuple):
+    stream: Any
+
+    async def hang_up(self) -> None:
+        aclose = getattr(self.stream, "aclose", None)
+        if aclose is not None:
+            await aclose()
+
+
+def _over_openai(llm: LLM) -> bool:
+    """Whether an LLM is LlamaIndex's ``OpenAI`` or derives from it, and works over the SDK's client."""
+    return any(kind.__module__ == "llama_index.llms.openai.base" for kind in type(llm).__mro__)
+
+
+def _in_this_loop(llm: Any) -> Any:
+    """Return an LLM over the SDK with connections of the running event loop's own; others as they are."""
+    if not _over_openai(llm) or not llm.reuse_client:
+        return llm
+    with _making:
+        # The LLM makes it when first asked, and keeps the last one that a thread has made.
+        client = llm._get_aclient()
+    copy = llm.model_copy()
+    copy._aclient = client_of_this_loop(client)
+    return copy
 
 
 def _before_stop(text: str, sampling: Sampling) -> str:

@@ -2,42 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from llama_index.core.bridge.pydantic import Field, PrivateAttr
+from llama_index.core.bridge.pydantic import Field
 from llama_index.core.callbacks.schema import CBEventType, EventPayload
-from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
-from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
-from llama_index.core.prompts.mixin import PromptDictType, PromptMixin
-from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, TextNode
+from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, QueryType, TextNode
 from llama_index.core.settings import Settings
 
-from llama_index_surerag.encoders import encoder_of
 from llama_index_surerag.events import dispatch, dispatcher
 from llama_index_surerag.nodes import copy_of, passage_of
-from llama_index_surerag.prompts import TemplatePrompt, plain_template, template_from_plain
-from llama_index_surerag.readers import reader_from_llm
-from surerag import ClusterCompressor
-from surerag.methods.compression_options import (
-    MODES,
-    PLAIN_SETTINGS,
-    CompressorOptions,
-    check_prompt_names,
-)
-from surerag.methods.compression_types import (
+from llama_index_surerag.prompts import AdaptedPart, for_core
+from llama_index_surerag.services import bundle_of, encoder_of, reader_of
+from surerag import (
     SOURCES_KEY,
     UNSUPPORTED_KEY,
-    CompressionPrompts,
+    ClusterCompressor,
     CompressionResult,
+    EDC2Options,
+    arun,
+    run,
 )
-from surerag.types import Event, Passage, Template
+from surerag.effects import Program
+from surerag.types import Event, Passage
 
 
-class ClusterCompressorPostprocessor(  # type: ignore[misc]  # pydantic's fields can be set
-    BaseNodePostprocessor, PromptMixin, CompressorOptions
+class ClusterCompressorPostprocessor(  # type: ignore[misc]  # a frozen base; fields that are set are in force
+    AdaptedPart[ClusterCompressor], BaseNodePostprocessor, EDC2Options
 ):
     """Puts similar nodes together and compresses each cluster for the query, in one call a cluster.
 
@@ -49,9 +42,6 @@ class ClusterCompressorPostprocessor(  # type: ignore[misc]  # pydantic's fields
     Clusters for which the LLM fails go through as they are, with a warning and a ``ProgressEvent``; without
     a query all nodes do.
 
-    What it does to clusters is set by the fields of
-    :class:`~surerag.methods.compression_options.CompressorOptions`: ``mode``, ``tau``, ``budget`` …
-
     Args:
         llm: A LlamaIndex LLM (its log-probabilities are not needed), or a reader of surerag; ``Settings.llm``
             if left out.
@@ -60,13 +50,12 @@ class ClusterCompressorPostprocessor(  # type: ignore[misc]  # pydantic's fields
         entailer: For ``guard="entailment"``.
         tokenizer: Counts tokens, for ``budget`` and reports: from a text to a sequence. By default the
             reader's own, where it has one, else words and punctuation marks.
-        templates: Prompts in place of ours, by mode: texts or LlamaIndex templates with the slots
-            ``examples``, ``question`` (or ``query_str``; ``statement`` in ``"fact_check"``), ``passages``.
-        **settings: Fields of ``CompressorOptions``.
+        **options: Listed below. Prompts are texts or LlamaIndex templates; ``query_str`` and ``context_str``
+            may stand for ``question`` (or ``statement``) and ``passages``.
 
     Raises:
-        ConfigurationError: If a setting is out of range, or the LLM is none.
-        PromptError: If a template's slots do not fit.
+        ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or the LLM is none.
+        PromptError: If a prompt is unknown or its slots do not fit.
 
     Example:
         >>> from surerag import ScriptedReader
@@ -82,57 +71,30 @@ class ClusterCompressorPostprocessor(  # type: ignore[misc]  # pydantic's fields
     llm: Any = Field(default=None, exclude=True, repr=False)
     embed_model: Any = Field(default=None, exclude=True, repr=False)
     entailer: Any = Field(default=None, exclude=True, repr=False)
-    tokenizer: Any = Field(default=None, exclude=True, repr=False)
-    templates: dict[str, Any] = Field(default_factory=dict)
-    _compressor: ClusterCompressor | None = PrivateAttr(default=None)
+    tokenizer: Callable[[str], Sequence[Any]] | None = Field(default=None, exclude=True, repr=False)
 
     def __init__(
-        self,
-        llm: Any = None,
-        embed_model: Any = None,
-        entailer: Any = None,
-        *,
-        tokenizer: Callable[[str], Sequence[Any]] | None = None,
-        templates: Mapping[str, Any] | None = None,
-        **settings: Any,
+        self, llm: Any = None, embed_model: Any = None, entailer: Any = None, **options: Any
     ) -> None:
-        own: dict[str, Any] = {
+        services: dict[str, Any] = {
             "llm": Settings.llm if llm is None else llm,
             "embed_model": embed_model,
             "entailer": entailer,
-            "tokenizer": tokenizer,
-            "templates": {name: _plain(given) for name, given in (templates or {}).items()},
         }
-        super().__init__(**own, **settings)
-        self._compressor = self._built(self.templates)
+        super().__init__(**services, **options)
 
     @classmethod
     def class_name(cls) -> str:
-        """Name in serialised settings."""
+        """Name in what is serialised."""
         return "ClusterCompressorPostprocessor"
 
-    @property
-    def compressor(self) -> ClusterCompressor:
-        """The method with its settings and services."""
-        if self._compressor is None:
-            self._compressor = self._built(self.templates)
-        return self._compressor
-
-    def compress(self, nodes: Sequence[NodeWithScore], query: str | QueryBundle) -> CompressionResult:
+    def compress(self, nodes: Sequence[NodeWithScore], query: QueryType) -> CompressionResult:
         """Return the whole result for one query: what became of each cluster, calls, tokens and cost."""
-        bundle = QueryBundle(query) if isinstance(query, str) else query
-        passages = _passages(nodes)
-        return self.compressor.run(
-            bundle.query_str, passages, query_vector=_vector(bundle, passages), on_event=dispatch
-        )
+        return run(self._program(nodes, query), self.core.services, on_event=dispatch)
 
-    async def acompress(self, nodes: Sequence[NodeWithScore], query: str | QueryBundle) -> CompressionResult:
+    async def acompress(self, nodes: Sequence[NodeWithScore], query: QueryType) -> CompressionResult:
         """Like ``compress``, without blocking the event loop."""
-        bundle = QueryBundle(query) if isinstance(query, str) else query
-        passages = _passages(nodes)
-        return await self.compressor.arun(
-            bundle.query_str, passages, query_vector=_vector(bundle, passages), on_event=dispatch
-        )
+        return await arun(self._program(nodes, query), self.core.services, on_event=dispatch)
 
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
@@ -157,41 +119,20 @@ class ClusterCompressorPostprocessor(  # type: ignore[misc]  # pydantic's fields
             event.on_end(payload={EventPayload.NODES: found})
         return found
 
-    def _get_prompts(self) -> PromptDictType:
-        return {
-            mode: template_from_plain(self.templates[mode])
-            if mode in self.templates
-            else PromptTemplate(getattr(CompressionPrompts(), mode).text)
-            for mode in MODES
-        }
+    def _program(self, nodes: Sequence[NodeWithScore], query: QueryType) -> Program[CompressionResult]:
+        bundle, passages = bundle_of(query), _passages(nodes)
+        return self.core.program(bundle.query_str, passages, _vector(bundle, passages))
 
-    def _update_prompts(self, prompts: PromptDictType) -> None:
-        templates = self.templates | {name: _plain(template) for name, template in prompts.items()}
-        # Built before anything is changed: a template that does not fit leaves all as it was.
-        self._compressor = self._built(templates)
-        self.templates = templates
-
-    def _built(self, templates: Mapping[str, Any]) -> ClusterCompressor:
-        check_prompt_names(templates)
-        prompts: dict[str, Template] = {
-            mode: TemplatePrompt(mode, template_from_plain(template)) for mode, template in templates.items()
-        }
+    def _core(self) -> ClusterCompressor:
         tokenizer = self.tokenizer
-        settings: dict[str, Any] = {name: getattr(self, name) for name in PLAIN_SETTINGS}
         return ClusterCompressor(
-            reader_from_llm(self.llm) if isinstance(self.llm, LLM) else self.llm,
+            reader_of(self.llm),
             encoder_of(self.embed_model),
             self.entailer,
             count_tokens=None if tokenizer is None else lambda text: len(tokenizer(text)),
             show=_shown,
-            examples=self.examples,
-            prompts=CompressionPrompts(**prompts),
-            **settings,
+            **{**self.chosen(), "prompts": for_core(self.prompts, self.llm)},
         )
-
-
-def _plain(given: Any) -> Any:
-    return plain_template(given) if isinstance(given, BasePromptTemplate) else given
 
 
 def _is_blank(bundle: QueryBundle | None) -> bool:

@@ -2,36 +2,47 @@
 
 from __future__ import annotations
 
-import logging
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llama_index.core.base.response.schema import RESPONSE_TYPE
-from llama_index.core.evaluation import BaseEvaluator
-from llama_index.core.llms import LLM
-from llama_index.core.prompts import BasePromptTemplate
-from llama_index.core.prompts.mixin import PromptDictType
-from llama_index.core.settings import Settings
+from llama_index.core.evaluation import EvaluationResult
 
-from llama_index_surerag._dense_prompts import DensePromptSet
-from llama_index_surerag._dense_services import entailer_of, judges_in_words, reader_of, unparsed_of
-from llama_index_surerag._fanout import Turns
-from llama_index_surerag._responses import shown
-from llama_index_surerag.dense_result import DenseCase, DenseEvaluationResult, DenseItem
-from llama_index_surerag.events import dispatch, dispatcher
-from surerag import Dense
-from surerag.errors import ConfigurationError
-from surerag.methods.dense_types import DenseResult
-from surerag.readers import Reader
-from surerag.services import Entailer
-from surerag.types import Event
-
-logger = logging.getLogger("surerag")
-
-_PROMPTS = ("rephrase", "answer", "closed_book")
+from llama_index_surerag.dense_postprocessor import JudgedPart
+from llama_index_surerag.evaluating import Item, MethodEvaluator
+from llama_index_surerag.events import dispatcher
+from surerag import Dense, DenseOptions, DenseResult
+from surerag.errors import InputError
 
 
-class DenseEvaluator(BaseEvaluator):
+class DenseEvaluationResult(EvaluationResult):
+    """How far the reader understood its contexts, for one query.
+
+    ``score`` is DENSE in nats: **lower is better**, 0 is understood, log(contexts + 1) is not at all.
+    ``understanding`` is the same the other way round. ``passing`` is whether the score is within the
+    threshold, ``feedback`` the result in words. An item that could not be measured has ``invalid_result``
+    and ``invalid_reason`` set, and neither score nor parts.
+
+    Attributes:
+        understanding: 1 − score / log(contexts + 1), in [0, 1]: higher is better.
+        answers: The answer under the contexts as they are, then those with each one rephrased.
+        labels: One for each measured context; ``"necessary"`` and ``"unnecessary"`` only with ``mask=True``.
+        outcomes: What became of each context's rephrasing; all but ``"rephrased"`` leave it as it is.
+        calls: Calls of reader and entailer; what the cache knew is not in it.
+        truncated: Answers that were cut at ``max_tokens``.
+        tokens: Tokens of the reader's prompts and replies, as far as the reader tells.
+    """
+
+    understanding: float | None = None
+    answers: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    outcomes: tuple[str, ...] = ()
+    calls: int = 0
+    truncated: int = 0
+    tokens: int = 0
+
+
+class DenseEvaluator(MethodEvaluator[Dense, DenseEvaluationResult], JudgedPart[Dense], DenseOptions):  # type: ignore[misc]  # a frozen base; fields that are set are in force
     """Measures how far the reader understands its contexts (DENSE): no reference is needed.
 
     Each context is rephrased alone; a reader that understands them all gives the same answer whichever one
@@ -41,31 +52,30 @@ class DenseEvaluator(BaseEvaluator):
 
     Needs ``query`` and ``contexts`` for each item; the ``response`` is carried along and not looked at: the
     reader answers itself. For k contexts that costs at most k rephrasings (none that the cache knows),
-    k + 1 answers and k (k + 1) judgements. Labels that tell necessary contexts from unnecessary ones cost up
-    to 3 k calls more: ``mask=True``.
+    k + 1 answers and k (k + 1) judgements.
 
     Nothing is raised for a single item: one without query or contexts, one that could not be rephrased, or
     one for which a model fails, comes back with ``invalid_result`` and ``invalid_reason``, and a
     ``ProgressEvent`` is sent.
 
     ``evaluate`` works in the caller's thread, ``aevaluate`` on the running loop; one instance may serve
-    several threads and loops.
+    several threads and loops. ``core.prepare`` rephrases a corpus ahead. Prompts are texts or LlamaIndex
+    templates; ``query_str`` and ``context_str`` may stand for ``question`` and ``passages``.
 
-    Args:
+    Attributes:
         llm: The reader whose understanding is measured: a LlamaIndex LLM, or a reader of surerag;
             ``Settings.llm`` if left out. An LLM that ``reader_from_llm`` cannot steer answers as it was
             built, so build it with temperature 0. Text is enough: for an OpenAI-compatible server without
             log-probabilities, pass ``reader_from_llm(llm, logprobs=False)``.
         entailer: Judges whether answers mean the same: an entailer of surerag, such as
             ``NLIEntailer.from_pretrained()``, or an LLM that is asked in words; the ``llm`` if left out.
-        prompts: Prompts in place of ours, by the names that ``get_prompts`` gives: texts or LlamaIndex
-            templates. ``query_str`` and ``context_str`` may stand for ``question`` and ``passages``.
-        at_once: Items that are measured at a time, over all callers.
-        **settings: Further settings of :class:`surerag.Dense`: ``threshold``, ``mask``, ``cache`` …
+        dense_cache: What is known already; give one to several components, and a context is rephrased once
+            for all.
+        window: Items that are measured at a time, over all callers.
 
     Raises:
-        ConfigurationError: If a setting is out of range, or the LLM is none.
-        PromptError: If a prompt is unknown or its slots do not fit.
+        ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or the LLM is none.
+        PromptError: If a prompt is unknown, its slots do not fit, or nobody is asked with it.
 
     Example:
         >>> from surerag import ScriptedReader
@@ -80,48 +90,7 @@ class DenseEvaluator(BaseEvaluator):
         (('Velm', 'Orun'), 0.6931, 0.0, False)
     """
 
-    def __init__(
-        self,
-        llm: LLM | Reader | None = None,
-        entailer: Entailer | LLM | Reader | None = None,
-        *,
-        prompts: Mapping[str, BasePromptTemplate | str] | None = None,
-        at_once: int = 16,
-        **settings: Any,
-    ) -> None:
-        if at_once < 1:
-            raise ConfigurationError(f"at_once must be at least 1, got {at_once!r}")
-        model = Settings.llm if llm is None else llm
-        names = (*_PROMPTS, "entailment") if judges_in_words(entailer) else _PROMPTS
-        self._prompts = DensePromptSet(names, model if isinstance(model, LLM) else None).updated(
-            prompts or {}
-        )
-        self._entailer = entailer
-        reader = reader_of(model)
-        self._dense = Dense(
-            reader,
-            entailer_of(entailer, reader, self._prompts.for_judge()),
-            prompts=self._prompts.for_core(),
-            **{"mask": False, **settings},
-        )
-        self._turns = Turns(at_once)
-
-    def __repr__(self) -> str:
-        dense = self._dense
-        return (
-            f"DenseEvaluator(reader={dense.reader.name!r}, entailer={dense.entailer.name!r}, "
-            f"threshold={dense.threshold!r}, mask={dense.mask!r})"
-        )
-
-    @property
-    def dense(self) -> Dense:
-        """The method with its settings and services; ``dense.prepare`` rephrases a corpus ahead."""
-        return self._dense
-
-    @property
-    def unparsed(self) -> int:
-        """Replies of a judge in words, so far, that named no single label; each counts as no entailment."""
-        return unparsed_of(self._dense.entailer)
+    METHOD = "dense"
 
     @dispatcher.span
     def evaluate(
@@ -139,12 +108,7 @@ class DenseEvaluator(BaseEvaluator):
             contexts: What was retrieved; blank ones are left out.
             **kwargs: What other evaluators of the same batch are for; ignored.
         """
-        item = DenseItem(query, response, contexts)
-        try:
-            [result] = self._turns.map(self._measure, [item.case()])
-            return item.measured(result)
-        except Exception as error:
-            return _marked(item, error)
+        return self._evaluated(Item(query, response, contexts, kwargs))
 
     @dispatcher.span
     async def aevaluate(
@@ -155,47 +119,51 @@ class DenseEvaluator(BaseEvaluator):
         **kwargs: Any,
     ) -> DenseEvaluationResult:
         """Like ``evaluate``, without blocking the event loop."""
-        item = DenseItem(query, response, contexts)
-        try:
-            [result] = await self._turns.amap(self._ameasure, [item.case()])
-            return item.measured(result)
-        except Exception as error:
-            return _marked(item, error)
+        return await self._aevaluated(Item(query, response, contexts, kwargs))
 
-    def evaluate_response(
-        self, query: str | None = None, response: RESPONSE_TYPE | None = None, **kwargs: Any
-    ) -> DenseEvaluationResult:
-        """Measure a response's source nodes, as they are shown to an LLM. A stream is left unread."""
-        return self.evaluate(query, *shown(response), **kwargs)
+    def _core(self) -> Dense:
+        return Dense(**self._judged())
 
-    async def aevaluate_response(
-        self, query: str | None = None, response: RESPONSE_TYPE | None = None, **kwargs: Any
-    ) -> DenseEvaluationResult:
-        """Like ``evaluate_response``, without blocking the event loop."""
-        return await self.aevaluate(query, *shown(response), **kwargs)
+    def _case(self, item: Item) -> tuple[Any, ...]:
+        return item.question(), item.passages()
 
-    def _measure(self, case: DenseCase) -> DenseResult:
-        return self._dense.run(*case, on_event=dispatch)
+    def _parts(self, found: DenseResult) -> dict[str, Any]:
+        """Return what the method found, as fields of a result.
 
-    async def _ameasure(self, case: DenseCase) -> DenseResult:
-        return await self._dense.arun(*case, on_event=dispatch)
+        Raises:
+            InputError: If no context could be rephrased: equal contexts have equal answers.
+        """
+        outcomes = tuple(chunk.rephrased.outcome for chunk in found.chunks)
+        if "rephrased" not in outcomes:
+            raise InputError(
+                f"no context could be rephrased ({', '.join(outcomes)}), so nothing was tested",
+                hint="raise rephrase_tokens, use another LLM, or another prompt 'rephrase'",
+            )
+        return {
+            "passing": found.certain,
+            "feedback": _in_words(found),
+            "score": found.score,
+            "understanding": 1 - found.score / _most(found),
+            "answers": found.answers,
+            "labels": found.labels,
+            "outcomes": outcomes,
+            "calls": found.calls.total,
+            "truncated": found.truncated,
+            "tokens": found.calls.prompt_tokens + found.calls.completion_tokens,
+        }
 
-    def _get_prompts(self) -> PromptDictType:
-        return dict(self._prompts.templates)
-
-    def _update_prompts(self, prompts: Mapping[str, BasePromptTemplate | str]) -> None:
-        updated = self._prompts.updated(prompts)
-        changes: dict[str, Any] = {"prompts": updated.for_core()}
-        if "entailment" in prompts:
-            changes["entailer"] = entailer_of(self._entailer, self._dense.reader, updated.for_judge())
-        self._dense = self._dense.with_settings(**changes)
-        self._prompts = updated
+    def _result(self, item: Item, parts: Mapping[str, Any]) -> DenseEvaluationResult:
+        return DenseEvaluationResult(**item.told(), **parts)
 
 
-def _marked(item: DenseItem, error: Exception) -> DenseEvaluationResult:
-    """Return an invalid result, and say so."""
-    result = item.invalid(error)
-    logger.warning("dense.invalid: %s", result.invalid_reason)
-    data = {"question": result.query or "", "reason": result.invalid_reason or ""}
-    dispatch(Event("dense.invalid", data, warning=True))
-    return result
+def _most(result: DenseResult) -> float:
+    return math.log(len(result.answers))
+
+
+def _in_words(result: DenseResult) -> str:
+    changed = sum(chunk.link < 1 for chunk in result.chunks)
+    understood = "understood" if result.certain else "not understood"
+    return (
+        f"Contexts {understood}: DENSE {result.score:.3f} of at most {_most(result):.3f} nats (lower is "
+        f"better); rephrasing changed the answer for {changed} of {len(result.chunks)} contexts."
+    )

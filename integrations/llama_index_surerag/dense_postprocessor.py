@@ -1,71 +1,126 @@
-"""DENSE-RAG as a LlamaIndex node postprocessor: mend the context that the LLM does not understand."""
+"""DENSE-RAG as a LlamaIndex node postprocessor: a context that the reader understands."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, TypeVar
 
-from llama_index.core.base.base_retriever import BaseRetriever
-from llama_index.core.bridge.pydantic import Field, PrivateAttr
 from llama_index.core.callbacks.schema import CBEventType, EventPayload
-from llama_index.core.indices.base import BaseIndex
-from llama_index.core.llms import LLM
+from llama_index.core.node_parser.node_utils import build_nodes_from_splits
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
-from llama_index.core.prompts import BasePromptTemplate
-from llama_index.core.prompts.mixin import PromptDictType, PromptMixin
-from llama_index.core.schema import NodeWithScore, QueryBundle
-from llama_index.core.settings import Settings
-
-from llama_index_surerag._dense_prompts import DensePromptSet
-from llama_index_surerag._dense_services import (
-    TokenCount,
-    entailer_of,
-    judges_in_words,
-    reader_of,
-    unparsed_of,
+from llama_index.core.prompts.mixin import PromptDictType
+from llama_index.core.schema import (
+    BaseNode,
+    MetadataMode,
+    NodeRelationship,
+    NodeWithScore,
+    QueryBundle,
+    TextNode,
 )
-from llama_index_surerag._documents import DocumentsBehind, DocumentSource, warn
-from llama_index_surerag._refined_nodes import candidates_of, has_text, refined_nodes
-from llama_index_surerag.encoders import encoder_of
+from llama_index.core.settings import Settings
+from pydantic import Field, PrivateAttr
+
 from llama_index_surerag.events import dispatch, dispatcher
-from llama_index_surerag.nodes import copy_of
-from llama_index_surerag.prompts import plain_template, template_from_plain
-from llama_index_surerag.retrievers import NodeRetriever, retriever_of
-from llama_index_surerag.semantic_node_parser import AdaptiveSemanticNodeParser
-from surerag import AdaptiveChunker, ContextRefiner, arun, run
-from surerag.components.context_refiner import PLAIN_SETTINGS
+from llama_index_surerag.nodes import DocumentsBehind, copy_of, passage_of, warn
+from llama_index_surerag.prompts import AdaptedPart, for_core
+from llama_index_surerag.semantic_node_parser import AdaptiveSemanticNodeParser, TokenCount
+from llama_index_surerag.services import (
+    NodeRetriever,
+    bound_to,
+    bundle_of,
+    encoder_of,
+    reader_of,
+    retriever_of,
+)
+from surerag import (
+    AdaptiveChunker,
+    ContextRefiner,
+    Dense,
+    DenseCache,
+    RefinementResult,
+    RefinerOptions,
+    Services,
+    arun,
+    run,
+)
 from surerag.errors import ConfigurationError
-from surerag.methods.dense_cache import DenseCache
-from surerag.methods.dense_types import Half
-from surerag.methods.refinement_types import Keep, OnFailure, Refill, RefinementResult, StopRule, Variant
-from surerag.services import Services
 from surerag.types import Passage
 
-_PROMPTS = ("rephrase", "answer", "closed_book", "sufficient")
+T = TypeVar("T", bound=Dense | ContextRefiner)
 
 
-class DenseRefinerPostprocessor(BaseNodePostprocessor, PromptMixin):
-    """Takes the candidates that were retrieved, and hands on the k (or fewer) that the LLM understands.
+class JudgedPart(AdaptedPart[T]):
+    """A part whose reader answers several times, and whose entailer says whether the answers mean the same.
 
-    The first ``k`` nodes are the context. Each is rephrased alone; where that changes the answer, nodes that
-    only confuse leave, and the candidates most like those that matter come, until answers agree. Let the
-    retriever find more nodes than ``k``: they are what a context can be mended with.
+    Attributes:
+        llm: A LlamaIndex LLM, or a reader of surerag; ``Settings.llm`` if left out.
+        entailer: An entailer of surerag, or an LLM that is asked in words; the ``llm`` if left out.
+        dense_cache: What is known already.
+    """
+
+    llm: Any = Field(default=None, exclude=True, repr=False)
+    entailer: Any = Field(default=None, exclude=True, repr=False)
+    dense_cache: Any = Field(default=None, exclude=True, repr=False)
+
+    def __init__(self, llm: Any = None, entailer: Any = None, **given: Any) -> None:
+        given["llm"] = Settings.llm if llm is None else llm
+        given["entailer"] = entailer
+        given["dense_cache"] = DenseCache() if given.get("dense_cache") is None else given["dense_cache"]
+        super().__init__(**given)
+
+    @property
+    def unparsed(self) -> int:
+        """Replies of a judge in words, so far, that named no single label; each counts as no entailment."""
+        return self.core.unparsed
+
+    def _judged(self) -> dict[str, Any]:
+        """Return reader, entailer, memory and options as the core takes them."""
+        return {
+            "reader": reader_of(self.llm),
+            "entailer": reader_of(self.entailer),
+            "cache": self.dense_cache,
+            **self.chosen(),
+            # Selector templates choose by the LLM.
+            "prompts": for_core(self.prompts, self.llm),
+        }
+
+    def _get_prompts(self) -> PromptDictType:
+        prompts = super()._get_prompts()
+        if not self.core.judges_in_words:
+            # Nobody is asked with it.
+            del prompts["entailment"]
+        return prompts
+
+
+DENSE_KEY = "dense"
+"""Where a refined node's metadata tells what was found out; neither LLM nor embedding model is shown it."""
+
+
+class DenseRefinerPostprocessor(JudgedPart[ContextRefiner], BaseNodePostprocessor, RefinerOptions):  # type: ignore[misc]  # a frozen base; fields that are set are in force
+    """Takes the candidates that were retrieved, and hands on those that the LLM understands.
+
+    The first ``top_n`` nodes are the context. Each is rephrased alone; where that changes the answer, nodes
+    that only confuse leave, and the candidates most like those that matter come, until answers agree. Let
+    the retriever find more nodes than that: they are what a context can be mended with.
 
     Nodes come back as copies with their own ids, scores, metadata and relationships. ``dense`` in the
     metadata tells ``score`` (DENSE of the context in nats; lower is better, and 0 is understood),
     ``certain``, ``label`` of the node, ``rounds`` and ``stopped``; neither LLM nor embedding model is shown
     it. No node that goes in is changed.
 
-    If a model fails, the best context so far goes through, or the first ``k`` nodes, with a warning and a
-    ``ProgressEvent``; without a query the first ``k`` do. A node without a text (an image) among the first
-    ``k`` goes through besides, as it is.
+    If a model fails, the best context so far goes through, or the first ``top_n`` nodes, with a warning and
+    a ``ProgressEvent``; without a query the first ``top_n`` do. A node without a text (an image) among them
+    goes through besides, as it is.
 
     Given ``documents``, the documents behind the nodes of an uncertain question are cut anew
     (Algorithm 2), and what is handed on are chunks with ids, offsets and ``SOURCE`` of their own. They are
     measured without the metadata that a pipeline puts before a node's text.
 
-    Args:
+    Prompts are texts or LlamaIndex templates; ``query_str`` and ``context_str`` may stand for ``question``
+    and ``passages``.
+
+    Attributes:
         llm: A LlamaIndex LLM, or a reader of surerag; ``Settings.llm`` if left out. Text is enough: for an
             OpenAI-compatible server without log-probabilities, pass ``reader_from_llm(llm, logprobs=False)``.
         embed_model: An embedding model, or an encoder of surerag, for nodes without embeddings and for
@@ -76,131 +131,66 @@ class DenseRefinerPostprocessor(BaseNodePostprocessor, PromptMixin):
             as many as it was built for), or an index.
         documents: The documents behind the nodes: a docstore that holds them by ``ref_doc_id`` (such as
             that of an ``IngestionPipeline``), documents, or a function from nodes to their documents.
-        chunker: How to cut them; by default τ = 0.6 and 512 tokens.
-        cache: What is known already; give one to several components.
-        templates: Prompts in place of ours, by the names that ``get_prompts`` gives: texts or LlamaIndex
-            templates. ``query_str`` and ``context_str`` may stand for ``question`` and ``passages``.
-        **settings: Those of :class:`surerag.ContextRefiner`, explained there: ``k``, ``rounds``,
-            ``max_calls``, ``variant``, ``threshold`` … Here ``max_chunks`` is ``k`` unless given, so that
-            no more than ``k`` nodes are handed on.
+        chunker: How to cut them: an AdaptiveSemanticNodeParser, or an AdaptiveChunker.
+        dense_cache: What is known already; give one to several components, and a chunk is rephrased once
+            for all.
 
     Raises:
-        ConfigurationError: If a setting is out of range, or the LLM is none.
-        PromptError: If a template's slots do not fit.
+        ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or the LLM is none.
+        PromptError: If a prompt is unknown, its slots do not fit, or nobody is asked with it.
 
     Example:
         >>> from llama_index.core.schema import TextNode
         >>> from surerag import ScriptedReader
         >>> from surerag.entailment import ExactEntailer
         >>> reader = ScriptedReader(lambda prompt: "It rained." if prompt.startswith("Rewrite") else "Velm")
-        >>> refiner = DenseRefinerPostprocessor(reader, entailer=ExactEntailer(), k=1)
+        >>> refiner = DenseRefinerPostprocessor(reader, entailer=ExactEntailer(), top_n=1)
         >>> nodes = [NodeWithScore(node=TextNode(text=text)) for text in ("Ada was born in Velm.", "Bo.")]
         >>> [node] = refiner.postprocess_nodes(nodes, query_str="Where was Ada born?")
         >>> node.text, node.metadata["dense"]["score"], node.metadata["dense"]["label"]
         ('Ada was born in Velm.', 0.0, 'certain')
     """
 
-    llm: Any = Field(default=None, exclude=True, repr=False)
     embed_model: Any = Field(default=None, exclude=True, repr=False)
-    entailer: Any = Field(default=None, exclude=True, repr=False)
     retriever: Any = Field(default=None, exclude=True, repr=False)
     documents: Any = Field(default=None, exclude=True, repr=False)
     chunker: Any = Field(default=None, exclude=True, repr=False)
-    cache: Any = Field(default=None, exclude=True, repr=False)
-    templates: dict[str, Any] = Field(default_factory=dict)
-    k: int = 5
-    max_chunks: int | None = None
-    rounds: int = 4
-    max_calls: int | None = None
-    variant: Variant = "default"
-    stop: StopRule | None = None
-    keep: Keep | None = None
-    half: Half | None = None
-    refill: Refill = "necessary"
-    remove_only: bool = False
-    self_evaluation: bool = True
-    only_uncertain: bool = True
-    more: int = 20
-    threshold: float = 0.2
-    entailment: float | None = None
-    max_tokens: int = 64
-    rephrase_tokens: int = 640
-    on_failure: OnFailure = "original"
-    _refiner: ContextRefiner = PrivateAttr()
-    _prompts: DensePromptSet = PrivateAttr()
+
     _behind: DocumentsBehind | None = PrivateAttr(default=None)
 
-    def __init__(
-        self,
-        llm: Any = None,
-        embed_model: Any = None,
-        entailer: Any = None,
-        *,
-        retriever: BaseRetriever | BaseIndex[Any] | None = None,
-        documents: DocumentSource | None = None,
-        chunker: AdaptiveSemanticNodeParser | AdaptiveChunker | None = None,
-        cache: DenseCache | None = None,
-        templates: Mapping[str, Any] | None = None,
-        **settings: Any,
-    ) -> None:
-        own: dict[str, Any] = {
-            "llm": Settings.llm if llm is None else llm,
-            "embed_model": embed_model,
-            "entailer": entailer,
-            "retriever": retriever,
-            "documents": documents,
-            "chunker": chunker,
-            "cache": DenseCache() if cache is None else cache,
-            "templates": {name: _plain(given) for name, given in (templates or {}).items()},
-        }
-        super().__init__(**own, **settings)
-        if chunker is not None and documents is None:
-            raise ConfigurationError("a chunker has nothing to cut", hint="pass documents=… besides")
-        names = (*_PROMPTS, "entailment") if judges_in_words(entailer) else _PROMPTS
-        selecting = self.llm if isinstance(self.llm, LLM) else None
-        self._prompts = DensePromptSet(names, selecting).updated(_templates(self.templates))
-        self._refiner = self._built(self._prompts)
-        self._behind = None if documents is None else DocumentsBehind(documents)
+    def __init__(self, llm: Any = None, embed_model: Any = None, entailer: Any = None, **given: Any) -> None:
+        super().__init__(llm=llm, embed_model=embed_model, entailer=entailer, **given)
 
     @classmethod
     def class_name(cls) -> str:
         """Name in serialised settings."""
         return "DenseRefinerPostprocessor"
 
-    @property
-    def refiner(self) -> ContextRefiner:
-        """The method with its settings and services."""
-        return self._refiner
-
-    @property
-    def unparsed(self) -> int:
-        """Replies of a judge in words, so far, that named no single label; each counts as no entailment."""
-        return unparsed_of(self._refiner.entailer)
-
     def refine(self, nodes: Sequence[NodeWithScore], query: str | QueryBundle) -> RefinementResult:
         """Return the whole result for one query: every round, its labels, and what it cost."""
-        bundle = QueryBundle(query) if isinstance(query, str) else query
+        bundle = bundle_of(query)
         written = [node for node in nodes if has_text(node)]
         documents = self._behind.of(written) if self._behind else ()
-        program = self._refiner.program(bundle.query_str, candidates_of(written), documents)
+        program = self.core.program(bundle.query_str, candidates_of(written), documents)
         return run(program, self._services(bundle), on_event=dispatch)
 
     async def arefine(self, nodes: Sequence[NodeWithScore], query: str | QueryBundle) -> RefinementResult:
         """Like ``refine``, without blocking the event loop."""
-        bundle = QueryBundle(query) if isinstance(query, str) else query
+        bundle = bundle_of(query)
         written = [node for node in nodes if has_text(node)]
         documents: Sequence[Passage] = await self._behind.aof(written) if self._behind else ()
-        program = self._refiner.program(bundle.query_str, candidates_of(written), documents)
+        program = self.core.program(bundle.query_str, candidates_of(written), documents)
         return await arun(program, self._services(bundle), on_event=dispatch)
 
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        if not nodes or _is_blank(query_bundle):
+        if not nodes or query_bundle is None or not query_bundle.query_str.strip():
             return self._unrefined(nodes)
-        bundle = cast("QueryBundle", query_bundle)
-        with self.callback_manager.event(CBEventType.RERANKING, payload=_payload(nodes, bundle)) as event:
-            found = refined_nodes(self.refine(nodes, bundle), nodes, self.k)
+        with self.callback_manager.event(
+            CBEventType.RERANKING, payload=_payload(nodes, query_bundle)
+        ) as event:
+            found = refined_nodes(self.refine(nodes, query_bundle), nodes, self.top_n)
             event.on_end(payload={EventPayload.NODES: found})
         return found
 
@@ -208,73 +198,116 @@ class DenseRefinerPostprocessor(BaseNodePostprocessor, PromptMixin):
     async def _apostprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        if not nodes or _is_blank(query_bundle):
+        if not nodes or query_bundle is None or not query_bundle.query_str.strip():
             return self._unrefined(nodes)
-        bundle = cast("QueryBundle", query_bundle)
-        with self.callback_manager.event(CBEventType.RERANKING, payload=_payload(nodes, bundle)) as event:
-            found = refined_nodes(await self.arefine(nodes, bundle), nodes, self.k)
+        with self.callback_manager.event(
+            CBEventType.RERANKING, payload=_payload(nodes, query_bundle)
+        ) as event:
+            found = refined_nodes(await self.arefine(nodes, query_bundle), nodes, self.top_n)
             event.on_end(payload={EventPayload.NODES: found})
         return found
 
     def _unrefined(self, nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
         if nodes:
             warn("dense_refiner.no_query", nodes=len(nodes))
-        return [copy_of(node) for node in nodes[: self.k]]
-
-    def _get_prompts(self) -> PromptDictType:
-        return dict(self._prompts.templates)
-
-    def _update_prompts(self, prompts: PromptDictType) -> None:
-        # Built before anything is changed: a template that does not fit leaves all as it was.
-        updated = self._prompts.updated(prompts)
-        self._refiner = self._built(updated)
-        self._prompts, self.templates = updated, updated.to_dict()
+        return [copy_of(node) for node in nodes[: self.top_n]]
 
     def _services(self, bundle: QueryBundle) -> Services:
         """Return the services, the pipeline's retriever being asked for this very query."""
-        services = self._refiner.services
-        if isinstance(services.retriever, NodeRetriever):
-            return replace(services, retriever=services.retriever.bound_to(bundle))
-        return services
+        services = self.core.services
+        return replace(services, retriever=bound_to(services.retriever, bundle))
 
-    def _built(self, prompts: DensePromptSet) -> ContextRefiner:
-        reader = reader_of(self.llm)
+    def _build(self) -> None:
+        if self.chunker is not None and self.documents is None:
+            raise ConfigurationError("a chunker has nothing to cut", hint="pass documents=… besides")
+        super()._build()
+        self._behind = None if self.documents is None else DocumentsBehind(self.documents)
+
+    def _core(self) -> ContextRefiner:
         chunker = self._cutting()
-        settings: dict[str, Any] = {name: getattr(self, name) for name in PLAIN_SETTINGS}
-        if self.max_chunks is None:
-            settings["max_chunks"] = self.k
         return ContextRefiner(
-            reader,
-            entailer_of(self.entailer, reader, prompts.for_judge()),
-            chunker.encoder
+            **self._judged(),
+            encoder=None
             if chunker is not None and self.embed_model is None
             else encoder_of(self.embed_model),
-            None if self.retriever is None else NodeRetriever(retriever_of(self.retriever, self.more)),
-            chunker,
-            prompts=prompts.for_core(),
-            cache=self.cache,
-            **settings,
+            retriever=None
+            if self.retriever is None
+            else NodeRetriever(retriever_of(self.retriever, self.more)),
+            chunker=chunker,
         )
 
     def _cutting(self) -> AdaptiveChunker | None:
+        if self.documents is None:
+            return None
         if isinstance(self.chunker, AdaptiveSemanticNodeParser):
-            return self.chunker.chunker
-        if self.chunker is not None or self.documents is None:
-            return cast("AdaptiveChunker | None", self.chunker)
-        return AdaptiveChunker(encoder_of(self.embed_model), count_tokens=TokenCount(Settings.tokenizer))
-
-
-def _plain(given: Any) -> Any:
-    return plain_template(given) if isinstance(given, BasePromptTemplate) else given
-
-
-def _templates(plain: Mapping[str, Any]) -> dict[str, BasePromptTemplate]:
-    return {name: template_from_plain(given) for name, given in plain.items()}
-
-
-def _is_blank(bundle: QueryBundle | None) -> bool:
-    return bundle is None or not bundle.query_str.strip()
+            return self.chunker.core
+        return self.chunker or AdaptiveChunker(encoder_of(self.embed_model), TokenCount(Settings.tokenizer))
 
 
 def _payload(nodes: Sequence[NodeWithScore], bundle: QueryBundle) -> dict[str, Any]:
     return {EventPayload.NODES: list(nodes), EventPayload.QUERY_STR: bundle.query_str}
+
+
+def candidates_of(nodes: Sequence[NodeWithScore]) -> list[Passage]:
+    """Return nodes as passages, their text as an LLM is shown it, with their vectors."""
+    return [
+        replace(
+            passage_of(node),
+            embedding=None if node.node.embedding is None else tuple(node.node.embedding),
+        )
+        for node in nodes
+    ]
+
+
+def has_text(node: NodeWithScore) -> bool:
+    """Whether a node has a text of its own; an image has none."""
+    return bool(node.node.get_content(metadata_mode=MetadataMode.NONE).strip())
+
+
+def refined_nodes(
+    result: RefinementResult, given: Sequence[NodeWithScore], top_n: int
+) -> list[NodeWithScore]:
+    """Return the context that a refinement found, as copies of nodes; the first ones where it found none.
+
+    Nodes without a text, among the first ones, come last, as they are: nothing was found out about them.
+    """
+    if result.best is None:
+        return [copy_of(node) for node in given[:top_n]]
+    facts = {
+        "score": result.best.measured.score,
+        "certain": result.best.measured.certain,
+        "rounds": len(result.rounds),
+        "stopped": result.stopped,
+    }
+    found = [
+        _told(_node_of(passage), {**facts, "label": label})
+        for passage, label in zip(result.passages, result.best.measured.labels, strict=True)
+    ]
+    return found + [copy_of(node) for node in given[:top_n] if not has_text(node)]
+
+
+def _told(node: NodeWithScore, facts: dict[str, Any]) -> NodeWithScore:
+    inner = node.node
+    inner.metadata[DENSE_KEY] = facts
+    for hidden in (inner.excluded_llm_metadata_keys, inner.excluded_embed_metadata_keys):
+        if DENSE_KEY not in hidden:
+            hidden.append(DENSE_KEY)
+    return node
+
+
+def _node_of(passage: Passage) -> NodeWithScore:
+    origin = passage.origin
+    if isinstance(origin, NodeWithScore):
+        return copy_of(origin)
+    return NodeWithScore(node=_cut(origin, passage), score=passage.score)
+
+
+def _cut(document: BaseNode, passage: Passage) -> TextNode:
+    """Return a chunk as a node, as LlamaIndex's own parsers make it, with its offsets in the document."""
+    [node] = build_nodes_from_splits([passage.text], document, id_func=lambda *_: passage.id)
+    node.embedding = None
+    node.metadata = dict(document.metadata)
+    node.start_char_idx, node.end_char_idx = passage.metadata["start"], passage.metadata["end"]
+    if document.source_node is not None:
+        node.relationships[NodeRelationship.SOURCE] = document.source_node
+    return node

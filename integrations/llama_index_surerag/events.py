@@ -1,4 +1,4 @@
-"""What the pipeline tells LlamaIndex's instrumentation: the gate's decisions, and fallbacks."""
+"""Events for LlamaIndex's instrumentation: the gate's decisions, and fallbacks."""
 
 from __future__ import annotations
 

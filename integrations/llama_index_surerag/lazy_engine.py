@@ -2,42 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Self
 
-from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.base.response.schema import RESPONSE_TYPE, Response
+from llama_index.core.base.response.schema import (
+    RESPONSE_TYPE,
+    AsyncStreamingResponse,
+    Response,
+    StreamingResponse,
+)
 from llama_index.core.callbacks.base import CallbackManager
-from llama_index.core.callbacks.schema import CBEventType, EventPayload
 from llama_index.core.indices.base import BaseIndex
 from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
-from llama_index.core.prompts import BasePromptTemplate
-from llama_index.core.prompts.mixin import PromptDictType, PromptMixinType
-from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
+from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.core.settings import Settings
 
-from llama_index_surerag._engine_parts import ALL, EngineMode, bound_to, bundle_of, own_limit, tier_one
-from llama_index_surerag._engine_responses import astreaming_response, response_of, streaming_response
-from llama_index_surerag.events import dispatch, dispatcher
-from llama_index_surerag.nodes import passages_of
-from llama_index_surerag.prompts import PromptSet, template_from_plain
-from llama_index_surerag.readers import reader_from_llm
-from llama_index_surerag.retrievers import NodeRetriever, retriever_of
-from llama_index_surerag.summaries import Summarize, SummarySource
-from surerag import LazyRAG, arun, run, run_many
-from surerag.calibration import Calibration
-from surerag.drivers import astream, stream
+from llama_index_surerag.engines import MethodEngine, with_manager
+from llama_index_surerag.events import dispatch
+from llama_index_surerag.nodes import nodes_of, passages_of
+from llama_index_surerag.prompts import TemplateLike
+from llama_index_surerag.services import NodeRetriever, bundle_of, reader_of, retriever_of
+from llama_index_surerag.summaries import Summarize, SummarySource, tier_one
+from surerag import GateDecision, LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult, astream, stream
+from surerag.drivers import AnswerStream, AsyncAnswerStream
 from surerag.errors import ConfigurationError
-from surerag.methods.gating import Aggregate, Estimate
+from surerag.options import takes
 from surerag.readers import Reader
-from surerag.services import Services
+from surerag.types import Passage
 
 
-class LazyRetrievalQueryEngine(BaseQueryEngine):
+class LazyRetrievalQueryEngine(MethodEngine[LazyRAG, LazyRAGResult]):
     """Answers from document summaries, and retrieves only when its reader's entropy says that it must.
 
     ``response.metadata`` holds the decision (``retrieve``, ``reason``, ``entropy``, ``lower``, ``upper``,
@@ -50,26 +48,27 @@ class LazyRetrievalQueryEngine(BaseQueryEngine):
     Build it with :meth:`from_args`.
 
     Args:
-        rag: The method with its settings and services.
-        prompts: Its prompts.
+        core: The method with its options and services.
+        prompts: Prompts in place of its own, by name: texts or LlamaIndex templates.
+        llm: What selector templates choose by.
         streaming: Whether ``query`` returns a stream.
         callback_manager: Receives LlamaIndex's callbacks.
     """
 
     def __init__(
         self,
-        rag: LazyRAG,
-        prompts: PromptSet,
+        core: LazyRAG,
+        prompts: Mapping[str, TemplateLike] | None = None,
+        llm: object = None,
         *,
         streaming: bool = False,
         callback_manager: CallbackManager | None = None,
     ) -> None:
-        super().__init__(callback_manager=callback_manager or Settings.callback_manager)
-        self._prompts = prompts
-        self._rag = rag.with_settings(prompts=prompts.for_core())
+        super().__init__(core, prompts, llm, callback_manager)
         self._streaming = streaming
 
     @classmethod
+    @takes(LazyRAGOptions)
     def from_args(
         cls,
         retriever: BaseRetriever | BaseIndex[Any] | None,
@@ -78,19 +77,11 @@ class LazyRetrievalQueryEngine(BaseQueryEngine):
         summaries: SummarySource | None = None,
         summarize: Summarize | LLM = None,
         embed_model: BaseEmbedding | None = None,
-        mode: EngineMode = "lazy",
-        tau: float | Calibration = 1.0,
-        gate_tokens: int = 8,
-        aggregate: Aggregate = "mean",
-        estimate: Estimate = "middle",
-        k: int | None = None,
-        m: int = 3,
-        max_tokens: int | None = None,
-        stop: Sequence[str] = (),
         node_postprocessors: Sequence[BaseNodePostprocessor] | None = None,
         streaming: bool = False,
-        prompts: Mapping[str, BasePromptTemplate | str] | None = None,
+        prompts: Mapping[str, TemplateLike] | None = None,
         callback_manager: CallbackManager | None = None,
+        **options: Any,
     ) -> Self:
         """Build an engine from what a pipeline has.
 
@@ -102,71 +93,35 @@ class LazyRetrievalQueryEngine(BaseQueryEngine):
             summarize: How to summarize documents: a number of lead sentences, a metadata key, a
                 function, or an LLM (or reader) that writes each summary once; default two sentences.
             embed_model: Searches summaries; the index's own or ``Settings.embed_model`` if left out.
-            mode: ``"lazy"``, or ``"none"``, ``"standard"``, ``"strong"`` (paper, Table I). Gold passages
-                go to :meth:`synthesize`.
-            tau: Retrieve iff the entropy exceeds this, in nats; or a calibration.
-            gate_tokens: Tokens of the first pass that the gate looks at.
-            aggregate: ``"mean"``, ``"max"`` or ``"first"``.
-            estimate: Point of an entropy interval to decide on.
-            k: Nodes to show at most. Left out: as many as the retriever and postprocessors give.
-            m: Summaries to join for the first pass.
-            max_tokens: Length of an answer, at most; by default the LLM's own limit, or 256 if it has
-                none; for a reader of surerag, 64.
-            stop: Texts that end an answer.
             node_postprocessors: Applied to retrieved nodes, in order.
             streaming: Whether ``query`` returns a stream.
             prompts: Replaced prompts, by the names that ``get_prompts`` gives.
             callback_manager: Receives LlamaIndex's callbacks.
+            **options: Listed below. Mode ``"oracle"`` is not for engines: see :meth:`synthesize`.
 
         Raises:
-            ConfigurationError: If a setting or argument is of the wrong kind or out of range.
+            ConfigurationError: If an option or argument is unknown, of the wrong kind or out of bounds.
             MissingServiceError: If the mode needs a retriever or summaries that are not there.
             CapabilityError: If the gate needs entropies that the LLM cannot give.
             InputError: If there is nothing to summarize.
             PromptError: If a replaced prompt is unknown or lacks slots.
         """
-        if mode not in ("lazy", "none", "standard", "strong"):
+        wanted = LazyRAGOptions(**options)
+        if wanted.mode == "oracle":
             raise ConfigurationError(
-                f"unknown mode {mode!r}",
-                hint="choose lazy, none, standard or strong; gold passages go to synthesize",
+                'an engine has no mode "oracle"', hint="give gold passages to synthesize, in any mode"
             )
         model = Settings.llm if llm is None else llm
-        reader = reader_from_llm(model) if isinstance(model, LLM) else model
-        manager = callback_manager or Settings.callback_manager
-        postprocessors = list(node_postprocessors or ())
-        for postprocessor in postprocessors:
-            postprocessor.callback_manager = manager
-        tier_two = None
-        if retriever is not None:
-            tier_two = NodeRetriever(retriever_of(retriever, k), postprocessors)
-        rag = LazyRAG(
-            reader=reader,
-            retriever=tier_two,
-            summaries=tier_one(retriever, mode, summaries, summarize, embed_model, m),
-            mode=mode,
-            tau=tau,
-            gate_tokens=gate_tokens,
-            aggregate=aggregate,
-            estimate=estimate,
-            k=ALL if k is None else k,
-            m=m,
-            max_tokens=max_tokens or own_limit(model),
-            stop=tuple(stop),
+        postprocessors = with_manager(node_postprocessors, callback_manager)
+        core = LazyRAG(
+            reader_of(model),
+            None
+            if retriever is None
+            else NodeRetriever(retriever_of(retriever, wanted.top_n), postprocessors),
+            tier_one(retriever, wanted, summaries, summarize, embed_model),
+            **options,
         )
-        chosen = PromptSet(model if isinstance(model, LLM) else None).updated(prompts or {})
-        return cls(rag, chosen, streaming=streaming, callback_manager=manager)
-
-    def __repr__(self) -> str:
-        rag = self._rag
-        return (
-            f"LazyRetrievalQueryEngine(mode={rag.mode!r}, tau={rag.tau!r}, reader={rag.reader.name!r}, "
-            f"streaming={self._streaming!r})"
-        )
-
-    @property
-    def rag(self) -> LazyRAG:
-        """The method with its settings and services; what a calibration is made for."""
-        return self._rag
+        return cls(core, prompts, model, streaming=streaming, callback_manager=callback_manager)
 
     def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         """Return what tier 2 finds, postprocessed, whatever the gate would say."""
@@ -183,14 +138,9 @@ class LazyRetrievalQueryEngine(BaseQueryEngine):
         additional_source_nodes: Sequence[NodeWithScore] | None = None,
     ) -> RESPONSE_TYPE:
         """Answer from given nodes alone, without a gate."""
-        bundle = bundle_of(query_bundle)
-        rag, gold = self._rag.with_settings(mode="oracle"), passages_of(nodes)
-        if self._streaming:
-            program = rag.program(bundle.query_str, oracle=gold)
-            return streaming_response(
-                stream(program, rag.services, on_event=dispatch), rag, additional_source_nodes
-            )
-        return response_of(rag.run(bundle.query_str, oracle=gold, on_event=dispatch), additional_source_nodes)
+        response = self._given_gold()._answered(bundle_of(query_bundle), passages_of(nodes))
+        response.source_nodes.extend(additional_source_nodes or ())
+        return response
 
     async def asynthesize(
         self,
@@ -199,100 +149,87 @@ class LazyRetrievalQueryEngine(BaseQueryEngine):
         additional_source_nodes: Sequence[NodeWithScore] | None = None,
     ) -> RESPONSE_TYPE:
         """Like ``synthesize``."""
-        bundle = bundle_of(query_bundle)
-        rag, gold = self._rag.with_settings(mode="oracle"), passages_of(nodes)
-        if self._streaming:
-            program = rag.program(bundle.query_str, oracle=gold)
-            answer = await astream(program, rag.services, on_event=dispatch)
-            return astreaming_response(answer, rag, additional_source_nodes)
-        result = await rag.arun(bundle.query_str, oracle=gold, on_event=dispatch)
-        return response_of(result, additional_source_nodes)
-
-    def query_many(self, queries: Iterable[QueryType]) -> list[Response]:
-        """Answer many queries; a local model reads them in merged batches.
-
-        Raises:
-            Exception: The first failure, after all other queries were answered.
-        """
-        questions = [bundle_of(query).query_str for query in queries]
-        programs = [self._rag.program(question) for question in questions]
-        with self.callback_manager.as_trace("query"):
-            results = run_many(programs, self._rag.services, on_event=dispatch)
-        return [response_of(result) for result in results]
-
-    @dispatcher.span
-    def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
-        rag, question = self._rag, query_bundle.query_str
-        services = self._services(query_bundle)
-        with self.callback_manager.event(
-            CBEventType.QUERY, payload={EventPayload.QUERY_STR: question}
-        ) as event:
-            response: RESPONSE_TYPE
-            if self._streaming:
-                response = streaming_response(stream(rag.program(question), services, on_event=dispatch), rag)
-            else:
-                response = response_of(run(rag.program(question), services, on_event=dispatch))
-            event.on_end(payload={EventPayload.RESPONSE: response})
+        response = await self._given_gold()._aanswered(bundle_of(query_bundle), passages_of(nodes))
+        response.source_nodes.extend(additional_source_nodes or ())
         return response
 
-    @dispatcher.span
-    async def _aquery(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
-        rag, question = self._rag, query_bundle.query_str
-        services = self._services(query_bundle)
-        with self.callback_manager.event(
-            CBEventType.QUERY, payload={EventPayload.QUERY_STR: question}
-        ) as event:
-            response: RESPONSE_TYPE
-            if self._streaming:
-                answer = await astream(rag.program(question), services, on_event=dispatch)
-                response = astreaming_response(answer, rag)
-            else:
-                response = response_of(await arun(rag.program(question), services, on_event=dispatch))
-            event.on_end(payload={EventPayload.RESPONSE: response})
-        return response
+    def to_dict(self) -> dict[str, Any]:
+        """Return options, prompts and the reader's identity as plain values; no key is in it."""
+        return {**super().to_dict(), "streaming": self._streaming}
 
-    def _services(self, bundle: QueryBundle) -> Services:
-        """Return the services, asking retrievers of the pipeline for this very query."""
-        services = self._rag.services
-        return replace(
-            services,
-            retriever=bound_to(services.retriever, bundle),
-            summaries=bound_to(services.summaries, bundle),
-        )
+    def _answered(self, bundle: QueryBundle, *case: Any) -> RESPONSE_TYPE:
+        if not self._streaming:
+            return super()._answered(bundle, *case)
+        program = self._core.program(bundle.query_str, *case)
+        return self._flowing(stream(program, self._services(bundle), on_event=dispatch))
+
+    async def _aanswered(self, bundle: QueryBundle, *case: Any) -> RESPONSE_TYPE:
+        if not self._streaming:
+            return await super()._aanswered(bundle, *case)
+        program = self._core.program(bundle.query_str, *case)
+        return self._aflowing(await astream(program, self._services(bundle), on_event=dispatch))
+
+    def _given_gold(self) -> LazyRetrievalQueryEngine:
+        """Return this engine for answers from given passages."""
+        core = self._core.with_options(mode="oracle")
+        return type(self)(core, self._given, self._llm, streaming=self._streaming)
 
     def _tier_two(self) -> NodeRetriever:
-        retriever = self._rag.retriever
+        retriever = self._core.retriever
         if not isinstance(retriever, NodeRetriever):
             raise ConfigurationError("this engine has no retriever", hint="pass one to from_args")
         return retriever
 
-    def _get_prompts(self) -> PromptDictType:
-        return dict(self._prompts.templates)
+    def _response(self, result: LazyRAGResult) -> RESPONSE_TYPE:
+        told = _metadata(result.decision, result.mode, result.passages, result.summaries)
+        return Response(
+            result.answer,
+            source_nodes=nodes_of([*result.passages, *result.summaries]),
+            metadata={**told, **_costs(result)},
+        )
 
-    def _get_prompt_modules(self) -> PromptMixinType:
-        return {}
+    def _flowing(self, answer: AnswerStream[LazyRAGResult]) -> StreamingResponse:
+        """Return an answer that flows; what it cost is in its metadata once it has been read."""
+        nodes, metadata = self._announced(answer.announced)
 
-    def _update_prompts(self, prompts: PromptDictType) -> None:
-        self._prompts = self._prompts.updated(prompts)
-        self._rag = self._rag.with_settings(prompts=self._prompts.for_core())
+        def pieces() -> Generator[str]:
+            with answer:
+                yield from answer
+            metadata.update(_costs(answer.result))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return settings, prompts and the reader's identity as plain values; no key is in it."""
-        settings = self._rag.to_dict()
-        if settings["k"] == ALL:
-            settings["k"] = None
-        return {**settings, "prompts": self._prompts.to_dict(), "streaming": self._streaming}
+        return StreamingResponse(pieces(), source_nodes=nodes, metadata=metadata)
 
-    @classmethod
-    def from_dict(
-        cls,
-        settings: Mapping[str, Any],
-        *,
-        retriever: BaseRetriever | BaseIndex[Any] | None,
-        llm: LLM | Reader | None = None,
-        **living: Any,
-    ) -> Self:
-        """Rebuild from :meth:`to_dict`; what is alive is passed in, as to :meth:`from_args`."""
-        values = {name: value for name, value in settings.items() if name != "reader"}
-        values["prompts"] = {name: template_from_plain(text) for name, text in values["prompts"].items()}
-        return cls.from_args(retriever, llm, **values, **living)
+    def _aflowing(self, answer: AsyncAnswerStream[LazyRAGResult]) -> AsyncStreamingResponse:
+        nodes, metadata = self._announced(answer.announced)
+
+        async def pieces() -> AsyncGenerator[str]:
+            async with answer:
+                async for piece in answer:
+                    yield piece
+            metadata.update(_costs(answer.result))
+
+        return AsyncStreamingResponse(pieces(), source_nodes=nodes, metadata=metadata)
+
+    def _announced(self, plan: LazyRAGPlan) -> tuple[list[NodeWithScore], dict[str, Any]]:
+        nodes = nodes_of([*plan.passages, *plan.summaries])
+        return nodes, _metadata(plan.decision, self._core.mode, plan.passages, plan.summaries)
+
+
+def _metadata(
+    decision: GateDecision, mode: str, passages: Sequence[Passage], summaries: Sequence[Passage]
+) -> dict[str, Any]:
+    return {
+        **asdict(decision),
+        "mode": mode,
+        "passage_ids": [passage.id for passage in passages],
+        "summary_ids": [summary.id for summary in summaries],
+    }
+
+
+def _costs(result: LazyRAGResult) -> dict[str, Any]:
+    return {
+        "prompt_tokens": result.prompt_tokens,
+        "completion_tokens": result.completion_tokens,
+        "retrievals": result.retrievals,
+        "timings": dict(result.timings),
+    }

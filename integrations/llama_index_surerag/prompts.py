@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 from llama_index.core.base.llms.base import BaseLLM
-from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.base.llms.types import ChatMessage, MessageRole
+from llama_index.core.bridge.pydantic import field_serializer
+from llama_index.core.llms import LLM
 from llama_index.core.prompts import BasePromptTemplate, ChatPromptTemplate, PromptTemplate
 from llama_index.core.prompts.base import SelectorPromptTemplate
+from llama_index.core.prompts.mixin import PromptDictType, PromptMixin, PromptMixinType
 
-from llama_index_surerag._prompting import from_chat_messages
+from surerag import PromptSet
+from surerag.adapting import Adapted
 from surerag.errors import PromptError
-from surerag.methods.lazy_rag import LazyRAGPrompts
-from surerag.types import Prompt, Template
+from surerag.framing import as_data
+from surerag.types import Message, Prompt, Template, as_messages
 
-_ALIASES = {"query_str": "question", "context_str": "context"}
+T = TypeVar("T")
+
+TemplateLike = str | BasePromptTemplate | Sequence[Sequence[str]]
+"""A text; any LlamaIndex template; or turns of a chat as pairs of role and text."""
+
+_STANDS_FOR = {"query_str": ("question", "query", "statement"), "context_str": ("context", "passages")}
 """What LlamaIndex's own templates call the slots."""
-
-_FIELDS = {getattr(LazyRAGPrompts(), item.name).name: item.name for item in fields(LazyRAGPrompts)}
 
 
 class TemplatePrompt:
     """A LlamaIndex template, rendered as a prompt of ours; chat templates keep their turns.
 
-    ``query_str`` and ``context_str`` may stand for ``question`` and ``context``.
+    ``query_str`` may stand for ``question`` (``query``, ``statement``), ``context_str`` for ``context`` or
+    ``passages``.
 
     Args:
         name: Key in ``get_prompts``.
@@ -36,9 +43,13 @@ class TemplatePrompt:
     def __init__(self, name: str, template: BasePromptTemplate, llm: BaseLLM | None = None) -> None:
         self.name = name
         self.template = template.select(llm) if isinstance(template, SelectorPromptTemplate) else template
-        self.slots = (
-            frozenset(self._slot(variable) for variable in self.template.template_vars) - self._filled()
-        )
+        self._aliases: dict[str, str] = {}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TemplatePrompt) and self.template == other.template
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     @property
     def text(self) -> str:
@@ -51,101 +62,146 @@ class TemplatePrompt:
         Raises:
             PromptError: If slots are missing or unknown.
         """
-        missing, unknown = frozenset(slots) - self.slots, self.slots - frozenset(slots)
+        found = TemplatePrompt(self.name, self.template)
+        found._aliases = {
+            theirs: next(mine for mine in ours if mine in slots)
+            for theirs, ours in _STANDS_FOR.items()
+            if not {*ours}.isdisjoint(slots)
+        }
+        mine = found._slots()
+        missing, unknown = frozenset(slots) - mine, mine - frozenset(slots)
         # A function may stand for any slot: it is handed all of them.
         if unknown or (missing and not self.template.function_mappings):
             raise PromptError(
-                f"prompt {self.name!r} must have the slots {sorted(slots)}, has {sorted(self.slots)}",
+                f"prompt {self.name!r} must have the slots {sorted(slots)}, has {sorted(mine)}",
                 hint="keep the slots of the prompt that this one replaces; query_str and context_str will do",
             )
-        return self
+        return found
 
     def render(self, **values: str) -> Prompt:
-        """Fill the slots: a text, or the turns of a chat template."""
-        known: dict[str, Any] = values | {
-            alias: values[slot] for alias, slot in _ALIASES.items() if slot in values
+        """Fill the slots: a text, or the turns of a chat template.
+
+        Lines of a value that begin like the template's own are put behind a mark, as in surerag's prompts.
+        """
+        data = as_data(self.text, values)
+        known: dict[str, Any] = data | {
+            theirs: data[mine] for theirs, mine in self._aliases.items() if mine in data
         }
         if isinstance(self.template, ChatPromptTemplate):
             return from_chat_messages(self.template.format_messages(**known))
         return self.template.format(**known)
 
-    def _slot(self, variable: str) -> str:
+    def _slots(self) -> frozenset[str]:
         mapped = {theirs: mine for mine, theirs in (self.template.template_var_mappings or {}).items()}
-        name = mapped.get(variable, variable)
-        return _ALIASES.get(name, name)
-
-    def _filled(self) -> frozenset[str]:
-        given = {*self.template.kwargs, *(self.template.function_mappings or {})}
-        return frozenset(_ALIASES.get(name, name) for name in given)
+        variables = (mapped.get(variable, variable) for variable in self.template.template_vars)
+        filled = {*self.template.kwargs, *(self.template.function_mappings or {})}
+        found = {self._aliases.get(name, name) for name in variables}
+        return frozenset(found - {self._aliases.get(name, name) for name in filled})
 
 
-def with_passages(template: BasePromptTemplate, llm: BaseLLM | None = None) -> BasePromptTemplate:
-    """Let ``context_str`` stand for ``passages``, as LlamaIndex's own templates have it.
-
-    Args:
-        template: Any LlamaIndex template.
-        llm: What a selector template chooses by.
-    """
-    chosen = template.select(llm) if isinstance(template, SelectorPromptTemplate) else template
-    mapped = dict(chosen.template_var_mappings or {})
-    if "context_str" not in chosen.template_vars or "context_str" in {*mapped, *mapped.values()}:
-        return chosen
-    return chosen.model_copy(update={"template_var_mappings": {**mapped, "passages": "context_str"}})
+def template_of(given: TemplateLike) -> BasePromptTemplate:
+    """Return what a user wrote as a LlamaIndex template."""
+    if isinstance(given, BasePromptTemplate):
+        return given
+    if isinstance(given, str):
+        return PromptTemplate(given)
+    return ChatPromptTemplate([ChatMessage(role=role, content=text) for role, text in given])
 
 
-class PromptSet:
-    """The prompts of lazy retrieval in LlamaIndex's form, by their names.
-
-    Args:
-        llm: What selector templates choose by.
-    """
-
-    def __init__(self, llm: BaseLLM | None = None) -> None:
-        self._llm = llm
-        self.templates: dict[str, BasePromptTemplate] = {
-            name: PromptTemplate(getattr(LazyRAGPrompts(), field).text) for name, field in _FIELDS.items()
-        }
-        self._prompts: dict[str, Template] = {}
-
-    def updated(self, changes: Mapping[str, BasePromptTemplate | str]) -> PromptSet:
-        """Return a set with some prompts replaced.
-
-        Raises:
-            PromptError: If a name is unknown, or a template's slots do not fit.
-        """
-        unknown = sorted(changes.keys() - _FIELDS.keys())
-        if unknown:
-            raise PromptError(f"there is no prompt {unknown}", hint=f"choose among {sorted(_FIELDS)}")
-        other = PromptSet(self._llm)
-        other.templates = self.templates | {name: _template(given) for name, given in changes.items()}
-        other._prompts = self._prompts | {
-            _FIELDS[name]: TemplatePrompt(name, other.templates[name], self._llm) for name in changes
-        }
-        other.for_core()
-        return other
-
-    def for_core(self) -> LazyRAGPrompts:
-        """Return the prompts as the method takes them; those never changed are its own."""
-        return LazyRAGPrompts(**self._prompts)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return templates as plain values: a text, or a list of role and text."""
-        return {name: plain_template(template) for name, template in self.templates.items()}
-
-
-def template_from_plain(plain: str | Sequence[Sequence[str]]) -> BasePromptTemplate:
-    """Return the template that :func:`plain_template` made plain."""
-    if isinstance(plain, str):
-        return PromptTemplate(plain)
-    return ChatPromptTemplate([ChatMessage(role=role, content=text) for role, text in plain])
-
-
-def _template(given: BasePromptTemplate | str) -> BasePromptTemplate:
-    return PromptTemplate(given) if isinstance(given, str) else given
-
-
-def plain_template(template: BasePromptTemplate) -> str | list[list[str]]:
+def plain_template(given: TemplateLike) -> str | list[list[str]]:
     """Return a template as plain values: its text, or a list of role and text."""
-    if isinstance(template, ChatPromptTemplate):
-        return [[message.role.value, message.content or ""] for message in template.message_templates]
-    return template.get_template()
+    if isinstance(given, ChatPromptTemplate):
+        return [[message.role.value, message.content or ""] for message in given.message_templates]
+    if isinstance(given, BasePromptTemplate):
+        return given.get_template()
+    return given if isinstance(given, str) else [list(turn) for turn in given]
+
+
+def for_core(given: Mapping[str, Any], llm: Any = None) -> dict[str, Template | str]:
+    """Return replaced prompts as the core takes them.
+
+    Texts stay texts, unless they have LlamaIndex's own names for slots.
+
+    Args:
+        given: Templates by name, as the user wrote them.
+        llm: What selector templates choose by, if it is a LlamaIndex LLM.
+    """
+    chooser = llm if isinstance(llm, BaseLLM) else None
+    return {
+        name: one if _has_our_slots(one) else TemplatePrompt(name, template_of(one), chooser)
+        for name, one in given.items()
+    }
+
+
+def _has_our_slots(given: TemplateLike) -> TypeGuard[str]:
+    """Whether this is a text whose slots bear the core's names."""
+    return isinstance(given, str) and not any(f"{{{theirs}}}" in given for theirs in _STANDS_FOR)
+
+
+def shown(ours: PromptSet, given: Mapping[str, Any]) -> PromptDictType:
+    """Return every prompt as a LlamaIndex template: the user's where it was replaced, else ours."""
+    return {name: template_of(given.get(name, text)) for name, text in ours.texts().items()}
+
+
+class AdaptedPart(Adapted[T], PromptMixin):
+    """A pydantic adapter whose prompts answer ``get_prompts`` and ``update_prompts``."""
+
+    @field_serializer("prompts", check_fields=False)
+    def _plain_prompts(self, prompts: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: plain_template(one) for name, one in prompts.items()}
+
+    @classmethod
+    def _templates(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        return for_core(given)
+
+    def _get_prompts(self) -> PromptDictType:
+        return shown(type(self).PROMPTS, self.prompts)
+
+    def _get_prompt_modules(self) -> PromptMixinType:
+        return {}
+
+    def _update_prompts(self, prompts: PromptDictType) -> None:
+        self.prompts: Mapping[str, Any] = {**self.prompts, **prompts}
+
+
+def messages_for(llm: LLM, prompt: Prompt) -> list[ChatMessage]:
+    """Return a prompt as chat turns, after the LLM's own system prompt if it has one."""
+    return llm._extend_messages(to_chat_messages(prompt))
+
+
+def text_for(llm: LLM, prompt: Prompt) -> str:
+    """Return a prompt as the text that ``llm.predict`` would complete.
+
+    One user turn goes through ``completion_to_prompt``, a conversation through ``messages_to_prompt``;
+    then ``system_prompt`` and ``query_wrapper_prompt`` are put around it.
+    """
+    [first, *others] = as_messages(prompt)
+    if first.role == "user" and not others:
+        text = llm.completion_to_prompt(first.content) if llm.completion_to_prompt else first.content
+    else:
+        text = (
+            llm.messages_to_prompt(to_chat_messages(prompt)) if llm.messages_to_prompt else flat_text(prompt)
+        )
+    return llm._extend_prompt(text)
+
+
+def flat_text(prompt: Prompt) -> str:
+    """Return the contents of a prompt's turns, one below the other."""
+    return "\n".join(message.content for message in as_messages(prompt))
+
+
+def to_chat_messages(prompt: Prompt) -> list[ChatMessage]:
+    """Return a prompt's turns as LlamaIndex messages."""
+    return [ChatMessage(role=MessageRole(role), content=content) for role, content in as_messages(prompt)]
+
+
+def from_chat_messages(messages: list[ChatMessage]) -> tuple[Message, ...]:
+    """Return LlamaIndex messages as turns of ours; text blocks only.
+
+    Roles that we do not know (tool, developer, …) speak as the user.
+    """
+    roles = {"system": "system", "developer": "system", "assistant": "assistant"}
+    return tuple(
+        Message(roles.get(message.role.value, "user"), message.content or "")  # type: ignore[arg-type]  # our three roles
+        for message in messages
+    )

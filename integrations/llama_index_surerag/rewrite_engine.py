@@ -1,42 +1,32 @@
-"""DynQR in LlamaIndex as a query engine: answers, and rewrites the query when the answer is uncertain."""
+"""DynQR as a LlamaIndex query engine: answers, and rewrites the query when the answer is uncertain."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, Self, cast
 
-from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.base.response.schema import RESPONSE_TYPE, Response
 from llama_index.core.callbacks.base import CallbackManager
-from llama_index.core.callbacks.schema import CBEventType, EventPayload
 from llama_index.core.indices.base import BaseIndex
 from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
-from llama_index.core.prompts import BasePromptTemplate
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.settings import Settings
 
-from llama_index_surerag._rewrite_prompts import RewritePromptSet
-from llama_index_surerag._rewriting import (
-    Rewriting,
-    bundle_of,
-    history_of,
-    loaded,
-    prompts_of,
-    rewriter_of,
-    shown,
-)
+from llama_index_surerag.engines import MethodEngine, with_manager
 from llama_index_surerag.events import dispatch, dispatcher
 from llama_index_surerag.nodes import nodes_of, passages_of
-from surerag import UncertaintyRewriter, run_many
-from surerag.methods.uncertainty_types import RewriteResult
+from llama_index_surerag.prompts import TemplateLike, from_chat_messages
+from llama_index_surerag.services import NodeRetriever, bundle_of, reader_of, retriever_of
+from surerag import DynQROptions, RewriteResult, UncertaintyRewriter
+from surerag.options import takes
 from surerag.readers import Reader
 from surerag.types import Passage
 
 
-class UncertaintyRewriteQueryEngine(Rewriting, BaseQueryEngine):
+class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter, RewriteResult]):
     """Answers; rewrites the query only when the answer is uncertain; returns the less uncertain answer.
 
     ``response.metadata`` tells how it came about: ``kept``, ``query``, ``uncertainty``, both answers with
@@ -49,32 +39,34 @@ class UncertaintyRewriteQueryEngine(Rewriting, BaseQueryEngine):
     Build it with :meth:`from_args`.
 
     Args:
-        rewriter: The method with its settings and services.
-        prompts: Its prompts.
+        core: The method with its options and services.
+        prompts: Prompts in place of its own, by name: texts or LlamaIndex templates.
+        llm: What selector templates choose by.
         callback_manager: Receives LlamaIndex's callbacks.
     """
 
     def __init__(
         self,
-        rewriter: UncertaintyRewriter,
-        prompts: RewritePromptSet,
+        core: UncertaintyRewriter,
+        prompts: Mapping[str, TemplateLike] | None = None,
+        llm: object = None,
         *,
         callback_manager: CallbackManager | None = None,
     ) -> None:
-        Rewriting.__init__(self, rewriter, prompts)
-        BaseQueryEngine.__init__(self, callback_manager=callback_manager or Settings.callback_manager)
+        super().__init__(core, prompts, llm, callback_manager)
 
     @classmethod
+    @takes(DynQROptions)
     def from_args(
         cls,
         retriever: BaseRetriever | BaseIndex[Any],
         llm: LLM | Reader | None = None,
         *,
         rewriter: LLM | Reader | None = None,
-        node_postprocessors: Sequence[BaseNodePostprocessor] = (),
-        prompts: Mapping[str, BasePromptTemplate | str] | None = None,
+        node_postprocessors: Sequence[BaseNodePostprocessor] | None = None,
+        prompts: Mapping[str, TemplateLike] | None = None,
         callback_manager: CallbackManager | None = None,
-        **settings: Any,
+        **options: Any,
     ) -> Self:
         """Build an engine from what a pipeline has.
 
@@ -85,31 +77,25 @@ class UncertaintyRewriteQueryEngine(Rewriting, BaseQueryEngine):
             node_postprocessors: Applied to retrieved nodes, in order.
             prompts: Replaced prompts, by the names that ``get_prompts`` gives.
             callback_manager: Receives LlamaIndex's callbacks.
-            **settings: Of :class:`surerag.UncertaintyRewriter`: ``theta``, ``metric``, ``documents``,
-                ``candidates`` … ``k`` is by default what the retriever gives, ``max_tokens`` the LLM's own
-                limit, or 256 if it has none.
+            **options: Listed below.
 
         Raises:
-            ConfigurationError: If a setting or argument is of the wrong kind or out of range.
+            ConfigurationError: If an option or argument is unknown, of the wrong kind or out of bounds.
             CapabilityError: If the LLM cannot give what the metric needs.
             PromptError: If a replaced prompt is unknown or lacks slots.
         """
-        manager = callback_manager or Settings.callback_manager
-        for postprocessor in node_postprocessors:
-            postprocessor.callback_manager = manager
-        core = rewriter_of(retriever, llm, rewriter, node_postprocessors, settings)
-        return cls(core, prompts_of(llm, prompts), callback_manager=manager)
-
-    def __repr__(self) -> str:
-        return f"UncertaintyRewriteQueryEngine({shown(self._rewriter)})"
+        model = Settings.llm if llm is None else llm
+        postprocessors = with_manager(node_postprocessors, callback_manager)
+        core = rewriter_over(retriever, model, rewriter, postprocessors, options)
+        return cls(core, prompts, model, callback_manager=callback_manager)
 
     def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         """Return what the answer that is kept is given from; the whole method is run for it."""
-        return nodes_of(self._ask(bundle_of(query_bundle)).passages)
+        return self._answered(bundle_of(query_bundle)).source_nodes
 
     async def aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         """Like ``retrieve``."""
-        return nodes_of((await self._aask(bundle_of(query_bundle))).passages)
+        return (await self._aanswered(bundle_of(query_bundle))).source_nodes
 
     def synthesize(
         self,
@@ -118,10 +104,9 @@ class UncertaintyRewriteQueryEngine(Rewriting, BaseQueryEngine):
         additional_source_nodes: Sequence[NodeWithScore] | None = None,
     ) -> RESPONSE_TYPE:
         """Answer from given nodes alone, without rewriting."""
-        given = self._given(nodes)
-        return _response(
-            given.run(bundle_of(query_bundle).query_str, on_event=dispatch), additional_source_nodes
-        )
+        response = self._response(self._over(nodes).run(bundle_of(query_bundle).query_str))
+        response.source_nodes.extend(additional_source_nodes or ())
+        return response
 
     async def asynthesize(
         self,
@@ -130,67 +115,48 @@ class UncertaintyRewriteQueryEngine(Rewriting, BaseQueryEngine):
         additional_source_nodes: Sequence[NodeWithScore] | None = None,
     ) -> RESPONSE_TYPE:
         """Like ``synthesize``."""
-        result = await self._given(nodes).arun(bundle_of(query_bundle).query_str, on_event=dispatch)
-        return _response(result, additional_source_nodes)
-
-    def query_many(self, queries: Iterable[QueryType]) -> list[Response]:
-        """Answer many queries; a local model reads them in merged batches.
-
-        Raises:
-            Exception: The first failure, after all other queries were answered.
-        """
-        programs = [self._rewriter.program(bundle_of(query).query_str) for query in queries]
-        with self.callback_manager.as_trace("query"):
-            results = run_many(programs, self._rewriter.services, on_event=dispatch)
-        return [_response(result) for result in results]
+        response = self._response(await self._over(nodes).arun(bundle_of(query_bundle).query_str))
+        response.source_nodes.extend(additional_source_nodes or ())
+        return response
 
     @dispatcher.span
     def query_in_conversation(self, query: QueryType, chat_history: Sequence[ChatMessage]) -> Response:
         """Answer a query that leans on a conversation; its rewrite stands alone."""
         with self.callback_manager.as_trace("query"):
-            return _response(self._ask(bundle_of(query), history_of(chat_history)))
+            answered = self._answered(bundle_of(query), from_chat_messages(list(chat_history)))
+        return cast("Response", answered)
 
     @dispatcher.span
     async def aquery_in_conversation(self, query: QueryType, chat_history: Sequence[ChatMessage]) -> Response:
         """Like ``query_in_conversation``, without blocking the event loop."""
         with self.callback_manager.as_trace("query"):
-            return _response(await self._aask(bundle_of(query), history_of(chat_history)))
+            answered = await self._aanswered(bundle_of(query), from_chat_messages(list(chat_history)))
+        return cast("Response", answered)
 
-    @dispatcher.span
-    def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
-        payload: dict[str, Any] = {EventPayload.QUERY_STR: query_bundle.query_str}
-        with self.callback_manager.event(CBEventType.QUERY, payload=payload) as event:
-            response = _response(self._ask(query_bundle))
-            event.on_end(payload={EventPayload.RESPONSE: response})
-        return response
+    def _response(self, result: RewriteResult) -> RESPONSE_TYPE:
+        return Response(result.answer, nodes_of(result.passages), dict(result.to_dict()))
 
-    @dispatcher.span
-    async def _aquery(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
-        payload: dict[str, Any] = {EventPayload.QUERY_STR: query_bundle.query_str}
-        with self.callback_manager.event(CBEventType.QUERY, payload=payload) as event:
-            response = _response(await self._aask(query_bundle))
-            event.on_end(payload={EventPayload.RESPONSE: response})
-        return response
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return settings, prompts and the models' identities as plain values; no key is in it."""
-        return self._plain()
-
-    @classmethod
-    def from_dict(
-        cls,
-        settings: Mapping[str, Any],
-        *,
-        retriever: BaseRetriever | BaseIndex[Any],
-        llm: LLM | Reader | None = None,
-        **living: Any,
-    ) -> Self:
-        """Rebuild from :meth:`to_dict`; what is alive is passed in, as to :meth:`from_args`."""
-        return cls.from_args(retriever, llm, **{**loaded(settings), **living})
-
-    def _given(self, nodes: Sequence[NodeWithScore]) -> UncertaintyRewriter:
+    def _over(self, nodes: Sequence[NodeWithScore]) -> UncertaintyRewriter:
         """Return the method over given nodes, never to rewrite."""
-        return self._rewriter.with_settings(retriever=_Given(passages_of(nodes)), k=None, theta=float("inf"))
+        given = _Given(passages_of(nodes))
+        return self._core.with_options(retriever=given, top_n=None, threshold=float("inf"), on_event=dispatch)
+
+
+def rewriter_over(
+    retriever: BaseRetriever | BaseIndex[Any],
+    llm: LLM | Reader,
+    rewriter: LLM | Reader | None,
+    postprocessors: Sequence[BaseNodePostprocessor],
+    options: Mapping[str, Any],
+) -> UncertaintyRewriter:
+    """Return the method over a pipeline's retriever and LLMs."""
+    wanted = DynQROptions(**options)
+    return UncertaintyRewriter(
+        reader_of(llm),
+        NodeRetriever(retriever_of(retriever, wanted.top_n), postprocessors),
+        None if rewriter is None or rewriter is llm else reader_of(rewriter),
+        **options,
+    )
 
 
 class _Given:
@@ -199,13 +165,5 @@ class _Given:
     def __init__(self, passages: Sequence[Passage]) -> None:
         self._passages = passages
 
-    def retrieve(self, query: str, k: int) -> Sequence[Passage]:  # the protocol's signature
+    def retrieve(self, query: str, k: int | None) -> Sequence[Passage]:  # the protocol's signature
         return self._passages[:k]
-
-
-def _response(result: RewriteResult, more: Sequence[NodeWithScore] | None = None) -> Response:
-    return Response(
-        result.answer,
-        source_nodes=[*nodes_of(result.passages), *(more or ())],
-        metadata=dict(result.to_dict()),
-    )

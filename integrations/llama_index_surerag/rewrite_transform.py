@@ -1,4 +1,4 @@
-"""DynQR in LlamaIndex as a query transform: rewrites what is searched for when the reader is uncertain."""
+"""DynQR as a LlamaIndex query transform: rewrites what is searched for when the reader is uncertain."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from llama_index.core.indices.base import BaseIndex
 from llama_index.core.indices.query.query_transform.base import BaseQueryTransform
 from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
-from llama_index.core.prompts import BasePromptTemplate
 from llama_index.core.schema import QueryBundle, QueryType
+from llama_index.core.settings import Settings
 
-from llama_index_surerag._rewriting import (
-    Rewriting,
-    bundle_of,
-    history_of,
-    loaded,
-    prompts_of,
-    rewriter_of,
-    shown,
-)
-from surerag.methods.uncertainty_types import RewriteResult
+from llama_index_surerag.engines import WithPrompts, loaded
+from llama_index_surerag.events import dispatch
+from llama_index_surerag.prompts import TemplateLike, from_chat_messages
+from llama_index_surerag.rewrite_engine import rewriter_over
+from llama_index_surerag.services import bundle_of
+from surerag import DynQROptions, RewriteResult, UncertaintyRewriter, arun, run
+from surerag.effects import Program
+from surerag.options import takes
 from surerag.readers import Reader
 
 
@@ -38,7 +36,7 @@ class RewrittenQuery(QueryBundle):
     decision: dict[str, Any] = field(default_factory=dict)
 
 
-class UncertaintyRewriteTransform(Rewriting, BaseQueryTransform):
+class UncertaintyRewriteTransform(WithPrompts[UncertaintyRewriter], BaseQueryTransform):
     """Rewrites what is searched for, if the reader is uncertain, and keeps the question for the reader.
 
     The bundle that it returns has the question as ``query_str`` and the query to search for in
@@ -55,15 +53,17 @@ class UncertaintyRewriteTransform(Rewriting, BaseQueryTransform):
         rewriter: An LLM or reader that rewrites; the same one if left out.
         rewrite_text: Whether to put the rewrite into ``query_str`` as well, for retrievers that search by
             words (BM25) and so ignore custom strings; the reader is then shown the rewrite.
+        node_postprocessors: Applied to retrieved nodes, in order.
         prompts: Replaced prompts, by the names that ``get_prompts`` gives.
-        **settings: Of :class:`surerag.UncertaintyRewriter`: ``theta``, ``metric``, ``documents``, ``k`` …
+        **options: Listed by ``help(UncertaintyRewriteTransform.__init__)``.
 
     Raises:
-        ConfigurationError: If a setting or argument is of the wrong kind or out of range.
+        ConfigurationError: If an option or argument is unknown, of the wrong kind or out of bounds.
         CapabilityError: If the LLM cannot give what the metric needs.
         PromptError: If a replaced prompt is unknown or lacks slots.
     """
 
+    @takes(DynQROptions)
     def __init__(
         self,
         retriever: BaseRetriever | BaseIndex[Any],
@@ -71,44 +71,42 @@ class UncertaintyRewriteTransform(Rewriting, BaseQueryTransform):
         *,
         rewriter: LLM | Reader | None = None,
         rewrite_text: bool = False,
-        node_postprocessors: Sequence[BaseNodePostprocessor] = (),
-        prompts: Mapping[str, BasePromptTemplate | str] | None = None,
-        **settings: Any,
+        node_postprocessors: Sequence[BaseNodePostprocessor] | None = None,
+        prompts: Mapping[str, TemplateLike] | None = None,
+        **options: Any,
     ) -> None:
-        core = rewriter_of(retriever, llm, rewriter, node_postprocessors, settings)
-        super().__init__(core, prompts_of(llm, prompts))
+        """Build a transform from what a pipeline has; see the class."""
+        model = Settings.llm if llm is None else llm
+        core = rewriter_over(retriever, model, rewriter, node_postprocessors or (), options)
+        super().__init__(core, prompts, model)
         self._rewrite_text = rewrite_text
 
-    def __repr__(self) -> str:
-        return f"UncertaintyRewriteTransform({shown(self._rewriter)})"
-
     def _run(self, query_bundle: QueryBundle, metadata: dict[str, Any]) -> QueryBundle:
-        return self._rewritten(
-            query_bundle, self._ask(query_bundle, history_of(metadata.get("chat_history")))
-        )
+        program = self._program(query_bundle, metadata)
+        return self._rewritten(query_bundle, run(program, self._services(query_bundle), on_event=dispatch))
 
     async def arun(
         self, query_bundle_or_str: QueryType, metadata: dict[str, Any] | None = None
     ) -> QueryBundle:
         """Like ``run``, without blocking the event loop."""
-        bundle, history = bundle_of(query_bundle_or_str), history_of((metadata or {}).get("chat_history"))
-        return self._rewritten(bundle, await self._aask(bundle, history))
+        bundle = bundle_of(query_bundle_or_str)
+        program = self._program(bundle, metadata or {})
+        return self._rewritten(bundle, await arun(program, self._services(bundle), on_event=dispatch))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return settings, prompts and the models' identities as plain values; no key is in it."""
-        return {**self._plain(), "rewrite_text": self._rewrite_text}
+        """Return options, prompts and the models' identities as plain values; no key is in it."""
+        return {**super().to_dict(), "rewrite_text": self._rewrite_text}
 
     @classmethod
     def from_dict(
-        cls,
-        settings: Mapping[str, Any],
-        *,
-        retriever: BaseRetriever | BaseIndex[Any],
-        llm: LLM | Reader | None = None,
-        **living: Any,
+        cls, settings: Mapping[str, Any], *, retriever: Any, llm: LLM | Reader | None = None, **living: Any
     ) -> Self:
         """Rebuild from :meth:`to_dict`; what is alive is passed in, as to the constructor."""
         return cls(retriever, llm, **{**loaded(settings), **living})
+
+    def _program(self, bundle: QueryBundle, metadata: Mapping[str, Any]) -> Program[RewriteResult]:
+        history = from_chat_messages(list(metadata.get("chat_history") or ()))
+        return self._core.program(bundle.query_str, history)
 
     def _rewritten(self, bundle: QueryBundle, result: RewriteResult) -> RewrittenQuery:
         decision = dict(result.to_dict())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from typing import Any, Self
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.bridge.pydantic import Field
 from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.ingestion.pipeline import remove_unstable_values
 from llama_index.core.node_parser.interface import NodeParser
@@ -17,13 +17,13 @@ from llama_index.core.node_parser.node_utils import build_nodes_from_splits, def
 from llama_index.core.schema import BaseNode, Document, ImageDocument, ImageNode, MetadataMode, TextNode
 from llama_index.core.settings import Settings
 from llama_index.core.utils import get_tqdm_iterable
+from pydantic import Field
 
-from llama_index_surerag._dense_services import TokenCount
-from llama_index_surerag.encoders import encoder_of
 from llama_index_surerag.events import dispatcher
-from surerag import AdaptiveChunker, arun, run
+from llama_index_surerag.services import encoder_of
+from surerag import AdaptiveChunker, ChunkerOptions, SemanticChunk, arun, run
+from surerag.adapting import Adapted
 from surerag.errors import ConfigurationError
-from surerag.methods.adaptive_chunking import SemanticChunk
 from surerag.services import Encoder
 
 _TOGETHER = 64
@@ -38,7 +38,21 @@ _NOT_THE_MODEL = re.compile(r"key|secret|password|header|auth|credential|batch|w
 Tokenizer = Callable[[str], Sequence[Any]]
 
 
-class AdaptiveSemanticNodeParser(NodeParser):
+@dataclass(frozen=True, slots=True)
+class TokenCount:
+    """Counts tokens with a tokenizer as LlamaIndex has them: from a text to a sequence.
+
+    A class, not a closure, so that it can be pickled for pipelines of several processes.
+    """
+
+    tokenizer: Tokenizer
+
+    def __call__(self, text: str) -> int:
+        """Return the number of tokens of a text."""
+        return len(self.tokenizer(text))
+
+
+class AdaptiveSemanticNodeParser(Adapted[AdaptiveChunker], NodeParser, ChunkerOptions):  # type: ignore[misc]  # a frozen base; fields that are set are in force
     """Cuts documents where neighbouring sentences are unlike, and never above a maximum of tokens.
 
     Chunks are verbatim and in order; together they hold all but white space. Ids, metadata, relationships
@@ -49,13 +63,11 @@ class AdaptiveSemanticNodeParser(NodeParser):
     ``to_dict`` holds every setting and the identity of embedding model and tokenizer, so that a pipeline's
     cache knows when to cut anew; no model or key is in it.
 
-    Args:
+    The size of a chunk is that of its text; metadata that a pipeline puts before it come on top.
+
+    Attributes:
         embed_model: A LlamaIndex embedding model, or an encoder of surerag; ``Settings.embed_model`` if
             left out.
-        tau: Cosine of two neighbouring sentences from which the second one joins. The paper's 0.6 belongs to
-            UAE-Large-V1; :meth:`with_quantile` finds the one that fits your model.
-        t_max: Tokens of a chunk's text at most. Metadata that a pipeline puts before it come on top.
-        language: ISO 639 code, for abbreviations and for the marks that sentences end with.
         tokenizer: Counts tokens: from a text to a sequence; LlamaIndex's global one if left out.
         include_metadata: Whether chunks get their document's metadata.
         include_prev_next_rel: Whether chunks know their neighbours.
@@ -63,11 +75,11 @@ class AdaptiveSemanticNodeParser(NodeParser):
         id_func: From a chunk's number and its document to its id; random by default.
 
     Raises:
-        ConfigurationError: If a setting is out of range, or the model embeds nothing.
+        ConfigurationError: If an option is unknown or out of bounds, or the model embeds nothing.
 
     Example:
         >>> from surerag.encoders import HashingEncoder
-        >>> parser = AdaptiveSemanticNodeParser(HashingEncoder(), tau=0.3)
+        >>> parser = AdaptiveSemanticNodeParser(HashingEncoder(), similarity_threshold=0.3)
         >>> document = Document(text="Ada was born in Velm. Ada left Velm in spring. Tin melts easily.")
         >>> [(node.text, node.start_char_idx) for node in parser.get_nodes_from_documents([document])]
         [('Ada was born in Velm. Ada left Velm in spring.', 0), ('Tin melts easily.', 47)]
@@ -75,39 +87,13 @@ class AdaptiveSemanticNodeParser(NodeParser):
 
     embed_model: Any = Field(default=None, exclude=True, repr=False)
     tokenizer: Any = Field(default=None, exclude=True, repr=False)
-    tau: float = 0.6
-    t_max: int = 512
-    language: str = "en"
 
-    def __init__(
-        self,
-        embed_model: BaseEmbedding | Encoder | None = None,
-        *,
-        tau: float = 0.6,
-        t_max: int = 512,
-        language: str = "en",
-        tokenizer: Tokenizer | None = None,
-        include_metadata: bool = True,
-        include_prev_next_rel: bool = True,
-        callback_manager: CallbackManager | None = None,
-        id_func: Callable[[int, BaseNode], str] | None = None,
-    ) -> None:
-        own: dict[str, Any] = {
-            "embed_model": Settings.embed_model if embed_model is None else embed_model,
-            "tokenizer": Settings.tokenizer if tokenizer is None else tokenizer,
-            "tau": tau,
-            "t_max": t_max,
-            "language": language,
-        }
-        super().__init__(
-            **own,
-            include_metadata=include_metadata,
-            include_prev_next_rel=include_prev_next_rel,
-            callback_manager=callback_manager or CallbackManager([]),
-            id_func=id_func or default_id_func,
-        )
-        # Settings that cannot work shall fail here, not at the first document.
-        _ = self.chunker
+    def __init__(self, embed_model: BaseEmbedding | Encoder | None = None, **given: Any) -> None:
+        tokenizer, identify = given.get("tokenizer"), given.get("id_func")
+        given["tokenizer"] = Settings.tokenizer if tokenizer is None else tokenizer
+        given["id_func"] = default_id_func if identify is None else identify
+        given["callback_manager"] = given.get("callback_manager") or CallbackManager([])
+        super().__init__(embed_model=Settings.embed_model if embed_model is None else embed_model, **given)
 
     @classmethod
     def from_defaults(cls, embed_model: BaseEmbedding | Encoder | None = None, **settings: Any) -> Self:
@@ -119,15 +105,11 @@ class AdaptiveSemanticNodeParser(NodeParser):
         """Name in serialised settings."""
         return "AdaptiveSemanticNodeParser"
 
-    @property
-    def chunker(self) -> AdaptiveChunker:
-        """The method, with the parser's settings as they are now."""
-        return AdaptiveChunker(
-            encoder_of(self.embed_model), self.tau, self.t_max, self.language, TokenCount(self.tokenizer)
-        )
+    def _core(self) -> AdaptiveChunker:
+        return AdaptiveChunker(encoder_of(self.embed_model), TokenCount(self.tokenizer), **self.chosen())
 
     def with_quantile(self, documents: Sequence[BaseNode], quantile: float = 0.5) -> Self:
-        """Return a copy whose τ this share of the documents' neighbouring sentences lies below.
+        """Return a copy with the similarity that this share of the neighbouring sentences lies below.
 
         Args:
             documents: Some dozen of the corpus will do.
@@ -137,8 +119,8 @@ class AdaptiveSemanticNodeParser(NodeParser):
             ConfigurationError: If ``quantile`` is out of range.
             InputError: If no document has two sentences.
         """
-        fitted = self.chunker.with_quantile([_text(document) for document in documents], quantile)
-        return self.model_copy(update={"tau": fitted.tau})
+        fitted = self.core.with_quantile([_text(document) for document in documents], quantile)
+        return self.with_options(similarity_threshold=fitted.similarity_threshold)
 
     def to_dict(self, **kwargs: Any) -> dict[str, Any]:
         """Return settings, and the identities of embedding model and tokenizer, as plain values."""
@@ -179,23 +161,23 @@ class AdaptiveSemanticNodeParser(NodeParser):
     def _parse_nodes(
         self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any
     ) -> list[BaseNode]:
-        chunker, found = self.chunker, list[BaseNode]()
+        core, found = self.core, list[BaseNode]()
         for batch in _batches(nodes, show_progress):
-            program = chunker.program([_text(node) for node in batch])
-            found += self._built(batch, run(program, chunker.services))
+            program = core.joint_program([_text(node) for node in batch])
+            found += self._nodes(batch, run(program, core.services))
         return found
 
     @dispatcher.span
     async def _aparse_nodes(
         self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any
     ) -> list[BaseNode]:
-        chunker, found = self.chunker, list[BaseNode]()
+        core, found = self.core, list[BaseNode]()
         for batch in _batches(nodes, show_progress):
-            program = chunker.program([_text(node) for node in batch])
-            found += self._built(batch, await arun(program, chunker.services))
+            program = core.joint_program([_text(node) for node in batch])
+            found += self._nodes(batch, await arun(program, core.services))
         return found
 
-    def _built(
+    def _nodes(
         self, nodes: Sequence[BaseNode], chunked: Sequence[Sequence[SemanticChunk]]
     ) -> Iterator[TextNode]:
         for node, chunks in zip(nodes, chunked, strict=True):

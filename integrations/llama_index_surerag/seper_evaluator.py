@@ -2,45 +2,71 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
-from llama_index.core.base.response.schema import RESPONSE_TYPE
-from llama_index.core.evaluation import BaseEvaluator
+from llama_index.core.evaluation import EvaluationResult
 from llama_index.core.llms import LLM
-from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
-from llama_index.core.prompts.mixin import PromptDictType
-from llama_index.core.settings import Settings
 
 from llama_index_surerag._fanout import Turns
-from llama_index_surerag._responses import aread, read, shown
-from llama_index_surerag.events import dispatch, dispatcher
-from llama_index_surerag.prompts import TemplatePrompt, with_passages
-from llama_index_surerag.readers import reader_from_llm
-from llama_index_surerag.seper_result import DeltaSePerResult, Item
-from surerag import SePer
-from surerag.components.seper import Case
+from llama_index_surerag.evaluating import Item, MethodEvaluator, aread, read, texts, texts_or_none
+from llama_index_surerag.events import dispatcher
+from llama_index_surerag.prompts import for_core
+from llama_index_surerag.services import reader_of
+from surerag import Drawn, Interval, SampledAnswer, SePer, SePerCase, SePerOptions, SePerResult
+from surerag.adapting import shared
 from surerag.drivers.progress import Progress, reporting
 from surerag.entailment import JudgeEntailer
-from surerag.errors import ConfigurationError, PromptError
-from surerag.methods.seper_types import SePerPrompts, SePerResult
-from surerag.readers import Reader
-from surerag.services import Entailer
-from surerag.types import Event
-
-logger = logging.getLogger("surerag")
+from surerag.errors import InputError
+from surerag.measures.seper import Kernel, Weights
 
 Golds = str | Sequence[str]
 """One gold answer, or several."""
 
-_FIELDS = {getattr(SePerPrompts(), item.name).name: item.name for item in fields(SePerPrompts)}
+
+class DeltaSePerResult(EvaluationResult):
+    """What retrieval was worth to the reader, for one query.
+
+    ``score`` is ΔSePer, ``passing`` whether it is above the evaluator's bar, ``feedback`` the result in
+    words. An item that could not be measured has ``invalid_result`` and ``invalid_reason`` set, and
+    neither score nor parts.
+
+    Attributes:
+        reference: The gold answers.
+        before: SePer without contexts, in [0, 1].
+        after: SePer with them, in [0, 1].
+        delta: ΔSePer = after − before, in [−1, 1]; the same as ``score``.
+        interval: 95 % bootstrap interval of ``delta`` over the samples.
+        answers_before: The samples without contexts: text, log-likelihood, weight, cluster, entailment.
+        answers_after: The samples with contexts.
+        weights: The weighting used; ``"frequency"`` where the reader has no log-probabilities.
+        kernel: The kernel used.
+        calls: Prompts that the reader answered, N samples each.
+        judged: Pairs of statements that the entailer was asked about.
+        tokens: Tokens of the prompts and of all samples, as far as the reader tells.
+        drawn: How far adaptive sampling went; None where all samples were drawn at once.
+        truncated: Samples that were cut at ``max_tokens``.
+    """
+
+    reference: tuple[str, ...] = ()
+    before: float | None = None
+    after: float | None = None
+    delta: float | None = None
+    interval: Interval | None = None
+    answers_before: tuple[SampledAnswer, ...] = ()
+    answers_after: tuple[SampledAnswer, ...] = ()
+    weights: Weights | None = None
+    kernel: Kernel | None = None
+    calls: int = 0
+    judged: int = 0
+    tokens: int = 0
+    drawn: Drawn | None = None
+    truncated: int = 0
 
 
-class DeltaSePerEvaluator(BaseEvaluator):
+class DeltaSePerEvaluator(MethodEvaluator[SePer, DeltaSePerResult], SePerOptions):  # type: ignore[misc]  # a frozen base; fields that are set are in force
     """Measures the reader's belief in the gold answers with the contexts, minus that without (ΔSePer).
 
     Needs ``query``, ``contexts`` and ``reference`` (one gold answer or several) for each item; the
@@ -51,25 +77,21 @@ class DeltaSePerEvaluator(BaseEvaluator):
     comes back with ``invalid_result`` and ``invalid_reason``, and a ``ProgressEvent`` is sent.
 
     ``evaluate`` works in the caller's thread, ``aevaluate`` on the running loop; one instance may serve
-    several threads and loops.
+    several threads and loops. Prompts are texts or LlamaIndex templates; ``query_str`` and ``context_str``
+    may stand for ``question`` and ``passages``, so that the pipeline's own templates fit.
 
-    Args:
+    Attributes:
         llm: The reader whose belief is measured: a LlamaIndex LLM, or a reader of surerag; ``Settings.llm``
             if left out. An LLM that ``reader_from_llm`` cannot steer samples as it was built, so build
             it with temperature 1; without log-probabilities answers are weighted by their frequency.
         entailer: Judges whether answers mean the same: an entailer of surerag, such as
             ``NLIEntailer.from_pretrained()``, or a LlamaIndex LLM that is asked in words.
         passing_above: ``passing`` is whether ΔSePer exceeds this.
-        prompts: Prompts in place of ours, by the names that ``get_prompts`` gives: texts or LlamaIndex
-            templates. ``query_str`` and ``context_str`` may stand for ``question`` and ``passages``, so
-            that the pipeline's own templates fit.
-        at_once: Items that are measured at a time, over all callers. A reader over an LLM has a limit of
-            its own on requests; see ``at_once`` of ``reader_from_llm``.
-        **settings: Further settings of :class:`surerag.SePer`: ``n_samples``, ``kernel``, ``weights``,
-            ``seed`` and so on.
+        window: Items that are measured at a time, over all callers. A reader over an LLM has a limit of its
+            own on requests; see ``max_concurrency`` of ``reader_from_llm``.
 
     Raises:
-        ConfigurationError: If a setting is out of range, or the LLM is none.
+        ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or the LLM is none.
         MissingServiceError: If there is no entailer.
         PromptError: If a prompt is unknown or its slots do not fit.
 
@@ -84,41 +106,9 @@ class DeltaSePerEvaluator(BaseEvaluator):
         (0.0, 1.0, 1.0, True)
     """
 
-    def __init__(
-        self,
-        llm: LLM | Reader | None = None,
-        entailer: Entailer | LLM | None = None,
-        *,
-        passing_above: float = 0.0,
-        prompts: Mapping[str, BasePromptTemplate | str] | None = None,
-        at_once: int = 16,
-        **settings: Any,
-    ) -> None:
-        if at_once < 1:
-            raise ConfigurationError(f"at_once must be at least 1, got {at_once!r}")
-        model = Settings.llm if llm is None else llm
-        judge: Any = JudgeEntailer(reader_from_llm(entailer)) if isinstance(entailer, LLM) else entailer
-        self._seper = SePer(reader_from_llm(model) if isinstance(model, LLM) else model, judge, **settings)
-        self._llm = model if isinstance(model, LLM) else None
-        self._templates: dict[str, BasePromptTemplate] = {
-            name: PromptTemplate(getattr(SePerPrompts(), field).text) for name, field in _FIELDS.items()
-        }
-        self._passing_above = passing_above
-        self._at_once = at_once
-        self._turns = Turns(at_once)
-        self._update_prompts(dict(prompts or {}))
+    METHOD = "seper"
 
-    def __repr__(self) -> str:
-        seper = self._seper
-        return (
-            f"DeltaSePerEvaluator(reader={seper.reader.name!r}, entailer={seper.entailer.name!r}, "
-            f"n_samples={seper.n_samples!r}, kernel={seper.kernel!r})"
-        )
-
-    @property
-    def seper(self) -> SePer:
-        """The method with its settings and services; ``seper.utilities`` measures single passages."""
-        return self._seper
+    passing_above: float = 0.0
 
     @dispatcher.span
     def evaluate(
@@ -138,12 +128,7 @@ class DeltaSePerEvaluator(BaseEvaluator):
             reference: One gold answer, or several.
             **kwargs: What other evaluators of the same batch are for; ignored.
         """
-        item = Item(query, response, contexts, reference, sorted(kwargs))
-        try:
-            [result] = self._turns.map(self._measure, [item.case()])
-        except Exception as error:
-            return _marked(item, error)
-        return item.measured(result, self._passing_above)
+        return self._evaluated(Item(query, response, contexts, {"reference": reference, **kwargs}))
 
     @dispatcher.span
     async def aevaluate(
@@ -155,24 +140,7 @@ class DeltaSePerEvaluator(BaseEvaluator):
         **kwargs: Any,
     ) -> DeltaSePerResult:
         """Like ``evaluate``, without blocking the event loop."""
-        item = Item(query, response, contexts, reference, sorted(kwargs))
-        try:
-            [result] = await self._turns.amap(self._ameasure, [item.case()])
-        except Exception as error:
-            return _marked(item, error)
-        return item.measured(result, self._passing_above)
-
-    def evaluate_response(
-        self, query: str | None = None, response: RESPONSE_TYPE | None = None, **kwargs: Any
-    ) -> DeltaSePerResult:
-        """Measure a response's source nodes. A stream is left unread."""
-        return self.evaluate(query, *shown(response), **kwargs)
-
-    async def aevaluate_response(
-        self, query: str | None = None, response: RESPONSE_TYPE | None = None, **kwargs: Any
-    ) -> DeltaSePerResult:
-        """Like ``evaluate_response``, without blocking the event loop."""
-        return await self.aevaluate(query, *shown(response), **kwargs)
+        return await self._aevaluated(Item(query, response, contexts, {"reference": reference, **kwargs}))
 
     def evaluate_query_engine(
         self,
@@ -183,7 +151,7 @@ class DeltaSePerEvaluator(BaseEvaluator):
     ) -> list[DeltaSePerResult]:
         """Ask a query engine each question, and measure what it retrieved.
 
-        At most ``at_once`` questions are under way at a time, each in a thread. An engine that fails, or
+        At most ``window`` questions are under way at a time, each in a thread. An engine that fails, or
         finds nothing, makes its item invalid.
 
         Args:
@@ -202,14 +170,14 @@ class DeltaSePerEvaluator(BaseEvaluator):
                 try:
                     response = read(query_engine.query(asked.question))
                 except Exception as error:
-                    result = _marked(Item(asked.question, None, None, asked.golds), error)
+                    result = self._invalid(asked.item(), error)
                 else:
                     result = self.evaluate_response(asked.question, response, reference=asked.golds)
                 with lock:
                     advance()
                 return result
 
-            return Turns(self._at_once).map(one, todo)
+            return Turns(self.window).map(one, todo)
 
     async def aevaluate_query_engine(
         self,
@@ -226,48 +194,62 @@ class DeltaSePerEvaluator(BaseEvaluator):
                 try:
                     response = await aread(await query_engine.aquery(asked.question))
                 except Exception as error:
-                    result = _marked(Item(asked.question, None, None, asked.golds), error)
+                    result = self._invalid(asked.item(), error)
                 else:
                     result = await self.aevaluate_response(asked.question, response, reference=asked.golds)
                 advance()
                 return result
 
-            return await Turns(self._at_once).amap(one, todo)
+            return await Turns(self.window).amap(one, todo)
 
-    def _measure(self, case: Case) -> SePerResult:
-        return self._seper.run(*case, on_event=dispatch)
+    def _core(self) -> SePer:
+        judge = shared(_judge, self.entailer) if isinstance(self.entailer, LLM) else self.entailer
+        prompts = for_core(self.prompts, self.llm)
+        return SePer(reader_of(self.llm), judge, **{**self.chosen(), "prompts": prompts})
 
-    async def _ameasure(self, case: Case) -> SePerResult:
-        return await self._seper.arun(*case, on_event=dispatch)
+    def _case(self, item: Item) -> SePerCase:
+        question = item.question()
+        golds = texts("reference", item.others.get("reference"))
+        if not golds:
+            others = sorted(item.others.keys() - {"reference"})
+            raise InputError(
+                f"there is no reference{f', only {others}' if others else ''}",
+                hint="pass reference=…, one gold answer or a list of them",
+            )
+        return SePerCase(question, golds, item.passages())
 
-    def _get_prompts(self) -> PromptDictType:
-        return dict(self._templates)
-
-    def _update_prompts(self, prompts: Mapping[str, BasePromptTemplate | str]) -> None:
-        unknown = sorted(prompts.keys() - _FIELDS.keys())
-        if unknown:
-            raise PromptError(f"there is no prompt {unknown}", hint=f"choose among {sorted(_FIELDS)}")
-        given = {
-            name: PromptTemplate(template) if isinstance(template, str) else template
-            for name, template in prompts.items()
+    def _parts(self, found: SePerResult) -> dict[str, Any]:
+        return {
+            "passing": found.delta > self.passing_above,
+            "feedback": found.explain(),
+            "score": found.delta,
+            "before": found.before.seper,
+            "after": found.after.seper,
+            "delta": found.delta,
+            "interval": found.interval,
+            "answers_before": found.before.answers,
+            "answers_after": found.after.answers,
+            "weights": found.weights,
+            "kernel": found.kernel,
+            "calls": found.calls,
+            "judged": found.judged,
+            "tokens": found.tokens,
+            "drawn": found.drawn,
+            "truncated": found.truncated,
         }
-        changes: dict[str, Any] = {
-            _FIELDS[name]: TemplatePrompt(name, with_passages(template, self._llm))
-            for name, template in given.items()
-        }
-        self._seper = self._seper.with_settings(prompts=replace(self._seper.prompts, **changes))
-        self._templates |= given
+
+    def _result(self, item: Item, parts: Mapping[str, Any]) -> DeltaSePerResult:
+        golds = texts_or_none("reference", item.others.get("reference"))
+        return DeltaSePerResult(**item.told(), reference=tuple(golds or ()), **parts)
 
 
 class _Asked(NamedTuple):
     question: str
     golds: Golds
 
+    def item(self) -> Item:
+        return Item(self.question, None, None, {"reference": self.golds})
 
-def _marked(item: Item, error: Exception) -> DeltaSePerResult:
-    """Return an invalid result, and say so."""
-    result = item.invalid(error)
-    logger.warning("seper.invalid: %s", result.invalid_reason)
-    data = {"question": result.query or "", "reason": result.invalid_reason or ""}
-    dispatch(Event("seper.invalid", data, warning=True))
-    return result
+
+def _judge(llm: LLM) -> JudgeEntailer:
+    return JudgeEntailer(reader_of(llm))

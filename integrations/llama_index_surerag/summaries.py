@@ -9,13 +9,14 @@ from typing import Any
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.indices.base import BaseIndex
+from llama_index.core.llms import LLM
 from llama_index.core.schema import BaseNode, MetadataMode
 from llama_index.core.schema import Document as LlamaDocument
 from llama_index.core.settings import Settings
 
-from llama_index_surerag.encoders import EmbeddingEncoder
 from llama_index_surerag.nodes import summary_node
-from llama_index_surerag.retrievers import NodeRetriever, retriever_of
+from llama_index_surerag.services import EmbeddingEncoder, NodeRetriever, reader_of, retriever_of
+from surerag import LazyRAGOptions
 from surerag.documents import Document
 from surerag.errors import ConfigurationError, InputError
 from surerag.readers import Reader
@@ -35,7 +36,7 @@ def summaries_of(
     *,
     summarize: Summarize = None,
     embed_model: BaseEmbedding | None = None,
-    m: int | None = None,
+    n_summaries: int | None = None,
 ) -> Retriever | str:
     """Make the summary tier of whatever a pipeline has.
 
@@ -45,7 +46,7 @@ def summaries_of(
             single document as text.
         summarize: How, for documents and nodes.
         embed_model: What the summaries are searched with; ``Settings.embed_model`` if left out.
-        m: Summaries that an index shall find; its own default if left out.
+        n_summaries: Summaries that an index shall find; its own default if left out.
 
     Returns:
         What :class:`surerag.LazyRAG` takes as ``summaries``.
@@ -57,7 +58,7 @@ def summaries_of(
     if isinstance(source, str):
         return source
     if isinstance(source, BaseRetriever | BaseIndex):
-        return NodeRetriever(retriever_of(source, m))
+        return NodeRetriever(retriever_of(source, n_summaries))
     if isinstance(source, Retriever):
         return source
     if not isinstance(source, Iterable):
@@ -79,6 +80,37 @@ def summaries_of(
     encoder = EmbeddingEncoder(Settings.embed_model if embed_model is None else embed_model)
     passages = [_passage(document, text) for document, text in zip(documents, texts, strict=True)]
     return PassageIndex.from_passages(passages, encoder)
+
+
+def tier_one(
+    source: BaseRetriever | BaseIndex[Any] | None,
+    options: LazyRAGOptions,
+    summaries: SummarySource | None,
+    summarize: Summarize | LLM,
+    embed_model: BaseEmbedding | None,
+) -> Any:
+    """Return the summary tier of an engine, if its mode needs one.
+
+    Raises:
+        ConfigurationError: If there is nothing to make summaries of.
+    """
+    if options.mode not in ("lazy", "strong"):
+        return None
+    if summaries is None:
+        kept: Any = getattr(source, "docstore", None) or getattr(source, "_docstore", None)
+        summaries = list(kept.docs.values()) if kept is not None else []
+        if not summaries:
+            raise ConfigurationError(
+                f'mode "{options.mode}" needs document summaries, and there are no documents to make them of',
+                hint="pass summaries=documents, or the summary of a single document as text",
+            )
+    own: Any = getattr(source, "_embed_model", None)
+    return summaries_of(
+        summaries,
+        summarize=reader_of(summarize) if isinstance(summarize, LLM) else summarize,
+        embed_model=embed_model or own,
+        n_summaries=options.n_summaries,
+    )
 
 
 def _summarized(documents: Sequence[_Source], summarize: Summarize) -> list[str]:

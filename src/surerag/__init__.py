@@ -6,17 +6,55 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from surerag.components import (
+    from surerag.calibration import Calibration, CalibrationWarning, calibrate_threshold
+    from surerag.drivers import (
+        aiter_many,
+        arun,
+        arun_many,
+        astream,
+        iter_many,
+        run,
+        run_many,
+        stream,
+    )
+    from surerag.methods.dense_rag.component import (
         AdaptiveChunker,
-        ClusterCompressor,
+        Candidates,
         ContextRefiner,
         Dense,
-        LazyRAG,
-        SePer,
-        UncertaintyRewriter,
     )
-    from surerag.drivers import arun, arun_many, run, run_many
-    from surerag.methods.seper_types import Adaptive
+    from surerag.methods.dense_rag.memory import DenseCache
+    from surerag.methods.dense_rag.options import ChunkerOptions, DenseOptions, RefinerOptions
+    from surerag.methods.dense_rag.result import DenseResult, RefinementResult, SemanticChunk
+    from surerag.methods.dynqr.component import UncertaintyRewriter
+    from surerag.methods.dynqr.options import DynQROptions
+    from surerag.methods.dynqr.result import Attempt, RewriteCosts, RewriteResult, Step
+    from surerag.methods.edc2.component import ClusterCompressor
+    from surerag.methods.edc2.options import EDC2Options, FewShot
+    from surerag.methods.edc2.result import (
+        SOURCES_KEY,
+        UNSUPPORTED_KEY,
+        ClusterReport,
+        CompressionResult,
+        Consensus,
+        Judgement,
+    )
+    from surerag.methods.lazy_rag.component import LazyRAG
+    from surerag.methods.lazy_rag.gate import EntropyGate, GateDecision
+    from surerag.methods.lazy_rag.options import LazyRAGOptions
+    from surerag.methods.lazy_rag.result import LazyRAGPlan, LazyRAGResult
+    from surerag.methods.seper.component import SePer, SePerCase
+    from surerag.methods.seper.options import Adaptive, SePerOptions
+    from surerag.methods.seper.result import (
+        Belief,
+        Drawn,
+        Interval,
+        PassageUtility,
+        SampledAnswer,
+        SePerResult,
+        UtilityResult,
+    )
+    from surerag.prompts import PromptSet, PromptTemplate
     from surerag.readers.openai import OpenAIReader
     from surerag.readers.scripted import ScriptedReader
     from surerag.readers.transformers import TransformersReader
@@ -24,45 +62,133 @@ if TYPE_CHECKING:
     from surerag.types import Passage, Sampling
 
 _HOMES = {
-    "Adaptive": "surerag.methods.seper_types",
-    "AdaptiveChunker": "surerag.components",
-    "ClusterCompressor": "surerag.components",
-    "ContextRefiner": "surerag.components",
-    "Dense": "surerag.components",
-    "LazyRAG": "surerag.components",
+    "Adaptive": "surerag.methods.seper.options",
+    "AdaptiveChunker": "surerag.methods.dense_rag.component",
+    "Attempt": "surerag.methods.dynqr.result",
+    "Belief": "surerag.methods.seper.result",
+    "Calibration": "surerag.calibration",
+    "CalibrationWarning": "surerag.calibration",
+    "Candidates": "surerag.methods.dense_rag.component",
+    "ChunkerOptions": "surerag.methods.dense_rag.options",
+    "ClusterCompressor": "surerag.methods.edc2.component",
+    "ClusterReport": "surerag.methods.edc2.result",
+    "CompressionResult": "surerag.methods.edc2.result",
+    "Consensus": "surerag.methods.edc2.result",
+    "ContextRefiner": "surerag.methods.dense_rag.component",
+    "Dense": "surerag.methods.dense_rag.component",
+    "DenseCache": "surerag.methods.dense_rag.memory",
+    "DenseOptions": "surerag.methods.dense_rag.options",
+    "DenseResult": "surerag.methods.dense_rag.result",
+    "Drawn": "surerag.methods.seper.result",
+    "DynQROptions": "surerag.methods.dynqr.options",
+    "EDC2Options": "surerag.methods.edc2.options",
+    "EntropyGate": "surerag.methods.lazy_rag.gate",
+    "FewShot": "surerag.methods.edc2.options",
+    "GateDecision": "surerag.methods.lazy_rag.gate",
+    "Interval": "surerag.methods.seper.result",
+    "Judgement": "surerag.methods.edc2.result",
+    "LazyRAG": "surerag.methods.lazy_rag.component",
+    "LazyRAGOptions": "surerag.methods.lazy_rag.options",
+    "LazyRAGPlan": "surerag.methods.lazy_rag.result",
+    "LazyRAGResult": "surerag.methods.lazy_rag.result",
     "OpenAIReader": "surerag.readers.openai",
     "Passage": "surerag.types",
+    "PassageUtility": "surerag.methods.seper.result",
+    "PromptSet": "surerag.prompts",
+    "PromptTemplate": "surerag.prompts",
+    "RefinementResult": "surerag.methods.dense_rag.result",
+    "RefinerOptions": "surerag.methods.dense_rag.options",
+    "RewriteCosts": "surerag.methods.dynqr.result",
+    "RewriteResult": "surerag.methods.dynqr.result",
+    "SOURCES_KEY": "surerag.methods.edc2.result",
+    "SampledAnswer": "surerag.methods.seper.result",
     "Sampling": "surerag.types",
     "ScriptedReader": "surerag.readers.scripted",
-    "SePer": "surerag.components",
+    "SePer": "surerag.methods.seper.component",
+    "SePerCase": "surerag.methods.seper.component",
+    "SePerOptions": "surerag.methods.seper.options",
+    "SePerResult": "surerag.methods.seper.result",
+    "SemanticChunk": "surerag.methods.dense_rag.result",
     "Services": "surerag.services",
+    "Step": "surerag.methods.dynqr.result",
     "TransformersReader": "surerag.readers.transformers",
-    "UncertaintyRewriter": "surerag.components",
+    "UNSUPPORTED_KEY": "surerag.methods.edc2.result",
+    "UncertaintyRewriter": "surerag.methods.dynqr.component",
+    "UtilityResult": "surerag.methods.seper.result",
+    "aiter_many": "surerag.drivers",
     "arun": "surerag.drivers",
     "arun_many": "surerag.drivers",
+    "astream": "surerag.drivers",
+    "calibrate_threshold": "surerag.calibration",
+    "iter_many": "surerag.drivers",
     "run": "surerag.drivers",
     "run_many": "surerag.drivers",
+    "stream": "surerag.drivers",
 }
 
 __all__ = [
+    "SOURCES_KEY",
+    "UNSUPPORTED_KEY",
     "Adaptive",
     "AdaptiveChunker",
+    "Attempt",
+    "Belief",
+    "Calibration",
+    "CalibrationWarning",
+    "Candidates",
+    "ChunkerOptions",
     "ClusterCompressor",
+    "ClusterReport",
+    "CompressionResult",
+    "Consensus",
     "ContextRefiner",
     "Dense",
+    "DenseCache",
+    "DenseOptions",
+    "DenseResult",
+    "Drawn",
+    "DynQROptions",
+    "EDC2Options",
+    "EntropyGate",
+    "FewShot",
+    "GateDecision",
+    "Interval",
+    "Judgement",
     "LazyRAG",
+    "LazyRAGOptions",
+    "LazyRAGPlan",
+    "LazyRAGResult",
     "OpenAIReader",
     "Passage",
+    "PassageUtility",
+    "PromptSet",
+    "PromptTemplate",
+    "RefinementResult",
+    "RefinerOptions",
+    "RewriteCosts",
+    "RewriteResult",
+    "SampledAnswer",
     "Sampling",
     "ScriptedReader",
     "SePer",
+    "SePerCase",
+    "SePerOptions",
+    "SePerResult",
+    "SemanticChunk",
     "Services",
+    "Step",
     "TransformersReader",
     "UncertaintyRewriter",
+    "UtilityResult",
+    "aiter_many",
     "arun",
     "arun_many",
+    "astream",
+    "calibrate_threshold",
+    "iter_many",
     "run",
     "run_many",
+    "stream",
 ]
 
 

@@ -1,4 +1,4 @@
-"""Thresholds from a sample: the τ that meets a budget of retrievals, or a bound on the loss of accuracy.
+"""Thresholds from a sample: the one that meets a budget of actions, or a bound on the loss of accuracy.
 
 L-RAG, section VI-F, leaves this to future work. A threshold belongs to the reader and the signal that
 it was calibrated for, so it is kept with their names.
@@ -9,19 +9,15 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from surerag.errors import ConfigurationError, InputError
-from surerag.measures import exact_match
-
-if TYPE_CHECKING:
-    from surerag.components import LazyRAG
 
 Rule = Literal["budget", "loss"]
 
@@ -35,20 +31,20 @@ class Calibration:
     """A threshold, how it was found, and what it belongs to.
 
     Attributes:
-        tau: Act (retrieve, rewrite) iff the signal exceeds this.
-        lower: Lower end of the 95 % bootstrap interval of ``tau`` over the sample's questions.
+        threshold: Act (retrieve, rewrite) iff the signal exceeds this.
+        lower: Lower end of the 95 % bootstrap interval of ``threshold`` over the sample's questions.
         upper: Upper end.
         rule: ``"budget"`` or ``"loss"``.
         limit: The budget (share of questions that act) or the loss of accuracy that was allowed.
-        rate: Share of the sample that acts at ``tau``.
-        accuracy: Accuracy on the sample at ``tau``; None where only a budget was given.
+        rate: Share of the sample that acts at ``threshold``.
+        accuracy: Accuracy on the sample at ``threshold``; None where only a budget was given.
         reference: Accuracy on the sample when always acting; None likewise.
         n: Questions in the sample.
         model: Identity of the reader.
         signal: What was thresholded, such as ``"mean entropy of 8 tokens"``.
     """
 
-    tau: float
+    threshold: float
     lower: float
     upper: float
     rule: Rule
@@ -100,13 +96,14 @@ def calibrate_threshold(
 ) -> Calibration:
     """Find the threshold that meets a budget, or the largest that bounds the loss of accuracy.
 
-    With ``budget``: the smallest τ at which no more than this share of the sample acts. With
-    ``max_loss``: the largest τ such that there, and at every smaller one, accuracy on the sample is
-    lower by no more than this than that of always acting. Where none is, τ is 0, and whatever has a
-    signal above zero acts.
+    With ``budget``: the smallest threshold at which no more than this share of the sample acts. With
+    ``max_loss``: the largest threshold such that there, and at every smaller one, accuracy on the sample is
+    lower by no more than this than that of always acting. Where none is, it is 0, and whatever has a signal
+    above zero acts; where signals may be negative, it lies below all of them.
 
     Args:
-        signals: Uncertainty of each question's first answer, shape [n].
+        signals: Uncertainty of each question's first answer, shape [n]; infinite for an empty one, which
+            is above every threshold.
         budget: Largest share of questions that may act, in [0, 1].
         max_loss: Largest loss of accuracy, in [0, 1]; needs both arrays of correctness.
         correct_without: Whether the first answer was right, shape [n].
@@ -118,22 +115,29 @@ def calibrate_threshold(
 
     Raises:
         ConfigurationError: Unless exactly one of ``budget`` and ``max_loss`` is given, and in range.
-        InputError: If the sample is empty, not finite, or the arrays differ in length.
+        InputError: If the sample is empty, holds what is no number, or the arrays differ in length.
 
     Example:
         >>> entropies = [0.1, 0.2, 0.9, 1.5]
-        >>> calibrate_threshold(entropies, budget=0.5).tau
+        >>> calibrate_threshold(entropies, budget=0.5).threshold
         0.2
         >>> first, second = [1, 1, 1, 0], [1, 1, 1, 1]
-        >>> calibrate_threshold(entropies, max_loss=0.0, correct_without=first, correct_with=second).tau
+        >>> calibrate_threshold(entropies, max_loss=0.0, correct_without=first, correct_with=second).threshold
         0.9
+        >>> calibrate_threshold([-9.0, -8.0, math.inf, -7.0], budget=0.5).threshold
+        -8.0
     """
     if (budget is None) == (max_loss is None):
         raise ConfigurationError("give exactly one of budget and max_loss")
     limit = float(budget if budget is not None else max_loss or 0.0)
     if not 0 <= limit <= 1:
         raise ConfigurationError(f"a budget or loss lies in [0, 1], got {limit!r}")
-    values = _sample("signals", signals)
+    given = _sample("signals", signals)
+    finite = given[np.isfinite(given)]
+    # The rules take signals from zero on; those of another scale are lifted there, and the result put back.
+    lift = 1.0 - finite.min() if len(finite) and finite.min() < 0 else 0.0
+    above = math.nextafter(finite.max() + lift, math.inf) if len(finite) else 1.0
+    values = np.where(np.isfinite(given), given + lift, above)
     gains: list[NDArray[np.float64]] = []
     find: Callable[[NDArray[np.float64], float], float] = _within_budget
     if max_loss is not None:
@@ -144,15 +148,16 @@ def calibrate_threshold(
             raise InputError(f"signals and correctness differ in length: {[len(values), *map(len, gains)]}")
         find = _within_loss
     sample = np.stack([values, *gains], axis=1)
-    tau = find(sample, limit)
+    threshold = find(sample, limit)
     rng = np.random.default_rng(seed)
-    taus = [find(sample[rng.integers(len(sample), size=len(sample))], limit) for _ in range(resamples)]
-    lower, upper = np.quantile(taus, [0.025, 0.975], method="closest_observation") if taus else (tau, tau)
-    acts = values > tau
+    found = [find(sample[rng.integers(len(sample), size=len(sample))], limit) for _ in range(resamples)]
+    found = found or [threshold]
+    lower, upper = np.quantile(found, [0.025, 0.975], method="closest_observation")
+    acts = values > threshold
     return Calibration(
-        tau=tau,
-        lower=float(lower),
-        upper=float(upper),
+        threshold=float(threshold - lift),
+        lower=float(lower - lift),
+        upper=float(upper - lift),
         rule="budget" if budget is not None else "loss",
         limit=limit,
         rate=float(acts.mean()),
@@ -164,63 +169,8 @@ def calibrate_threshold(
     )
 
 
-def calibrate_lazy_rag(
-    rag: LazyRAG,
-    questions: Sequence[str],
-    golds: Sequence[Sequence[str]] | None = None,
-    *,
-    budget: float | None = None,
-    max_loss: float | None = None,
-    is_correct: Callable[[str, Sequence[str]], bool] = exact_match,
-    seed: int = 0,
-) -> Calibration:
-    """Calibrate L-RAG's τ for a pipeline on a sample of questions.
-
-    The first pass is completed for each question, and for ``max_loss`` the second one, too: two
-    answers a question.
-
-    Args:
-        rag: The pipeline, in mode ``"lazy"``; its own τ does not matter.
-        questions: The sample.
-        golds: Gold answers of each question; needed for ``max_loss``.
-        budget: Largest share of questions that may retrieve.
-        max_loss: Largest loss of accuracy against always retrieving.
-        is_correct: Whether an answer matches one of the gold answers.
-        seed: Of the bootstrap.
-
-    Returns:
-        A calibration to pass as ``tau`` of a :class:`surerag.LazyRAG`.
-
-    Raises:
-        ConfigurationError: If ``max_loss`` comes without gold answers.
-        InputError: If the sample is empty.
-    """
-    if max_loss is not None and golds is None:
-        raise ConfigurationError("max_loss needs gold answers", hint="pass golds=…, one list a question")
-    first = rag.with_settings(mode="lazy", tau=math.inf).run_many(questions)
-    entropies = [result.decision.entropy for result in first]
-    # An empty first answer opens the gate at any threshold: it stands above all others.
-    above = math.nextafter(max((value for value in entropies if value is not None), default=0.0), math.inf)
-    signals = [above if value is None else value for value in entropies]
-    without = with_ = None
-    if max_loss is not None and golds is not None:
-        second = rag.with_settings(mode="strong").run_many(questions)
-        without = [is_correct(result.answer, gold) for result, gold in zip(first, golds, strict=True)]
-        with_ = [is_correct(result.answer, gold) for result, gold in zip(second, golds, strict=True)]
-    return calibrate_threshold(
-        signals,
-        budget=budget,
-        max_loss=max_loss,
-        correct_without=without,
-        correct_with=with_,
-        model=rag.reader.name,
-        signal=rag.signal,
-        seed=seed,
-    )
-
-
 def _within_budget(rows: NDArray[np.float64], budget: float) -> float:
-    """Smallest observed τ with at most ``budget`` of the signals above it; 0 if all may act."""
+    """Smallest observed threshold with at most ``budget`` of the signals above it; 0 if all may act."""
     signals = rows[:, 0]
     allowed = math.floor(budget * len(signals) + 1e-9)
     if allowed >= len(signals):
@@ -229,7 +179,7 @@ def _within_budget(rows: NDArray[np.float64], budget: float) -> float:
 
 
 def _within_loss(rows: NDArray[np.float64], max_loss: float) -> float:
-    """Largest observed τ up to which no threshold loses more than ``max_loss``; 0 if none."""
+    """Largest observed threshold up to which no threshold loses more than ``max_loss``; 0 if none."""
     signals, without, with_ = rows[np.argsort(rows[:, 0], kind="stable")].T
     loss = np.cumsum(with_ - without) / len(signals)
     last_of_value = np.append(signals[1:] != signals[:-1], True)
@@ -241,6 +191,6 @@ def _within_loss(rows: NDArray[np.float64], max_loss: float) -> float:
 
 def _sample(name: str, values: ArrayLike) -> NDArray[np.float64]:
     array = np.asarray(values, dtype=np.float64)
-    if array.ndim != 1 or array.size == 0 or not np.isfinite(array).all():
-        raise InputError(f"{name} must be finite numbers, one a question, got shape {array.shape}")
+    if array.ndim != 1 or array.size == 0 or np.isnan(array).any() or np.isneginf(array).any():
+        raise InputError(f"{name} must be numbers, one a question, got shape {array.shape}")
     return array

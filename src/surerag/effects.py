@@ -80,10 +80,10 @@ class Embed:
 
 @dataclass(frozen=True, slots=True)
 class Retrieve:
-    """Ask the retriever (or the index of summaries) for passages, best first."""
+    """Ask the retriever (or the index of summaries) for passages, best first; None is its own number."""
 
     query: str
-    k: int
+    k: int | None
     tier: Tier = "passages"
 
 
@@ -146,7 +146,7 @@ def embed(texts: Sequence[str], kind: TextKind) -> Program[NDArray[np.float32]]:
     return result
 
 
-def retrieve(query: str, k: int, *, tier: Tier = "passages") -> Program[list[Passage]]:
+def retrieve(query: str, k: int | None, *, tier: Tier = "passages") -> Program[list[Passage]]:
     """Yield :class:`Retrieve`."""
     result: list[Passage] = yield Retrieve(query, k, tier)
     return result

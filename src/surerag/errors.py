@@ -30,6 +30,13 @@ class InputError(SureragError, ValueError):
     """What was passed in (a question, a corpus, a document) cannot be used."""
 
 
+class StorageError(SureragError, OSError):
+    """A file or folder cannot be written: full, read-only, failing, or something else stands there.
+
+    Answers that cannot be kept would be paid for again, so it ends a whole run, not one of its rows.
+    """
+
+
 class MissingExtraError(SureragError, ImportError):
     """An optional dependency is not installed; the hint names the pip line."""
 
@@ -54,7 +61,26 @@ class ContextLengthError(ServiceError):
     """A prompt does not fit the model's window; the message says by how much."""
 
 
+class RefusedError(ServiceError):
+    """A service refuses every such request: key, address, model, or a parameter that it does not know."""
+
+
+class LogprobsRefusedError(RefusedError, LogprobsError):
+    """A service refuses to be asked for log-probabilities."""
+
+
 class TransientServiceError(ServiceError):
     """A service failed in a way that may pass: rate limit, overload, time-out."""
 
     retryable = True
+
+
+MISCONFIGURED = (
+    CapabilityError,
+    ConfigurationError,
+    MissingExtraError,
+    MissingServiceError,
+    PromptError,
+    RefusedError,
+)
+"""Failures that say how a pipeline was put together; no fallback hides them."""

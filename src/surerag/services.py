@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from surerag.errors import CapabilityError, ConfigurationError, MissingServiceError
 from surerag.readers.protocol import BaseReader, Capabilities, Reader
-from surerag.types import Generation, Pair, Passage, Prompt, Sampling, TokenTrace
+from surerag.types import ANSWER_TOKENS, Generation, Pair, Passage, Prompt, Sampling, TokenTrace
 
 
 @runtime_checkable
 class Retriever(Protocol):
     """Finds passages. ``aretrieve(query, k)`` and ``retrieve_many(queries, k)`` are used where present."""
 
-    def retrieve(self, query: str, k: int) -> Sequence[Passage]:
-        """Return at most ``k`` passages, best first."""
+    def retrieve(self, query: str, k: int | None) -> Sequence[Passage]:
+        """Return at most ``k`` passages, best first; as many as it is set to return where ``k`` is None."""
 
 
 @runtime_checkable
@@ -118,7 +118,7 @@ class Services:
             service = getattr(self, field)
             if service is not None and not isinstance(service, protocol):
                 raise ConfigurationError(
-                    f"{field} is a {type(service).__name__}, which is no {protocol.__name__}",
+                    f"{field} must be {_article(protocol.__name__)}, got {type(service).__name__}",
                     hint=f"give an object with the methods of surerag.services.{protocol.__name__}",
                 )
 
@@ -130,7 +130,15 @@ class Services:
         """
         for name in names:
             if getattr(self, name) is None:
-                raise MissingServiceError(f"{method} needs a {name}", hint=f"pass {name}=… when you build it")
+                raise MissingServiceError(
+                    f"{method} needs {_article(name)}", hint=f"pass {name}=… when you build it"
+                )
+
+    def answer_tokens(self, wanted: int | None) -> int:
+        """Return how long an answer may be: as long as wanted, else the reader's own limit."""
+        if wanted is not None:
+            return wanted
+        return ANSWER_TOKENS if self.reader is None else self.reader.max_tokens
 
     def require_entropy(self, method: str) -> None:
         """Check that the reader reports entropies.
@@ -145,3 +153,7 @@ class Services:
                 f"{method} needs entropies, and {self.reader.name} returns no log-probabilities",
                 hint="use a local model (TransformersReader), or a server that returns top log-probabilities",
             )
+
+
+def _article(name: str) -> str:
+    return f"an {name}" if name[0].lower() in "aeiou" else f"a {name}"

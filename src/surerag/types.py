@@ -1,4 +1,4 @@
-"""What methods, drivers and services hand to one another: small frozen values."""
+"""Small frozen values that methods, drivers and services hand to one another."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Template(Protocol):
         """
 
     def render(self, **values: str) -> Prompt:
-        """Fill every slot once; what is filled in is data, and is not looked at again."""
+        """Fill every slot once; what is filled in is data, as :func:`surerag.framing.as_data` prepares it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,10 @@ class Pair(NamedTuple):
     premise: str
     hypothesis: str
     question: str = ""
+
+
+ANSWER_TOKENS = 256
+"""Length of an answer at most, where neither the user nor the model sets a limit."""
 
 
 @dataclass(frozen=True, slots=True)

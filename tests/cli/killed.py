@@ -15,7 +15,18 @@ from surerag.cli import main
 from surerag.cli.readers import ReaderChoice
 from tests.evaluation.noting import NotingReader
 
-OPTIONS = ("--model", "m", "--entailment", "judge", "--samples", "3", "--concurrency", "4", "--extremes", "1")
+OPTIONS = (
+    "--model",
+    "m",
+    "--entailment",
+    "judge",
+    "--n-samples",
+    "3",
+    "--concurrency",
+    "4",
+    "--extremes",
+    "1",
+)
 
 
 def evaluate(file: Path, output: Path, notes: Path, seconds: float, local: bool) -> None:

@@ -9,41 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from surerag.cli import main
-from surerag.cli.display import console
-from surerag.cli.readers import ReaderChoice
-from surerag.encoders import HashingEncoder
-from surerag.readers.protocol import BaseReader
 from surerag.readers.scripted import ScriptedReader
 from surerag.world.world import World
-from tests.evaluation.clairvoyant import clairvoyant
-
-
-class Ran:
-    """Exit code and what was printed."""
-
-    def __init__(self, code: object, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-
-@pytest.fixture
-def surerag(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-    for module in ("world_demo", "documents_demo", "reproduce"):
-        monkeypatch.setattr(f"surerag.cli.{module}.packaged_minilm", HashingEncoder)
-
-    # The console may have been made, and have looked at the terminal, for an earlier test.
-    monkeypatch.setattr(console, "_width", 120)
-
-    def run(*arguments: object, reader: BaseReader | None = None) -> Ran:
-        if reader is not None:
-            monkeypatch.setattr(ReaderChoice, "build", lambda _: reader)
-        monkeypatch.setattr(sys, "argv", ["surerag", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_:
-            main()
-        printed = capfd.readouterr()
-        return Ran(exit_.value.code, " ".join(printed.out.split()), " ".join(printed.err.split()))
-
-    return run
+from tests.world.clairvoyant import clairvoyant
 
 
 @pytest.fixture
@@ -68,7 +36,7 @@ def test_own_documents_show_answer_decision_passages(surerag, documents: Path, t
         *question,
         "--model",
         "m",
-        "--tau",
+        "--threshold",
         1.1,
         "--output",
         out,
@@ -137,18 +105,6 @@ def test_unknown_model_is_named(surerag, documents: Path, tmp_path: Path) -> Non
     assert "Traceback" not in ran.err
 
 
-def test_missing_package_is_named_with_its_pip_line(surerag, monkeypatch: pytest.MonkeyPatch) -> None:
-    def without_scipy(*_: object, **__: object) -> None:
-        raise ModuleNotFoundError("No module named 'scipy.stats'", name="scipy.stats")
-
-    monkeypatch.setattr("surerag.cli.reproduce.run_card", without_scipy)
-    ran = surerag("reproduce", "card")
-    assert ran.code == 1
-    assert "the package 'scipy' is not installed" in ran.err
-    assert 'pip install "surerag[demo]"' in ran.err
-    assert "Traceback" not in ran.err
-
-
 def test_server_that_is_not_there_is_named(surerag, documents: Path) -> None:
     ran = surerag(
         "demo", "--documents", documents, "--question", "Who?", "--base-url", "http://127.0.0.1:9/v1"
@@ -175,33 +131,8 @@ def test_world_demo_writes_everything_and_frameworks_agree(surerag, tmp_path: Pa
     names = {file.name for file in (tmp_path / "out").iterdir()}
     assert {"index.html", "results.json", "trade_off.svg", "trade_off.png", "entropy.png"} <= names
     stored = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert stored["study"]["n"] == 60
-    assert len(stored["latency"]["modes"]) == len(stored["study"]["modes"])
-
-
-def test_reproduce_prints_the_study_and_stores_it(surerag, tmp_path: Path) -> None:
-    reader = clairvoyant(World(seed=3), World(seed=4), n=60)
-    ran = surerag(
-        "reproduce", "l-rag", "--seed", 3, "-n", 60, "--json", tmp_path / "a" / "l.json", reader=reader
-    )
-    assert ran.code == 0, ran.err
-    assert "seed 3, n = 60" in ran.out
-    assert "625 ms" in ran.out
-    assert json.loads((tmp_path / "a" / "l.json").read_text())["seed"] == 3
-
-
-def test_card_prints_every_task_and_what_was_missed(surerag, tmp_path: Path) -> None:
-    reader = ScriptedReader(lambda _: "yes", entropy=0.5)
-    ran = surerag("reproduce", "card", "--seed", 5, "-n", 20, "--json", tmp_path / "card.json", reader=reader)
-    assert ran.code == 0, ran.err
-    assert "missed" in ran.out
-    stored = json.loads((tmp_path / "card.json").read_text())
-    rows = {row["task"]: row for row in stored["rows"]}
-    assert stored["model"] == "scripted"
-    # A reader that always says yes finds every context sufficient, also the 20 that are not.
-    assert rows["sufficiency, answer there"]["value"] == 1.0
-    assert rows["sufficiency, answer not there"]["value"] == 0.0
-    assert all(row["task"] in ran.out for row in stored["rows"])
+    assert stored["report"]["n"] == 60
+    assert len(stored["latency"]["modes"]) == len(stored["report"]["modes"])
 
 
 def test_help_loads_nothing_heavy() -> None:

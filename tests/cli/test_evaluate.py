@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
+import os
 import random
 import signal
 import sys
@@ -12,19 +14,21 @@ from pathlib import Path
 
 import pytest
 
+from surerag import SePerOptions
 from surerag.cli import main
 from surerag.cli.display import console
 from surerag.cli.readers import ReaderChoice
-from surerag.evaluation.recording import generation_key
 from surerag.readers.scripted import ScriptedReader
+from surerag.recording import generation_key
 from surerag.types import Sampling
 from tests.cli.killed import evaluate
 from tests.evaluation.noting import NotingReader, notes_of, write_rows
+from tests.failing_disk import FailingDisk
 
 RESULTS = ("report.html", "results.json", "results.jsonl", "distribution.svg", "systems.svg")
 KILLS = 20
 CONCURRENCY = 4
-ANSWER = Sampling(n=3, temperature=1.0, max_tokens=64, seed=0)
+ANSWER = Sampling(n=3, temperature=1.0, max_tokens=SePerOptions.max_tokens, seed=0)
 VERDICT = Sampling(max_tokens=8)
 
 
@@ -121,7 +125,7 @@ def test_killed_at_the_last_moments_too(tmp_path: Path, surerag, monkeypatch: py
     options = ("--model", "m", "--entailment", "exact", "--output")
     assert surerag(file, *options, tmp_path / "calm", reader=NotingReader())[0] == 0
     out = tmp_path / "out"
-    for step in ("write_plots", "render_comparison", "waterfalls", "_replace"):
+    for step in ("write_plots", "render_comparison", "waterfalls", "write_whole"):
         with monkeypatch.context() as patched:
 
             def dies(*_: object, **__: object) -> None:
@@ -137,11 +141,34 @@ def test_killed_at_the_last_moments_too(tmp_path: Path, surerag, monkeypatch: py
     assert not list(out.glob("*.part"))
 
 
+@pytest.mark.parametrize("local", [False, True])
+def test_a_full_disk_ends_the_run_and_nothing_more_is_asked(
+    tmp_path: Path, surerag, monkeypatch: pytest.MonkeyPatch, local: bool
+) -> None:
+    file = write_rows(tmp_path / "d.jsonl", questions=100)
+    options = ("--model", "m", "--entailment", "judge", "--n-samples", "3", "--concurrency", CONCURRENCY)
+    calm, again = NotingReader(local=local), NotingReader(local=local)
+    assert surerag(file, *options, "--output", tmp_path / "calm", reader=calm)[0] == 0
+    out, notes = tmp_path / "out", tmp_path / "notes"
+    with monkeypatch.context() as patched:
+        patched.setattr("surerag.journal.os", FailingDisk("write", errno.ENOSPC, after=6))
+        code, said = surerag(file, *options, "--output", out, reader=NotingReader(notes, local=local))
+    kept = out.joinpath("journal.jsonl").read_text().count("\n") - 1
+    assert code == 1
+    assert "Error:" in said and os.strerror(errno.ENOSPC) in said and "is kept" in said
+    under_way = CONCURRENCY * (2 * CONCURRENCY if local else CONCURRENCY)
+    assert kept > 0 and len(notes_of(notes)) <= kept + under_way
+    assert not (out / "results.jsonl").exists()
+    assert surerag(file, *options, "--output", out, reader=again)[0] == 0
+    assert len(again.asked) == len(calm.asked) - kept
+    assert results(out) == results(tmp_path / "calm")
+
+
 def test_changed_settings_or_data_are_refused_then_reused(tmp_path: Path, surerag) -> None:
     file, out = write_rows(tmp_path / "d.jsonl", 4), tmp_path / "out"
     options = (file, "--model", "m", "--entailment", "exact", "--output", out)
     assert surerag(*options, reader=NotingReader())[0] == 0
-    code, printed = surerag(*options, "--samples", 4, reader=NotingReader())
+    code, printed = surerag(*options, "--n-samples", 4, reader=NotingReader())
     assert code == 1
     assert "n_samples was 10 and is 4" in printed
     write_rows(file, 5)

@@ -13,13 +13,12 @@ import pytest
 from surerag.cli import main, train_rewriter
 from surerag.cli.display import console
 from surerag.cli.readers import ReaderChoice
-from surerag.methods.uncertainty_metrics import METRICS
+from surerag.methods.dynqr.metrics import METRICS
 from surerag.readers.transformers import TransformersReader
 from surerag.training.rewriter import REWARDS
 from surerag.types import Passage
-from tests.test_imports import loaded_by
-from tests.training.rewriter_models import CORPUS, QUERIES, Talker, reading, teaching
-from tests.training.test_rewriter_training import tiny_base
+from tests.clean_process import loaded_by
+from tests.training.rewriter_models import CORPUS, QUERIES, Talker, reading, teaching, tiny_base
 
 
 class Mixed:

@@ -5,37 +5,14 @@ from pathlib import Path
 
 import pytest
 from pypdf import PdfReader, PdfWriter
-from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
 from surerag.documents import SkippedFilesWarning, load_documents
 from surerag.errors import InputError
-
-
-def write_pdf(path: Path, *pages: str, title: str = "", password: str = "") -> None:
-    writer = PdfWriter()
-    helvetica = DictionaryObject(
-        {
-            NameObject("/Type"): NameObject("/Font"),
-            NameObject("/Subtype"): NameObject("/Type1"),
-            NameObject("/BaseFont"): NameObject("/Helvetica"),
-        }
-    )
-    for text in pages:
-        page = writer.add_blank_page(300, 300)
-        fonts = DictionaryObject({NameObject("/F1"): helvetica})
-        page[NameObject("/Resources")] = DictionaryObject({NameObject("/Font"): fonts})
-        content = DecodedStreamObject()
-        content.set_data(f"BT /F1 12 Tf 20 200 Td ({text}) Tj ET".encode())
-        page[NameObject("/Contents")] = writer._add_object(content)
-    if title:
-        writer.add_metadata({"/Title": title})
-    if password:
-        writer.encrypt(password, algorithm="RC4-128")
-    writer.write(path)
+from tests.documents.pdfs import write_pdf
 
 
 def only(folder: Path) -> tuple[str, str]:
-    (document,) = load_documents(folder)
+    (document,) = load_documents(folder).documents
     return document.text, document.title
 
 
@@ -43,13 +20,14 @@ def test_a_folder_is_read_in_the_order_of_its_paths(tmp_path: Path) -> None:
     (tmp_path / "b.TXT").write_text("About Velm.")
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "a.md").write_text("# The Orun ##\n\nA river.")
-    (tmp_path / "a.png").write_bytes(b"\x89PNG")
     (tmp_path / ".hidden.txt").write_text("no")
     (tmp_path / ".git").mkdir()
     (tmp_path / ".git" / "note.txt").write_text("no")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        documents = load_documents(tmp_path)
+        loaded = load_documents(tmp_path)
+    assert loaded.skipped == ()
+    documents = loaded.documents
     assert [(d.id, d.title, d.text) for d in documents] == [
         ("b.TXT", "b", "About Velm."),
         ("deep/a.md", "The Orun", "# The Orun ##\n\nA river."),
@@ -97,9 +75,10 @@ def test_what_cannot_be_read_is_skipped_and_listed(tmp_path: Path) -> None:
     write_pdf(folder / "locked.pdf", "Hidden.", password="velm")
     assert PdfReader(folder / "locked.pdf").is_encrypted
     with pytest.warns(SkippedFilesWarning, match="skipped 8 of the files") as caught:
-        documents = load_documents(folder, max_bytes=40_000)
-    assert [document.id for document in documents] == ["good.txt"]
+        loaded = load_documents(folder, max_bytes=40_000)
+    assert [document.id for document in loaded.documents] == ["good.txt"]
     message = str(caught[0].message)
+    assert message.endswith("; ".join(f"{file.path} ({file.reason})" for file in loaded.skipped))
     for name, reason in {
         "link.txt": "a link that leads out",
         "empty.md": "no text",
@@ -135,7 +114,7 @@ def test_no_folder_and_an_empty_one_are_told_apart(tmp_path: Path) -> None:
 def test_a_link_within_the_folder_is_followed(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("Velm.")
     (tmp_path / "b.txt").symlink_to(tmp_path / "a.txt")
-    assert [document.id for document in load_documents(str(tmp_path))] == ["a.txt", "b.txt"]
+    assert [document.id for document in load_documents(str(tmp_path)).documents] == ["a.txt", "b.txt"]
 
 
 def test_ten_megabytes_are_read(tmp_path: Path) -> None:

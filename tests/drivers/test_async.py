@@ -182,7 +182,7 @@ async def test_a_generator_of_programs_is_read_only_as_there_is_room() -> None:
             started.append(i)
             yield program(f"q{i}")
 
-    task = asyncio.create_task(arun_many(programs(), Services(retriever=Slow()), at_once=4))
+    task = asyncio.create_task(arun_many(programs(), Services(retriever=Slow()), window=4))
     for _ in range(50):
         await asyncio.sleep(0)
     assert started == [0, 1, 2, 3]

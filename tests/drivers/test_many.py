@@ -76,7 +76,7 @@ def test_a_generator_of_programs_is_read_only_as_there_is_room() -> None:
             yield ask_once(f"q{i}")
 
     reader = LocalReader()
-    assert len(run_many(programs(), Services(reader), at_once=4)) == 20
+    assert len(run_many(programs(), Services(reader), window=4)) == 20
     assert [size for _, size in reader.batches] == [4] * 5
     assert running == list(range(20))
 
@@ -208,7 +208,7 @@ def test_the_users_own_services_run_in_each_programs_context() -> None:
 def test_a_server_is_asked_concurrently_and_answers_the_same() -> None:
     programs = [gated(f"keep {i}") for i in range(8)]
     reader = ScriptedReader(lambda prompt: f"{prompt} and more")
-    together = run_many(programs, Services(reader), at_once=4)
+    together = run_many(programs, Services(reader), window=4)
     alone = [run(gated(f"keep {i}"), Services(reader)) for i in range(8)]
     assert together == alone
 
@@ -229,7 +229,7 @@ def test_programs_for_a_server_are_read_only_as_there_is_room() -> None:
 
     with ThreadPoolExecutor(1) as pool:
         reader = ScriptedReader(script)
-        future = pool.submit(run_many, programs(), Services(reader), at_once=3)
+        future = pool.submit(run_many, programs(), Services(reader), window=3)
         while len(reader.history) < 3:
             pass
         assert len(started) == 3
@@ -239,5 +239,5 @@ def test_programs_for_a_server_are_read_only_as_there_is_room() -> None:
 
 @pytest.mark.parametrize("reader", [LocalReader(), ScriptedReader(["a"])])
 def test_running_nothing_at_a_time_is_refused(reader: BaseReader) -> None:
-    with pytest.raises(ConfigurationError, match="at_once"):
-        run_many([ask_once("a")], Services(reader), at_once=0)
+    with pytest.raises(ConfigurationError, match="window"):
+        run_many([ask_once("a")], Services(reader), window=0)

@@ -15,7 +15,9 @@ from surerag.entailment import ExactEntailer, JudgeEntailer, NLIEntailer
 from surerag.entailment.judge import parse_label
 from surerag.errors import ConfigurationError, ContextLengthError, PromptError
 from surerag.prompts import PromptTemplate
+from surerag.readers.protocol import Capabilities
 from surerag.types import Generation, Pair, TokenTrace
+from tests.blocking import Gate, cancelled_without_trace
 
 PAIRS = [
     Pair("Velm", "the town of Velm", "Where?"),
@@ -150,3 +152,19 @@ def test_judges_with_other_prompts_have_other_names() -> None:
     reader = ScriptedReader([])
     names = {JudgeEntailer(reader).name, JudgeEntailer(reader, prompt=prompt).name}
     assert len(names) == 2
+
+
+async def test_a_judgement_that_is_cancelled_leaves_nothing_behind() -> None:
+    gate = Gate()
+
+    class Slow(ScriptedReader):
+        @property
+        def capabilities(self) -> Capabilities:
+            return Capabilities(logprobs=False, entropy=None, native_async=False)
+
+        def generate(self, prompts: Any, sampling: Any) -> Any:
+            gate.wait()
+            return super().generate(prompts, sampling)
+
+    judge = JudgeEntailer(Slow(["neutral"]))
+    await cancelled_without_trace(lambda: judge.aentail([Pair("q", "a", "b")]), gate)

@@ -27,6 +27,30 @@ def test_rows_of_both_systems_keep_their_question_apart(tmp_path: Path) -> None:
     assert read[0].contexts[0][0].text == "Ada was born in Velm."
 
 
+OTHER = {**ROW, "question": "When?"}
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{**OTHER, "id": "Where?"}, ROW],
+        [ROW, {**OTHER, "id": "Where?"}],
+        [ROW, ROW, {**OTHER, "id": "Where? (2)"}],
+        [ROW, {**OTHER, "question": "Where? (2)"}, ROW],
+        [{**OTHER, "id": "Where?", "system": "a"}, {**ROW, "system": "b"}],
+        [{**ROW, "system": "a"}, {**OTHER, "id": "Where?", "system": "b"}],
+    ],
+)
+def test_no_two_questions_share_an_id(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+    with pytest.raises(InputError, match=r"Where\?.*an id of its own"):
+        list(read_rows(written(tmp_path, *rows)))
+
+
+def test_a_question_that_is_its_own_id_is_that_of_the_system_without_ids(tmp_path: Path) -> None:
+    rows = [{**ROW, "id": "Where?", "system": "a"}, {**ROW, "system": "b"}]
+    assert [row.id for row in read_rows(written(tmp_path, *rows))] == ["Where?", "Where?"]
+
+
 def test_steps_single_answers_number_ids_and_nothing_found(tmp_path: Path) -> None:
     row = {**ROW, "answers": "Velm", "contexts": [["a"], ["a", "b"]], "id": 7}
     first, second = read_rows(written(tmp_path, row, "", {**ROW, "contexts": [], "id": "8"}))
@@ -60,6 +84,34 @@ def test_errors_name_file_line_field_and_what_was_found(tmp_path: Path, second: 
         check_file(file)
     assert words in str(caught.value)
     assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("[" * 100_000, "line 2: not a JSON object .*too deep"),
+        ('{"question": ' + '{"a":' * 100_000, "line 2: not a JSON object .*too deep"),
+        ('{"id": ' + "9" * 5_000 + "}", "line 2: not a JSON object .*4300"),
+        (json.dumps({**ROW, "contexts": [[["a"]]]}), r"the field 'contexts' must be .*; found \['a'\]"),
+        (json.dumps({**ROW, "question": {"text": ["Where?"]}}), "the field 'question' must be texts"),
+        (json.dumps({**ROW, "id": ["one"]}), "the field 'id' must be texts"),
+        (json.dumps({**ROW, "system": {"name": "a"}}), "line 2: a field 'system'"),
+        ('{"question": "Where?", "answers": "Velm", "contexts": ' + "[" * 600 + "]" * 600 + "}", "found"),
+    ],
+)
+def test_nothing_in_a_line_escapes_the_checks(tmp_path: Path, line: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        check_file(written(tmp_path, ROW, line))
+
+
+def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    file = written(tmp_path, ROW)
+    monkeypatch.setattr(Path, "open", refused)  # root may read all files, and runs some of our tests
+    with pytest.raises(InputError, match="cannot be read: Permission denied"):
+        check_file(file)
 
 
 def test_what_is_no_data_set(tmp_path: Path) -> None:

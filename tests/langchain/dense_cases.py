@@ -10,8 +10,7 @@ from langchain_core.retrievers import BaseRetriever
 
 from langchain_surerag import DenseRefiner
 from surerag.entailment import ExactEntailer
-from tests.methods.dense_script import passages, script
-from tests.methods.test_context_refinement import LETTERS, MENDED, Letters
+from tests.methods.dense_rag.script import LETTERS, MENDED, Letters, passages, script
 
 
 def documents(letters: str = LETTERS) -> list[Document]:
@@ -25,7 +24,7 @@ def documents(letters: str = LETTERS) -> list[Document]:
 def tool(reader: Any = None, **settings: Any) -> DenseRefiner:
     """A refiner to whom b is noise, c is needed and not understood, and e is what c lacks."""
     services = script(MENDED) if reader is None else reader, settings.pop("embeddings", Letters())
-    return DenseRefiner(*services, **{"entailer": ExactEntailer(), "k": 3, **settings})
+    return DenseRefiner(*services, **{"entailer": ExactEntailer(), "top_n": 3, **settings})
 
 
 def texts(found: Any) -> str:

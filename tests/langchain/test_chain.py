@@ -13,7 +13,6 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.runnables import ConfigurableField, RunnableLambda, RunnablePassthrough
 from langchain_core.vectorstores import InMemoryVectorStore
-from pydantic import ValidationError
 
 from langchain_surerag import LazyRetrievalChain, create_lazy_retrieval_tool, summaries_of
 from surerag import ScriptedReader
@@ -60,7 +59,7 @@ async def test_a_sure_reader_answers_without_retrieval(retriever: Any, given: An
 async def test_an_unsure_reader_gets_documents(retriever: Any, documents: list[Document]) -> None:
     before = copy.deepcopy(documents)
     reader = reader_that_is(UNSURE)
-    chain = LazyRetrievalChain(reader, retriever, SUMMARY, k=2, return_details=True)
+    chain = LazyRetrievalChain(reader, retriever, SUMMARY, top_n=2, return_details=True)
     for output in (chain.invoke("Where does Velm lie?"), await chain.ainvoke("Where does Velm lie?")):
         assert len(output["documents"]) == 2
         assert output["documents"][0] == documents[0]
@@ -81,7 +80,11 @@ def test_without_k_the_retriever_decides_how_many(retriever: Any) -> None:
         chain = LazyRetrievalChain(reader_that_is(UNSURE), source, SUMMARY)
         assert len(chain.invoke("Velm")["documents"]) == expected
         assert (
-            len(chain.configurable_fields(k=ConfigurableField(id="k")).invoke("Velm", {"k": 1})["documents"])
+            len(
+                chain.configurable_fields(top_n=ConfigurableField(id="k")).invoke("Velm", {"k": 1})[
+                    "documents"
+                ]
+            )
             == 1
         )
 
@@ -116,7 +119,7 @@ async def test_nothing_found_is_an_answer_all_the_same() -> None:
 
 
 async def test_in_a_pipeline(retriever: Any) -> None:
-    lazy = LazyRetrievalChain(reader_that_is(UNSURE), retriever, SUMMARY, k=1)
+    lazy = LazyRetrievalChain(reader_that_is(UNSURE), retriever, SUMMARY, top_n=1)
     llm = FakeListChatModel(responses=["rephrased"])
     prompt = ChatPromptTemplate.from_template("{context} {question}")
     pipeline = (
@@ -151,7 +154,7 @@ async def test_as_a_tool(retriever: Any) -> None:
 
 def test_configurable_retry_and_fallbacks(retriever: Any) -> None:
     chain = LazyRetrievalChain(reader_that_is(0.5), retriever, SUMMARY).configurable_fields(
-        tau=ConfigurableField(id="tau"), mode=ConfigurableField(id="mode")
+        threshold=ConfigurableField(id="tau"), mode=ConfigurableField(id="mode")
     )
     decided = [
         chain.invoke("?", {"configurable": {"tau": tau}})["decision"]["retrieve"] for tau in (0.4, 0.6)
@@ -176,12 +179,12 @@ def test_config_reaches_the_inner_retriever(retriever: Any) -> None:
 def test_copies_share_the_reader(server: FakeOpenAI, retriever: Any) -> None:
     chain = LazyRetrievalChain(chat(server), retriever, SUMMARY)
     made = []
-    configured = chain.configurable_fields(tau=ConfigurableField(id="tau"))
+    configured = chain.configurable_fields(threshold=ConfigurableField(id="tau"))
     for tau in (0.5, 5.0):
         other, _ = configured.prepare({"configurable": {"tau": tau}})
-        made.append(other.made.reader)
-    assert made[0] is made[1] is chain.made.reader
-    assert chain.attach(llm=chat(server)).made.reader is not chain.made.reader
+        made.append(other.core.reader)
+    assert made[0] is made[1] is chain.core.reader
+    assert chain.attach(llm=chat(server)).core.reader is not chain.core.reader
 
 
 # Prompts, summaries, calibration.
@@ -193,7 +196,10 @@ def test_prompts_are_texts_or_templates(retriever: Any) -> None:
         tone="{Be} brief"
     )
     chain = LazyRetrievalChain(
-        reader, retriever, SUMMARY, first_prompt="{context}?{question}", second_prompt=template
+        reader,
+        retriever,
+        SUMMARY,
+        prompts={"from_context": "{context}?{question}", "from_context_and_details": template},
     )
     chain.invoke("Where {is} it?")
     assert reader.prompts[0] == f"{SUMMARY}?Where {{is}} it?"
@@ -204,14 +210,14 @@ def test_prompts_are_texts_or_templates(retriever: Any) -> None:
         PromptTemplate.from_template("{{context}}", template_format="mustache"),
     ):
         with pytest.raises(PromptError):
-            LazyRetrievalChain(reader, retriever, SUMMARY, first_prompt=wrong)
+            LazyRetrievalChain(reader, retriever, SUMMARY, prompts={"from_context": wrong})
 
 
 def test_summaries_of_documents(retriever: Any, documents: list[Document]) -> None:
     reader = reader_that_is(SURE)
     embeddings = HashEmbeddings()
     chain = LazyRetrievalChain.from_documents(
-        documents, reader, retriever, embeddings, summarize=1, m=1, return_details=True
+        documents, reader, retriever, embeddings, summarize=1, n_summaries=1, return_details=True
     )
     output = chain.invoke("Where does Velm lie?")
     assert [item.page_content for item in output["summaries"]] == ["Velm lies on the river Orun."]
@@ -221,7 +227,7 @@ def test_summaries_of_documents(retriever: Any, documents: list[Document]) -> No
         index = summaries_of(documents, summarize=how, embeddings=embeddings)
         assert isinstance(index, PassageIndex)
         assert index.passages[0].text == expected
-    given = LazyRetrievalChain(reader, retriever, retriever, m=1, return_details=True)
+    given = LazyRetrievalChain(reader, retriever, retriever, n_summaries=1, return_details=True)
     assert given.invoke("Where was Ada born?")["summaries"] == [documents[1]]
 
 
@@ -242,14 +248,15 @@ def test_documents_need_embeddings(documents: list[Document]) -> None:
 def test_a_calibration_takes_the_place_of_tau(retriever: Any) -> None:
     reader = reader_that_is(0.5)
     chain = LazyRetrievalChain(reader, retriever, SUMMARY)
-    signal = chain._rag().signal
+    signal = chain.core.signal
     mine = Calibration(0.7, 0.6, 0.8, "budget", 0.3, 0.3, None, None, 100, "scripted", signal)
     assert (
-        LazyRetrievalChain(reader, retriever, SUMMARY, tau=mine).invoke("?")["decision"]["threshold"] == 0.7
+        LazyRetrievalChain(reader, retriever, SUMMARY, threshold=mine).invoke("?")["decision"]["threshold"]
+        == 0.7
     )
     other = Calibration(0.7, 0.6, 0.8, "budget", 0.3, 0.3, None, None, 100, "another", signal)
     with pytest.warns(CalibrationWarning, match="another"):
-        LazyRetrievalChain(reader, retriever, SUMMARY, tau=other)
+        LazyRetrievalChain(reader, retriever, SUMMARY, threshold=other)
 
 
 # What cannot work fails when it is built, and says how to mend it.
@@ -268,9 +275,9 @@ def test_what_is_missing_is_said_at_construction(retriever: Any) -> None:
         LazyRetrievalChain(RunnableLambda(str) | RunnableLambda(str), retriever, SUMMARY)
     with pytest.raises(ConfigurationError, match="retriever"):
         LazyRetrievalChain(reader_that_is(SURE), 3, SUMMARY)
-    with pytest.raises(ConfigurationError, match="tau"):
-        LazyRetrievalChain(reader_that_is(SURE), retriever, SUMMARY, tau=-1)
-    with pytest.raises(ValidationError, match="treshold"):
+    with pytest.raises(ConfigurationError, match="threshold"):
+        LazyRetrievalChain(reader_that_is(SURE), retriever, SUMMARY, threshold=-1)
+    with pytest.raises(ConfigurationError, match="treshold"):
         LazyRetrievalChain(reader_that_is(SURE), retriever, SUMMARY, treshold=1)
 
 

@@ -82,7 +82,7 @@ async def test_a_question_may_come_in_chunks(retriever: Any) -> None:
 
 def test_the_decision_comes_before_the_answer_is_generated(retriever: Any) -> None:
     with FakeOpenAI(Script(lambda _: ANSWER, logprob=-0.001), hold_after=3) as server:
-        chain = LazyRetrievalChain(chat(server), retriever, SUMMARY, tau=9.0, gate_tokens=2)
+        chain = LazyRetrievalChain(chat(server), retriever, SUMMARY, threshold=9.0, gate_tokens=2)
         stream = chain.stream("Where?")
         assert next(stream)["decision"]["retrieve"] is False
         assert server.streams[0].sent <= 3
@@ -93,7 +93,7 @@ def test_the_decision_comes_before_the_answer_is_generated(retriever: Any) -> No
 
 async def test_leaving_a_stream_hangs_up(retriever: Any) -> None:
     with FakeOpenAI(Script(lambda _: ANSWER), hold_after=3) as server:
-        chain = LazyRetrievalChain(chat(server), retriever, SUMMARY, tau=9.0, gate_tokens=2)
+        chain = LazyRetrievalChain(chat(server), retriever, SUMMARY, threshold=9.0, gate_tokens=2)
         stream = chain.stream("Where?")
         next(stream)
         stream.close()
@@ -113,7 +113,7 @@ async def test_an_open_gate_costs_n_tokens_and_a_shut_one_one_request(
         return await chain.ainvoke("Where?") if asynchronously else chain.invoke("Where?")
 
     with FakeOpenAI(Script(lambda _: ANSWER), hold_after=3) as server:
-        chain = LazyRetrievalChain(chat(server), retriever, SUMMARY, tau=0.0, gate_tokens=3)
+        chain = LazyRetrievalChain(chat(server), retriever, SUMMARY, threshold=0.0, gate_tokens=3)
         output = await ask(chain)
         assert output["decision"]["retrieve"]
         assert output["decision"]["lower"] <= output["decision"]["entropy"] <= output["decision"]["upper"]
@@ -121,7 +121,7 @@ async def test_an_open_gate_costs_n_tokens_and_a_shut_one_one_request(
         assert (record.sent, record.closed_early) == (3, True)
         assert len(server.requests) == 2
         server.release()
-        assert (await ask(chain.attach(llm=chat(server)).model_copy(update={"tau": 99.0})))[
+        assert (await ask(chain.attach(llm=chat(server)).model_copy(update={"threshold": 99.0})))[
             "answer"
         ] == ANSWER
         assert len(server.requests) == 3
@@ -162,7 +162,7 @@ class Runs(BaseCallbackHandler):
 @pytest.mark.parametrize("way", ["invoke", "ainvoke", "stream", "astream", "batch", "abatch"])
 async def test_every_call_hangs_under_the_chains_run(server: FakeOpenAI, retriever: Any, way: str) -> None:
     runs = Runs()
-    chain = LazyRetrievalChain(chat(server), retriever, SUMMARY, tau=0.0)
+    chain = LazyRetrievalChain(chat(server), retriever, SUMMARY, threshold=0.0)
     config = {"callbacks": [runs]}
     match way:
         case "invoke":
@@ -193,7 +193,7 @@ async def test_each_question_of_a_batch_has_its_own_run(
     server: FakeOpenAI, retriever: Any, local: bool, asynchronously: bool
 ) -> None:
     model: Any = LocalReader(lambda _: ANSWER) if local else chat(server)
-    chain = LazyRetrievalChain(model, retriever, SUMMARY, tau=0.0)
+    chain = LazyRetrievalChain(model, retriever, SUMMARY, threshold=0.0)
     runs = Runs()
     config: Any = {"callbacks": [runs]}
     if asynchronously:
@@ -279,7 +279,7 @@ async def test_async_questions_are_answered_concurrently(
     monkeypatch.setattr(
         type(retriever), "_get_relevant_documents", lambda *_, **__: pytest.fail("sync retrieval")
     )
-    chain = LazyRetrievalChain(model, retriever, SUMMARY, tau=0.0)
+    chain = LazyRetrievalChain(model, retriever, SUMMARY, threshold=0.0)
     server.pause()
     task = asyncio.gather(*(chain.ainvoke(f"question {number}") for number in range(8)))
     await asyncio.to_thread(server.wait_for, 8)
@@ -300,7 +300,7 @@ async def test_the_loop_is_free_while_a_local_model_works(retriever: Any) -> Non
 
 
 async def test_one_chain_in_many_loops(retriever: Any) -> None:
-    chain = LazyRetrievalChain(LocalReader(lambda _: ANSWER), retriever, SUMMARY, tau=0.0)
+    chain = LazyRetrievalChain(LocalReader(lambda _: ANSWER), retriever, SUMMARY, threshold=0.0)
 
     def elsewhere() -> str:
         return asyncio.run(chain.ainvoke("Where?"))["answer"]

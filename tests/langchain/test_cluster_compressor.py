@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
+import pickle
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any, ClassVar
 
 import pytest
@@ -15,15 +16,15 @@ from langchain_community.document_transformers import EmbeddingsRedundantFilter
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel
+from langchain_core.prompts import PromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.tracers import BaseTracer
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 
 from langchain_surerag import ClusterCompressor
-from surerag import ScriptedReader
+from surerag import EDC2Options, FewShot, ScriptedReader
 from surerag.encoders import HashingEncoder
-from surerag.errors import ConfigurationError, InputError, PromptError
-from surerag.methods.compression_options import CompressorOptions
+from surerag.errors import ConfigurationError, InputError, MissingServiceError, PromptError
 from surerag.prompts import NOTHING_TO_EXTRACT
 from tests.langchain.conftest import HashEmbeddings, chat
 from tests.servers.fake_openai import FakeOpenAI
@@ -51,7 +52,9 @@ def quoting(prompt: str) -> str:
 
 def tool(replies: Any = quoting, **settings: Any) -> ClusterCompressor:
     reader = ScriptedReader(replies)
-    return ClusterCompressor(reader, HashingEncoder(), **{"pass_below": 0, "tau": 2, **settings})
+    return ClusterCompressor(
+        reader, HashingEncoder(), **{"pass_below": 0, "first_cluster_size": 2, **settings}
+    )
 
 
 class Store(BaseRetriever):
@@ -107,7 +110,7 @@ class Compressing(ContextualCompressionRetriever):
     def __init__(self, k: int = 4, **fields: Any) -> None:
         super().__init__(
             base_retriever=Store(k=k),
-            base_compressor=tool(lambda _: "Velm.", tau=1, cap=1, guard="off"),
+            base_compressor=tool(lambda _: "Velm.", first_cluster_size=1, max_cluster_size=1, guard="off"),
             **fields,
         )
 
@@ -151,7 +154,7 @@ TREES: list[Any] = []
 
 async def test_calls_hang_under_the_retriever_s_run_and_events_are_seen() -> None:
     model = FakeListChatModel(responses=["Ada was born in Velm."])
-    compressor = ClusterCompressor(model, HashEmbeddings(), pass_below=0, tau=2)
+    compressor = ClusterCompressor(model, HashEmbeddings(), pass_below=0, first_cluster_size=2)
     retriever = ContextualCompressionRetriever(base_compressor=compressor, base_retriever=Store())
     for ask in (retriever.invoke, retriever.ainvoke):
         TREES.clear()
@@ -175,7 +178,9 @@ async def test_without_any_run_around_it_nothing_is_dispatched_and_nothing_fails
 
 async def test_clusters_are_asked_about_concurrently(server: FakeOpenAI) -> None:
     server.pause()
-    compressor = ClusterCompressor(chat(server), HashEmbeddings(), tau=1, cap=1, pass_below=0)
+    compressor = ClusterCompressor(
+        chat(server), HashEmbeddings(), first_cluster_size=1, max_cluster_size=1, pass_below=0
+    )
     task = asyncio.ensure_future(compressor.acompress(documents(), QUESTION))
     await asyncio.to_thread(server.wait_for, 4)
     server.release()
@@ -193,7 +198,11 @@ def test_failures_leave_documents_as_they_are() -> None:
 def test_prompts_and_settings() -> None:
     reader = ScriptedReader(quoting)
     compressor = ClusterCompressor(
-        reader, HashingEncoder(), pass_below=0, prompts={"extract": "{examples}Q {question} {passages}"}
+        reader,
+        HashingEncoder(),
+        pass_below=0,
+        examples=[FewShot("Who?", ("Bo.",), "Bo")],
+        prompts={"extract": PromptTemplate.from_template("Q {question} {passages}{examples}")},
     )
     given = [Document("{question} {examples} braces"), *documents()]
     compressor.compress_documents(given, QUESTION)
@@ -204,13 +213,14 @@ def test_prompts_and_settings() -> None:
     with pytest.raises(PromptError, match="no prompt"):
         tool(prompts={"shrink": "{question}"})
     with pytest.raises(ConfigurationError):
-        tool(tau=0)
-    with pytest.raises(ValueError, match="shrink"):
+        tool(first_cluster_size=0)
+    with pytest.raises(ConfigurationError, match="shrink"):
         tool(shrink=True)
     dumped = json.loads(compressor.model_dump_json())
     assert "llm" not in dumped
     again = ClusterCompressor(reader, HashingEncoder(), **dumped)
     assert again.model_dump() == compressor.model_dump()
+    assert (again.core.examples, again.core.prompts) == (compressor.core.examples, compressor.core.prompts)
 
 
 def documents_of(found: Sequence[Document]) -> list[str]:
@@ -223,7 +233,46 @@ def test_the_whole_result_is_there_for_those_who_ask() -> None:
     assert result.dropped[0].sources == ("b", "d")
 
 
-def test_settings_are_those_of_the_core_and_explained_in_the_help() -> None:
-    for item in fields(CompressorOptions):
-        assert ClusterCompressor.model_fields[item.name].default == item.default
-        assert f"\n    {item.name}: " in (ClusterCompressor.__doc__ or "")
+def test_options_are_those_of_the_core_and_explained_in_the_help() -> None:
+    for option in EDC2Options.OPTIONS.values():
+        field = ClusterCompressor.model_fields[option.name]
+        assert (field.default, field.description) == (option.default, option.doc)
+        assert f"\n    {option.name}: " in (ClusterCompressor.__doc__ or "")
+
+
+def test_an_option_that_does_not_exist_is_refused_and_near_ones_are_named() -> None:
+    with pytest.raises(ConfigurationError, match="Did you mean budget"):
+        tool(budgett=3)
+    with pytest.raises(ConfigurationError, match="Did you mean budget"):
+        tool().model_copy(update={"budgett": 3})
+    with pytest.raises(ValueError, match="budgett"):
+        tool().budgett = 3
+
+
+def test_what_is_set_is_in_force_and_what_cannot_be_leaves_all_as_it_was() -> None:
+    compressor = tool(clustering="single")
+    assert compressor.compress(documents(), QUESTION).calls == 4
+    compressor.clustering = "dynamic"  # type: ignore[misc]  # frozen in the core, not here
+    assert compressor.compress(documents(), QUESTION).calls == 2
+    with pytest.raises(ConfigurationError, match="budget must be at least 1"):
+        compressor.budget = 0  # type: ignore[misc]  # as above
+    with pytest.raises(MissingServiceError, match="entailer"):
+        compressor.guard = "entailment"  # type: ignore[misc]  # as above
+    assert (compressor.budget, compressor.guard, compressor.core.guard) == (None, None, None)
+    shorter = compressor.model_copy(update={"budget": 5})
+    assert (shorter.core.budget, compressor.core.budget) == (5, None)
+    assert shorter.core.reader is compressor.core.reader
+
+
+def test_copies_and_pickles_work_as_the_first_one_does() -> None:
+    compressor = ClusterCompressor(
+        FakeListChatModel(responses=["Ada was born in Velm."]),
+        HashEmbeddings(),
+        count_tokens=len,
+        pass_below=0,
+    )
+    expected = compressor.compress_documents(documents(), QUESTION)
+    for again in (copy.deepcopy(compressor), pickle.loads(pickle.dumps(compressor))):
+        assert again.compress_documents(documents(), QUESTION) == expected
+        assert again.model_dump() == compressor.model_dump()
+    assert copy.deepcopy(compressor).core.reader is compressor.core.reader

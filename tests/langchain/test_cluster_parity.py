@@ -27,7 +27,13 @@ def quoting(entity: str) -> ScriptedReader:
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"variant": "official"}, {"budget": 40, "mode": "fact_check"}, {"bridging": 2, "tau": 1}]
+    "settings",
+    [
+        {},
+        {"variant": "official"},
+        {"budget": 40, "mode": "fact_check"},
+        {"bridging": 2, "first_cluster_size": 1},
+    ],
 )
 @pytest.mark.parametrize("k", [1, 2, 12])
 async def test_three_ways_sync_and_async_give_the_same_passages(k: int, settings: dict[str, Any]) -> None:

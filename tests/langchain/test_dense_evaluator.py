@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import math
+import pickle
 from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
@@ -19,12 +21,12 @@ from langsmith import aevaluate, evaluate
 from langsmith.schemas import Example
 
 from langchain_surerag import DenseEvaluator
-from surerag import Dense, ScriptedReader
+from surerag import Dense, DenseOptions, ScriptedReader
 from surerag.entailment import ExactEntailer
 from surerag.errors import ConfigurationError, PromptError, ServiceError
 from tests.langchain.conftest import KEY, chat
 from tests.langchain.dense_cases import Heard, documents
-from tests.methods.dense_script import QUESTION, LongerEntails, distinct, kind, passages, script, shown
+from tests.methods.dense_rag.script import QUESTION, LongerEntails, distinct, kind, passages, script, shown
 from tests.servers.fake_openai import FakeOpenAI
 
 
@@ -150,7 +152,7 @@ async def test_in_langsmiths_aevaluate(form: str) -> None:
 
 async def test_it_does_what_the_core_does_and_keys_are_yours() -> None:
     said = {"a'bc": "B", "abc'": "C"}
-    core = Dense(script(said), ExactEntailer(), mask=False).run(QUESTION, passages("abc"))
+    core = Dense(script(said), ExactEntailer()).run(QUESTION, passages("abc"))
     evaluator = tool(
         script(said), question_key="ask", contexts_key=lambda given: given["found"]["docs"], key="d"
     )
@@ -226,7 +228,7 @@ async def test_the_global_cache_and_secrets(server: FakeOpenAI) -> None:
     for again in (built()(**given), await built().acall(**given)):
         assert again == plain
     assert len(server.requests) <= 2 * asked
-    assert KEY not in repr(built()) + str(built().dense.to_dict()) + json.dumps(plain)
+    assert KEY not in repr(built()) + str(built().core.to_dict()) + json.dumps(plain)
 
 
 async def test_failures_are_custom_events_of_the_run_around_them() -> None:
@@ -237,3 +239,29 @@ async def test_failures_are_custom_events_of_the_run_around_them() -> None:
     steps.invoke(good, {"callbacks": [heard]})
     await steps.ainvoke({}, {"callbacks": [heard]})
     assert heard.names == ["dense.measured", "dense.invalid"]
+
+
+def test_options_are_those_of_the_core_and_take_effect_or_raise() -> None:
+    given: dict[str, Any] = {"inputs": {"question": QUESTION}, "outputs": {"documents": documents("abc")}}
+    fields = DenseEvaluator.model_fields
+    for name, option in DenseOptions.OPTIONS.items():
+        assert (fields[name].default, fields[name].description) == (option.default, option.doc)
+    evaluator = tool()
+    evaluator.mask = True
+    assert evaluator(**given)["results"][0]["value"]["labels"][0] == "unnecessary"
+    with pytest.raises(ConfigurationError, match="threshold"):
+        evaluator.threshold = -1.0
+    assert evaluator.threshold == 0.2
+    lenient = evaluator.model_copy(update={"threshold": 1.0})
+    assert scores(lenient(**given))["dense_certain"] == 1
+    assert lenient.core.cache is evaluator.core.cache
+    with pytest.raises(ConfigurationError, match=r"'treshold'.*threshold"):
+        tool(treshold=1.0)
+
+
+def test_copies_and_pickles_measure_as_it_does() -> None:
+    evaluator = DenseEvaluator(ScriptedReader(["A"]), ExactEntailer(), threshold=0.4, key="mine")
+    copied = copy.deepcopy(evaluator)
+    assert copied.core.reader is evaluator.core.reader
+    for again in (copied, pickle.loads(pickle.dumps(evaluator))):
+        assert (again.core.to_dict(), again.__name__) == (evaluator.core.to_dict(), "mine")

@@ -20,7 +20,7 @@ from surerag.entailment import ExactEntailer
 from surerag.errors import ConfigurationError, MissingServiceError, ServiceError
 from tests.langchain.conftest import HashEmbeddings
 from tests.langchain.dense_cases import Heard
-from tests.methods.dense_script import Shown, distinct, script
+from tests.methods.dense_rag.script import Shown, distinct, script
 
 QUESTION = "Where was Ada born?"
 TEXT = "Ada was born in Velm. Tin melts easily. Velm lies on the Orun."
@@ -47,8 +47,8 @@ def stored() -> InMemoryStore:
 
 
 def tool(parents: Any, reader: ScriptedReader | None = None, **settings: Any) -> DenseRefiner:
-    splitter = AdaptiveSemanticSplitter(HashEmbeddings(), tau=0.9)
-    services: dict[str, Any] = {"entailer": ExactEntailer(), "splitter": splitter, "k": 2}
+    splitter = AdaptiveSemanticSplitter(HashEmbeddings(), similarity_threshold=0.9)
+    services: dict[str, Any] = {"entailer": ExactEntailer(), "splitter": splitter, "top_n": 2}
     return DenseRefiner(reader or script(born), **{**services, **settings}, parents=parents)
 
 
@@ -85,9 +85,7 @@ async def test_parents_in_a_store_are_cut_anew() -> None:
 
 def test_it_does_what_the_core_does() -> None:
     refiner = tool(stored())
-    core = ContextRefiner(
-        script(born), ExactEntailer(), chunker=refiner.refiner.chunker, k=2, max_chunks=2
-    ).run(
+    core = ContextRefiner(script(born), ExactEntailer(), chunker=refiner.core.chunker, top_n=2).run(
         QUESTION, [Passage(one.page_content, id=one.id or "") for one in chunks()], [Passage(TEXT, id="doc")]
     )
     assert refiner.refine(chunks(doc_id="doc"), QUESTION).to_dict() == core.to_dict()
@@ -135,7 +133,7 @@ async def test_a_chunk_whose_document_is_unknown_stands_for_itself() -> None:
     ]
     result = await tool(stored(), script(distinct), rounds=2).arefine(given, QUESTION)
     assert result.rounds[0].rechunked
-    refiner = tool(stored(), k=9)
+    refiner = tool(stored(), top_n=9)
     found = {document.id: document for document in refiner.compress_documents(given, QUESTION)}
     assert set(found) >= {"doc@0:21", "bo@0:10", "bo@11:20", None}
     assert found["bo@11:20"].page_content == "Bo sings."

@@ -14,10 +14,9 @@ from langsmith import aevaluate, evaluate
 from langsmith.schemas import Example
 
 from langchain_surerag import DenseEvaluator, DenseRefiner
-from surerag import ContextRefiner, Dense, Passage, TransformersReader
+from surerag import ContextRefiner, Dense, DenseCache, Passage, TransformersReader
 from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer, JudgeEntailer
-from surerag.methods.dense_cache import DenseCache
 from surerag.world import World, embedded_reader
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
 
@@ -59,16 +58,15 @@ class Known(dict[str, str]):
         return "Said otherwise."
 
 
-def short() -> dict[str, Any]:
-    """Settings of a measure that is quick, and remembers nothing of others."""
-    return {"max_tokens": 2, "cache": DenseCache(rephrasings=Known())}
+def known() -> DenseCache:
+    return DenseCache(rephrasings=Known())
 
 
 async def test_the_evaluator_gives_the_core_s_entropies(chat: Any, reader: TransformersReader) -> None:
-    core = Dense(reader, ExactEntailer(), mask=False, **short())
+    core = Dense(reader, ExactEntailer(), max_tokens=2, cache=known())
     expected = {question: core.run(question, given(texts)) for question, texts in TEXTS.items()}
     assert len({round(result.score, 4) for result in expected.values()}) > 1, "there is something to agree on"
-    evaluator = DenseEvaluator(chat, ExactEntailer(), **short())
+    evaluator = DenseEvaluator(chat, ExactEntailer(), max_tokens=2, dense_cache=known())
 
     def retrieve(inputs: dict[str, Any]) -> dict[str, Any]:
         return {"documents": documents(TEXTS[inputs["question"]])}
@@ -89,9 +87,9 @@ async def test_the_evaluator_gives_the_core_s_entropies(chat: Any, reader: Trans
 
 
 async def test_the_refiner_gives_the_core_s_contexts(chat: Any, reader: TransformersReader) -> None:
-    settings: dict[str, Any] = {"k": 2, "max_chunks": 2, "rounds": 3, "only_uncertain": False}
-    core = ContextRefiner(reader, ExactEntailer(), HashingEncoder(), **settings, **short())
-    refiner = DenseRefiner(chat, HashingEncoder(), entailer=ExactEntailer(), **settings, **short())
+    settings: dict[str, Any] = {"top_n": 2, "rounds": 3, "only_uncertain": False, "max_tokens": 2}
+    core = ContextRefiner(reader, ExactEntailer(), HashingEncoder(), **settings, cache=known())
+    refiner = DenseRefiner(chat, HashingEncoder(), entailer=ExactEntailer(), **settings, dense_cache=known())
     asked = [{"documents": documents(texts), "query": question} for question, texts in TEXTS.items()]
     batches = [refiner.as_runnable().batch(asked), await refiner.as_runnable().abatch(asked)]
     for at, (question, texts) in enumerate(TEXTS.items()):
@@ -116,16 +114,16 @@ async def test_with_the_embedded_reader_who_judges_itself() -> None:
     reader, world = embedded_reader(), World(seed=5, size=60)
     question = next(q for q in world.questions(20) if len(q.gold_passages) == 1)
     passages = world.context(question, 3, noise=0.5)
-    core = Dense(reader, JudgeEntailer(reader), mask=False).run(question.text, passages)
+    core = Dense(reader, JudgeEntailer(reader)).run(question.text, passages)
     found = [Document(passage.text, id=passage.id) for passage in passages]
     feedback = await DenseEvaluator(reader).acall(
         inputs={"question": question.text}, outputs={"documents": found}
     )
     assert feedback["results"][0]["score"] == pytest.approx(core.score, abs=1e-5)
     assert feedback["results"][0]["value"]["answers"] == list(core.answers)
-    refiner = DenseRefiner(reader, HashingEncoder(), k=2, rounds=2)
+    refiner = DenseRefiner(reader, HashingEncoder(), top_n=2, rounds=2)
     refined = refiner.compress_documents(found, question.text)
-    again = ContextRefiner(reader, JudgeEntailer(reader), HashingEncoder(), k=2, max_chunks=2, rounds=2)
+    again = ContextRefiner(reader, JudgeEntailer(reader), HashingEncoder(), top_n=2, rounds=2)
     assert [document.id for document in refined] == [
         passage.id for passage in again.run(question.text, passages).passages
     ]

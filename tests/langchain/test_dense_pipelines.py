@@ -25,7 +25,7 @@ from surerag.entailment import ExactEntailer
 from surerag.errors import InputError
 from tests.langchain.conftest import HashEmbeddings, chat
 from tests.langchain.dense_cases import Store, documents, texts, tool
-from tests.methods.dense_script import QUESTION, kind, script
+from tests.methods.dense_rag.script import QUESTION, kind, script
 from tests.servers.fake_openai import FakeOpenAI
 
 
@@ -33,7 +33,7 @@ class Refining(ContextualCompressionRetriever):
     """LangChain's retriever around a refiner, with the parameter that the official tests set."""
 
     def __init__(self, k: int = 4, **fields: Any) -> None:
-        super().__init__(base_retriever=Store(), base_compressor=tool(script({}), k=k), **fields)
+        super().__init__(base_retriever=Store(), base_compressor=tool(script({}), top_n=k), **fields)
 
 
 class TestContextualCompression(RetrieversIntegrationTests):
@@ -66,9 +66,9 @@ async def test_after_a_splitter_and_a_filter_in_a_pipeline() -> None:
     whole = [
         Document("Ada was born in Velm. Tin melts easily. Ada was born in Velm.", id="doc", metadata={"n": 1})
     ]
-    splitter = AdaptiveSemanticSplitter(HashEmbeddings(), tau=0.9, add_start_index=True)
+    splitter = AdaptiveSemanticSplitter(HashEmbeddings(), similarity_threshold=0.9, add_start_index=True)
     redundant = EmbeddingsRedundantFilter(embeddings=HashEmbeddings(), similarity_threshold=0.999)
-    refiner = DenseRefiner(ScriptedReader(reply), HashEmbeddings(), entailer=ExactEntailer(), k=2)
+    refiner = DenseRefiner(ScriptedReader(reply), HashEmbeddings(), entailer=ExactEntailer(), top_n=2)
     pipeline = DocumentCompressorPipeline(transformers=[splitter, redundant, refiner])
     question = "Where was Ada born?"
     for found in (
@@ -104,7 +104,7 @@ async def test_calls_hang_under_the_retriever_s_run_and_events_are_seen() -> Non
     more = RunnableLambda(lambda question: documents("f"), name="more")
     parents = RunnableLambda(lambda chunks: documents("abc"), name="parents")
     refiner = DenseRefiner(
-        model, HashEmbeddings(), entailer=ExactEntailer(), k=2, retriever=more, parents=parents
+        model, HashEmbeddings(), entailer=ExactEntailer(), top_n=2, retriever=more, parents=parents
     )
     retriever = ContextualCompressionRetriever(base_compressor=refiner, base_retriever=Store(k=2))
     for ask in (retriever.invoke, retriever.ainvoke):
@@ -133,17 +133,19 @@ async def test_without_any_run_around_it_nothing_is_dispatched_and_nothing_fails
 
 async def test_requests_are_concurrent_and_the_loop_is_free(server: FakeOpenAI) -> None:
     server.pause()
-    refiner = DenseRefiner(chat(server), HashEmbeddings(), entailer=ExactEntailer(), k=3, max_tokens=3)
+    refiner = DenseRefiner(chat(server), HashEmbeddings(), entailer=ExactEntailer(), top_n=3, max_tokens=3)
     task = asyncio.ensure_future(refiner.arefine(documents(), QUESTION))
     await asyncio.to_thread(server.wait_for, 3)
     server.release()
-    assert (await task).calls.total <= refiner.worst_case_calls == refiner.refiner.worst_case_calls
+    assert (await task).calls.total <= refiner.worst_case_calls == refiner.core.worst_case_calls
     assert server.peak >= 3
 
 
 async def test_the_global_cache_changes_nothing_but_the_cost(server: FakeOpenAI) -> None:
     def refined() -> DenseRefiner:
-        return DenseRefiner(chat(server), HashEmbeddings(), k=2, max_tokens=3, rounds=2, rephrase_tokens=9)
+        return DenseRefiner(
+            chat(server), HashEmbeddings(), top_n=2, max_tokens=3, rounds=2, rephrase_tokens=9
+        )
 
     plain = refined().refine(documents(), QUESTION)
     asked = len(server.requests)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import math
 import pickle
@@ -16,8 +17,7 @@ from langchain_core.prompts import PromptTemplate
 from langchain_core.runnables import RunnableLambda
 
 from langchain_surerag import AdaptiveSemanticSplitter, DenseRefiner
-from surerag import ContextRefiner, ScriptedReader
-from surerag.components.context_refiner import PLAIN_SETTINGS
+from surerag import ContextRefiner, DenseCache, RefinerOptions, ScriptedReader
 from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer
 from surerag.errors import (
@@ -27,15 +27,13 @@ from surerag.errors import (
     PromptError,
     ServiceError,
 )
-from surerag.methods.dense_cache import DenseCache
 from tests.langchain.conftest import KEY, HashEmbeddings, chat
 from tests.langchain.dense_cases import Heard, documents, texts, tool
-from tests.methods.dense_script import QUESTION, distinct, passages, script
-from tests.methods.test_context_refinement import LETTERS, MENDED, Letters
+from tests.methods.dense_rag.script import LETTERS, MENDED, QUESTION, Letters, distinct, passages, script
 from tests.servers.fake_openai import FakeOpenAI
 
 
-def test_it_hands_on_the_k_that_the_reader_understands_and_says_how_it_knows() -> None:
+def test_it_hands_on_what_the_reader_understands_and_says_how_it_knows() -> None:
     found = tool().compress_documents(documents(), QUESTION)
     assert [(document.id, document.page_content) for document in found] == [
         ("id-a", "a"),
@@ -79,8 +77,7 @@ SETTINGS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("settings", SETTINGS)
 async def test_it_does_what_the_core_does_sync_async_and_batched(settings: dict[str, Any]) -> None:
-    core_settings = {"max_chunks": 3, **settings}
-    core = ContextRefiner(script(MENDED), ExactEntailer(), Letters(), k=3, **core_settings)
+    core = ContextRefiner(script(MENDED), ExactEntailer(), Letters(), top_n=3, **settings)
     expected = core.run(QUESTION, passages(LETTERS))
     ways = [
         tool(**settings).refine(documents(), QUESTION),
@@ -201,26 +198,41 @@ def steady(prompt: str) -> str:
 
 def test_settings_are_written_down_and_models_and_secrets_are_not(server: FakeOpenAI) -> None:
     refiner = DenseRefiner(
-        chat(server), HashEmbeddings(), k=2, stop="either", prompts={"rephrase": "Again: {passage}"}
+        chat(server), HashEmbeddings(), top_n=2, stop_rule="either", prompts={"rephrase": "Again: {passage}"}
     )
-    for written in (refiner.model_dump_json(), dumps(refiner), repr(refiner), str(refiner.refiner)):
+    for written in (refiner.model_dump_json(), dumps(refiner), repr(refiner), str(refiner.core)):
         assert KEY not in written
     dumped = json.loads(refiner.model_dump_json())
-    assert not {"llm", "embeddings", "cache", "parents", "entailer", "retriever", "splitter"} & dumped.keys()
+    assert (
+        not {"llm", "embeddings", "dense_cache", "parents", "entailer", "retriever", "splitter"}
+        & dumped.keys()
+    )
     again = DenseRefiner(chat(server), HashEmbeddings(), **dumped)
     assert again.model_dump() == refiner.model_dump()
-    assert again.refiner.to_dict() == refiner.refiner.to_dict()
+    assert again.core.to_dict() == refiner.core.to_dict()
     plain = DenseRefiner(ScriptedReader(steady), HashingEncoder(), entailer=ExactEntailer())
     loaded = pickle.loads(pickle.dumps(plain))
     assert texts(loaded.compress_documents(documents(), QUESTION)) == "abcde"
 
 
-def test_fields_are_those_of_the_core() -> None:
-    core = ContextRefiner.__dataclass_fields__
-    for name in PLAIN_SETTINGS:
-        assert DenseRefiner.model_fields[name].default == core[name].default
-    assert tool().refiner.max_chunks == 3
-    assert tool(max_chunks=7).refiner.max_chunks == 7
+def test_options_are_those_of_the_core_and_take_effect_or_raise() -> None:
+    refiner = tool()
+    fields = DenseRefiner.model_fields
+    for name, option in RefinerOptions.OPTIONS.items():
+        assert (fields[name].default, fields[name].description) == (option.default, option.doc)
+    assert (tool().core.largest, tool(max_chunks=7).core.largest) == (3, 7)
+    refiner.top_n = 2
+    assert texts(refiner.compress_documents(documents(), QUESTION)) == "ab"
+    with pytest.raises(ConfigurationError, match="max_chunks"):
+        refiner.max_chunks = 1
+    assert refiner.max_chunks is None
+    for changed in (refiner.model_copy(update={"top_n": 1}), refiner.with_options(top_n=1)):
+        assert (changed.core.top_n, refiner.core.top_n) == (1, 2)
+        assert changed.core.cache is refiner.core.cache
+    with pytest.raises(ConfigurationError, match=r"'rouns'.*rounds"):
+        refiner.model_copy(update={"rouns": 1})
+    copied = copy.deepcopy(refiner)
+    assert (copied.core.reader is refiner.core.reader, copied.top_n) == (True, 2)
 
 
 def test_prompts_are_yours_and_documents_are_data() -> None:
@@ -229,7 +241,7 @@ def test_prompts_are_yours_and_documents_are_data() -> None:
         "rephrase": "Rewrite. Text: {passage}",
         "answer": PromptTemplate.from_template("Q {question}|{passages}"),
     }
-    refiner = tool(reader, prompts=prompts, k=1)
+    refiner = tool(reader, prompts=prompts, top_n=1)
     refiner.compress_documents([Document("{passage} {x} braces")], "Who {is} Ada?")
     assert reader.prompts[0] == "Rewrite. Text: {passage} {x} braces"
     assert "Q Who {is} Ada?|[1] {passage} {x} braces" in reader.prompts
@@ -237,15 +249,15 @@ def test_prompts_are_yours_and_documents_are_data() -> None:
         with pytest.raises(PromptError):
             tool(prompts=bad)
     judged = tool(entailer=None, prompts={"entailment": "{question} {premise} {hypothesis}"})
-    assert "#" in judged.refiner.entailer.name
+    assert "#" in judged.core.services.entailer.name
 
 
 def test_a_corpus_is_rephrased_ahead_for_all_who_share_the_cache() -> None:
     reader, cache = script({}), DenseCache()
-    refiner = tool(reader, cache=cache)
+    refiner = tool(reader, dense_cache=cache)
     assert refiner.prepare(documents()) == asyncio.run(refiner.aprepare(documents())) == 6
     assert len(cache.rephrasings) == 6
-    assert tool(reader, cache=cache).refine(documents(), QUESTION).calls.rephrasings == 0
+    assert tool(reader, dense_cache=cache).refine(documents(), QUESTION).calls.rephrasings == 0
 
 
 def test_what_cannot_work_says_so() -> None:
@@ -255,12 +267,12 @@ def test_what_cannot_work_says_so() -> None:
     with pytest.raises(ConfigurationError, match="chat model"):
         DenseRefiner("gpt", HashEmbeddings())
     with pytest.raises(ConfigurationError):
-        tool(k=0)
+        tool(top_n=0)
     with pytest.raises(ConfigurationError, match="max_calls"):
         tool(max_calls=5).compress_documents(documents(), QUESTION)
     with pytest.raises(ConfigurationError, match="splitter"):
         tool(splitter=AdaptiveSemanticSplitter(Letters()))
-    with pytest.raises(ValueError, match="shrink"):
-        tool(shrink=True)
-    with pytest.raises(ValueError, match="variant"):
+    with pytest.raises(ConfigurationError, match=r"'top'.*top_n"):
+        tool(top=3)
+    with pytest.raises(ConfigurationError, match="variant"):
         tool(variant="x")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,7 +23,7 @@ from surerag import AdaptiveChunker
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, InputError, MissingServiceError, ServiceError
 from tests.langchain.conftest import HashEmbeddings
-from tests.methods.test_adaptive_chunking import ARABIC, CHINESE, CODE, PROSE, TABLE, TEXTS, byte_pairs
+from tests.methods.dense_rag.texts import ARABIC, CHINESE, CODE, PROSE, TABLE, TEXTS, byte_pairs
 
 AGAIN = "Velm is old. Tin melts. Velm is old. Tin melts. Velm is old. Tin melts."
 
@@ -62,15 +63,17 @@ async def test_any_script_and_any_layout(
     text, language = TEXTS[name]
     splitter = AdaptiveSemanticSplitter(
         HashingEncoder(64),
-        tau=tau,
-        t_max=t_max,
+        similarity_threshold=tau,
+        chunk_size=t_max,
         language=language,
         length_function=count,
         add_start_index=True,
     )
     chunks = splitter.create_documents([text])
-    check(text, chunks, splitter.chunker.settings.count, t_max)
-    core = AdaptiveChunker(HashingEncoder(64), tau, t_max, language, count).run(text)
+    check(text, chunks, splitter.core.tokens, t_max)
+    core = AdaptiveChunker(
+        HashingEncoder(64), count, similarity_threshold=tau, chunk_size=t_max, language=language
+    ).run(text)
     assert [(chunk.page_content, chunk.metadata["start_index"]) for chunk in chunks] == [
         (chunk.text, chunk.start) for chunk in core
     ]
@@ -82,8 +85,10 @@ async def test_any_script_and_any_layout(
 @given(st.lists(st.sampled_from(["Velm is old. ", "Tin melts! ", "Ada\n\n", "x" * 9, "中。"]), max_size=12))
 def test_offsets_are_right_however_often_a_chunk_is_repeated(pieces: list[str]) -> None:
     text = "".join(pieces)
-    splitter = AdaptiveSemanticSplitter(HashingEncoder(16), tau=0.9, t_max=4, add_start_index=True)
-    check(text, splitter.create_documents([text]), splitter.chunker.settings.count, 4)
+    splitter = AdaptiveSemanticSplitter(
+        HashingEncoder(16), similarity_threshold=0.9, chunk_size=4, add_start_index=True
+    )
+    check(text, splitter.create_documents([text]), splitter.core.tokens, 4)
 
 
 def test_repeated_chunks_by_hand() -> None:
@@ -107,8 +112,12 @@ async def test_documents_keep_their_metadata_and_are_not_changed() -> None:
     given = documents()
     before = [document.model_dump_json() for document in given]
     embeddings = Awaited()
-    splitter = AdaptiveSemanticSplitter(HashEmbeddings(), tau=0.3, t_max=40, add_start_index=True)
-    awaiting = AdaptiveSemanticSplitter(embeddings, tau=0.3, t_max=40, add_start_index=True)
+    splitter = AdaptiveSemanticSplitter(
+        HashEmbeddings(), similarity_threshold=0.3, chunk_size=40, add_start_index=True
+    )
+    awaiting = AdaptiveSemanticSplitter(
+        embeddings, similarity_threshold=0.3, chunk_size=40, add_start_index=True
+    )
     found = splitter.split_documents(given)
     assert found == list(splitter.transform_documents(given))
     assert found == await awaiting.asplit_documents(given)
@@ -135,7 +144,7 @@ async def test_many_documents_are_embedded_in_parts_and_come_back_in_order() -> 
 
 
 async def test_it_is_a_text_splitter_wherever_langchain_wants_one() -> None:
-    splitter = AdaptiveSemanticSplitter(HashEmbeddings(), tau=0.9, add_start_index=True)
+    splitter = AdaptiveSemanticSplitter(HashEmbeddings(), similarity_threshold=0.9, add_start_index=True)
     assert isinstance(splitter, TextSplitter)
     store = InMemoryStore()
     retriever = ParentDocumentRetriever(
@@ -163,7 +172,12 @@ def test_the_maximum_holds_in_a_model_s_own_tokens(text: str, language: str) -> 
 
     tokenizer = tiny_tokenizer()
     splitter = AdaptiveSemanticSplitter.from_huggingface_tokenizer(
-        tokenizer, embeddings=HashEmbeddings(), tau=-1.0, t_max=50, language=language, add_start_index=True
+        tokenizer,
+        embeddings=HashEmbeddings(),
+        similarity_threshold=-1.0,
+        chunk_size=50,
+        language=language,
+        add_start_index=True,
     )
     found = splitter.create_documents([text])
     check(text, found, lambda chunk: len(tokenizer.tokenize(chunk)), 50)
@@ -171,11 +185,13 @@ def test_the_maximum_holds_in_a_model_s_own_tokens(text: str, language: str) -> 
 
 
 def test_tau_is_fitted_to_a_corpus() -> None:
-    splitter = AdaptiveSemanticSplitter(HashEmbeddings(), tau=1.0, t_max=99, add_start_index=True)
+    splitter = AdaptiveSemanticSplitter(
+        HashEmbeddings(), similarity_threshold=1.0, chunk_size=99, add_start_index=True
+    )
     fitted = splitter.with_quantile([Document(PROSE), AGAIN], 0.25)
-    again = AdaptiveChunker(fitted.chunker.encoder).with_quantile([PROSE, AGAIN], 0.25)
-    assert fitted.chunker.tau == again.tau < 1
-    assert (fitted.chunker.t_max, splitter.chunker.tau) == (99, 1.0)
+    again = AdaptiveChunker(fitted.core.encoder).with_quantile([PROSE, AGAIN], 0.25)
+    assert fitted.core.similarity_threshold == again.similarity_threshold < 1
+    assert (fitted.core.chunk_size, splitter.core.similarity_threshold) == (99, 1.0)
     assert len(fitted.split_text(PROSE)) < len(splitter.split_text(PROSE))
     assert "start_index" in fitted.create_documents([PROSE])[0].metadata
     with pytest.raises(InputError, match="two sentences"):
@@ -191,21 +207,43 @@ class Broken(Embeddings):
 
 
 def test_what_cannot_work_says_so() -> None:
-    for change in ({"tau": 2}, {"t_max": 0}):
+    for change in ({"similarity_threshold": 2}, {"chunk_size": 0}):
         with pytest.raises(ConfigurationError):
             AdaptiveSemanticSplitter(HashEmbeddings(), **change)
     with pytest.raises(MissingServiceError, match="encoder"):
         AdaptiveSemanticSplitter(None)
     with pytest.raises(ServiceError, match="vectors"):
         AdaptiveSemanticSplitter(Broken()).split_text(PROSE)
-    with pytest.raises(InputError, match="t_max"):
-        AdaptiveSemanticSplitter(HashEmbeddings(), t_max=1, length_function=byte_pairs).split_text("abcé中")
+    with pytest.raises(InputError, match="chunk_size"):
+        AdaptiveSemanticSplitter(HashEmbeddings(), chunk_size=1, length_function=byte_pairs).split_text(
+            "abcé中"
+        )
     with pytest.raises(ValueError, match="zip"):
         AdaptiveSemanticSplitter(HashEmbeddings()).create_documents(["a", "b"], [{"x": 1}])
 
 
 def test_it_can_be_pickled_and_shown() -> None:
-    splitter = AdaptiveSemanticSplitter(HashEmbeddings(), tau=0.3, t_max=9, add_start_index=True)
+    splitter = AdaptiveSemanticSplitter(
+        HashEmbeddings(), similarity_threshold=0.3, chunk_size=9, add_start_index=True
+    )
     again = pickle.loads(pickle.dumps(splitter))
     assert again.create_documents([PROSE]) == splitter.create_documents([PROSE])
-    assert repr(again) == "AdaptiveSemanticSplitter('HashEmbeddings()', tau=0.3, t_max=9, language='en')"
+    assert repr(again) == (
+        "AdaptiveSemanticSplitter('HashEmbeddings()', similarity_threshold=0.3, chunk_size=9, language='en')"
+    )
+
+
+def test_options_are_those_of_the_core_and_take_effect_or_raise() -> None:
+    splitter = AdaptiveSemanticSplitter(HashEmbeddings(), similarity_threshold=-1)
+    with pytest.raises(ConfigurationError, match=r"'chunksize'.*chunk_size"):
+        AdaptiveSemanticSplitter(HashEmbeddings(), chunksize=9)
+    with pytest.raises(ConfigurationError, match="with_options"):
+        splitter.chunk_size = 9
+    smaller = splitter.with_options(chunk_size=9)
+    assert (smaller.core.chunk_size, splitter.core.chunk_size) == (9, 512)
+    assert len(smaller.split_text(PROSE)) > len(splitter.split_text(PROSE)) == 1
+    copied = copy.deepcopy(smaller)
+    assert (copied.core.to_dict(), copied.split_text(PROSE)) == (
+        smaller.core.to_dict(),
+        smaller.split_text(PROSE),
+    )

@@ -15,6 +15,7 @@ from langchain_huggingface import ChatHuggingFace, HuggingFacePipeline
 
 from langchain_surerag import LazyRetrievalChain, RunnableRetriever, reader_from_model, summaries_of
 from surerag import LazyRAG, TransformersReader
+from surerag.adapting import ChatTemplateWarning
 from surerag.types import Message, Sampling
 from tests.langchain.conftest import HashEmbeddings
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
@@ -49,12 +50,12 @@ async def test_core_and_chain_sync_and_async_alone_and_batched(
 ) -> None:
     reader = TransformersReader(pipeline.model, pipeline.tokenizer)
     summaries = summaries_of(documents, embeddings=HashEmbeddings())
-    settings: dict[str, Any] = {"k": 2, "m": 1, "max_tokens": 6, "gate_tokens": 3}
+    settings: dict[str, Any] = {"top_n": 2, "n_summaries": 1, "max_tokens": 6, "gate_tokens": 3}
     trial = LazyRAG(reader, RunnableRetriever(retriever), summaries, **settings).run_many(QUESTIONS)
     # A threshold between two entropies: both branches are taken, and rounding decides nothing.
     entropies = sorted(result.decision.entropy or 0.0 for result in trial)
     tau = (entropies[1] + entropies[2]) / 2
-    core = LazyRAG(reader, RunnableRetriever(retriever), summaries, tau=tau, **settings)
+    core = LazyRAG(reader, RunnableRetriever(retriever), summaries, threshold=tau, **settings)
     expected = [
         seen(result.answer, asdict(result.decision), [passage.text for passage in result.passages])
         for result in map(core.run, QUESTIONS)
@@ -64,7 +65,7 @@ async def test_core_and_chain_sync_and_async_alone_and_batched(
         ChatHuggingFace(llm=HuggingFacePipeline(pipeline=pipeline), tokenizer=pipeline.tokenizer),
         retriever,
         summaries,
-        tau=tau,
+        threshold=tau,
         **settings,
     )
     ways = {
@@ -88,21 +89,58 @@ def added(chunks: Iterable[Any]) -> Any:
 def test_a_pipeline_is_read_directly(pipeline: Any) -> None:
     plain = HuggingFacePipeline(pipeline=pipeline)
     chat = ChatHuggingFace(llm=plain, tokenizer=pipeline.tokenizer)
-    for model, template in ((plain, False), (chat, True), (chat.bind(stop=["x"]).with_retry(), True)):
+    core = TransformersReader(pipeline.model, pipeline.tokenizer)
+    for model in (plain, chat, chat.bind(stop=["x"]).with_retry()):
         reader = reader_from_model(model)
         assert reader.capabilities.entropy == "exact"
         assert reader.capabilities.local
-        core = TransformersReader(pipeline.model, pipeline.tokenizer, chat_template=template)
         assert reader.generate(["Velm"], GREEDY) == core.generate(["Velm"], GREEDY)
     # One reader, and so one queue, for all who use a pipeline in one way.
     assert reader_from_model(chat) is reader_from_model(chat.with_retry())
-    assert reader_from_model(chat) is not reader_from_model(plain)
+    assert reader_from_model(chat) is reader_from_model(plain)
+
+
+def test_a_bare_pipeline_is_asked_through_its_chat_template_and_told_so_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tokenizer = tiny_tokenizer(chat=True)
+    model = transformers.pipeline(
+        "text-generation", model=tiny_model("llama"), tokenizer=tokenizer, device="cpu"
+    )
+    plain = HuggingFacePipeline(pipeline=model)
+    with pytest.warns(ChatTemplateWarning, match=r"reader_from_model\(llm, chat_template=False\)") as warned:
+        readers = [reader_from_model(plain), reader_from_model(plain.bind(stop=["x"]))]
+    assert len(warned) == 1
+    assert warned[0].filename == __file__
+    assert [record.name for record in caplog.records if "chat template" in record.message] == ["surerag"]
+    assert readers[0] is readers[1]
+    raw = reader_from_model(plain, chat_template=False)
+    for reader, template in ((readers[0], True), (raw, False)):
+        core = TransformersReader(model.model, tokenizer, chat_template=template)
+        assert reader.generate(["Velm"], GREEDY) == core.generate(["Velm"], GREEDY)
+    assert raw.generate(["Velm"], GREEDY) != readers[0].generate(["Velm"], GREEDY)
+
+
+@pytest.mark.filterwarnings("error::surerag.adapting.ChatTemplateWarning")
+def test_without_a_template_or_with_a_chat_model_nothing_is_to_be_said() -> None:
+    bare = transformers.pipeline(
+        "text-generation", model=tiny_model("llama"), tokenizer=tiny_tokenizer(), device="cpu"
+    )
+    reader = reader_from_model(HuggingFacePipeline(pipeline=bare))
+    core = TransformersReader(bare.model, bare.tokenizer)
+    assert reader.generate(["Velm"], GREEDY) == core.generate(["Velm"], GREEDY)
+    chat = transformers.pipeline(
+        "text-generation", model=tiny_model("llama"), tokenizer=tiny_tokenizer(chat=True), device="cpu"
+    )
+    plain = HuggingFacePipeline(pipeline=chat)
+    reader_from_model(plain, chat_template=False)
+    reader_from_model(ChatHuggingFace(llm=plain, tokenizer=chat.tokenizer))
 
 
 def test_a_pipelines_prompt_is_its_own(pipeline: Any) -> None:
     """What the reader reads equals what LangChain's own classes feed to the pipeline."""
     plain = HuggingFacePipeline(pipeline=pipeline, pipeline_kwargs={"max_new_tokens": 6, "do_sample": False})
-    [[answer]] = reader_from_model(plain).generate(["Velm"], GREEDY)
+    [[answer]] = reader_from_model(plain, chat_template=False).generate(["Velm"], GREEDY)
     assert (
         plain.bind(skip_prompt=True, pipeline_kwargs=plain.pipeline_kwargs).invoke("Velm").strip()
         == answer.text

@@ -26,6 +26,7 @@ from langchain_surerag.documents import documents_of, passages_of
 from surerag import ScriptedReader
 from surerag.errors import ConfigurationError, MissingServiceError, ServiceError
 from surerag.services import Encoder, Retriever
+from tests.blocking import Gate, cancelled_without_trace
 from tests.langchain.conftest import KEY, HashEmbeddings, chat
 from tests.servers.fake_openai import FakeOpenAI
 
@@ -115,6 +116,22 @@ async def test_embeddings_are_asked_asynchronously() -> None:
         assert np.array_equal(await encoder.aencode(["a", "b"], kind), encoder.encode(["a", "b"], kind))
 
 
+@pytest.mark.parametrize("kind", ["query", "document"])
+async def test_an_encoding_that_is_cancelled_leaves_nothing_behind(kind: Any) -> None:
+    gate = Gate()
+
+    class Slow(HashEmbeddings):
+        def embed_documents(self, texts: Any) -> Any:
+            gate.wait()
+            return super().embed_documents(texts)
+
+        def embed_query(self, text: str) -> Any:
+            gate.wait()
+            return super().embed_query(text)
+
+    await cancelled_without_trace(lambda: EmbeddingEncoder(Slow()).aencode(["a"], kind), gate)
+
+
 @pytest.mark.parametrize("vectors", [[], [[0.0, 0.0]], [[1.0], [2.0]]])
 def test_bad_embeddings_are_found_out(vectors: list[list[float]], monkeypatch: pytest.MonkeyPatch) -> None:
     embeddings = HashEmbeddings()
@@ -161,10 +178,10 @@ def test_settings_and_model_are_written_down_without_secrets(
         chat(server),
         retriever,
         "A summary.",
-        tau=0.25,
-        k=2,
+        threshold=0.25,
+        top_n=2,
         stop=("\n",),
-        first_prompt=prompt,
+        prompts={"from_context": prompt},
         return_details=True,
     )
     text = dumps(chain)

@@ -309,7 +309,14 @@ def test_retries_retry_and_fallbacks_fall_back(server: FakeOpenAI) -> None:
     server.fail(500)
     [begun] = reader.begin(["Velm"], 1, GREEDY)
     assert reader.finish([begun])[0].text == expected
-    assert reader.name == "ChatOpenAI(toy)|ChatOpenAI(spare)"
+    where = server.base_url.removeprefix("http://")
+    assert reader.name == f"ChatOpenAI(toy@{where})|ChatOpenAI(spare@{where})"
+
+
+def test_two_paths_of_one_host_are_two_readers(server: FakeOpenAI) -> None:
+    models = [chat(server, base_url=f"http://u:p@host:81/{path}/v1") for path in "ab"]
+    names = [reader_from_model(model).name for model in models]
+    assert names == ["ChatOpenAI(toy@host:81/a/v1)", "ChatOpenAI(toy@host:81/b/v1)"]
 
 
 def test_config_reaches_a_configurable_model(server: FakeOpenAI) -> None:

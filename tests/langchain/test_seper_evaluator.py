@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 from uuid import uuid4
@@ -23,7 +25,7 @@ from langsmith import aevaluate, evaluate
 from langsmith.schemas import Example
 
 from langchain_surerag import DeltaSePerEvaluator
-from surerag import ScriptedReader
+from surerag import Adaptive, ScriptedReader
 from surerag.entailment import ExactEntailer
 from surerag.errors import (
     ConfigurationError,
@@ -33,7 +35,7 @@ from surerag.errors import (
     ServiceError,
 )
 from tests.langchain.conftest import chat
-from tests.methods.test_seper import AFTER, BEFORE, LIKE, Judge, sampled
+from tests.methods.seper.sampled import AFTER, BEFORE, LIKE, Judge, sampled
 from tests.servers.fake_openai import FakeOpenAI, Quirks
 
 QUESTION = "Where was Ada born?"
@@ -56,6 +58,15 @@ def tool(reader: Any = None, **settings: Any) -> DeltaSePerEvaluator:
 
 def scores(feedback: dict[str, Any]) -> dict[str, Any]:
     return {item["key"]: item["score"] for item in feedback["results"]}
+
+
+def test_samples_cut_at_the_limit_are_counted() -> None:
+    run = Example(id=uuid4(), outputs={"documents": [DOCUMENTS["Ada"]]})
+    example = Example(id=uuid4(), inputs={"question": QUESTION}, outputs={"answer": "Velm"})
+    reader = ScriptedReader(lambda _: "As far as anybody knows")
+    for max_tokens, truncated in ((2, 6), (512, 0)):
+        found = tool(reader, max_tokens=max_tokens)(run, example)
+        assert found["results"][0]["value"]["truncated"] == truncated
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
@@ -250,7 +261,6 @@ async def test_as_a_string_evaluator_of_langchain_classic() -> None:
 
 
 def test_without_langchain_classic_the_error_names_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "langchain_surerag._string_evaluator", raising=False)
     for name in ("langchain_classic", "langchain_classic.evaluation", "langchain_classic.evaluation.schema"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingExtraError, match=r'pip install "surerag\[langchain-classic\]"'):
@@ -332,3 +342,48 @@ async def test_fallbacks_are_custom_events_of_the_run_around_them() -> None:
     await steps.ainvoke(GIVEN, {"callbacks": [heard]})
     await steps.ainvoke({}, {"callbacks": [heard]})
     assert heard.names == ["seper.frequency_weights", "seper.frequency_weights", "seper.invalid"]
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("n_sample", "n_samples"), ("threshold", "entailment_threshold"), ("golds_key", "gold_key")],
+)
+def test_an_unknown_option_is_refused_and_the_near_one_named(name: str, near: str) -> None:
+    for make in (lambda: tool(**{name: 1}), lambda: tool().model_copy(update={name: 1})):
+        with pytest.raises(ConfigurationError, match=f"no option '{name}'. Did you mean.*{near}"):
+            make()
+
+
+def test_what_is_set_is_in_force_or_refused() -> None:
+    reader = ScriptedReader(sampled(*BEFORE, *AFTER, *BEFORE, *AFTER), entropy=None)
+    evaluator = DeltaSePerEvaluator(reader, Judge(LIKE), n_samples=3)
+    with pytest.raises(ConfigurationError, match="kernel must be one of soft, hard, got 'medium'"):
+        evaluator.kernel = "medium"  # type: ignore[assignment]
+    assert evaluator.kernel == "soft"
+    evaluator.n_samples = 4
+    evaluator.kernel = "hard"
+    evaluator.key = "worth"
+    assert scores(evaluator(**GIVEN))["worth"] == pytest.approx(0.8)
+    soft = evaluator.model_copy(update={"kernel": "soft", "question_key": lambda inputs: inputs["question"]})
+    assert scores(soft(**GIVEN))["worth"] == pytest.approx(0.725)
+    assert evaluator.core.kernel == "hard"
+    assert evaluator.__name__ == "worth"
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_copies_and_pickles_measure_the_same(copied: Callable[[Any], Any]) -> None:
+    prompts = {"closed_book": PromptTemplate.from_template("Say: {question}")}
+    evaluator = tool(prompts=prompts, adaptive=Adaptive(0.5, 2), contexts_key="documents")
+    other = copied(evaluator)
+    assert other.core.chosen() == evaluator.core.chosen()
+    assert other(**GIVEN) == evaluator(**GIVEN)
+    assert asyncio.run(other.acall(**GIVEN)) == evaluator(**GIVEN)
+
+
+def test_copies_over_one_model_ask_one_reader_and_one_judge() -> None:
+    model = FakeListChatModel(responses=["entailment"])
+    evaluator = DeltaSePerEvaluator(model, model, n_samples=1)
+    other = evaluator.model_copy(update={"n_samples": 2})
+    assert other.core.reader is evaluator.core.reader
+    assert other.core.entailer is evaluator.core.entailer
+    assert "FakeListChatModel" not in repr(evaluator)

@@ -19,9 +19,7 @@ from numpy.typing import NDArray
 
 import langchain_surerag
 import llama_index_surerag
-from surerag import Adaptive, Passage, SePer, TransformersReader
-from surerag.components.seper import Case
-from surerag.methods.seper_types import SePerResult
+from surerag import Adaptive, Passage, SePer, SePerCase, SePerResult, TransformersReader
 from surerag.types import Pair
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
 
@@ -76,7 +74,7 @@ async def test_core_llama_index_and_langchain_agree_sync_async_and_batched(setti
 
     questions, golds = list(TEXTS), [["Velm", "near Tarn"], ["ba di"], ["a river", "lu"], ["no"]]
     cases = [
-        Case(question, gold, [Passage(text) for text in TEXTS[question]])
+        SePerCase(question, gold, [Passage(text) for text in TEXTS[question]])
         for question, gold in zip(questions, golds, strict=True)
     ]
     expected = of_core([core.run(*case) for case in cases])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
+import pickle
 import warnings
 from typing import Any, ClassVar
 
@@ -33,8 +35,7 @@ from surerag.errors import CapabilityError, ConfigurationError, InputError, Miss
 from surerag.readers.scripted import reply
 from surerag.types import Generation
 from tests.langchain.conftest import KEY, chat
-from tests.methods.painter import CLEAR, VAGUE, Library, knowing
-from tests.methods.test_uncertainty_services import QUESTIONS, Batches
+from tests.methods.dynqr.painter import CLEAR, QUESTIONS, VAGUE, Batches, Library, knowing
 from tests.servers.fake_openai import FakeOpenAI
 from tests.servers.toy_model import ToyModel
 
@@ -84,6 +85,7 @@ class TestOfficialSuite(RetrieversIntegrationTests):
     retriever_constructor: ClassVar[type[BaseRetriever]] = UncertaintyRewriteRetriever  # type: ignore[assignment]
     retriever_constructor_params: ClassVar[dict[str, Any]] = {"llm": reader(), "retriever": Store()}  # type: ignore[assignment]
     retriever_query_example: ClassVar[str] = VAGUE  # type: ignore[assignment]
+    num_results_arg_name: ClassVar[str] = "top_n"  # type: ignore[assignment]
 
 
 class TestOfficialSuiteExpanded(TestOfficialSuite):
@@ -129,14 +131,25 @@ def test_the_core_and_both_faces_agree() -> None:
     from langchain_surerag import RunnableRetriever
 
     for documents in ("substitute", "expand"):
-        core = CoreRewriter(reader(), RunnableRetriever(Store()), documents=documents, k=3)
+        core = CoreRewriter(reader(), RunnableRetriever(Store()), documents=documents, top_n=3)
         expected = core.run(VAGUE)
-        settings: dict[str, Any] = {"documents": documents, "k": 3}
+        settings: dict[str, Any] = {"documents": documents, "top_n": 3}
         runnable = UncertaintyRewriter(reader(), Store(), **settings)
         assert runnable.rewrite(VAGUE).to_dict() == expected.to_dict()
         found = retriever(**settings).invoke(VAGUE)
         assert ids(found) == [passage.id for passage in expected.passages]
         assert dict(found[0].metadata["uncertainty_rewrite"]) == dict(expected.to_dict())
+
+
+async def test_options_of_one_call_hold_for_it_and_unknown_ones_raise() -> None:
+    tool = retriever()
+    assert ids(tool.invoke(VAGUE, top_n=1)) == ids(await tool.ainvoke(VAGUE, k=1)) == ["ada"]
+    assert ids(tool.invoke(VAGUE, threshold=99.0)) == ["vague", "common"]
+    assert ids(tool.invoke(VAGUE)) == ["ada", "common"]
+    with pytest.raises(ConfigurationError, match="Did you mean threshold"):
+        tool.invoke(VAGUE, treshold=99.0)
+    with pytest.raises(ConfigurationError, match="Did you mean threshold"):
+        await tool.ainvoke(VAGUE, treshold=99.0)
 
 
 async def test_create_retrieval_chain() -> None:
@@ -183,7 +196,7 @@ async def test_create_history_aware_retriever() -> None:
 
 async def test_multi_query_retriever_around_it_removes_duplicates() -> None:
     llm = FakeListChatModel(responses=[f"{VAGUE}\n{CLEAR}\nWho paints?"])
-    multi = MultiQueryRetriever.from_llm(retriever(k=1), llm, include_original=True)
+    multi = MultiQueryRetriever.from_llm(retriever(top_n=1), llm, include_original=True)
     for found in (multi.invoke(VAGUE), await multi.ainvoke(VAGUE)):
         assert ids(found) == ["ada"]
     ensemble = EnsembleRetriever(retrievers=[retriever(), Store()], weights=[0.5, 0.5], id_key="source")
@@ -265,7 +278,7 @@ TREES: list[Any] = []
 async def test_calls_hang_under_its_run_and_events_are_seen() -> None:
     with FakeOpenAI(ToyModel(sharpness=0.01)) as server:
         faces: list[Any] = [
-            kind(chat(server), Store(), max_tokens=4, theta=1.0)
+            kind(chat(server), Store(), max_tokens=4, threshold=1.0)
             for kind in (UncertaintyRewriter, UncertaintyRewriteRetriever)
         ]
         for face in faces:
@@ -327,8 +340,8 @@ def test_prompts_and_settings() -> None:
     for prompts in ({"answer": "{passages}"}, {"reword": "{query}"}):
         with pytest.raises(PromptError):
             retriever(prompts=prompts)
-    for settings in ({"documents": "both"}, {"theta": float("nan")}, {"candidates": 0}, {"thta": 1}):
-        with pytest.raises(ValueError, match=r"(?i)documents|theta|n must|thta"):
+    for settings in ({"documents": "both"}, {"threshold": float("nan")}, {"candidates": 0}):
+        with pytest.raises(ConfigurationError, match=r"documents|threshold|candidates"):
             retriever(**settings)
     with pytest.raises(MissingServiceError, match="llm"):
         UncertaintyRewriteRetriever(retriever=Store())
@@ -339,23 +352,59 @@ def test_prompts_and_settings() -> None:
     assert UncertaintyRewriter(reader(), Library()).invoke(VAGUE) == CLEAR
 
 
-def test_fields_are_configurable_and_a_calibration_takes_thetas_place() -> None:
-    tool = UncertaintyRewriter(reader(), Store()).configurable_fields(theta=ConfigurableField(id="theta"))
-    assert tool.invoke(VAGUE, {"configurable": {"theta": 99.0}}) == VAGUE
-    core = CoreRewriter(reader(), Library(), k=None)
+@pytest.mark.parametrize("kind", [UncertaintyRewriter, UncertaintyRewriteRetriever])
+def test_unknown_names_raise_and_the_near_ones_are_told(kind: Any) -> None:
+    for name, near in (("treshold", "threshold"), ("n_sample", "n_samples"), ("topn", "top_n")):
+        with pytest.raises(ConfigurationError, match=f"Did you mean .*{near}"):
+            kind(reader(), Store(), **{name: 1})
+        with pytest.raises(ConfigurationError, match=f"Did you mean .*{near}"):
+            kind(reader(), Store()).model_copy(update={name: 1})
+
+
+@pytest.mark.parametrize("kind", [UncertaintyRewriter, UncertaintyRewriteRetriever])
+def test_what_is_set_or_copied_is_in_force_and_copies_share_services(kind: Any) -> None:
+    tool = kind(reader(), Store())
+    other = tool.model_copy(update={"threshold": 99.0})
+    assert (tool.core.run(VAGUE).acted, other.core.run(VAGUE).acted) == (True, False)
+    tool.threshold = 99.0
+    assert not tool.core.run(VAGUE).acted
+    with pytest.raises(ConfigurationError, match="top_n must be at least 1"):
+        tool.top_n = 0
+    assert (tool.top_n, tool.core.top_n) == (None, None)
+    deep = copy.deepcopy(tool)
+    assert deep.core.reader is tool.core.reader
+    assert deep.core.chosen() == tool.core.chosen()
+    again = pickle.loads(pickle.dumps(kind(ScriptedReader(["Velm"]), Store(), threshold=1.3, top_n=1)))
+    assert (again.core.threshold, again.core.top_n) == (1.3, 1)
+    assert again.core.run(CLEAR).answer == "Velm"
+
+
+def test_options_fields_and_help_are_those_of_the_core() -> None:
+    for kind in (UncertaintyRewriter, UncertaintyRewriteRetriever):
+        for name, option in CoreRewriter.OPTIONS.items():
+            assert kind.model_fields[name].default == option.default
+            assert kind.model_fields[name].description == option.doc
+
+
+def test_fields_are_configurable_and_a_calibration_takes_the_thresholds_place() -> None:
+    tool = UncertaintyRewriter(reader(), Store()).configurable_fields(
+        threshold=ConfigurableField(id="threshold")
+    )
+    assert tool.invoke(VAGUE, {"configurable": {"threshold": 99.0}}) == VAGUE
+    core = CoreRewriter(reader(), Library())
     mine = Calibration(99.0, 98.0, 100.0, "budget", 0.3, 0.3, None, None, 100, "scripted", core.signal)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert UncertaintyRewriter(reader(), Store(), theta=mine).invoke(VAGUE) == VAGUE
+        assert UncertaintyRewriter(reader(), Store(), threshold=mine).invoke(VAGUE) == VAGUE
     with pytest.warns(CalibrationWarning):
-        UncertaintyRewriter(ScriptedReader(knowing, name="another"), Store(), theta=mine)
+        UncertaintyRewriter(ScriptedReader(knowing, name="another"), Store(), threshold=mine)
     assert retriever().with_fallbacks([Store()]).with_retry().invoke(VAGUE)
 
 
 @pytest.mark.filterwarnings("ignore:.*is in beta")
 @pytest.mark.parametrize("kind", [UncertaintyRewriter, UncertaintyRewriteRetriever])
 def test_written_down_without_secrets_and_loaded(server: FakeOpenAI, kind: Any) -> None:
-    first = kind(chat(server), Store(), theta=1.1, documents="expand", prompts={"rewrite": "X {query}"})
+    first = kind(chat(server), Store(), threshold=1.1, documents="expand", prompts={"rewrite": "X {query}"})
     text = dumps(first)
     assert KEY not in text
     assert KEY not in repr(first)
@@ -371,7 +420,16 @@ def test_written_down_without_secrets_and_loaded(server: FakeOpenAI, kind: Any) 
     again = loaded.attach(retriever=Store())
     assert again.invoke(VAGUE) == first.invoke(VAGUE)
     assert dumps(again) == text
-    own = kind(reader(), Store(), metric=lambda answer: float("perhaps" in answer.text), theta=0.5)
+    signal = first.core.signal
+    found = Calibration(1.3, 1.2, 1.4, "budget", 0.3, 0.3, None, None, 100, first.core.reader.name, signal)
+    kept = loads(
+        dumps(first.with_options(threshold=found)),
+        allowed_objects=[kind, ChatOpenAI],
+        valid_namespaces=["langchain_surerag"],
+        secrets_map={"OPENAI_API_KEY": KEY},
+    )
+    assert kept.attach(retriever=Store()).core.boundary() == 1.3
+    own = kind(reader(), Store(), metric=lambda answer: float("perhaps" in answer.text), threshold=0.5)
     living = loads(dumps(own), allowed_objects=[kind], valid_namespaces=["langchain_surerag"])
     assert set(living.detached) == {"llm", "retriever", "metric"}
     assert living.attach(llm=reader(), retriever=Store(), metric=own.metric).invoke(VAGUE) == own.invoke(

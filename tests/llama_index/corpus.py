@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from llama_index.core import Document, VectorStoreIndex
 from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
+from llama_index.core.schema import (
+    NodeRelationship,
+    RelatedNodeInfo,
+    TextNode,
+)
 
 from surerag.encoders import HashingEncoder
+from surerag.readers.scripted import ScriptedReader
 
 KNOWN = "Where was Ada born?"
 UNKNOWN = "Where does the Orun end?"
@@ -86,3 +92,11 @@ def answer(prompt: str) -> str:
 def entropy(prompt: str) -> float:
     """How unsure that reader is, in nats."""
     return 2.0 if answer(prompt).startswith("perhaps") else 0.1
+
+
+class Knowing(ScriptedReader):
+    """Sure of what it is shown, unsure of the rest."""
+
+    def _next(self, prompt: str, sampling: Any) -> Any:
+        self._entropy = entropy(prompt)
+        return super()._next(prompt, sampling)

@@ -11,7 +11,10 @@ from llama_index.core.llms import CustomLLM
 from llama_index.core.retrievers import BaseRetriever
 from llama_index.core.schema import NodeRelationship, NodeWithScore, QueryBundle, RelatedNodeInfo, TextNode
 
-from tests.methods.test_context_refinement import ROWS
+from llama_index_surerag import DenseRefinerPostprocessor, ProgressEvent
+from surerag.entailment import ExactEntailer
+from tests.llama_index.watching import EVENTS
+from tests.methods.dense_rag.script import MENDED, ROWS, script
 
 
 def letter_nodes(letters: str = "abcdef", **changes: Any) -> list[NodeWithScore]:
@@ -85,3 +88,14 @@ class Saying(CustomLLM):
 
     def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> Any:
         raise NotImplementedError
+
+
+def tool(reader: Any = None, **settings: Any) -> DenseRefinerPostprocessor:
+    """A refiner to whom b is noise, c is needed and not understood, and e is what c lacks."""
+    chosen = {"entailer": ExactEntailer(), "embed_model": LetterEmbedding(), "top_n": 3, **settings}
+    return DenseRefinerPostprocessor(reader or script(MENDED), **chosen)
+
+
+def warnings() -> list[ProgressEvent]:
+    """What was warned of while the fixture ``spans`` is there."""
+    return [event for event in EVENTS if isinstance(event, ProgressEvent) and event.warning]

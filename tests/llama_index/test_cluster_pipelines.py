@@ -21,7 +21,7 @@ from llama_index_surerag import ClusterCompressorPostprocessor
 from surerag import ScriptedReader
 from surerag.prompts import NOTHING_TO_EXTRACT
 from tests.llama_index.corpus import KNOWN, UNKNOWN, HashEmbedding
-from tests.llama_index.test_pipelines import Calling, Scripted, Splitting
+from tests.llama_index.models import Calling, Scripted, Splitting
 
 ADA = "Ada the painter was born in Velm, they say, long ago."
 ADA_TOO = "It was in Velm that Ada the painter was born."
@@ -48,7 +48,7 @@ def reader() -> ScriptedReader:
 
 @pytest.fixture
 def compressor(reader: ScriptedReader) -> ClusterCompressorPostprocessor:
-    return ClusterCompressorPostprocessor(reader, HashEmbedding(), tau=2, pass_below=0)
+    return ClusterCompressorPostprocessor(reader, HashEmbedding(), first_cluster_size=2, pass_below=0)
 
 
 @pytest.fixture
@@ -192,7 +192,12 @@ async def test_an_engine_bridges_to_what_matters_only_through_another_fact(bridg
         return " ".join(found) or NOTHING_TO_EXTRACT
 
     compressor = ClusterCompressorPostprocessor(
-        ScriptedReader(extract), HashEmbedding(), tau=1, cap=1, pass_below=0, bridging=bridging
+        ScriptedReader(extract),
+        HashEmbedding(),
+        first_cluster_size=1,
+        max_cluster_size=1,
+        pass_below=0,
+        bridging=bridging,
     )
     nodes = [TextNode(id_=name, text=text) for name, text in zip("ab", texts, strict=True)]
     engine = VectorStoreIndex(nodes, embed_model=HashEmbedding()).as_query_engine(

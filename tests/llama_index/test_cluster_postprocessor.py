@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
+import pickle
 import threading
 from collections.abc import Iterator
-from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -28,15 +29,12 @@ from llama_index.core.schema import (
 )
 
 from llama_index_surerag import ClusterCompressorPostprocessor, ProgressEvent
-from surerag import ScriptedReader
+from surerag import EDC2Options, FewShot, ScriptedReader
 from surerag.encoders import HashingEncoder
-from surerag.errors import ConfigurationError, PromptError, ServiceError
-from surerag.methods.compression_options import CompressorOptions
+from surerag.errors import ConfigurationError, MissingServiceError, PromptError, ServiceError
 from surerag.prompts import NOTHING_TO_EXTRACT
 from tests.llama_index.corpus import HashEmbedding
-from tests.llama_index.test_observability import EVENTS, spans
-
-__all__ = ["spans"]
+from tests.llama_index.watching import EVENTS
 
 QUESTION = "Where was Ada born?"
 TEXTS = {
@@ -71,7 +69,7 @@ def quoting(prompt: str) -> str:
 
 def tool(replies: Any = quoting, **settings: Any) -> ClusterCompressorPostprocessor:
     reader = replies if isinstance(replies, ScriptedReader) else ScriptedReader(replies)
-    settings = {"pass_below": 0, "tau": 2, **settings}
+    settings = {"pass_below": 0, "first_cluster_size": 2, **settings}
     return ClusterCompressorPostprocessor(reader, HashingEncoder(), **settings)
 
 
@@ -215,10 +213,11 @@ def test_models_default_to_those_of_the_settings(settings: None) -> None:
 
 def test_prompts_are_shown_changed_and_checked() -> None:
     reader = ScriptedReader(quoting)
-    compressor = tool(reader, templates={"extract": "{examples}Q {query_str} D {passages} E"})
+    compressor = tool(reader, prompts={"extract": "{examples}Q {query_str} D {passages} E"})
     compressor.postprocess_nodes(nodes(), query_str="Who {is} Ada?")
     assert reader.prompts[0].startswith("Q Who {is} Ada? D [1] ")
-    assert set(compressor.get_prompts()) == {"extract", "answer_with_evidence", "fact_check"}
+    assert compressor.get_prompts().keys() == EDC2Options.PROMPTS.keys()
+    assert compressor.get_prompts()["extract"].get_template() == "{examples}Q {query_str} D {passages} E"
     turns = [ChatMessage(role="system", content="S{examples}"), ChatMessage(content="{question}|{passages}")]
     compressor.update_prompts({"extract": ChatPromptTemplate(turns)})
     compressor.postprocess_nodes(nodes(), query_str=QUESTION)
@@ -227,17 +226,24 @@ def test_prompts_are_shown_changed_and_checked() -> None:
         compressor.update_prompts({"extract": PromptTemplate("{question}")})
     assert isinstance(compressor.get_prompts()["extract"], ChatPromptTemplate)
     with pytest.raises(PromptError, match="no prompt"):
-        tool(templates={"shrink": "x"})
+        tool(prompts={"shrink": "x"})
 
 
 def test_settings_survive_serialisation_and_no_model_is_in_it() -> None:
-    compressor = tool(budget=50, tau="auto", templates={"extract": "{examples}{question}{passages}!"})
+    compressor = tool(
+        budget=50,
+        first_cluster_size="auto",
+        examples=[FewShot("Who?", ("Bo.",), "Bo")],
+        prompts={"extract": "{examples}{question}{passages}!"},
+    )
     plain = json.loads(json.dumps(compressor.to_dict()))
     assert not {"llm", "embed_model", "tokenizer"} & plain.keys()
     reader = ScriptedReader(quoting)
     again = ClusterCompressorPostprocessor.from_dict(plain, llm=reader, embed_model=HashingEncoder())
     assert again.to_dict() == compressor.to_dict()
+    assert again.examples == (FewShot("Who?", ("Bo.",), "Bo"),)
     again.postprocess_nodes(nodes(), query_str=QUESTION)
+    assert reader.prompts[0].startswith("Question: Who?\nDocuments:\n[1] Bo.\nExtracted: Bo\n\n")
     assert reader.prompts[0].endswith("!")
 
 
@@ -317,7 +323,46 @@ async def test_it_works_inside_a_running_loop() -> None:
     assert tool().postprocess_nodes(nodes(), query_str=QUESTION)
 
 
-def test_settings_are_those_of_the_core_and_explained_in_the_help() -> None:
-    for item in fields(CompressorOptions):
-        assert ClusterCompressorPostprocessor.model_fields[item.name].default == item.default
-        assert f"\n    {item.name}: " in (ClusterCompressorPostprocessor.__doc__ or "")
+def test_options_are_those_of_the_core_and_explained_in_the_help() -> None:
+    for option in EDC2Options.OPTIONS.values():
+        field = ClusterCompressorPostprocessor.model_fields[option.name]
+        assert (field.default, field.description) == (option.default, option.doc)
+        assert f"\n    {option.name}: " in (ClusterCompressorPostprocessor.__doc__ or "")
+
+
+def test_an_option_that_does_not_exist_is_refused_and_near_ones_are_named() -> None:
+    with pytest.raises(ConfigurationError, match="Did you mean budget"):
+        tool(budgett=3)
+    with pytest.raises(ConfigurationError, match="Did you mean budget"):
+        tool().model_copy(update={"budgett": 3})
+    with pytest.raises(ValueError, match="budgett"):
+        tool().budgett = 3
+
+
+def test_what_is_set_is_in_force_and_what_cannot_be_leaves_all_as_it_was() -> None:
+    compressor = tool(clustering="single")
+    assert compressor.compress(nodes(), QUESTION).calls == 4
+    compressor.clustering = "dynamic"  # type: ignore[misc]  # frozen in the core, not here
+    assert compressor.compress(nodes(), QUESTION).calls == 2
+    with pytest.raises(ConfigurationError, match="budget must be at least 1"):
+        compressor.budget = 0  # type: ignore[misc]  # as above
+    with pytest.raises(MissingServiceError, match="entailer"):
+        compressor.guard = "entailment"  # type: ignore[misc]  # as above
+    assert (compressor.budget, compressor.guard, compressor.core.guard) == (None, None, None)
+    shorter = compressor.model_copy(update={"budget": 5})
+    assert (shorter.core.budget, compressor.core.budget) == (5, None)
+    assert shorter.core.reader is compressor.core.reader
+    with pytest.raises(ConfigurationError, match="budget"):
+        compressor.model_copy(update={"budget": 0})
+
+
+def test_copies_and_pickles_work_as_the_first_one_does() -> None:
+    compressor = ClusterCompressorPostprocessor(
+        MockLLM(max_tokens=4), HashEmbedding(), tokenizer=str.split, pass_below=0, guard="off",
+        refuse_longer=False, prompts={"extract": PromptTemplate("{examples}{query_str}|{passages}")},
+    )  # fmt: skip
+    expected = dumped(compressor.postprocess_nodes(nodes(), query_str=QUESTION))
+    for again in (copy.deepcopy(compressor), pickle.loads(pickle.dumps(compressor))):
+        assert dumped(again.postprocess_nodes(nodes(), query_str=QUESTION)) == expected
+        assert again.to_dict() == compressor.to_dict()
+    assert copy.deepcopy(compressor).core.reader is compressor.core.reader

@@ -20,13 +20,8 @@ from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer
 from surerag.errors import ConfigurationError
 from tests.llama_index.corpus import HashEmbedding
-from tests.llama_index.dense_cases import Found, LetterEmbedding, dumped, letter_nodes
-from tests.llama_index.test_dense_postprocessor import tool, warnings
-from tests.llama_index.test_observability import spans
-from tests.methods.dense_script import QUESTION, Shown, distinct, script
-from tests.methods.test_context_refinement import MENDED
-
-__all__ = ["spans"]
+from tests.llama_index.dense_cases import Found, LetterEmbedding, dumped, letter_nodes, tool, warnings
+from tests.methods.dense_rag.script import MENDED, QUESTION, Shown, distinct, script
 
 BORN = "Ada was born in Velm. Ada was born in spring."
 TEXT = f"Tin melts.\n{BORN} Tin melts. Rivers are cold and wide."
@@ -66,9 +61,9 @@ def answers(context: Shown) -> str:
 
 
 def cutting(documents: Any, **settings: Any) -> DenseRefinerPostprocessor:
-    chosen = {"embed_model": HashingEncoder(), "chunker": None, "k": 2, **settings}
+    chosen = {"embed_model": HashingEncoder(), "chunker": None, "top_n": 2, **settings}
     if chosen["chunker"] is None:
-        chosen["chunker"] = AdaptiveSemanticNodeParser(HashingEncoder(), tau=0.4)
+        chosen["chunker"] = AdaptiveSemanticNodeParser(HashingEncoder(), similarity_threshold=0.4)
     reader = script(answers, rephrase=lambda text: f"So: {text}")
     return DenseRefinerPostprocessor(reader, entailer=ExactEntailer(), documents=documents, **chosen)
 
@@ -97,8 +92,10 @@ async def test_documents_of_uncertain_questions_are_cut_anew(documents: Any) -> 
     core = ContextRefiner(
         script(answers, rephrase=lambda text: f"So: {text}"),
         ExactEntailer(),
-        chunker=AdaptiveChunker(HashingEncoder(), 0.4, count_tokens=refiner.chunker.chunker.count_tokens),
-        k=2,
+        chunker=AdaptiveChunker(
+            HashingEncoder(), refiner.chunker.core.count_tokens, similarity_threshold=0.4
+        ),
+        top_n=2,
         max_chunks=2,
     ).run(QUERY, [Passage(node.text) for node in given], [Passage(TEXT, id="doc")])
     assert [node.text for node in found] == [passage.text for passage in core.passages]
@@ -115,7 +112,7 @@ async def test_documents_of_uncertain_questions_are_cut_anew(documents: Any) -> 
 
 
 def test_a_certain_question_keeps_its_nodes() -> None:
-    found = cutting([whole()], k=1).postprocess_nodes(
+    found = cutting([whole()], top_n=1).postprocess_nodes(
         [NodeWithScore(node=TextNode(id_="x", text=BORN)), *pieces(whole())], query_str=QUERY
     )
     assert [node.node_id for node in found] == ["x"]
@@ -191,7 +188,9 @@ async def test_behind_an_auto_merging_retriever() -> None:
     context.docstore.add_documents(nodes)
     leaves = VectorStoreIndex(get_leaf_nodes(nodes), storage_context=context, embed_model=HashEmbedding())
     merging = AutoMergingRetriever(leaves.as_retriever(similarity_top_k=6), context)
-    engine = RetrieverQueryEngine.from_args(merging, MockLLM(), node_postprocessors=[cutting([whole()], k=1)])
+    engine = RetrieverQueryEngine.from_args(
+        merging, MockLLM(), node_postprocessors=[cutting([whole()], top_n=1)]
+    )
     retrieved = merging.retrieve(QUERY)
     found = await asked(engine, QUERY)
     parents = {node.node_id for node in nodes} - {node.node_id for node in get_leaf_nodes(nodes)}
@@ -204,7 +203,7 @@ async def test_behind_sentence_windows() -> None:
     index = VectorStoreIndex(nodes, embed_model=HashEmbedding())
     reader = script(answers, rephrase=lambda text: f"So: {text}")
     windows = MetadataReplacementPostProcessor("window")
-    refiner = DenseRefinerPostprocessor(reader, HashEmbedding(), ExactEntailer(), k=2)
+    refiner = DenseRefinerPostprocessor(reader, HashEmbedding(), ExactEntailer(), top_n=2)
     engine = index.as_query_engine(MockLLM(), similarity_top_k=4, node_postprocessors=[windows, refiner])
     found = await asked(engine, QUERY)
     assert 1 <= len(found) <= 2

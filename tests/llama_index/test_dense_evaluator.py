@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import math
+import pickle
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -20,17 +22,17 @@ from llama_index.core.prompts.default_prompts import DEFAULT_TEXT_QA_PROMPT
 from llama_index.core.schema import ImageNode, NodeWithScore, TextNode
 
 from llama_index_surerag import DeltaSePerEvaluator, DenseEvaluationResult, DenseEvaluator
-from surerag import Dense, Passage, ScriptedReader
+from surerag import Dense, DenseOptions, Passage, ScriptedReader
 from surerag.entailment import ExactEntailer
 from surerag.errors import ConfigurationError, PromptError, ServiceError
+from surerag.readers.protocol import Capabilities
 from surerag.types import Sampling
+from tests.blocking import Gate, cancelled_without_trace
+from tests.llama_index.conftest import Length
 from tests.llama_index.corpus import HashEmbedding
 from tests.llama_index.dense_cases import Saying
-from tests.llama_index.test_observability import EVENTS, spans
-from tests.llama_index.test_seper_evaluator import Length
-from tests.methods.dense_script import LongerEntails, kind, script
-
-__all__ = ["spans"]
+from tests.llama_index.watching import EVENTS
+from tests.methods.dense_rag.script import LongerEntails, kind, script
 
 QUESTION = "Where was Ada born?"
 # The second chunk is not understood: said in other words, it changes the answer.
@@ -203,10 +205,10 @@ def test_the_llm_of_the_settings_answers_and_judges(settings: None) -> None:
     evaluator = DenseEvaluator()
     result = evaluator.evaluate(QUESTION, contexts=["a", "b"])
     assert (result.score, result.answers) == (0.0, ("A", "B", "A"))
-    assert evaluator.dense.entailer.name == "judge:saying"
+    assert evaluator.core.services.entailer.name == "judge:saying"
     with pytest.raises(ConfigurationError, match="expected a reader"):
         DenseEvaluator("gpt", ExactEntailer())  # type: ignore[arg-type]
-    for wrong in ({"at_once": 0}, {"threshold": -1.0}):
+    for wrong in ({"window": 0}, {"threshold": -1.0}):
         with pytest.raises(ConfigurationError):
             tool(**wrong)
 
@@ -260,7 +262,7 @@ class Crowded(ScriptedReader):
 
 def test_concurrency_is_bounded_over_all_callers_of_each_loop() -> None:
     reader = Crowded()
-    evaluator = tool(reader, at_once=2)
+    evaluator = tool(reader, window=2)
     items = [{"query": QUESTION, "contexts": [str(place)]} for place in range(6)]
 
     async def together() -> None:
@@ -298,6 +300,57 @@ def test_a_response_is_measured_as_its_nodes_are_shown_and_a_stream_is_left_alon
 def test_a_corpus_can_be_rephrased_ahead_of_all_questions() -> None:
     reader = script({})
     evaluator = tool(reader)
-    assert evaluator.dense.prepare([Passage("a"), Passage("b")]) == 2
+    assert evaluator.core.prepare([Passage("a"), Passage("b")]) == 2
     assert evaluator.evaluate(QUESTION, contexts=["a", "b"]).calls == 3
     assert sum(kind(prompt) == "rephrase" for prompt in reader.prompts) == 2
+
+
+def test_options_are_those_of_the_core_and_take_effect_or_raise() -> None:
+    fields = DenseEvaluator.model_fields
+    for name, option in DenseOptions.OPTIONS.items():
+        assert (fields[name].default, fields[name].description) == (option.default, option.doc)
+    evaluator = tool()
+    evaluator.mask = True
+    assert evaluator.evaluate(QUESTION, contexts=["a", "b"]).labels == ("certain", "unnecessary")
+    with pytest.raises(ConfigurationError, match="threshold"):
+        evaluator.threshold = -1.0
+    assert evaluator.threshold == 0.2
+    lenient = evaluator.model_copy(update={"threshold": 1.0})
+    assert lenient.evaluate(QUESTION, contexts=["a", "b"]).passing
+    assert lenient.core.cache is evaluator.core.cache
+    with pytest.raises(ConfigurationError, match=r"'treshold'.*threshold"):
+        tool(treshold=1.0)
+
+
+def test_copies_and_pickles_measure_as_it_does() -> None:
+    evaluator = DenseEvaluator(ScriptedReader(["A"]), ExactEntailer(), threshold=0.4)
+    copied = copy.deepcopy(evaluator)
+    assert copied.core.reader is evaluator.core.reader
+    for again in (copied, pickle.loads(pickle.dumps(evaluator))):
+        assert again.core.to_dict() == evaluator.core.to_dict()
+
+
+@pytest.mark.parametrize("native", [False, True])
+async def test_a_measurement_that_is_cancelled_is_cancelled_and_not_invalid(native: bool, spans: Any) -> None:
+    gate = Gate()
+
+    class Slow(ScriptedReader):
+        @property
+        def capabilities(self) -> Capabilities:
+            return Capabilities(logprobs=False, entropy=None, native_async=native)
+
+        def generate(self, prompts: Any, sampling: Any) -> Any:
+            gate.wait()
+            return super().generate(prompts, sampling)
+
+        async def agenerate(self, prompts: Any, sampling: Any) -> Any:
+            gate.entered.set()
+            await asyncio.sleep(20)
+
+    evaluator = tool(Slow(lambda prompt: "A"), window=1)
+    await cancelled_without_trace(lambda: evaluator.aevaluate(QUESTION, contexts=["a"]), gate)
+    assert not [event for event in EVENTS if "invalid" in repr(event)]
+    # Its turn is free again.
+    calm = DenseEvaluator(script(SAID), ExactEntailer(), window=1)
+    calm._turns = evaluator._turns
+    assert (await asyncio.wait_for(calm.aevaluate(QUESTION, contexts=["a"]), 5)).invalid_result is False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import pickle
 import re
@@ -24,13 +25,10 @@ from llama_index.core.schema import ImageDocument, ImageNode, NodeRelationship, 
 from llama_index.core.storage.docstore import SimpleDocumentStore
 
 from llama_index_surerag import AdaptiveSemanticNodeParser
-from surerag import AdaptiveChunker
+from surerag import AdaptiveChunker, ChunkerOptions
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, InputError
 from tests.llama_index.corpus import HashEmbedding
-from tests.llama_index.test_observability import spans
-
-__all__ = ["spans"]
 
 TEXT = "Ada was born in Velm. Ada left Velm in spring. Tin melts. Tin melts easily. Rivers are cold."
 
@@ -68,7 +66,7 @@ def words(text: str) -> list[str]:
 
 
 def parser(**settings: Any) -> AdaptiveSemanticNodeParser:
-    chosen = {"tau": 0.3, "tokenizer": words, "embed_model": Embedding(), **settings}
+    chosen = {"similarity_threshold": 0.3, "tokenizer": words, "embed_model": Embedding(), **settings}
     return AdaptiveSemanticNodeParser.from_defaults(**chosen)
 
 
@@ -93,7 +91,9 @@ async def test_nodes_are_what_the_core_cuts_with_everything_that_llama_index_add
     before = given_document.model_dump_json()
     cut = parser()
     nodes = cut.get_nodes_from_documents([given_document])
-    expected = AdaptiveChunker(HashingEncoder(256), 0.3, count_tokens=lambda text: len(words(text))).run(TEXT)
+    expected = AdaptiveChunker(
+        HashingEncoder(256), lambda text: len(words(text)), similarity_threshold=0.3
+    ).run(TEXT)
     assert [(node.text, node.start_char_idx, node.end_char_idx) for node in nodes] == [
         chunk[:3] for chunk in expected
     ]
@@ -121,7 +121,7 @@ def test_relationships_and_metadata_are_those_of_a_parser_of_llama_indexs_own() 
     text = "Tin melts. Rivers are cold. Ada paints."
     source = [document(text)]
     theirs = SentenceSplitter(chunk_size=5, chunk_overlap=0, tokenizer=words, include_metadata=False)
-    ours = parser(tau=1.0, include_metadata=False)
+    ours = parser(similarity_threshold=1.0, include_metadata=False)
     expected, found = (one.get_nodes_from_documents(source) for one in (theirs, ours))
     assert [node.text for node in found] == text.replace(". ", ".|").split("|")
     assert plain(found) == plain(expected)
@@ -134,7 +134,7 @@ def test_relationships_and_metadata_are_those_of_a_parser_of_llama_indexs_own() 
 def test_offsets_are_exact_where_a_text_repeats_itself() -> None:
     text = "Tin melts. Tin sinks. Tin melts.\nOrun. Tin sinks. Tin melts."
     for tau in (0.2, 1.0):
-        nodes = parser(tau=tau).get_nodes_from_documents([document(text), document(text)])
+        nodes = parser(similarity_threshold=tau).get_nodes_from_documents([document(text), document(text)])
         ends = [0, 0]
         half = len(nodes) // 2
         for place, node in enumerate(nodes):
@@ -163,7 +163,9 @@ AWKWARD = {
 @pytest.mark.parametrize("counting", ["llama index", "characters"])
 def test_awkward_texts_stay_whole_and_below_the_maximum(text: str, counting: str) -> None:
     tokenizer = Settings.tokenizer if counting == "llama index" else list
-    cut = AdaptiveSemanticNodeParser(HashEmbedding(), tau=-1, t_max=40, tokenizer=tokenizer)
+    cut = AdaptiveSemanticNodeParser(
+        HashEmbedding(), similarity_threshold=-1, chunk_size=40, tokenizer=tokenizer
+    )
     nodes = cut.get_nodes_from_documents([document(text)])
     assert len(nodes) > 1
     assert max(len(tokenizer(node.text)) for node in nodes) <= 40
@@ -183,7 +185,9 @@ def test_awkward_texts_stay_whole_and_below_the_maximum(text: str, counting: str
 )
 def test_any_texts(texts: list[str], tau: float, t_max: int) -> None:
     documents = [Document(id_=str(place), text=text) for place, text in enumerate(texts)]
-    nodes = parser(tau=tau, t_max=t_max, tokenizer=list).get_nodes_from_documents(documents)
+    nodes = parser(similarity_threshold=tau, chunk_size=t_max, tokenizer=list).get_nodes_from_documents(
+        documents
+    )
     for place, text in enumerate(texts):
         own = [node for node in nodes if node.ref_doc_id == str(place)]
         assert "".join("".join(node.text for node in own).split()) == "".join(text.split())
@@ -201,8 +205,8 @@ def test_empty_documents_images_and_nodes() -> None:
     cut = parser()([inner])
     assert [node.text for node in cut] == ["Tin melts.", "Ada paints."]
     assert all(node.ref_doc_id == "doc" and node.metadata == {"title": "T"} for node in cut)
-    with pytest.raises(InputError, match="Raise t_max"):
-        parser(t_max=1, tokenizer=lambda text: text * 3)([TextNode(text="abc")])
+    with pytest.raises(InputError, match="Raise chunk_size"):
+        parser(chunk_size=1, tokenizer=lambda text: text * 3)([TextNode(text="abc")])
 
 
 async def test_in_an_ingestion_pipeline_its_cache_knows_every_setting() -> None:
@@ -225,8 +229,8 @@ async def test_in_an_ingestion_pipeline_its_cache_knows_every_setting() -> None:
     assert await asked(cut()) == 5
     assert await asked(cut()) == await asked(cut(), native=True) == 0
     for other in (
-        {"tau": 0.4},
-        {"t_max": 9},
+        {"similarity_threshold": 0.4},
+        {"chunk_size": 9},
         {"language": "de"},
         {"tokenizer": list},
         {"include_metadata": False},
@@ -238,7 +242,7 @@ async def test_in_an_ingestion_pipeline_its_cache_knows_every_setting() -> None:
     # What does not change the vectors does not count.
     assert await asked(cut(embed_model=Embedding(api_key="sk-other", embed_batch_size=3))) == 0
     changed = cut()
-    changed.t_max = 8
+    changed.chunk_size = 8
     assert await asked(changed) == 5
 
 
@@ -296,18 +300,18 @@ def module_tokenizer(text: str) -> list[str]:
 
 
 def test_it_pickles_for_several_processes_or_says_what_does_not() -> None:
-    cut = parser(tokenizer=module_tokenizer, tau=0.4)
+    cut = parser(tokenizer=module_tokenizer, similarity_threshold=0.4)
     again = pickle.loads(pickle.dumps(cut))
     assert again.to_dict() == cut.to_dict()
     assert plain(again([document()])) == plain(cut([document()]))
-    assert pickle.loads(pickle.dumps(AdaptiveSemanticNodeParser(HashEmbedding()))).t_max == 512
+    assert pickle.loads(pickle.dumps(AdaptiveSemanticNodeParser(HashEmbedding()))).chunk_size == 512
     for name, broken in (("tokenizer", lambda text: text), ("id_func", lambda i, doc: str(i))):
         with pytest.raises(ConfigurationError, match=f"{name} cannot be pickled"):
             pickle.dumps(parser(**{name: broken}))
 
 
 def test_settings_survive_serialisation_and_no_model_or_key_is_in_it() -> None:
-    cut = parser(t_max=77, language="de")
+    cut = parser(chunk_size=77, language="de")
     written = json.dumps(cut.to_dict())
     assert "secret" not in written
     values = json.loads(written)
@@ -332,7 +336,7 @@ def test_models_default_to_those_of_the_settings_and_settings_are_checked(settin
     Settings.embed_model = Embedding()
     assert AdaptiveSemanticNodeParser.from_defaults().get_nodes_from_documents([document()])
     assert Settings.embed_model.asked == 5
-    for wrong in ({"tau": 1.5}, {"t_max": 0}, {"embed_model": object()}):
+    for wrong in ({"similarity_threshold": 1.5}, {"chunk_size": 0}, {"embed_model": object()}):
         with pytest.raises(ConfigurationError):
             parser(**wrong)
 
@@ -341,8 +345,8 @@ def test_tau_can_be_fitted_to_the_model() -> None:
     texts = [document(), document("Bo paints. Bo paints rivers.")]
     cut = parser()
     fitted = cut.with_quantile(texts, 1.0)
-    expected = AdaptiveChunker(HashingEncoder(256)).with_quantile([text.text for text in texts], 1.0).tau
-    assert (fitted.tau, cut.tau) == (expected, 0.3)
+    expected = AdaptiveChunker(HashingEncoder(256)).with_quantile([text.text for text in texts], 1.0)
+    assert (fitted.similarity_threshold, cut.similarity_threshold) == (expected.similarity_threshold, 0.3)
     assert len(cut.with_quantile(texts, 0.0)([document()])) == 1
     with pytest.raises(ConfigurationError, match="quantile"):
         cut.with_quantile(texts, 2)
@@ -356,3 +360,21 @@ async def test_spans_and_callbacks(spans: Any) -> None:
     assert len(debug.get_event_pairs(CBEventType.NODE_PARSING)) == 2
     names = {span.id_.split("-")[0] for span in spans.completed_spans}
     assert {f"AdaptiveSemanticNodeParser.{name}" for name in ("_parse_nodes", "_aparse_nodes")} <= names
+
+
+def test_options_are_those_of_the_core_and_take_effect_or_raise() -> None:
+    fields = AdaptiveSemanticNodeParser.model_fields
+    for name, option in ChunkerOptions.OPTIONS.items():
+        assert (fields[name].default, fields[name].description) == (option.default, option.doc)
+    cut = parser(similarity_threshold=-1.0)
+    assert len(cut([document()])) == 1
+    cut.chunk_size = 5
+    assert len(cut([document()])) > 1
+    with pytest.raises(ConfigurationError, match="chunk_size"):
+        cut.chunk_size = 0
+    assert cut.chunk_size == 5
+    wider = cut.model_copy(update={"chunk_size": 99})
+    assert (len(wider([document()])), cut.chunk_size) == (1, 5)
+    assert copy.deepcopy(wider).core.encoder.name == wider.core.encoder.name
+    with pytest.raises(ConfigurationError, match=r"'chunksize'.*chunk_size"):
+        parser(chunksize=9)

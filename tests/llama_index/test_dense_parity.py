@@ -10,7 +10,7 @@ from surerag import ContextRefiner, Dense
 from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer, JudgeEntailer
 from surerag.world import World, embedded_reader
-from tests.llama_index.test_reader_openai import like
+from tests.llama_index.conftest import like
 from tests.servers.fake_openai import FakeOpenAI, Quirks
 
 
@@ -19,7 +19,7 @@ async def test_with_the_embedded_reader_who_judges_itself() -> None:
     question = next(q for q in world.questions(20) if len(q.gold_passages) == 1)
     passages = world.context(question, 3, noise=0.5)
     contexts = [passage.text for passage in passages]
-    core = Dense(reader, JudgeEntailer(reader), mask=False).run(question.text, passages)
+    core = Dense(reader, JudgeEntailer(reader)).run(question.text, passages)
     evaluator = DenseEvaluator(reader)
     for measured in (
         evaluator.evaluate(question.text, contexts=contexts),
@@ -27,7 +27,7 @@ async def test_with_the_embedded_reader_who_judges_itself() -> None:
     ):
         assert measured.score == pytest.approx(core.score, abs=1e-5)
         assert measured.answers == core.answers
-    settings = {"k": 2, "rounds": 2, "max_chunks": 2}
+    settings = {"top_n": 2, "rounds": 2}
     refiner = DenseRefinerPostprocessor(reader, HashingEncoder(), **settings)
     expected = ContextRefiner(reader, JudgeEntailer(reader), HashingEncoder(), **settings).run(
         question.text, passages

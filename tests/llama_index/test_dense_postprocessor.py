@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
+import pickle
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -18,32 +20,28 @@ from llama_index.core.prompts.default_prompts import DEFAULT_TEXT_QA_PROMPT
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import ImageNode, IndexNode, MetadataMode, NodeWithScore, QueryBundle, TextNode
 
-from llama_index_surerag import DenseRefinerPostprocessor, ProgressEvent
-from surerag import ContextRefiner, ScriptedReader
-from surerag.components.context_refiner import PLAIN_SETTINGS
+from llama_index_surerag import DenseRefinerPostprocessor
+from surerag import ContextRefiner, DenseCache, RefinerOptions, ScriptedReader
+from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer
 from surerag.errors import ConfigurationError, PromptError, ServiceError
-from surerag.methods.dense_cache import DenseCache
 from surerag.types import Sampling
-from tests.llama_index.dense_cases import Found, LetterEmbedding, Saying, dumped, letter_nodes, texts
-from tests.llama_index.test_observability import EVENTS, spans
-from tests.methods.dense_script import QUESTION, distinct, kind, passages, script
-from tests.methods.test_context_refinement import MENDED, Letters
-
-__all__ = ["spans"]
-
-
-def tool(reader: Any = None, **settings: Any) -> DenseRefinerPostprocessor:
-    chosen = {"entailer": ExactEntailer(), "embed_model": LetterEmbedding(), "k": 3, **settings}
-    return DenseRefinerPostprocessor(reader or script(MENDED), **chosen)
-
-
-def warnings() -> list[ProgressEvent]:
-    return [event for event in EVENTS if isinstance(event, ProgressEvent) and event.warning]
+from tests.llama_index.dense_cases import (
+    Found,
+    LetterEmbedding,
+    Saying,
+    dumped,
+    letter_nodes,
+    texts,
+    tool,
+    warnings,
+)
+from tests.llama_index.watching import EVENTS
+from tests.methods.dense_rag.script import MENDED, QUESTION, Letters, distinct, kind, passages, script
 
 
 async def test_it_hands_on_what_the_core_finds_and_tells_what_it_measured() -> None:
-    core = ContextRefiner(script(MENDED), ExactEntailer(), encoder=Letters(), k=3, max_chunks=3)
+    core = ContextRefiner(script(MENDED), ExactEntailer(), encoder=Letters(), top_n=3, max_chunks=3)
     expected = core.run(QUESTION, passages("abcdef"))
     found = tool().postprocess_nodes(letter_nodes(), query_str=QUESTION)
     assert texts(found) == "ace" == "".join(passage.text for passage in expected.passages)
@@ -66,7 +64,7 @@ async def test_it_hands_on_what_the_core_finds_and_tells_what_it_measured() -> N
 
 def test_a_score_that_is_not_zero_is_that_of_the_core() -> None:
     reader = script(distinct, sufficient=lambda _: "no")
-    core = ContextRefiner(reader, ExactEntailer(), encoder=Letters(), k=3, max_chunks=3, rounds=2)
+    core = ContextRefiner(reader, ExactEntailer(), encoder=Letters(), top_n=3, max_chunks=3, rounds=2)
     expected = core.run(QUESTION, passages("abcdef"))
     refiner = tool(reader, rounds=2)
     result = refiner.refine(letter_nodes(), QUESTION)
@@ -77,12 +75,12 @@ def test_a_score_that_is_not_zero_is_that_of_the_core() -> None:
     assert [node.metadata["dense"]["label"] for node in found] == ["necessary"] * 3
 
 
-def test_never_more_than_k_unless_asked_for() -> None:
+def test_never_more_than_top_n_unless_asked_for() -> None:
     reader = script(distinct, sufficient=lambda _: "no")
     for settings, most in (({}, 2), ({"max_chunks": 4}, 4)):
-        result = tool(reader, k=2, **settings).refine(letter_nodes(), QUESTION)
+        result = tool(reader, top_n=2, **settings).refine(letter_nodes(), QUESTION)
         assert max(len(one.measured.passages) for one in result.rounds) == most
-    assert texts(tool(k=20).postprocess_nodes(letter_nodes("ab"), query_str=QUESTION)) == "ab"
+    assert texts(tool(top_n=20).postprocess_nodes(letter_nodes("ab"), query_str=QUESTION)) == "ab"
 
 
 def test_what_goes_in_is_not_changed_and_what_comes_out_is_a_copy() -> None:
@@ -214,9 +212,9 @@ def test_models_default_to_those_of_the_settings(settings: None) -> None:
 
     Settings.llm = Saying(say=say)
     Settings.embed_model = LetterEmbedding(asked=[])
-    refiner = DenseRefinerPostprocessor(k=3)
+    refiner = DenseRefinerPostprocessor(top_n=3)
     assert texts(refiner.postprocess_nodes(letter_nodes(), query_str=QUESTION)) == "ace"
-    assert refiner.refiner.entailer.name == "judge:saying"
+    assert refiner.core.services.entailer.name == "judge:saying"
     assert Settings.embed_model.asked
     with pytest.raises(ConfigurationError, match="expected a reader"):
         DenseRefinerPostprocessor(object())
@@ -224,7 +222,7 @@ def test_models_default_to_those_of_the_settings(settings: None) -> None:
 
 def test_prompts_are_shown_changed_and_checked() -> None:
     reader = script({})
-    refiner = tool(reader, templates={"rephrase": "Rewrite\nText: {passage}"})
+    refiner = tool(reader, prompts={"rephrase": "Rewrite\nText: {passage}"})
     assert set(refiner.get_prompts()) == {"rephrase", "answer", "closed_book", "sufficient"}
     refiner.update_prompts({"answer": DEFAULT_TEXT_QA_PROMPT})
     refiner.postprocess_nodes(letter_nodes("ab"), query_str="Who {is} Ada?")
@@ -262,9 +260,9 @@ def test_the_prompt_of_a_judge_in_words_can_be_changed() -> None:
 
 
 def test_settings_survive_serialisation_and_no_model_is_in_it() -> None:
-    refiner = tool(rounds=2, templates={"sufficient": "{context_str}{query_str} yes or no!"})
+    refiner = tool(rounds=2, prompts={"sufficient": "{context_str}{query_str} yes or no!"})
     plain = json.loads(json.dumps(refiner.to_dict()))
-    living = {"llm", "embed_model", "entailer", "retriever", "documents", "chunker", "cache"}
+    living = {"llm", "embed_model", "entailer", "retriever", "documents", "chunker", "dense_cache"}
     assert not living & plain.keys()
     reader = script(MENDED)
     again = DenseRefinerPostprocessor.from_dict(
@@ -275,22 +273,46 @@ def test_settings_survive_serialisation_and_no_model_is_in_it() -> None:
     assert any(str(prompt).endswith("yes or no!") for prompt in reader.prompts)
 
 
-def test_settings_are_those_of_the_core() -> None:
-    for name in PLAIN_SETTINGS:
-        assert DenseRefinerPostprocessor.model_fields[name].default == getattr(ContextRefiner, name)
+def test_options_are_those_of_the_core_and_take_effect_or_raise() -> None:
+    refiner = tool()
+    fields = DenseRefinerPostprocessor.model_fields
+    for name, option in RefinerOptions.OPTIONS.items():
+        assert (fields[name].default, fields[name].description) == (option.default, option.doc)
     with pytest.raises(ConfigurationError, match="rounds"):
         tool(rounds=0)
-    with pytest.raises(ValueError, match="variant"):
+    with pytest.raises(ConfigurationError, match="variant"):
         tool(variant="other")
+    with pytest.raises(ConfigurationError, match=r"no option 'top'.*top_n"):
+        tool(top=3)
     with pytest.raises(ConfigurationError, match="does not cover"):
         tool(max_calls=2).postprocess_nodes(letter_nodes(), query_str=QUESTION)
+    refiner.top_n = 2
+    assert texts(refiner.postprocess_nodes(letter_nodes(), query_str=QUESTION)) == "ab"
+    with pytest.raises(ConfigurationError, match="max_chunks"):
+        refiner.max_chunks = 1
+    assert refiner.max_chunks is None
+    for changed in (refiner.model_copy(update={"top_n": 1}), refiner.with_options(top_n=1)):
+        assert (changed.core.top_n, refiner.core.top_n) == (1, 2)
+        assert changed.core.cache is refiner.core.cache
+    with pytest.raises(ConfigurationError, match="rouns"):
+        refiner.model_copy(update={"rouns": 1})
+
+
+def test_copies_and_pickles_refine_as_it_does() -> None:
+    plain = DenseRefinerPostprocessor(
+        ScriptedReader(["A"]), HashingEncoder(), ExactEntailer(), rounds=2, dense_cache=DenseCache()
+    )
+    copied = copy.deepcopy(plain)
+    assert copied.core.reader is plain.core.reader
+    for again in (copied, pickle.loads(pickle.dumps(plain))):
+        assert (again.rounds, again.core.to_dict()) == (2, plain.core.to_dict())
 
 
 def test_a_cache_serves_several_components() -> None:
     cache = DenseCache()
     first, second = script(MENDED), script(MENDED)
     for reader in (first, second):
-        tool(reader, cache=cache).postprocess_nodes(letter_nodes(), query_str=QUESTION)
+        tool(reader, dense_cache=cache).postprocess_nodes(letter_nodes(), query_str=QUESTION)
     assert sum(kind(prompt) == "rephrase" for prompt in first.prompts) == 4
     assert not any(kind(prompt) == "rephrase" for prompt in second.prompts)
 

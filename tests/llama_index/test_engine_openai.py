@@ -18,7 +18,7 @@ from tests.llama_index.corpus import KNOWN, UNKNOWN
 from tests.servers.fake_openai import FakeOpenAI
 from tests.servers.toy_model import Script
 
-SETTINGS: dict[str, Any] = {"k": 2, "m": 1, "gate_tokens": 4, "max_tokens": 8, "tau": 0.3}
+SETTINGS: dict[str, Any] = {"top_n": 2, "n_summaries": 1, "gate_tokens": 4, "max_tokens": 8, "threshold": 0.3}
 
 
 def over(server: FakeOpenAI, **settings: Any) -> LazyRetrievalQueryEngine:
@@ -77,7 +77,7 @@ def test_an_llm_and_the_core_reader_decide_alike() -> None:
         )
         mine = over(server)
         questions = [KNOWN, UNKNOWN]
-        assert theirs.reader.name == mine.rag.reader.name
+        assert theirs.reader.name == mine.core.reader.name
         for result, response in zip(theirs.run_many(questions), map(mine.query, questions), strict=True):
             assert response.response == result.answer
             assert response.metadata["entropy"] == pytest.approx(result.decision.entropy, abs=1e-5)
@@ -86,4 +86,4 @@ def test_an_llm_and_the_core_reader_decide_alike() -> None:
 def test_no_key_is_in_what_an_engine_tells() -> None:
     with FakeOpenAI(Script(corpus.answer)) as server:
         lazy = over(server)
-        assert "sk-secret" not in f"{lazy!r} {lazy.to_dict()} {lazy.rag!r} {lazy.rag.reader!r}"
+        assert "sk-secret" not in f"{lazy!r} {lazy.to_dict()} {lazy.core!r} {lazy.core.reader!r}"

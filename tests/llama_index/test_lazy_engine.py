@@ -25,7 +25,7 @@ from llama_index.core.schema import (
 )
 
 from llama_index_surerag import LazyRetrievalQueryEngine
-from surerag.calibration import CalibrationWarning, calibrate_lazy_rag
+from surerag.calibration import CalibrationWarning
 from surerag.errors import (
     CapabilityError,
     ConfigurationError,
@@ -36,15 +36,7 @@ from surerag.errors import (
 from surerag.readers import Capabilities
 from surerag.readers.scripted import ScriptedReader
 from tests.llama_index import corpus
-from tests.llama_index.corpus import KNOWN, UNKNOWN, HashEmbedding
-
-
-class Knowing(ScriptedReader):
-    """Sure of what it is shown, unsure of the rest."""
-
-    def _next(self, prompt: str, sampling: Any) -> Any:
-        self._entropy = corpus.entropy(prompt)
-        return super()._next(prompt, sampling)
+from tests.llama_index.corpus import KNOWN, UNKNOWN, HashEmbedding, Knowing
 
 
 @pytest.fixture
@@ -53,7 +45,9 @@ def reader() -> ScriptedReader:
 
 
 def engine(reader: object, **settings: Any) -> LazyRetrievalQueryEngine:
-    return LazyRetrievalQueryEngine.from_args(corpus.index(), reader, **{"k": 2, "m": 1, **settings})
+    return LazyRetrievalQueryEngine.from_args(
+        corpus.index(), reader, **{"top_n": 2, "n_summaries": 1, **settings}
+    )
 
 
 def shut(response: Any) -> None:
@@ -164,13 +158,13 @@ async def test_synthesize_answers_from_given_nodes(reader: ScriptedReader) -> No
 
 
 def test_a_calibration_stands_for_tau(reader: ScriptedReader) -> None:
-    found = calibrate_lazy_rag(engine(reader).rag, [KNOWN, UNKNOWN], budget=0.5)
+    found = engine(reader).core.calibrate([KNOWN, UNKNOWN], budget=0.5)
     with warnings.catch_warnings():
         warnings.simplefilter("error", CalibrationWarning)
-        lazy = engine(reader, tau=found)
+        lazy = engine(reader, threshold=found)
     assert [response.metadata["retrieve"] for response in lazy.query_many([KNOWN, UNKNOWN])] == [False, True]
     with pytest.warns(CalibrationWarning, match="calibrated for reader 'scripted'"):
-        engine(Knowing(corpus.answer, name="another"), tau=found)
+        engine(Knowing(corpus.answer, name="another"), threshold=found)
 
 
 def test_many_queries_come_back_in_order(reader: ScriptedReader) -> None:
@@ -197,7 +191,7 @@ class Spoiling(BaseNodePostprocessor):
 async def test_postprocessors_apply_and_the_store_stays_as_it_was(reader: ScriptedReader) -> None:
     index = corpus.index()
     before = {key: node.to_dict() for key, node in index.docstore.docs.items()}
-    lazy = LazyRetrievalQueryEngine.from_args(index, reader, m=1, node_postprocessors=[Spoiling()])
+    lazy = LazyRetrievalQueryEngine.from_args(index, reader, n_summaries=1, node_postprocessors=[Spoiling()])
     for response in (lazy.query(UNKNOWN), await lazy.aquery(UNKNOWN)):
         [passage, summary] = response.source_nodes
         assert (passage.score, passage.node.metadata["spoiled"]) == (42.0, True)
@@ -210,7 +204,7 @@ async def test_postprocessors_apply_and_the_store_stays_as_it_was(reader: Script
 
 def test_ids_scores_metadata_and_relationships_survive(reader: ScriptedReader) -> None:
     index = corpus.index()
-    response = LazyRetrievalQueryEngine.from_args(index, reader, k=2, m=1).query(UNKNOWN)
+    response = LazyRetrievalQueryEngine.from_args(index, reader, top_n=2, n_summaries=1).query(UNKNOWN)
     theirs = index.as_retriever(similarity_top_k=2).retrieve(UNKNOWN)
     for ours, original in zip(response.source_nodes, theirs, strict=False):
         assert ours.score == original.score
@@ -290,7 +284,9 @@ def global_settings() -> Iterator[None]:
 @pytest.mark.usefixtures("global_settings")
 def test_settings_are_used_when_arguments_are_left_out() -> None:
     Settings.llm, Settings.embed_model = MockLLM(max_tokens=3), HashEmbedding()
-    lazy = LazyRetrievalQueryEngine.from_args(Fixed([]), summaries=corpus.documents(), mode="strong", m=1)
+    lazy = LazyRetrievalQueryEngine.from_args(
+        Fixed([]), summaries=corpus.documents(), mode="strong", n_summaries=1
+    )
     response = lazy.query(KNOWN)
     assert str(response) == "text text text"
     assert response.metadata["summary_ids"] == ["ada:summary"]
@@ -309,14 +305,16 @@ def test_settings_are_used_when_arguments_are_left_out() -> None:
     ids=["lead", "one sentence", "metadata", "function", "reader", "llm"],
 )
 def test_summaries_from_documents(reader: ScriptedReader, settings: dict[str, Any], expected: str) -> None:
-    lazy = engine(reader, summaries=corpus.documents(), embed_model=HashEmbedding(), m=3, **settings)
+    lazy = engine(
+        reader, summaries=corpus.documents(), embed_model=HashEmbedding(), n_summaries=3, **settings
+    )
     shown = {node.node.ref_doc_id: node.get_content() for node in lazy.query(KNOWN).source_nodes}
     assert shown["ada"] == expected
 
 
 def test_an_indexs_retriever_tells_where_its_documents_are(reader: ScriptedReader) -> None:
     retriever = corpus.index().as_retriever(similarity_top_k=2)
-    shut(LazyRetrievalQueryEngine.from_args(retriever, reader, m=1).query(KNOWN))
+    shut(LazyRetrievalQueryEngine.from_args(retriever, reader, n_summaries=1).query(KNOWN))
 
 
 def test_summaries_from_nodes_a_retriever_or_text(reader: ScriptedReader) -> None:
@@ -327,7 +325,7 @@ def test_summaries_from_nodes_a_retriever_or_text(reader: ScriptedReader) -> Non
     ready = VectorStoreIndex(
         [TextNode(id_=name, text=text) for name, text in corpus.LEADS.items()], embed_model=HashEmbedding()
     )
-    by_index = engine(reader, summaries=ready, m=3).query(KNOWN)
+    by_index = engine(reader, summaries=ready, n_summaries=3).query(KNOWN)
     assert by_index.source_nodes[0].node_id == "ada"
     assert len(by_index.source_nodes) == 3
     by_text = engine(reader, summaries=corpus.LEADS["ada"]).query(KNOWN)
@@ -339,8 +337,8 @@ def test_summaries_from_nodes_a_retriever_or_text(reader: ScriptedReader) -> Non
     [
         ({"mode": "lasy"}, ConfigurationError),
         ({"mode": "oracle"}, ConfigurationError),
-        ({"tau": -1.0}, ConfigurationError),
-        ({"k": 0}, ConfigurationError),
+        ({"threshold": -1.0}, ConfigurationError),
+        ({"top_n": 0}, ConfigurationError),
         ({"gate_tokens": 0}, ConfigurationError),
         ({"summaries": []}, InputError),
         ({"summaries": " "}, InputError),
@@ -348,7 +346,7 @@ def test_summaries_from_nodes_a_retriever_or_text(reader: ScriptedReader) -> Non
         ({"summaries": 7}, ConfigurationError),
         ({"summaries": ["text"]}, ConfigurationError),
         ({"summarize": "no such key"}, InputError),
-        ({"tua": 1.0}, TypeError),
+        ({"treshold": 1.0}, ConfigurationError),
     ],
     ids=str,
 )
@@ -390,7 +388,7 @@ def test_one_engine_in_two_event_loops_in_threads_and_within_a_loop(reader: Scri
 
 
 def test_settings_serialise_without_what_is_alive(reader: ScriptedReader) -> None:
-    lazy = engine(reader, tau=0.5, stop=["\n"], prompts={"closed_book": "Q: {question}"})
+    lazy = engine(reader, threshold=0.5, stop=["\n"], prompts={"closed_book": "Q: {question}"})
     plain = json.loads(json.dumps(lazy.to_dict()))
     assert plain["reader"] == "scripted"
     again = LazyRetrievalQueryEngine.from_dict(plain, retriever=corpus.index(), llm=reader)
@@ -398,11 +396,11 @@ def test_settings_serialise_without_what_is_alive(reader: ScriptedReader) -> Non
     assert (
         repr(again)
         == repr(lazy)
-        == ("LazyRetrievalQueryEngine(mode='lazy', tau=0.5, reader='scripted', streaming=False)")
+        == ("LazyRetrievalQueryEngine(threshold=0.5, top_n=2, n_summaries=1, stop=('\\n',))")
     )
     unlimited = LazyRetrievalQueryEngine.from_args(corpus.index(), reader).to_dict()
-    assert unlimited["k"] is None
-    with pytest.raises(TypeError):
+    assert unlimited["top_n"] is None
+    with pytest.raises(ConfigurationError, match="surprise"):
         LazyRetrievalQueryEngine.from_dict({**plain, "surprise": 1}, retriever=corpus.index(), llm=reader)
 
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
-from llama_index.core.instrumentation import get_dispatcher
-from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.events.query import QueryEndEvent, QueryStartEvent
 from llama_index.core.instrumentation.events.retrieval import RetrievalEndEvent
 from llama_index.core.instrumentation.span_handlers import SimpleSpanHandler
@@ -18,36 +15,14 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from llama_index_surerag import GateDecisionEvent, LazyRetrievalQueryEngine, ProgressEvent
 from tests.llama_index import corpus
-from tests.llama_index.corpus import KNOWN, UNKNOWN
-from tests.llama_index.test_lazy_engine import Knowing
-
-EVENTS: list[Any] = []
-
-
-class Recorder(BaseEventHandler):
-    """Keeps every event."""
-
-    @classmethod
-    def class_name(cls) -> str:
-        return "Recorder"
-
-    def handle(self, event: Any, **kwargs: Any) -> None:
-        EVENTS.append(event)
-
-
-@pytest.fixture
-def spans() -> Iterator[SimpleSpanHandler]:
-    root, recorder, spans = get_dispatcher(), Recorder(), SimpleSpanHandler()
-    EVENTS.clear()
-    root.add_event_handler(recorder)
-    root.add_span_handler(spans)
-    yield spans
-    root.event_handlers.remove(recorder)
-    root.span_handlers.remove(spans)
+from tests.llama_index.corpus import KNOWN, UNKNOWN, Knowing
+from tests.llama_index.watching import EVENTS
 
 
 def engine(**settings: Any) -> LazyRetrievalQueryEngine:
-    return LazyRetrievalQueryEngine.from_args(corpus.index(), Knowing(corpus.answer), k=1, m=1, **settings)
+    return LazyRetrievalQueryEngine.from_args(
+        corpus.index(), Knowing(corpus.answer), top_n=1, n_summaries=1, **settings
+    )
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -94,7 +69,7 @@ def test_callbacks_get_query_and_retrieve() -> None:
     lazy = LazyRetrievalQueryEngine.from_args(
         retriever,
         Knowing(corpus.answer),
-        m=1,
+        n_summaries=1,
         summaries=corpus.documents(),
         embed_model=corpus.HashEmbedding(),
         callback_manager=manager,

@@ -18,7 +18,7 @@ from tests.llama_index.corpus import KNOWN, UNKNOWN, HashEmbedding
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
 
 QUESTIONS = [KNOWN, UNKNOWN, "What are the gates of Tarn made of?", "Who paints rivers?"]
-SETTINGS: dict[str, Any] = {"k": 2, "m": 1, "gate_tokens": 4, "max_tokens": 8}
+SETTINGS: dict[str, Any] = {"top_n": 2, "n_summaries": 1, "gate_tokens": 4, "max_tokens": 8}
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +54,11 @@ async def test_core_and_engine_agree_sync_async_alone_batched_and_streamed(
 ) -> None:
     entropies = sorted(result.decision.entropy for result in core(reader).run_many(QUESTIONS))
     tau = (entropies[1] + entropies[2]) / 2
-    expected = core(reader, mode=mode, tau=tau).run_many(QUESTIONS)
-    lazy, streaming = engine(reader, mode=mode, tau=tau), engine(reader, mode=mode, tau=tau, streaming=True)
+    expected = core(reader, mode=mode, threshold=tau).run_many(QUESTIONS)
+    lazy, streaming = (
+        engine(reader, mode=mode, threshold=tau),
+        engine(reader, mode=mode, threshold=tau, streaming=True),
+    )
     streamed = [response.get_response() for response in map(streaming.query, QUESTIONS)]
     ways = {
         "alone": [lazy.query(question) for question in QUESTIONS],
@@ -86,7 +89,7 @@ async def test_sixteen_concurrent_queries_are_answered_in_merged_batches(
     # However slow the machine: whoever asks the model waits until all sixteen do.
     monkeypatch.setattr(merge_settings, "window", 60.0)
     local = LocalReader(corpus.answer, corpus.entropy)
-    lazy = LazyRetrievalQueryEngine.from_args(corpus.index(), local, m=1)
+    lazy = LazyRetrievalQueryEngine.from_args(corpus.index(), local, n_summaries=1)
     questions = [KNOWN if place % 2 else UNKNOWN for place in range(16)]
     responses = await asyncio.gather(*map(lazy.aquery, questions))
     assert [response.metadata["retrieve"] for response in responses] == [not place % 2 for place in range(16)]

@@ -2,109 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 from llama_index.core.agent.workflow import FunctionAgent, ReActAgent
-from llama_index.core.base.llms.types import ChatMessage, ChatResponse, CompletionResponse, LLMMetadata
 from llama_index.core.base.response.schema import Response
 from llama_index.core.chat_engine import CondenseQuestionChatEngine
-from llama_index.core.llms import CustomLLM, MockLLM
-from llama_index.core.llms.function_calling import FunctionCallingLLM
-from llama_index.core.llms.llm import ToolSelection
+from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import (
     RouterQueryEngine,
     SubQuestionQueryEngine,
     TransformQueryEngine,
 )
-from llama_index.core.question_gen.types import BaseQuestionGenerator, SubQuestion
-from llama_index.core.schema import QueryBundle
 from llama_index.core.selectors import LLMSingleSelector
 from llama_index.core.tools import QueryEngineTool
 from llama_index.core.workflow import Context, StartEvent, StopEvent, Workflow, step
-from pydantic import PrivateAttr
 
 from llama_index_surerag import LazyRetrievalQueryEngine
 from tests.llama_index import corpus
-from tests.llama_index.corpus import KNOWN, UNKNOWN
-from tests.llama_index.test_lazy_engine import Knowing
+from tests.llama_index.corpus import KNOWN, UNKNOWN, Knowing
+from tests.llama_index.models import Calling, Scripted, Splitting
 
 KNOWN_ANSWER, FOUND_ANSWER = "She was born in Velm", "In the lake of Mir"
 
 
 @pytest.fixture
 def lazy() -> LazyRetrievalQueryEngine:
-    return LazyRetrievalQueryEngine.from_args(corpus.index(), Knowing(corpus.answer), k=1, m=1)
+    return LazyRetrievalQueryEngine.from_args(corpus.index(), Knowing(corpus.answer), top_n=1, n_summaries=1)
 
 
 @pytest.fixture
 def tool(lazy: LazyRetrievalQueryEngine) -> QueryEngineTool:
     return QueryEngineTool.from_defaults(lazy, name="atlas", description="Knows people and rivers.")
-
-
-class Calling(FunctionCallingLLM):
-    """Calls the tool once with the user's question, and then repeats what the tool said."""
-
-    @property
-    def metadata(self) -> LLMMetadata:
-        return LLMMetadata(is_function_calling_model=True, is_chat_model=True)
-
-    def _reply(self, messages: Sequence[ChatMessage]) -> ChatResponse:
-        last = messages[-1]
-        if last.role == "tool":
-            return ChatResponse(message=ChatMessage(role="assistant", content=f"Tool: {last.content}"))
-        calls = [{"id": "1", "name": "atlas", "input": last.content}]
-        return ChatResponse(message=ChatMessage(role="assistant", additional_kwargs={"tool_calls": calls}))
-
-    def _prepare_chat_with_tools(self, tools: Any, chat_history: Any = None, **kwargs: Any) -> dict[str, Any]:
-        return {"messages": chat_history}
-
-    def get_tool_calls_from_response(self, response: ChatResponse, **kwargs: Any) -> list[ToolSelection]:
-        calls = response.message.additional_kwargs.get("tool_calls", [])
-        return [
-            ToolSelection(tool_id=call["id"], tool_name=call["name"], tool_kwargs={"input": call["input"]})
-            for call in calls
-        ]
-
-    def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
-        return self._reply(messages)
-
-    async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
-        return self._reply(messages)
-
-    def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> Any:
-        return iter([self._reply(messages)])
-
-    async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> Any:
-        async def pieces() -> Any:
-            yield self._reply(messages)
-
-        return pieces()
-
-    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> Any:
-        raise NotImplementedError
-
-    acomplete = stream_complete = astream_complete = complete
-
-
-class Scripted(CustomLLM):
-    """Says one text after the other."""
-
-    texts: list[str]
-    _prompts: list[str] = PrivateAttr(default_factory=list)
-
-    @property
-    def metadata(self) -> LLMMetadata:
-        return LLMMetadata()
-
-    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        self._prompts.append(prompt)
-        return CompletionResponse(text=self.texts[len(self._prompts) - 1])
-
-    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> Any:
-        whole = self.complete(prompt)
-        return iter([CompletionResponse(text=whole.text, delta=whole.text)])
 
 
 @pytest.mark.parametrize(("question", "answer"), [(KNOWN, KNOWN_ANSWER), (UNKNOWN, FOUND_ANSWER)])
@@ -122,22 +49,6 @@ async def test_react_agent(tool: QueryEngineTool) -> None:
     output = await ReActAgent(tools=[tool], llm=llm).run(user_msg=UNKNOWN)
     assert str(output) == "Mir"
     assert f"Observation: {FOUND_ANSWER}" in llm._prompts[-1]
-
-
-class Splitting(BaseQuestionGenerator):
-    """Asks both questions."""
-
-    def generate(self, tools: Any, query: QueryBundle) -> list[SubQuestion]:
-        return [SubQuestion(sub_question=text, tool_name="atlas") for text in (KNOWN, UNKNOWN)]
-
-    async def agenerate(self, tools: Any, query: QueryBundle) -> list[SubQuestion]:
-        return self.generate(tools, query)
-
-    def _get_prompts(self) -> dict[str, Any]:
-        return {}
-
-    def _update_prompts(self, prompts: Any) -> None:
-        pass
 
 
 @pytest.mark.parametrize("use_async", [False, True])
@@ -171,7 +82,7 @@ async def test_condense_question_chat(lazy: LazyRetrievalQueryEngine) -> None:
 
 async def test_condense_question_chat_streams() -> None:
     lazy = LazyRetrievalQueryEngine.from_args(
-        corpus.index(), Knowing(corpus.answer), k=1, m=1, streaming=True
+        corpus.index(), Knowing(corpus.answer), top_n=1, n_summaries=1, streaming=True
     )
     chat = CondenseQuestionChatEngine.from_defaults(lazy, llm=Scripted(texts=[UNKNOWN]))
     pieces = list(chat.stream_chat(KNOWN).response_gen)

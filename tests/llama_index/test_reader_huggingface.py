@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
 from llama_index.core.llms import ChatMessage
+from llama_index.core.prompts import PromptTemplate
 from llama_index.llms.huggingface import HuggingFaceLLM
 
 from llama_index_surerag import reader_from_llm
 from surerag import TransformersReader
+from surerag.adapting import ChatTemplateWarning
 from surerag.types import Message, Sampling
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
 
 GREEDY = Sampling(max_tokens=12)
 
 
-def llm(*, chat: bool = False, **settings: Any) -> HuggingFaceLLM:
+def llm(*, chat: bool = False, template: bool = False, **settings: Any) -> HuggingFaceLLM:
     return HuggingFaceLLM(
         model=tiny_model("llama"),
-        tokenizer=tiny_tokenizer(chat=chat),
+        tokenizer=tiny_tokenizer(chat=chat or template),
         max_new_tokens=12,
         generate_kwargs={"do_sample": False},
         is_chat_model=chat,
@@ -46,12 +49,52 @@ def test_it_is_a_local_reader_with_exact_entropies() -> None:
     ids=["plain", "wrapped", "completion_to_prompt", "system"],
 )
 def test_it_says_what_the_llms_own_pipeline_says(settings: dict[str, Any]) -> None:
-    from llama_index.core.prompts import PromptTemplate
-
     model = llm(**settings)
     theirs = model.predict(PromptTemplate("Where is {x}?"), x="Velm")
     [[ours]] = reader_from_llm(model).generate(["Where is Velm?"], GREEDY)
     assert ours.text == theirs.strip()
+
+
+def test_raw_text_becomes_a_turn_of_the_chat_template_and_that_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = llm(template=True)
+    with pytest.warns(ChatTemplateWarning, match=r"reader_from_llm\(llm, chat_template=False\)") as warned:
+        readers = [reader_from_llm(model), reader_from_llm(model)]
+    assert len(warned) == 1
+    assert warned[0].filename == __file__
+    assert [record.name for record in caplog.records if "chat template" in record.message] == ["surerag"]
+    prompts = ["Where is Velm?", (Message("system", "Be brief."), Message("user", "Velm?"))]
+    core = TransformersReader(model._model, model._tokenizer)
+    assert readers[0].generate(prompts, GREEDY) == core.generate(prompts, GREEDY)
+    raw = reader_from_llm(model, chat_template=False).generate(prompts[:1], GREEDY)
+    assert raw[0][0].text == model.complete("Where is Velm?").text.strip()
+    assert raw[0][0].prompt_tokens < core.generate(prompts[:1], GREEDY)[0][0].prompt_tokens
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"query_wrapper_prompt": "<|turn|>user\n{query_str}<|end|>"},
+        {"completion_to_prompt": lambda text: f"<|turn|>{text}<|turn|>"},
+        {"messages_to_prompt": lambda messages: str(messages[-1].content)},
+        {"system_prompt": "Be brief."},
+        {"chat": True},
+    ],
+    ids=["wrapper", "completion_to_prompt", "messages_to_prompt", "system", "chat"],
+)
+def test_a_users_own_rendering_holds_against_the_chat_template(settings: dict[str, Any]) -> None:
+    model = llm(**{"template": True, **settings})
+    theirs = (
+        model.chat([ChatMessage(role="user", content="Where is Velm?")]).message.content
+        if model.is_chat_model
+        else model.predict(PromptTemplate("Where is {x}?"), x="Velm")
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ChatTemplateWarning)
+        reader = reader_from_llm(model)
+    [[ours]] = reader.generate(["Where is Velm?"], GREEDY)
+    assert ours.text == str(theirs).strip()
 
 
 def test_a_chat_model_gets_its_chat_template() -> None:

@@ -25,10 +25,10 @@ from surerag.errors import (
 from surerag.readers import BaseReader
 from surerag.readers.openai import OpenAIReader
 from surerag.types import Begun, Generation, Message, Sampling
+from tests.llama_index.conftest import KEY, like
 from tests.servers.fake_openai import FakeOpenAI, Quirks
 from tests.servers.toy_model import Script, ToyModel
 
-KEY = "sk-very-secret"
 GREEDY = Sampling(max_tokens=12)
 SAMPLED = Sampling(n=3, temperature=1.0, max_tokens=6, seed=4)
 
@@ -37,11 +37,6 @@ SAMPLED = Sampling(n=3, temperature=1.0, max_tokens=6, seed=4)
 def server() -> Iterator[FakeOpenAI]:
     with FakeOpenAI(ToyModel(sharpness=2.0)) as running:
         yield running
-
-
-def like(server: FakeOpenAI, *, chat: bool = True, **settings: object) -> OpenAILike:
-    defaults = {"model": "toy", "api_base": server.base_url, "api_key": KEY, "max_retries": 0}
-    return OpenAILike(is_chat_model=chat, **{**defaults, **settings})
 
 
 def reader_over(server: FakeOpenAI, *, chat: bool = True, **settings: object) -> BaseReader:
@@ -295,7 +290,7 @@ async def test_a_stream_that_breaks_off_is_no_answer(n_tokens: int) -> None:
 
 def test_a_failed_prompt_closes_the_streams_of_the_others() -> None:
     with FakeOpenAI(Script(lambda _: "one two three"), hold_after=1) as server:
-        reader = reader_from_llm(like(server), at_once=1)
+        reader = reader_from_llm(like(server), max_concurrency=1)
         fine = reader._requests.open
 
         def second_fails(prompt: str, sampling: Sampling) -> object:
@@ -334,7 +329,7 @@ def test_an_llm_that_was_used_in_another_loop_still_works(server: FakeOpenAI) ->
 
 
 async def test_requests_overlap_up_to_the_limit(server: FakeOpenAI) -> None:
-    reader = reader_from_llm(like(server), at_once=3)
+    reader = reader_from_llm(like(server), max_concurrency=3)
     server.pause()
     task = asyncio.create_task(reader.agenerate([f"prompt {i}" for i in range(7)], GREEDY))
     await asyncio.to_thread(server.wait_for, 3)
@@ -342,6 +337,11 @@ async def test_requests_overlap_up_to_the_limit(server: FakeOpenAI) -> None:
     server.release()
     assert len(await task) == 7
     assert server.peak == 3
+
+
+def test_two_paths_of_one_host_are_two_readers() -> None:
+    llms = [OpenAILike(model="toy", api_key="k", api_base=f"http://u:p@host:81/{path}/v1") for path in "ab"]
+    assert [reader_from_llm(llm).name for llm in llms] == ["toy@host:81/a/v1", "toy@host:81/b/v1"]
 
 
 def test_no_key_in_any_text(server: FakeOpenAI) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 from llama_index.core import Settings, VectorStoreIndex
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.base.response.schema import Response, StreamingResponse
-from llama_index.core.evaluation import BaseEvaluator, BatchEvalRunner, EvaluationResult
+from llama_index.core.evaluation import BatchEvalRunner
 from llama_index.core.llms import MockLLM
 from llama_index.core.prompts import ChatPromptTemplate, PromptTemplate
 from llama_index.core.prompts.default_prompts import DEFAULT_TEXT_QA_PROMPT
@@ -20,13 +22,13 @@ from llama_index.core.query_engine import CustomQueryEngine
 from llama_index.core.schema import ImageNode, NodeWithScore, TextNode
 
 from llama_index_surerag import DeltaSePerEvaluator, DeltaSePerResult
-from surerag import ScriptedReader
+from surerag import Adaptive, ScriptedReader
 from surerag.entailment import ExactEntailer
 from surerag.errors import ConfigurationError, MissingServiceError, PromptError, ServiceError
+from tests.llama_index.conftest import Length, like
 from tests.llama_index.corpus import HashEmbedding
-from tests.llama_index.test_observability import EVENTS, spans  # noqa: F401 (spans is a fixture)
-from tests.llama_index.test_reader_openai import like
-from tests.methods.test_seper import AFTER, BEFORE, LIKE, Judge, sampled
+from tests.llama_index.watching import EVENTS
+from tests.methods.seper.sampled import AFTER, BEFORE, LIKE, Judge, sampled
 from tests.servers.fake_openai import FakeOpenAI, Quirks
 
 QUESTION = "Where was Ada born?"
@@ -47,19 +49,11 @@ def tool(reader: Any = None, **settings: Any) -> DeltaSePerEvaluator:
     )
 
 
-class Length(BaseEvaluator):
-    """Another evaluator of the same batch, with arguments of its own."""
-
-    def _get_prompts(self) -> dict[str, Any]:
-        return {}
-
-    def _update_prompts(self, prompts: Any) -> None:
-        pass
-
-    async def aevaluate(
-        self, query: Any = None, response: Any = None, contexts: Any = None, limit: int = 0, **kwargs: Any
-    ) -> EvaluationResult:
-        return EvaluationResult(query=query, score=float(len(response) - limit))
+def test_samples_cut_at_the_limit_are_counted() -> None:
+    reader = ScriptedReader(lambda _: "As far as anybody knows")
+    given: dict[str, Any] = {"contexts": CONTEXTS, "reference": "Velm"}
+    assert tool(reader, max_tokens=2).evaluate(QUESTION, **given).truncated == 6
+    assert tool(reader).evaluate(QUESTION, **given).truncated == 0
 
 
 @pytest.mark.parametrize("way", ["sync", "async", "sync in a loop"])
@@ -134,7 +128,7 @@ async def test_in_the_batch_runner_alone_and_among_others() -> None:
     as_expected(found["delta"])
 
 
-def test_what_cannot_be_measured_says_why_and_sends_an_event(spans: Any) -> None:  # noqa: F811
+def test_what_cannot_be_measured_says_why_and_sends_an_event(spans: Any) -> None:
     evaluator = tool()
     cases: list[tuple[dict[str, Any], str]] = [
         ({}, "no query"),
@@ -189,7 +183,7 @@ def settings() -> Iterator[None]:
     Settings._llm = before
 
 
-def test_the_llm_of_the_settings_and_an_llm_as_judge(settings: None, spans: Any) -> None:  # noqa: F811
+def test_the_llm_of_the_settings_and_an_llm_as_judge(settings: None, spans: Any) -> None:
     Settings.llm = MockLLM(max_tokens=4)
     result = DeltaSePerEvaluator(entailer=ExactEntailer(), n_samples=2).evaluate(
         QUESTION, contexts=CONTEXTS, reference="text text text text"
@@ -197,21 +191,21 @@ def test_the_llm_of_the_settings_and_an_llm_as_judge(settings: None, spans: Any)
     assert (result.before, result.after, result.weights) == (1.0, 1.0, "frequency")
     assert "seper.frequency_weights" in {getattr(event, "name", "") for event in EVENTS}
     judged = DeltaSePerEvaluator(ScriptedReader(knowing), MockLLM(max_tokens=4), n_samples=2)
-    assert judged.seper.entailer.name.startswith("judge:")
+    assert judged.core.entailer.name.startswith("judge:")
     assert judged.evaluate(QUESTION, contexts=CONTEXTS, reference="Velm").delta == 1.0
     with pytest.raises(MissingServiceError, match="entailer"):
         DeltaSePerEvaluator(ScriptedReader(knowing))
     with pytest.raises(ConfigurationError, match="expected a reader"):
         DeltaSePerEvaluator("gpt", ExactEntailer())  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="at_once"):
-        tool(at_once=0)
+    with pytest.raises(ConfigurationError, match="window"):
+        tool(window=0)
 
 
 def test_prompts_are_shown_changed_and_checked() -> None:
     reader = ScriptedReader(knowing)
-    evaluator = tool(reader, prompts={"seper_closed_book": "Just say: {query_str}"})
-    assert set(evaluator.get_prompts()) == {"seper_closed_book", "seper_from_passages"}
-    evaluator.update_prompts({"seper_from_passages": DEFAULT_TEXT_QA_PROMPT})
+    evaluator = tool(reader, prompts={"closed_book": "Just say: {query_str}"})
+    assert set(evaluator.get_prompts()) == {"closed_book", "from_passages"}
+    evaluator.update_prompts({"from_passages": DEFAULT_TEXT_QA_PROMPT})
     contexts = ["Ada was born in {Velm}.", "Bo <b>paints</b>."]
     evaluator.evaluate("Who {is} Ada?", contexts=contexts, reference="Velm")
     closed, shown = reader.prompts
@@ -221,12 +215,12 @@ def test_prompts_are_shown_changed_and_checked() -> None:
     )
     assert shown == wanted
     turns = [ChatMessage(role="system", content="S"), ChatMessage(content="{query_str}|{context_str}")]
-    evaluator.update_prompts({"seper_from_passages": ChatPromptTemplate(turns)})
+    evaluator.update_prompts({"from_passages": ChatPromptTemplate(turns)})
     evaluator.evaluate(QUESTION, contexts=CONTEXTS, reference="Velm")
     assert f"{QUESTION}|[1] {CONTEXTS[0]}" in reader.prompts[-1]
     with pytest.raises(PromptError, match="slots"):
-        evaluator.update_prompts({"seper_from_passages": PromptTemplate("{question}")})
-    assert isinstance(evaluator.get_prompts()["seper_from_passages"], ChatPromptTemplate)
+        evaluator.update_prompts({"from_passages": PromptTemplate("{question}")})
+    assert isinstance(evaluator.get_prompts()["from_passages"], ChatPromptTemplate)
     with pytest.raises(PromptError, match="no prompt"):
         tool(prompts={"closed": "x"})
 
@@ -259,7 +253,7 @@ class Crowded(ScriptedReader):
 
 def test_concurrency_is_bounded_over_all_callers_of_each_loop() -> None:
     reader = Crowded()
-    evaluator = tool(reader, at_once=2)
+    evaluator = tool(reader, window=2)
     runner_free = [{"query": QUESTION, "contexts": CONTEXTS, "reference": "Velm"}] * 6
 
     async def together() -> None:
@@ -328,7 +322,7 @@ async def test_a_whole_query_engine_is_measured_in_order() -> None:
     def progress(done: int, total: int | None) -> None:
         seen.append((done, total))
 
-    evaluator = tool(at_once=3)
+    evaluator = tool(window=3)
     fragile = Fragile(inner=plain)
     found = evaluator.evaluate_query_engine(fragile, CASES, progress=progress)
     assert [result.score for result in found] == [1.0, None, 1.0, None, 0.0]
@@ -349,7 +343,7 @@ async def test_a_whole_query_engine_is_measured_in_order() -> None:
     assert evaluator.evaluate_query_engine(plain, []) == []
 
 
-async def test_calls_nest_under_the_evaluation(spans: Any) -> None:  # noqa: F811
+async def test_calls_nest_under_the_evaluation(spans: Any) -> None:
     await DeltaSePerEvaluator(MockLLM(max_tokens=2), ExactEntailer(), n_samples=1).aevaluate(
         QUESTION, contexts=CONTEXTS, reference="Velm"
     )
@@ -357,3 +351,61 @@ async def test_calls_nest_under_the_evaluation(spans: Any) -> None:  # noqa: F81
     assert "DeltaSePerEvaluator.aevaluate" in parents
     under = [name for name, parent in parents.items() if parent.startswith("DeltaSePerEvaluator.aevaluate")]
     assert any(name.startswith("MockLLM") for name in under)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("n_sample", "n_samples"), ("threshold", "entailment_threshold"), ("passing", "passing_above")],
+)
+def test_an_unknown_option_is_refused_and_the_near_one_named(name: str, near: str) -> None:
+    for make in (lambda: tool(**{name: 1}), lambda: tool().model_copy(update={name: 1})):
+        with pytest.raises(ConfigurationError, match=f"no option '{name}'. Did you mean.* {near}"):
+            make()
+
+
+def test_what_is_set_is_in_force_or_refused() -> None:
+    reader = ScriptedReader(sampled(*BEFORE, *AFTER, *BEFORE, *AFTER), entropy=None)
+    evaluator = DeltaSePerEvaluator(reader, Judge(LIKE), n_samples=3)
+    with pytest.raises(ConfigurationError, match="kernel must be one of soft, hard, got 'medium'"):
+        evaluator.kernel = "medium"  # type: ignore[assignment]
+    with pytest.raises(ConfigurationError, match="window must be at least 1"):
+        evaluator.window = 0
+    assert (evaluator.kernel, evaluator.window) == ("soft", 16)
+    evaluator.n_samples = 4
+    evaluator.kernel = "hard"
+    evaluator.passing_above = 0.9
+    given: dict[str, Any] = {"contexts": CONTEXTS, "reference": "Velm"}
+    first = evaluator.evaluate(QUESTION, **given)
+    assert (len(first.answers_before), first.kernel) == (4, "hard")
+    assert (first.score, first.passing) == (pytest.approx(0.8), False)
+    soft = evaluator.model_copy(update={"kernel": "soft", "passing_above": 0.0})
+    found = soft.evaluate(QUESTION, **given)
+    assert (found.score, found.passing) == (pytest.approx(0.725), True)
+    assert evaluator.core.kernel == "hard"
+
+
+def told(prompt: str) -> str:
+    return "Velm" if "born in Velm" in prompt else "Orun"
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_copies_and_pickles_measure_the_same(copied: Callable[[Any], Any]) -> None:
+    evaluator = DeltaSePerEvaluator(
+        ScriptedReader(told), ExactEntailer(), n_samples=2, adaptive=Adaptive(0.5, 2), window=3
+    )
+    evaluator.update_prompts({"closed_book": PromptTemplate("Say: {query_str}")})
+    other = copied(evaluator)
+    assert other.core.chosen() == evaluator.core.chosen()
+    assert other.window == 3
+    given: dict[str, Any] = {"contexts": CONTEXTS, "reference": "Velm"}
+    assert other.evaluate(QUESTION, **given) == evaluator.evaluate(QUESTION, **given)
+    assert asyncio.run(other.aevaluate(QUESTION, **given)) == other.evaluate(QUESTION, **given)
+
+
+def test_copies_over_one_llm_ask_one_reader_and_one_judge() -> None:
+    llm = MockLLM(max_tokens=2)
+    evaluator = DeltaSePerEvaluator(llm, llm, n_samples=1)
+    other = evaluator.model_copy(update={"n_samples": 2})
+    assert other.core.reader is evaluator.core.reader
+    assert other.core.entailer is evaluator.core.entailer
+    assert "MockLLM" not in evaluator.model_dump_json()

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.response.schema import StreamingResponse
 from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.schema import NodeWithScore, TextNode
 
 from llama_index_surerag import EmbeddingEncoder, NodeRetriever
-from llama_index_surerag.nodes import nodes_of, passages_of
+from llama_index_surerag.evaluating import aread
+from llama_index_surerag.nodes import DocumentsBehind, nodes_of, passages_of
 from surerag.errors import ConfigurationError, ServiceError
 from surerag.services import Encoder, Retriever
 from surerag.types import Passage
+from tests.blocking import Gate, cancelled_without_trace
 from tests.llama_index import corpus
 from tests.llama_index.corpus import UNKNOWN
 
@@ -63,3 +69,46 @@ def test_scores_of_none_and_passages_of_others_come_back_as_nodes() -> None:
         "text",
         {"d": 1},
     )
+
+
+async def test_an_encoding_that_is_cancelled_leaves_nothing_behind() -> None:
+    gate = Gate()
+
+    class Slow(corpus.HashEmbedding):
+        def _get_text_embedding(self, text: str) -> list[float]:
+            gate.wait()
+            return super()._get_text_embedding(text)
+
+    encoder = EmbeddingEncoder(Slow())
+    await cancelled_without_trace(lambda: encoder.aencode(["a"], "document"), gate)
+
+
+async def test_a_retrieval_that_is_cancelled_leaves_nothing_behind() -> None:
+    gate = Gate()
+
+    class Slow(BaseRetriever):
+        def _retrieve(self, query_bundle: Any) -> list[NodeWithScore]:
+            gate.wait()
+            return []
+
+    await cancelled_without_trace(lambda: NodeRetriever(Slow()).aretrieve("q", 1), gate)
+
+
+async def test_a_search_for_documents_that_is_cancelled_leaves_nothing_behind() -> None:
+    gate = Gate()
+
+    def behind(nodes: Any) -> list[TextNode]:
+        gate.wait()
+        return []
+
+    await cancelled_without_trace(lambda: DocumentsBehind(behind).aof([]), gate)
+
+
+async def test_a_streamed_answer_that_is_cancelled_leaves_nothing_behind() -> None:
+    gate = Gate()
+
+    def words() -> Any:
+        gate.wait()
+        yield "word"
+
+    await cancelled_without_trace(lambda: aread(StreamingResponse(words())), gate)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import inspect
 import json
+import pickle
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -33,7 +37,7 @@ from surerag.types import Generation, Passage
 from tests.drivers.local_reader import LocalReader
 from tests.llama_index import corpus
 from tests.llama_index.corpus import KNOWN, UNKNOWN, HashEmbedding
-from tests.llama_index.test_pipelines import Scripted, Splitting
+from tests.llama_index.models import Scripted, Splitting
 from tests.servers.fake_openai import FakeOpenAI
 from tests.servers.toy_model import ToyModel
 
@@ -58,7 +62,7 @@ def reader() -> ScriptedReader:
 
 
 def engine(reader: Any, **settings: Any) -> UncertaintyRewriteQueryEngine:
-    return UncertaintyRewriteQueryEngine.from_args(corpus.index(), reader, **{"k": 1, **settings})
+    return UncertaintyRewriteQueryEngine.from_args(corpus.index(), reader, **{"top_n": 1, **settings})
 
 
 def rewritten(response: Any) -> None:
@@ -101,8 +105,8 @@ async def test_the_core_and_the_engine_agree(reader: ScriptedReader) -> None:
     index = PassageIndex.from_passages(passages, EmbeddingEncoder(HashEmbedding()))
     questions = [KNOWN, UNKNOWN, VAGUE, "Who paints rivers?", "What are the gates of Tarn made of?"]
     for documents in ("substitute", "expand"):
-        core = UncertaintyRewriter(reader, index, documents=documents, k=2)
-        rewriting = engine(reader, documents=documents, k=2)
+        core = UncertaintyRewriter(reader, index, documents=documents, top_n=2)
+        rewriting = engine(reader, documents=documents, top_n=2)
         expected = [dict(result.to_dict()) for result in core.run_many(questions)]
         assert [rewriting.query(question).metadata for question in questions] == expected
         at_once = await asyncio.gather(*map(rewriting.aquery, questions))
@@ -170,7 +174,7 @@ async def test_a_local_model_leaves_the_loop_free() -> None:
 
 
 def test_the_transform_rewrites_what_is_searched_for_and_keeps_the_question(reader: ScriptedReader) -> None:
-    transform = UncertaintyRewriteTransform(corpus.index(), reader, k=1)
+    transform = UncertaintyRewriteTransform(corpus.index(), reader, top_n=1)
     vector = HashEmbedding().get_query_embedding(VAGUE)
     given = QueryBundle(VAGUE, embedding=vector)
     bundle = transform.run(given)
@@ -180,12 +184,12 @@ def test_the_transform_rewrites_what_is_searched_for_and_keeps_the_question(read
     assert given == QueryBundle(VAGUE, embedding=vector)
     same = transform(QueryBundle(KNOWN, custom_embedding_strs=["Ada"], embedding=None))
     assert (same.query_str, same.embedding_strs) == (KNOWN, ["Ada"])
-    in_words = UncertaintyRewriteTransform(corpus.index(), reader, k=1, rewrite_text=True)
+    in_words = UncertaintyRewriteTransform(corpus.index(), reader, top_n=1, rewrite_text=True)
     assert in_words.run(VAGUE).query_str == UNKNOWN
 
 
 async def test_transform_query_engine(reader: ScriptedReader) -> None:
-    transform = UncertaintyRewriteTransform(corpus.index(), reader, k=1)
+    transform = UncertaintyRewriteTransform(corpus.index(), reader, top_n=1)
     llm = Echo()
     plain = corpus.index().as_query_engine(llm=llm, similarity_top_k=1)
     both = TransformQueryEngine(plain, transform)
@@ -248,7 +252,7 @@ async def test_a_condensed_question_and_a_conversation(reader: ScriptedReader) -
     rewriting = engine(ScriptedReader(answer))
     rewritten(rewriting.query_in_conversation(VAGUE, history))
     rewritten(await rewriting.aquery_in_conversation(VAGUE, history))
-    transform = UncertaintyRewriteTransform(corpus.index(), ScriptedReader(answer), k=1)
+    transform = UncertaintyRewriteTransform(corpus.index(), ScriptedReader(answer), top_n=1)
     assert transform.run(VAGUE, {"chat_history": history}).embedding_strs == [UNKNOWN]
 
 
@@ -289,7 +293,9 @@ def test_prompts_can_be_seen_and_replaced(reader: ScriptedReader) -> None:
 
 
 def test_settings_come_back(reader: ScriptedReader) -> None:
-    first = engine(reader, documents="expand", theta=1.5, prompts={"rewrite": "Rewrite the query {query}"})
+    first = engine(
+        reader, documents="expand", threshold=1.5, prompts={"rewrite": "Rewrite the query {query}"}
+    )
     plain = json.loads(json.dumps(first.to_dict()))
     again = UncertaintyRewriteQueryEngine.from_dict(plain, retriever=corpus.index(), llm=reader)
     assert again.to_dict() == first.to_dict()
@@ -297,10 +303,55 @@ def test_settings_come_back(reader: ScriptedReader) -> None:
     transform = UncertaintyRewriteTransform(corpus.index(), reader, rewrite_text=True)
     loaded = UncertaintyRewriteTransform.from_dict(transform.to_dict(), retriever=corpus.index(), llm=reader)
     assert loaded.to_dict() == transform.to_dict()
-    with pytest.raises(TypeError, match="thta"):
-        engine(reader, thta=1.0)
+    for make in (engine, partial(UncertaintyRewriteTransform, corpus.index())):
+        with pytest.raises(ConfigurationError, match="'treshold'") as error:
+            make(reader, treshold=1.0)
+        assert "threshold" in str(error.value.hint)
     with pytest.raises(ConfigurationError):
         UncertaintyRewriteQueryEngine.from_args(object(), reader)  # type: ignore[arg-type]
+
+
+def test_a_calibration_comes_back(reader: ScriptedReader) -> None:
+    found = engine(reader).core.calibrate([KNOWN, VAGUE], budget=0.5)
+    rewriting = engine(reader, threshold=found)
+    assert [response.metadata["kept"] for response in rewriting.query_many([KNOWN, VAGUE])] == [
+        "original",
+        "rewritten",
+    ]
+    plain = json.loads(json.dumps(rewriting.to_dict()))
+    again = UncertaintyRewriteQueryEngine.from_dict(plain, retriever=corpus.index(), llm=reader)
+    assert again.core.threshold == found
+    transform = UncertaintyRewriteTransform(corpus.index(), reader, threshold=found, top_n=1)
+    loaded = UncertaintyRewriteTransform.from_dict(transform.to_dict(), retriever=corpus.index(), llm=reader)
+    assert loaded.core.threshold == found
+
+
+class Heavy(ScriptedReader):
+    """A model that must never be copied by the way."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        raise AssertionError("the model was copied")
+
+
+def test_copies_share_the_model_and_keep_prompts_of_their_own() -> None:
+    reader = Heavy(knowing)
+    transform = UncertaintyRewriteTransform(corpus.index(), reader, threshold=1.5)
+    for one in (engine(reader, threshold=1.5), transform):
+        other = copy.deepcopy(one)
+        assert other.core.reader is one.core.reader
+        other.update_prompts({"rewrite": PromptTemplate("Reword {query}")})
+        assert one.core.prompts["rewrite"].text != other.core.prompts["rewrite"].text == "Reword {query}"
+        again = pickle.loads(pickle.dumps(engine(ScriptedReader(["Velm"]), threshold=1.5)))
+        assert (again.core.threshold, str(again.query(KNOWN))) == (1.5, "Velm")
+
+
+def test_the_options_stand_in_signature_and_help() -> None:
+    for make in (UncertaintyRewriteQueryEngine.from_args, UncertaintyRewriteTransform.__init__):
+        shown = inspect.signature(make).parameters
+        for name, option in UncertaintyRewriter.OPTIONS.items():
+            assert name in shown
+            assert name == "prompts" or shown[name].default == option.default
+            assert option.doc in (make.__doc__ or "")
 
 
 def test_no_key_is_written_down() -> None:
@@ -309,14 +360,14 @@ def test_no_key_is_written_down() -> None:
     )
     rewriting = UncertaintyRewriteQueryEngine.from_args(corpus.index(), llm)
     assert "sk-very-secret" not in json.dumps(rewriting.to_dict()) + repr(rewriting)
-    assert rewriting.rewriter.max_tokens == 256
+    assert rewriting.core.max_tokens is None
 
 
 def test_settings_llm_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     llm = OpenAILike(model="toy", api_base="http://127.0.0.1:1/v1", api_key="k", is_chat_model=True)
     monkeypatch.setattr(Settings, "_llm", llm)
     rewriting = UncertaintyRewriteQueryEngine.from_args(corpus.index())
-    assert rewriting.rewriter.reader.name.startswith("toy@")
+    assert rewriting.core.reader.name.startswith("toy@")
 
 
 EVENTS: list[Any] = []
@@ -374,7 +425,7 @@ def test_a_failing_rewriter_is_an_event_and_the_answer_stands(reader: ScriptedRe
 def test_nodes_in_the_index_are_not_changed(reader: ScriptedReader) -> None:
     index = corpus.index()
     before = {name: node.model_dump() for name, node in index.docstore.docs.items()}
-    rewriting = UncertaintyRewriteQueryEngine.from_args(index, reader, k=1)
+    rewriting = UncertaintyRewriteQueryEngine.from_args(index, reader, top_n=1)
     response = rewriting.query(VAGUE)
     response.source_nodes[0].node.metadata["page"] = 99
     assert {name: node.model_dump() for name, node in index.docstore.docs.items()} == before

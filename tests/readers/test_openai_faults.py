@@ -270,8 +270,18 @@ def test_a_pickled_reader_keeps_its_settings(server: FakeOpenAI) -> None:
 
 def test_urls_with_credentials_show_none() -> None:
     reader = OpenAIReader("toy", base_url="http://user:password@host:81/v1?token=t")
-    assert reader.name == "toy@host:81"
+    assert reader.name == "toy@host:81/v1"
     assert "password" not in repr(reader)
+    reader = OpenAIReader("toy", base_url="http://host/for/sk-secret/v1/", api_key="sk-secret")
+    assert reader.name == "toy@host/for/[key]/v1"
+
+
+def test_two_paths_of_one_host_are_two_readers() -> None:
+    names = {
+        OpenAIReader("toy", base_url=f"http://host:81/{path}").name
+        for path in ("base/v1", "otherpath/v1", "v1", "v1/")
+    }
+    assert names == {"toy@host:81/base/v1", "toy@host:81/otherpath/v1", "toy@host:81/v1"}
 
 
 def test_openai_itself_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,3 +295,104 @@ def test_a_missing_sdk_names_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r'pip install "surerag\[openai\]"'):
         OpenAIReader("toy", base_url="http://localhost:1/v1")
+
+
+def test_a_pickle_holds_no_credentials(server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = server.base_url.replace("http://", "http://user:swordfish@") + "?token=opensesame"
+    reader = reader_of(server, extra_body={"repeat_penalty": 1.0})
+    data = pickle.dumps(OpenAIReader("toy", base_url=url, extra_body={"repeat_penalty": 1.0}))
+    assert not any(secret in data for secret in (b"swordfish", b"opensesame", b"user"))
+    assert pickle.loads(data)._clients.base_url == server.base_url
+    # Where the environment has the same address with its credentials, these are taken from there.
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    assert pickle.loads(data)._clients.base_url == url
+    pickle.loads(pickle.dumps(reader)).generate(["q"], Sampling())
+    assert server.requests[-1].body["repeat_penalty"] == 1.0
+
+
+def test_secrets_of_an_extra_body_are_not_pickled_and_missed_at_once(server: FakeOpenAI) -> None:
+    reader = reader_of(server, extra_body={"top_a": 1, "gateway": {"api_key": "swordfish"}})
+    data = pickle.dumps(reader)
+    assert b"swordfish" not in data
+    with pytest.raises(ConfigurationError, match="held secrets under gateway"):
+        pickle.loads(data).generate(["q"], Sampling())
+    with pytest.raises(ConfigurationError, match="held secrets under gateway"):
+        pickle.loads(pickle.dumps(pickle.loads(data))).generate(["q"], Sampling())
+
+
+@pytest.mark.parametrize(
+    ("settings", "secret"),
+    [
+        ({"api_key": "abc"}, "abc"),
+        ({"api_key": "a-b4"}, "a-b4"),
+        ({"extra_body": {"auth": {"password": "swordfish"}}}, "swordfish"),
+    ],
+)
+def test_short_keys_and_other_secrets_are_masked(
+    server: FakeOpenAI, settings: dict[str, Any], secret: str
+) -> None:
+    server.fail(401, body=json.dumps({"error": {"message": f"bad key: {secret}, try again"}}).encode())
+    with pytest.raises(ServiceError, match=r"bad key: \[key\], try again"):
+        reader_of(server, **settings).generate(["q"], Sampling())
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "The prompt 'which seed grows best' is too rude",
+        "seed",
+        "Bad request near 'seed of doubt'; temperature is invalid",
+    ],
+)
+def test_a_refusal_that_merely_quotes_a_name_teaches_nothing(server: FakeOpenAI, message: str) -> None:
+    server.fail(400, body=json.dumps({"error": {"message": message}}).encode())
+    reader = reader_of(server)
+    with pytest.raises(ServiceError, match="refused the request"):
+        reader.generate(["q"], Sampling())
+    reader.generate(["q"], Sampling())
+    assert all("seed" in request.body for request in server.requests)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"error": {"message": "Unsupported parameter: seed"}},
+        {"error": {"message": "seed is not supported by this model"}},
+        {"error": {"message": "No.", "code": "unsupported_parameter", "param": "seed"}},
+        {
+            "detail": [
+                {"type": "extra_forbidden", "loc": ["body", "seed"], "msg": "Extra inputs are not permitted"}
+            ]
+        },
+    ],
+)
+def test_a_seed_that_is_refused_is_left_out_once_the_server_takes_it(
+    server: FakeOpenAI, error: dict[str, Any]
+) -> None:
+    reader = reader_of(server)
+    # Refused without a seed as well, it was not the seed.
+    server.fail(400, body=json.dumps(error).encode())
+    server.fail(400)
+    with pytest.raises(ServiceError):
+        reader.generate(["q"], Sampling())
+    server.fail(400, body=json.dumps(error).encode())
+    reader.generate(["q"], Sampling())
+    reader.generate(["q"], Sampling())
+    assert ["seed" in request.body for request in server.requests] == [True, False, True, False, False]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"retry-after": "nan"},
+        {"retry-after-ms": "nan"},
+        {"retry-after": "Thu, 01 Jan 99999 00:00:00 GMT"},
+        {"retry-after": "1" * 5000 + " GMT"},
+    ],
+)
+def test_absurd_pauses_are_none(headers: dict[str, str]) -> None:
+    assert retry_after(headers) is None
+
+
+def test_a_negative_pause_is_no_pause() -> None:
+    assert retry_after({"retry-after-ms": "-5"}) == 0.0

@@ -1,4 +1,4 @@
-"""What a reader finds out about a server, and does about it."""
+"""Probing a server, and acting on what was found."""
 
 import random
 from typing import Any

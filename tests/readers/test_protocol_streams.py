@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from surerag.readers.protocol import _in_thread
+from surerag.readers.protocol import _stepped
 from surerag.types import Chunk
 
 
@@ -25,14 +25,14 @@ async def test_a_consumer_cancelled_in_mid_step_is_cancelled_and_the_stream_is_c
             closed.set()
 
     async def consume() -> None:
-        async for _ in _in_thread(chunks()):
+        async for _ in _stepped(chunks()):
             raise AssertionError("nothing arrives before the consumer is cancelled")
 
     consumer = asyncio.create_task(consume())
     await asyncio.to_thread(waiting.wait, 10)
     consumer.cancel()
-    await asyncio.sleep(0)
-    go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await consumer
-    assert closed.is_set()
+    assert not closed.is_set()
+    go_on.set()
+    assert await asyncio.to_thread(closed.wait, 10)

@@ -1,4 +1,4 @@
-"""What survives when the device runs out of memory while begun generations are finished."""
+"""Begun generations survive when the device runs out of memory."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from surerag.readers.transformers import TransformersReader
 from surerag.readers.transformers.engine import pack
-from surerag.readers.transformers.prefixes import Reading, families, plan_readings
+from surerag.readers.transformers.prefill import Reading, families, plan_readings
 from surerag.types import Sampling
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
 

@@ -6,7 +6,7 @@ import torch
 from scipy.stats import chisquare
 
 from surerag.errors import LogprobsError
-from surerag.readers.transformers.sampling import Draw, choose, opinions, sequence_key, warp_logits
+from surerag.readers.transformers.decoding import Draw, choose, opinions, sequence_key, warp_logits
 from surerag.types import Sampling
 
 ANY = Sampling(temperature=1.0)

@@ -7,8 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
+from transformers import ByT5Tokenizer
 
 from surerag.errors import InputError
 from surerag.readers.transformers import TransformersReader
@@ -24,6 +23,7 @@ from tests.readers.tiny_models import (
     ROLE,
     ROLE_ID,
     WORDS,
+    metaspace_tokenizer,
     tiny_model,
     tiny_tokenizer,
 )
@@ -34,21 +34,6 @@ CONVERSATION = (Message("system", "Be brief."), Message("user", "Where?"), Messa
 def applied(tokenizer: Any, prompt: Prompt) -> list[int]:
     turns = [{"role": message.role, "content": message.content} for message in as_messages(prompt)]
     return list(tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False))
-
-
-def metaspace_tokenizer() -> PreTrainedTokenizerFast:
-    """Like those of Llama 2: words begin with a mark, texts with a space and a begin token."""
-    words = ["<s>", "</s>", "<unk>", "▁", "▁In", "▁Velm", "▁is", "s", "▁Where", "?", "[", "]", "<", ">", "/"]
-    backend = Tokenizer(models.Unigram([(word, -1.0) for word in words], unk_id=2))
-    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
-    backend.decoder = decoders.Metaspace(prepend_scheme="first")
-    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
-    )
-    tokenizer.add_tokens([AddedToken("[INST]", special=False, normalized=False, rstrip=True)])
-    tokenizer.chat_template = "<s>[INST]  {{ messages[0]['content'] }}</s>"
-    return tokenizer
 
 
 @pytest.mark.parametrize("prompt", ["Where?", "  spaces \n kept ", "Ünïcödé 🙂", CONVERSATION])

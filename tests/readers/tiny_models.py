@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import transformers as hf
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 BYTES = 256
@@ -128,3 +128,18 @@ def tiny_model(architecture: str) -> PreTrainedModel:
     words[END_ID] = -2.0
     head.register_forward_hook(lambda module, inputs, logits: logits + words)
     return model
+
+
+def metaspace_tokenizer() -> PreTrainedTokenizerFast:
+    """Like those of Llama 2: words begin with a mark, texts with a space and a begin token."""
+    words = ["<s>", "</s>", "<unk>", "▁", "▁In", "▁Velm", "▁is", "s", "▁Where", "?", "[", "]", "<", ">", "/"]
+    backend = Tokenizer(models.Unigram([(word, -1.0) for word in words], unk_id=2))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    backend.decoder = decoders.Metaspace(prepend_scheme="first")
+    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    )
+    tokenizer.add_tokens([AddedToken("[INST]", special=False, normalized=False, rstrip=True)])
+    tokenizer.chat_template = "<s>[INST]  {{ messages[0]['content'] }}</s>"
+    return tokenizer

@@ -15,7 +15,7 @@ from tests.server.llama_server import PYTHON, llama_server
 collect_ignore_glob = [] if PYTHON else ["test_*.py"]
 
 MODEL = Path(os.environ.get("SURERAG_SERVER_MODEL", embedded_reader_path()))
-"""What is served: the embedded reader, or another model that ``tools.to_gguf`` can convert."""
+"""A llama.cpp server of the embedded reader, or of another model that ``tools.to_gguf`` can convert."""
 
 PLAIN = {"repeat_penalty": 1.0}
 """Keeps this server from avoiding words that were said before, which it does unless told otherwise."""

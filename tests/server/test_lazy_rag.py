@@ -22,8 +22,8 @@ from surerag.readers import BaseReader
 from surerag.readers.conformance import check_reader
 from surerag.world import World
 from surerag.world.retrievers import BM25Retriever
+from tests.server.agreement import AGREEMENT, largest_difference
 from tests.server.conftest import PLAIN
-from tests.server.test_reader import AGREEMENT, largest_difference
 
 WORLD = World(seed=2001)
 QUESTIONS = [question.text for question in WORLD.questions(8)]
@@ -67,14 +67,16 @@ def rag(reader: BaseReader, **settings: Any) -> LazyRAG:
 @pytest.fixture(scope="module")
 def tau(chat: OpenAIReader) -> float:
     """Some questions pass the gate: those below the widest gap, which no longer list of tokens moves."""
-    entropies = sorted(result.decision.entropy or 0.0 for result in rag(chat, tau=1e9).run_many(QUESTIONS))
+    entropies = sorted(
+        result.decision.entropy or 0.0 for result in rag(chat, threshold=1e9).run_many(QUESTIONS)
+    )
     low, high = max(pairwise(entropies), key=lambda pair: pair[1] - pair[0])
     return (low + high) / 2
 
 
 @pytest.fixture(scope="module")
 def expected(chat: OpenAIReader, tau: float) -> list[tuple[str, bool]]:
-    results = rag(chat, tau=tau).run_many(QUESTIONS)
+    results = rag(chat, threshold=tau).run_many(QUESTIONS)
     return [(result.answer, result.decision.retrieve) for result in results]
 
 
@@ -96,7 +98,7 @@ def test_the_model_in_this_process_answers_the_same(chat: OpenAIReader, local: T
     for mode in ("none", "standard", "strong"):
         ours, theirs = (rag(reader, mode=mode).run_many(QUESTIONS) for reader in (local, chat))
         assert [result.answer for result in ours] == [result.answer for result in theirs]
-    ours, theirs = (rag(reader, tau=1e9).run_many(QUESTIONS) for reader in (local, chat))
+    ours, theirs = (rag(reader, threshold=1e9).run_many(QUESTIONS) for reader in (local, chat))
     for one, other in zip(ours, theirs, strict=True):
         exact, low, high = one.decision.entropy, other.decision.lower, other.decision.upper
         assert exact is not None
@@ -108,7 +110,7 @@ def test_the_model_in_this_process_answers_the_same(chat: OpenAIReader, local: T
 async def test_async_and_streamed_core(
     chat: OpenAIReader, tau: float, expected: list[tuple[str, bool]]
 ) -> None:
-    lazy = rag(chat, tau=tau)
+    lazy = rag(chat, threshold=tau)
     for question, (answer, retrieved) in zip(QUESTIONS[:4], expected, strict=False):
         result = await lazy.arun(question)
         assert (result.answer, result.decision.retrieve) == (answer, retrieved)
@@ -117,7 +119,7 @@ async def test_async_and_streamed_core(
 
 
 def test_through_llama_index(chat_llm: OpenAILike, tau: float, expected: list[tuple[str, bool]]) -> None:
-    engine = LazyRetrievalQueryEngine.from_args(BM25(), chat_llm, summaries=SUMMARY, tau=tau, **LIMITS)
+    engine = LazyRetrievalQueryEngine.from_args(BM25(), chat_llm, summaries=SUMMARY, threshold=tau, **LIMITS)
     responses = [engine.query(question) for question in QUESTIONS]
     assert [str(response) for response in responses] == [answer for answer, _ in expected]
     assert [response.metadata["retrieve"] for response in responses] == [opened for _, opened in expected]
@@ -127,13 +129,13 @@ def test_streamed_through_llama_index(
     chat_llm: OpenAILike, tau: float, expected: list[tuple[str, bool]]
 ) -> None:
     engine = LazyRetrievalQueryEngine.from_args(
-        BM25(), chat_llm, summaries=SUMMARY, tau=tau, streaming=True, **LIMITS
+        BM25(), chat_llm, summaries=SUMMARY, threshold=tau, streaming=True, **LIMITS
     )
     assert [str(engine.query(question)) for question in QUESTIONS] == [answer for answer, _ in expected]
 
 
 def test_through_langchain(chat_model: ChatOpenAI, tau: float, expected: list[tuple[str, bool]]) -> None:
-    chain = LazyRetrievalChain(chat_model, DOCUMENTS, SUMMARY, tau=tau, **LIMITS)
+    chain = LazyRetrievalChain(chat_model, DOCUMENTS, SUMMARY, threshold=tau, **LIMITS)
     outputs = [chain.invoke(question) for question in QUESTIONS]
     assert [(output["answer"], output["decision"]["retrieve"]) for output in outputs] == expected
 
@@ -141,7 +143,7 @@ def test_through_langchain(chat_model: ChatOpenAI, tau: float, expected: list[tu
 async def test_async_through_langchain(
     chat_model: ChatOpenAI, tau: float, expected: list[tuple[str, bool]]
 ) -> None:
-    chain = LazyRetrievalChain(chat_model, DOCUMENTS, SUMMARY, tau=tau, **LIMITS)
+    chain = LazyRetrievalChain(chat_model, DOCUMENTS, SUMMARY, threshold=tau, **LIMITS)
     outputs = await chain.abatch(list(QUESTIONS))
     assert [output["answer"] for output in outputs] == [answer for answer, _ in expected]
 
@@ -188,6 +190,6 @@ def test_an_echo_that_is_one_place_off_is_found_out(server: str) -> None:
 
 
 def test_passages_of_the_open_branch_are_the_retrievers(chat: OpenAIReader) -> None:
-    result = rag(chat, tau=0.0).run(QUESTIONS[0])
+    result = rag(chat, threshold=0.0).run(QUESTIONS[0])
     assert result.passages == tuple(RETRIEVER.retrieve(QUESTIONS[0], K))
     assert all(isinstance(passage, Passage) for passage in result.passages)

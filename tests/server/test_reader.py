@@ -7,13 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from surerag import OpenAIReader, Sampling, TransformersReader
-from surerag.readers import BaseReader
 from surerag.readers.conformance import Case, Trial, conformance_cases
-
-AGREEMENT = 0.02
-"""Nats."""
-
-SAMPLING = Sampling(max_tokens=12)
+from tests.server.agreement import AGREEMENT, SAMPLING, largest_difference
 
 
 @pytest.mark.parametrize("case", conformance_cases(), ids=str)
@@ -84,25 +79,3 @@ def test_begun_streams_show_the_same_first_tokens(
         assert one.partial.trace.logprobs == pytest.approx(other.partial.trace.logprobs, abs=AGREEMENT)
     chat.cancel(theirs)
     local.cancel(ours)
-
-
-def largest_difference(
-    local: TransformersReader, prompts: list[str], reader: BaseReader, theirs: list[str]
-) -> float:
-    """Compare greedy answers token by token, and the exact entropies with the server's intervals."""
-    worst, compared = 0.0, 0
-    expected, found = local.generate(prompts, SAMPLING), reader.generate(theirs, SAMPLING)
-    for (ours,), (other,) in zip(expected, found, strict=True):
-        assert ours.trace is not None
-        assert other.trace is not None
-        assert other.trace.entropy is not None
-        assert ours.trace.entropy is not None
-        assert ours.text == other.text
-        for one, two in zip(ours.trace.logprobs, other.trace.logprobs, strict=True):
-            worst = max(worst, abs(one - two))
-            compared += 1
-        bounds = zip(other.trace.entropy.lower, other.trace.entropy.upper, strict=True)
-        for exact, (low, high) in zip(ours.trace.entropy.middle, bounds, strict=True):
-            assert low - AGREEMENT <= exact <= high + AGREEMENT
-    assert compared >= len(prompts)
-    return worst

@@ -20,6 +20,7 @@ How it misbehaves is up to you:
   computing them after temperature, refusing parameters, counting the end token, breaking streams off;
 - ``hold_after=n`` sends n tokens of each stream and then nothing until the client closes it or
   ``server.release()`` is called: what returns before was content with n tokens;
+- ``server.fault`` takes over every request: one of ``tests.servers.faults``;
 - ``server.pause()`` lets requests come in, and answers none before ``server.release()``.
 """
 
@@ -31,7 +32,7 @@ import socket
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
@@ -116,6 +117,7 @@ class FakeOpenAI:
         self.model = model or ToyModel()
         self.quirks = quirks or Quirks()
         self.hold_after = hold_after
+        self.fault: Callable[[Wire], None] | None = None
         self.requests: list[Request] = []
         self.streams: list[StreamRecord] = []
         self.peak = 0
@@ -196,6 +198,10 @@ class FakeOpenAI:
         self._open.wait()
         return failure
 
+    def fault_for(self, body: Json) -> Callable[[Wire], None] | None:
+        """Choose what goes wrong with a request; None for an honest answer."""
+        return self.fault
+
     def left(self) -> None:
         """Note that a request was answered."""
         with self._changed:
@@ -223,6 +229,37 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
+class Wire:
+    """What a fault writes to."""
+
+    def __init__(self, handler: _Handler, asked: Json) -> None:
+        self.asked = asked
+        self.chat = "chat" in handler.path
+        self._handler = handler
+
+    def raw(self, data: bytes) -> None:
+        """Write bytes as they are, the status line included."""
+        self._handler.wfile.write(data)
+        self._handler.wfile.flush()
+
+    def body(self, body: bytes, status: int = 200, **headers: str) -> None:
+        """Answer in full; underscores in names of headers stand for hyphens."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        self._handler._send(status, body, {"Connection": "close", **named})
+
+    def honest(self) -> Json:
+        """Return what a good server answers."""
+        return self._handler._whole(self.asked)
+
+    def honest_pieces(self) -> list[Json]:
+        """Return what a good server streams."""
+        return [piece for piece, _ in self._handler._pieces(self.asked)]
+
+    def hung_up(self) -> bool:
+        """Whether the client has closed the connection."""
+        return _closed(self._handler.connection)
+
+
 class _Handler(BaseHTTPRequestHandler):
     fake: FakeOpenAI
     protocol_version = "HTTP/1.1"
@@ -234,10 +271,16 @@ class _Handler(BaseHTTPRequestHandler):
         """Keep quiet."""
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        sent = self.rfile.read(length := int(self.headers["Content-Length"]))
+        if len(sent) < length:
+            raise ConnectionResetError
+        body = json.loads(sent)
         failure = self.fake.entered(Request(self.path, body, dict(self.headers)))
         try:
-            if failure is not None:
+            if (fault := self.fake.fault_for(body)) is not None:
+                self.close_connection = True
+                fault(Wire(self, body))
+            elif failure is not None:
                 self._send(failure.status, failure.body, failure.headers)
             elif refused := [name for name in self.fake.quirks.refuses if name in body]:
                 message = f"{self.fake.quirks.refusal}: {refused[0]}"
@@ -422,8 +465,10 @@ def _piece(chat: bool, text: str, logprobs: Json | None, finish: str | None = No
 
 
 def _closed(connection: socket.socket) -> bool:
-    readable, _, _ = select.select([connection], [], [], 0)
-    if not readable:
+    # Unlike select, it knows files beyond the first thousand.
+    poller = select.poll()
+    poller.register(connection, select.POLLIN)
+    if not poller.poll(0):
         return False
     try:
         return connection.recv(1, socket.MSG_PEEK) == b""

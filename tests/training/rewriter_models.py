@@ -1,4 +1,4 @@
-"""A small town and who talks about it, for the rewriter's tests: no model is needed for them."""
+"""A small town, who talks about it, and a tiny base to train, for the rewriter's tests."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
 from surerag.readers.protocol import BaseReader, Capabilities
 from surerag.readers.scripted import reply
 from surerag.training.rewriter import Query
 from surerag.types import Generation, Passage, Prompt, Sampling, as_messages
+from tests.readers.tiny_models import END_ID, VOCABULARY, tiny_tokenizer
 
 NAMES = ("Ada", "Bo", "Cyr", "Dov", "Eli", "Fay", "Gus", "Hal", "Ivo", "Jan")
 TOWNS = ("Velm", "Orun", "Tark", "Sild", "Brae", "Cald", "Dorn", "Esk", "Fenn", "Gort")
@@ -107,3 +111,15 @@ def reading(prompt: str, at: int) -> tuple[str, float]:
 def teaching(prompt: str, at: int) -> tuple[str, float]:
     """Rewrite as a good teacher would."""
     return rewriting(prompt, 0)
+
+
+def tiny_base(folder: Path, *, chat: bool = True) -> Path:
+    """Write a random model of some thousand weights."""
+    torch.manual_seed(5)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512, eos_token_id=END_ID,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tiny_tokenizer(chat=chat).save_pretrained(folder)
+    return folder

@@ -66,13 +66,30 @@ def test_rows_that_cannot_be_used_are_named(tmp_path: Path, row: object, message
         read_queries(lines(tmp_path / "q.jsonl", row))
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("[" * 100_000, "row 2: not a JSON object"),
+        ('{"question": "Why?", "id": ' + "9" * 5_000 + "}", "row 2: not a JSON object"),
+        ('{"question": "Why?", "id": ["a"]}', "row 2: the field 'id'"),
+        ('{"question": "Why?", "id": "\\ud800"}', "row 2: the field 'id' .* surrogates"),
+        ('{"question": {"a": "' + "b" * 10_000 + '"}}', "found dict$"),
+    ],
+)
+def test_nothing_in_a_line_escapes_the_checks(tmp_path: Path, line: str, message: str) -> None:
+    file = lines(tmp_path / "q.jsonl", {"question": "Who?"})
+    file.write_text(file.read_text() + line + "\n")
+    with pytest.raises(InputError, match=message):
+        read_queries(file)
+
+
 def test_files_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "q.csv").write_text("question\n")
     (tmp_path / "bad.jsonl").write_text("{\n")
     (tmp_path / "bad.parquet").write_text("no")
     (tmp_path / "none.jsonl").write_text("\n")
     for name, message in (
-        ("q.csv", "no known format"),
+        ("q.csv", "unknown format"),
         ("bad.jsonl", "row 1: not a JSON object"),
         ("bad.parquet", "cannot be read as Parquet"),
         ("none.jsonl", "there is no query"),
@@ -98,6 +115,6 @@ def test_settings_that_cannot_work_are_refused() -> None:
             make()
 
 
-@pytest.mark.parametrize(("batch", "micro", "at_once"), [(100, 10, 10), (20, 16, 10), (7, 4, 1), (4, 10, 4)])
-def test_a_batch_is_taken_in_equal_turns(batch: int, micro: int, at_once: int) -> None:
-    assert FineTuning(batch=batch, micro_batch=micro).at_once == at_once
+@pytest.mark.parametrize(("batch", "micro", "size"), [(100, 10, 10), (20, 16, 10), (7, 4, 1), (4, 10, 4)])
+def test_a_batch_is_taken_in_equal_turns(batch: int, micro: int, size: int) -> None:
+    assert FineTuning(batch=batch, micro_batch=micro).turn_size == size

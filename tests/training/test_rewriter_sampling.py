@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import multiprocessing
 import random
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +16,15 @@ import pytest
 from pyarrow import parquet
 
 from surerag.encoders import HashingEncoder
-from surerag.errors import CapabilityError, ConfigurationError, InputError, ServiceError
+from surerag.errors import CapabilityError, ConfigurationError, InputError, ServiceError, StorageError
 from surerag.readers.scripted import ScriptedReader, reply
 from surerag.training.rewriter import Query, SampleOptions, sample
 from surerag.training.rewriter.tables import queries_of
 from surerag.types import Passage
+from tests.failing_disk import FailingDisk
 from tests.training.rewriter_models import CORPUS, QUERIES, Corpus, Talker, reading, rewriting
 
-OPTIONS = SampleOptions(rewrites=5, k=3, at_once=4)
+OPTIONS = SampleOptions(rewrites=5, top_n=3, window=4)
 
 
 def sampled(folder: Path, reader: Talker | None = None, options: SampleOptions = OPTIONS, **other):
@@ -109,14 +112,16 @@ def sampling_process(folder: Path, notes: Path) -> None:
         return reading(prompt, at)
 
     read.__name__ = "reading"
-    sampled(folder, Talker(read, notes, local=False), SampleOptions(rewrites=5, k=3, at_once=2))
+    sampled(folder, Talker(read, notes, local=False), SampleOptions(rewrites=5, top_n=3, window=2))
 
 
 @pytest.mark.timeout(300)
 def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path: Path) -> None:
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["tests.training.test_rewriter_sampling"])
-    calm = sampled(tmp_path / "calm", Talker(reading, local=False), SampleOptions(rewrites=5, k=3, at_once=2))
+    calm = sampled(
+        tmp_path / "calm", Talker(reading, local=False), SampleOptions(rewrites=5, top_n=3, window=2)
+    )
     rng, folder, notes, kills = random.Random(1), tmp_path / "out", tmp_path / "notes", 0
     while True:
         before = notes.stat().st_size if notes.exists() else 0
@@ -137,6 +142,39 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path: Path) -> N
     assert (folder / "samples.parquet").read_bytes() == calm.samples.read_bytes()
 
 
+@pytest.mark.parametrize("local", [True, False])
+def test_a_full_disk_ends_the_stage_and_nothing_more_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local: bool
+) -> None:
+    options = replace(OPTIONS, window=1)
+    reader = Talker(reading, local=local)
+    with monkeypatch.context() as patched:
+        # The first write names the run, the second keeps the first query.
+        patched.setattr("surerag.journal.os", FailingDisk("write", errno.ENOSPC, after=2))
+        with pytest.raises(StorageError, match="is kept"):
+            sampled(tmp_path, reader, options)
+    asked = len(reader.asked)
+    assert not (tmp_path / "samples.parquet").exists()
+    again = Talker(reading, local=local)
+    sampled(tmp_path, again, options)
+    calm = Talker(reading, local=local)
+    sampled(tmp_path / "calm", calm, options)
+    assert (tmp_path / "samples.parquet").read_bytes() == (tmp_path / "calm/samples.parquet").read_bytes()
+    first, second = len(calm.asked) - len(again.asked), asked
+    assert 0 < first < second < len(calm.asked) // 2
+
+
+def test_queries_of_one_batch_stop_when_one_cannot_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = Talker(reading, local=False)
+    monkeypatch.setattr("surerag.journal.os", FailingDisk("write", errno.ENOSPC, after=1))
+    with pytest.raises(StorageError):
+        sampled(tmp_path, reader, OPTIONS)
+    # Four queries were under way, six were not.
+    assert 0 < len(reader.asked) <= 4 * 3
+
+
 def test_failures_are_raised_after_all_others_and_asked_again_alone(tmp_path: Path) -> None:
     with pytest.raises(ServiceError, match=r"1 of 10 queries could not be sampled.*was Cyr"):
         sampled(tmp_path, Talker(reading, local=False, fails_at="Question: Where was Cyr"))
@@ -148,14 +186,14 @@ def test_failures_are_raised_after_all_others_and_asked_again_alone(tmp_path: Pa
 @pytest.mark.parametrize("local", [True, False])
 def test_failures_can_be_skipped(tmp_path: Path, local: bool) -> None:
     reader = Talker(reading, local=local, fails_at="Question: Where was Cyr")
-    found = sampled(tmp_path, reader, SampleOptions(rewrites=5, k=3, at_once=4, on_failure="skip"))
+    found = sampled(tmp_path, reader, SampleOptions(rewrites=5, top_n=3, window=4, on_failure="skip"))
     assert (found.queries, found.failures) == (9, 1)
     assert "Cyr" not in str(parquet.read_table(found.samples).column("query").to_pylist())
 
 
 def test_another_run_is_refused_reused_or_thrown_away(tmp_path: Path) -> None:
     sampled(tmp_path)
-    warmer = SampleOptions(rewrites=5, k=3, at_once=4, temperature=1.5)
+    warmer = SampleOptions(rewrites=5, top_n=3, window=4, temperature=1.5)
     with pytest.raises(ConfigurationError, match=r"temperature was 1.0 and is 1.5"):
         sampled(tmp_path, options=warmer)
     with pytest.raises(ConfigurationError, match=r"corpus was '' and is 'other'"):
@@ -167,7 +205,7 @@ def test_another_run_is_refused_reused_or_thrown_away(tmp_path: Path) -> None:
 
 def test_a_reader_without_what_the_metric_needs_is_refused_first(tmp_path: Path) -> None:
     reader = Talker(reading)
-    with pytest.raises(CapabilityError, match="cannot give the uncertainty energy"):
+    with pytest.raises(CapabilityError, match="the metric energy needs energies"):
         sampled(tmp_path, reader, SampleOptions(metric="energy"))
     assert reader.asked == [] and not list(tmp_path.iterdir())
 

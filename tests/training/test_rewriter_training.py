@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, TrainerCallback
+from transformers import AutoModelForCausalLM, TrainerCallback
 
 from surerag.errors import ConfigurationError, InputError, ServiceError
 from surerag.prompts import REWRITE
@@ -22,23 +22,11 @@ from surerag.training.rewriter import AlignOptions, DistilOptions, FineTuning, L
 from surerag.training.rewriter.encoding import RewriteEncoder
 from surerag.training.rewriter.tables import queries_of, written
 from surerag.types import Sampling
-from tests.readers.tiny_models import END_ID, VOCABULARY, tiny_tokenizer
-from tests.training.rewriter_models import QUERIES, Talker, teaching
+from tests.readers.tiny_models import END_ID, tiny_tokenizer
+from tests.training.rewriter_models import QUERIES, Talker, teaching, tiny_base
 
 FAST = FineTuning(learning_rate=3e-3, batch=4, micro_batch=2, epochs=2, save_every=2, device="cpu")
 TRIPLETS = [(query.text, f"Where was {query.text.split()[2]} born?", "no idea") for query in QUERIES]
-
-
-def tiny_base(folder: Path, *, chat: bool = True) -> Path:
-    """Write a random model of some thousand weights."""
-    torch.manual_seed(5)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512, eos_token_id=END_ID,
-    )  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tiny_tokenizer(chat=chat).save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

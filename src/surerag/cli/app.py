@@ -7,7 +7,11 @@ from typing import Annotated, Literal
 
 import typer
 
+from surerag import SePerOptions
+from surerag.cli.options import option_of
 from surerag.cli.train_rewriter import train_rewriter
+from surerag.measures.seper import Kernel
+from surerag.storage import check_file, check_folder
 
 app = typer.Typer(
     help="RAG that acts on its reader's uncertainty.",
@@ -33,7 +37,6 @@ ApiKeyEnv = Annotated[
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the world. Training used none of these.")]
 
-Kernel = Literal["soft", "hard"]
 WorldEntailment = Literal["judge", "exact"]
 Judge = Annotated[
     WorldEntailment | None,
@@ -44,8 +47,22 @@ Judge = Annotated[
     ),
 ]
 
+
+def _writable_file(file: Path | None) -> Path | None:
+    if file is not None:
+        check_file(file)
+    return file
+
+
+def _writable_folder(folder: Path | None) -> Path | None:
+    if folder is not None:
+        check_folder(folder)
+    return folder
+
+
 JsonFile = Annotated[
-    Path | None, typer.Option("--json", help="Write every figure to this file.", metavar="FILE")
+    Path | None,
+    typer.Option("--json", help="Write every figure to this file.", metavar="FILE", callback=_writable_file),
 ]
 
 
@@ -78,7 +95,7 @@ def demo(
     model: Model = None,
     base_url: BaseUrl = None,
     api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
-    tau: Annotated[
+    threshold: Annotated[
         float | None,
         typer.Option(
             min=0.0, help="Your documents: retrieve above this entropy. Default: 1.0.", metavar="NATS"
@@ -86,16 +103,17 @@ def demo(
     ] = None,
     seed: Seed = 1,
     questions: Annotated[int, typer.Option(min=20, help="Questions to ask the closed world.")] = 400,
-    output: Annotated[Path, typer.Option(help="Where figures, page and JSON go.", metavar="DIR")] = Path(
-        "surerag-demo"
-    ),
+    output: Annotated[
+        Path,
+        typer.Option(help="Where figures, page and JSON go.", metavar="DIR", callback=_writable_folder),
+    ] = Path("surerag-demo"),
 ) -> None:
     """See the methods at work: on the closed world, or on your own documents."""
     from surerag.cli.readers import ReaderChoice
 
     choice = ReaderChoice(model, base_url, api_key_env)
     if documents is None:
-        for name, given in (("--question", question), ("--tau", tau)):
+        for name, given in (("--question", question), ("--threshold", threshold)):
             if given:
                 raise typer.BadParameter("goes with --documents DIR", param_hint=name)
         from surerag.cli.world_demo import run_world_demo
@@ -104,7 +122,7 @@ def demo(
     else:
         from surerag.cli.documents_demo import run_documents_demo
 
-        run_documents_demo(choice, documents, question or [], tau=tau, output=output)
+        run_documents_demo(choice, documents, question or [], threshold=threshold, output=output)
 
 
 @app.command()
@@ -116,9 +134,10 @@ def evaluate(
             show_default=False,
         ),
     ],
-    output: Annotated[Path, typer.Option(help="Where journal, results and report go.", metavar="DIR")] = Path(
-        "surerag-evaluation"
-    ),
+    output: Annotated[
+        Path,
+        typer.Option(help="Where journal, results and report go.", metavar="DIR", callback=_writable_folder),
+    ] = Path("surerag-evaluation"),
     model: Model = None,
     base_url: BaseUrl = None,
     api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
@@ -130,12 +149,10 @@ def evaluate(
             metavar="exact|judge|nli[:MODEL]",
         ),
     ] = None,
-    samples: Annotated[int, typer.Option(min=1, help="Answers sampled for each context.")] = 10,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Length of a sampled answer, at most.")] = 64,
-    kernel: Annotated[
-        Kernel, typer.Option(help="Belief by degree of entailment, or by meaning clusters.")
-    ] = "soft",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the samples.")] = 0,
+    n_samples: Annotated[int, option_of(SePerOptions, "n_samples")] = SePerOptions.n_samples,
+    max_tokens: Annotated[int, option_of(SePerOptions, "max_tokens")] = SePerOptions.max_tokens,
+    kernel: Annotated[Kernel, option_of(SePerOptions, "kernel")] = SePerOptions.kernel,
+    seed: Annotated[int, option_of(SePerOptions, "seed")] = SePerOptions.seed,
     concurrency: Annotated[
         int,
         typer.Option(min=1, help="Rows in one batch of a local model, or requests under way at a server."),
@@ -162,11 +179,8 @@ def evaluate(
     wanted = Evaluation(
         file=file,
         output=output,
+        options=SePerOptions(n_samples=n_samples, max_tokens=max_tokens, kernel=kernel, seed=seed),
         entailment=entailment,
-        samples=samples,
-        max_tokens=max_tokens,
-        kernel=kernel,
-        seed=seed,
         concurrency=concurrency,
         baseline=baseline,
         extremes=extremes,
@@ -199,9 +213,7 @@ def reproduce_card(
 def reproduce_l_rag(
     seed: Seed = 1,
     n: Annotated[int, typer.Option("-n", min=50, help="Number of questions.")] = 2000,
-    json: Annotated[
-        Path | None, typer.Option(help="Write every figure to this file.", metavar="FILE")
-    ] = None,
+    json: JsonFile = None,
     model: Model = None,
     base_url: BaseUrl = None,
     api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
@@ -224,7 +236,7 @@ def reproduce_edc2(
 ) -> None:
     """EDC²-RAG: compressed clusters against plain RAG under noise and redundancy (Tables 2 to 4)."""
     from surerag.cli.readers import ReaderChoice
-    from surerag.cli.reproduce_edc2 import run_edc2
+    from surerag.cli.reproduce import run_edc2
 
     run_edc2(ReaderChoice(model, base_url, api_key_env), seed=seed, n=n, file=json)
 
@@ -241,7 +253,7 @@ def reproduce_dense(
 ) -> None:
     """DENSE-RAG: whether the score tells understanding, and repairs mend it (Figures 2 to 4, Tables 1, 3)."""
     from surerag.cli.readers import ReaderChoice
-    from surerag.cli.reproduce_dense import run_dense
+    from surerag.cli.reproduce import run_dense
 
     run_dense(ReaderChoice(model, base_url, api_key_env), seed=seed, n=n, file=json, entailment=entailment)
 
@@ -265,7 +277,7 @@ def reproduce_dynqr(
 ) -> None:
     """DynQR: rewriting where the reader is uncertain, and training a rewriter for it (Tables 2, 3 and 5)."""
     from surerag.cli.readers import ReaderChoice
-    from surerag.cli.reproduce_dynqr import run_dynqr
+    from surerag.cli.reproduce import run_dynqr
 
     choice = ReaderChoice(model, base_url, api_key_env)
     run_dynqr(choice, seed=seed, n=n, file=json, base=base, training=training)
@@ -277,7 +289,8 @@ def reproduce_seper(
     n: Annotated[int, typer.Option("-n", min=20, help="Number of questions.")] = 500,
     json: JsonFile = None,
     plots: Annotated[
-        Path | None, typer.Option(help="Draw the figures into this folder.", metavar="DIR")
+        Path | None,
+        typer.Option(help="Draw the figures into this folder.", metavar="DIR", callback=_writable_folder),
     ] = None,
     entailment: Judge = None,
     model: Model = None,

@@ -1,15 +1,37 @@
-"""What a terminal shows while something runs."""
+"""Progress and messages on a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
+from rich.text import Text
 
-console = Console()
+from surerag.visible import visible
+
+
+class VisibleConsole(Console):
+    """Prints all texts, in tables and bars too, without what a terminal would obey; styles are its own."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Turn a string into text, whole sequences taken out."""
+        return super().render_str(visible(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render an object; what else became text, by whatever way, is made visible here."""
+        for segment in super().render(renderable, options):
+            text, style, control = segment
+            yield segment if control else Segment(visible(text), style)
+
+
+console = VisibleConsole()
 """Results go here: standard output."""
+errors = VisibleConsole(stderr=True)
+"""All else goes here: standard error."""
 
 
 class Stages:
@@ -37,7 +59,6 @@ class Stages:
 @contextmanager
 def staged() -> Iterator[Stages]:
     """Show stages on the terminal; silent where standard error is none."""
-    errors = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=errors, disable=not errors.is_terminal) as bars:
         yield Stages(bars)

@@ -11,23 +11,24 @@ from rich.padding import Padding
 from rich.rule import Rule
 from rich.text import Text
 
+from surerag import LazyRAG
 from surerag.cli.display import console, staged
 from surerag.cli.readers import ReaderChoice
-from surerag.components import LazyRAG
 from surerag.documents import load_documents
 from surerag.encoders import packaged_minilm
 from surerag.errors import ConfigurationError, InputError
 from surerag.evaluation.page import Example, render_page
-from surerag.methods.gating import GateDecision
-from surerag.methods.lazy_rag import LazyRAGResult
+from surerag.methods.lazy_rag.gate import GateDecision
+from surerag.methods.lazy_rag.result import LazyRAGResult
 from surerag.retrieval import PassageIndex, SummaryIndex, chunk_documents
+from surerag.storage import write_whole
 from surerag.types import Passage
 
-DEFAULT_TAU = 1.0
+DEFAULT_THRESHOLD = 1.0
 
 
 def run_documents_demo(
-    choice: ReaderChoice, directory: Path, questions: Sequence[str], *, tau: float | None, output: Path
+    choice: ReaderChoice, directory: Path, questions: Sequence[str], *, threshold: float | None, output: Path
 ) -> None:
     """Answer questions about a folder of files, and show how each answer came about.
 
@@ -35,7 +36,7 @@ def run_documents_demo(
         choice: Which reader to use.
         directory: Folder of txt, md, html and pdf files.
         questions: What to ask.
-        tau: Threshold in nats; None for the paper's balanced one.
+        threshold: Threshold in nats; None for the paper's balanced one.
         output: Folder to write the page to; made if it is not there.
 
     Raises:
@@ -50,7 +51,7 @@ def run_documents_demo(
         )
     if not any(question.strip() for question in questions):
         raise InputError("there is nothing to answer", hint='ask with --question "…"')
-    documents = load_documents(directory)
+    documents = load_documents(directory).documents
     with staged() as stages:
         with stages.working("Loading the models"):
             reader, encoder = choice.build(), packaged_minilm()
@@ -60,24 +61,24 @@ def run_documents_demo(
                 reader,
                 PassageIndex.from_passages(passages, encoder),
                 SummaryIndex.from_documents(documents, encoder),
-                tau=DEFAULT_TAU if tau is None else tau,
+                top_n=3,
+                threshold=DEFAULT_THRESHOLD if threshold is None else threshold,
             )
         results = rag.run_many(questions, progress=stages("Answering"))
     console.print(
         f"{len(documents):,} documents, {len(passages):,} passages; reader {reader.name}; "
-        f"τ = {rag.tau:g} nats{'' if tau is not None else ' (not calibrated for this model)'}",
+        f"τ = {rag.threshold:g} nats{'' if threshold is not None else ' (not calibrated for this model)'}",
         highlight=False,
     )
     for result in results:
         console.print(answer_view(result))
-    output.mkdir(parents=True, exist_ok=True)
     page = render_page(
         title="L-RAG on your documents",
         lead=f"{len(documents):,} documents, read by {reader.name}. "
-        f"It retrieves only where the entropy of its first answer exceeds τ = {rag.tau:g} nats.",
+        f"It retrieves only where the entropy of its first answer exceeds τ = {rag.threshold:g} nats.",
         examples=[Example(result) for result in results],
     )
-    (output / "index.html").write_text(page, encoding="utf-8")
+    write_whole(output / "index.html", page)
     console.print(f"\nAs a page: {output / 'index.html'}", soft_wrap=True, highlight=False)
 
 

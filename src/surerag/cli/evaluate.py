@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -12,7 +11,6 @@ from typing import Any
 
 from surerag.cli.display import Stages, console, staged
 from surerag.cli.readers import ReaderChoice
-from surerag.components import SePer
 from surerag.drivers.progress import reporting
 from surerag.entailment import ExactEntailer, JudgeEntailer, NLIEntailer
 from surerag.entailment.nli import DEFAULT_MODEL
@@ -25,12 +23,15 @@ from surerag.evaluation.comparison.results import SystemComparison
 from surerag.evaluation.comparison.tables import systems_table, tests_table
 from surerag.evaluation.comparison.waterfall import Extremes, Waterfall, waterfalls
 from surerag.evaluation.datasets import DataSet, check_file
-from surerag.evaluation.journal import Answers, Journal, OnChange
-from surerag.evaluation.recording import RecordedEntailer, RecordedReader
 from surerag.extras import extra
-from surerag.methods.seper_types import Kernel, SePerResult
+from surerag.journal import Answers, Journal, OnChange
+from surerag.methods.seper.component import SePer
+from surerag.methods.seper.options import SePerOptions
+from surerag.methods.seper.result import SePerResult
 from surerag.readers.protocol import BaseReader
+from surerag.recording import RecordedEntailer, RecordedReader
 from surerag.services import Entailer
+from surerag.storage import storing, whole_lines, write_whole
 
 JOURNAL, ROWS, FIGURES, PAGE = "journal.jsonl", "results.jsonl", "results.json", "report.html"
 
@@ -42,11 +43,8 @@ class Evaluation:
     Attributes:
         file: The data set.
         output: Folder for journal, results and report.
+        options: Of SePer.
         entailment: ``"exact"``, ``"judge"``, ``"nli"`` or ``"nli:ID"``; None chooses.
-        samples: Samples for each context.
-        max_tokens: Length of a sampled answer.
-        kernel: Soft or hard.
-        seed: Of the samples.
         concurrency: Rows in a batch of a local model, or requests under way at a server.
         baseline: System to test all others against.
         extremes: Questions to look into at either end.
@@ -55,11 +53,8 @@ class Evaluation:
 
     file: Path
     output: Path
+    options: SePerOptions
     entailment: str | None = None
-    samples: int = 10
-    max_tokens: int = 64
-    kernel: Kernel = "soft"
-    seed: int = 0
     concurrency: int = 16
     baseline: str | None = None
     extremes: int = 3
@@ -85,7 +80,7 @@ def run_evaluate(choice: ReaderChoice, wanted: Evaluation) -> bool:
     with extra("report"):  # before anything is asked, not after
         import jinja2  # noqa: F401
         import matplotlib as mpl  # noqa: F401
-    analysis = Analysis(baseline=wanted.baseline, seed=wanted.seed)
+    analysis = Analysis(baseline=wanted.baseline, seed=wanted.options.seed)
     with staged() as stages:
         with stages.working("Checking the data"):
             data = check_file(wanted.file)
@@ -149,14 +144,7 @@ class _Entailment:
 
 
 def _seper(reader: BaseReader, entailer: Entailer, wanted: Evaluation) -> SePer:
-    return SePer(
-        reader,
-        entailer,
-        n_samples=wanted.samples,
-        max_tokens=wanted.max_tokens,
-        kernel=wanted.kernel,
-        seed=wanted.seed,
-    )
+    return SePer(reader, entailer, **wanted.options.chosen())
 
 
 def _identity(data: DataSet, seper: SePer) -> Mapping[str, Any]:
@@ -200,27 +188,24 @@ def _measured(
     answers: Answers,
     stages: Stages,
 ) -> tuple[SystemComparison, list[Waterfall]]:
-    recorded = RecordedReader(reader, answers, at_once=wanted.concurrency)
+    recorded = RecordedReader(reader, answers, max_concurrency=wanted.concurrency)
     entailer: Entailer = JudgeEntailer(recorded) if judge is None else judge
     if isinstance(judge, NLIEntailer):
         entailer = RecordedEntailer(judge, answers)
     seper = _seper(recorded, entailer, wanted)
     tally, extremes = Tally(data.systems), Extremes(wanted.extremes)
-    unfinished = wanted.output / f"{ROWS}.part"
-    # A lone surrogate in a model's answer becomes the escape that JSON has for it.
     with (
-        unfinished.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as lines,
+        whole_lines(wanted.output / ROWS) as write,
         reporting(stages("Measuring"), data.rows) as advance,
     ):
-        for measured in measure(data, seper, at_once=wanted.concurrency):
-            lines.write(json.dumps(_record(measured), ensure_ascii=False, allow_nan=False) + "\n")
+        for measured in measure(data, seper, window=wanted.concurrency):
+            write(json.dumps(_record(measured), ensure_ascii=False, allow_nan=False))
             tally.add(measured)
             extremes.add(measured)
             advance()
-    found = tally.compared(seper, analysis)
-    with stages.working("Looking into the extremes"):
-        falls = waterfalls(extremes.rows(), seper, at_once=wanted.concurrency)
-    unfinished.replace(wanted.output / ROWS)
+        found = tally.compared(seper, analysis)
+        with stages.working("Looking into the extremes"):
+            falls = waterfalls(extremes.rows(), seper, window=wanted.concurrency)
     return found, falls
 
 
@@ -246,7 +231,8 @@ def _step(step: SePerResult) -> dict[str, Any]:
 def _write(
     found: SystemComparison, falls: list[Waterfall], data: DataSet, choice: ReaderChoice, output: Path
 ) -> None:
-    figures = write_plots(found, output)
+    with storing(output):
+        figures = write_plots(found, output)
     who = "the embedded reader" if choice.is_embedded else found.reader
     several = f" of {len(data.systems)} systems" if len(data.systems) > 1 else ""
     page = render_comparison(
@@ -258,8 +244,8 @@ def _write(
         warnings=_warnings(found, choice),
         footer=f"Made by: surerag evaluate {data.file.name}",
     )
-    _replace(output / FIGURES, found.to_json() + "\n")
-    _replace(output / PAGE, page)
+    write_whole(output / FIGURES, found.to_json() + "\n")
+    write_whole(output / PAGE, page)
 
 
 def _warnings(found: SystemComparison, choice: ReaderChoice) -> list[str]:
@@ -277,13 +263,3 @@ def _warnings(found: SystemComparison, choice: ReaderChoice) -> list[str]:
     if found.failures:
         notes.append(f"{len(found.failures)} rows could not be measured; they are listed below.")
     return notes
-
-
-def _replace(file: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    unfinished = file.with_name(f"{file.name}.part")
-    with unfinished.open("wb") as written:
-        written.write(text.encode("utf-8", errors="replace"))
-        written.flush()
-        os.fsync(written.fileno())
-    unfinished.replace(file)

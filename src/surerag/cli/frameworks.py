@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from surerag.components import LazyRAG
-from surerag.evaluation.lazy_rag.results import Agreement
+from surerag import LazyRAG
+from surerag.evaluation.gate.results import Agreement
 from surerag.extras import extra
-from surerag.methods.lazy_rag import LazyRAGResult
+from surerag.methods.lazy_rag.result import LazyRAGResult
 from surerag.services import Encoder, Retriever
 from surerag.types import Passage
 
@@ -48,7 +48,7 @@ class Told(NamedTuple):
 
 def llama_index_retriever(indices: Indices, k: int = 3) -> Retriever:
     """Return LlamaIndex's own retriever, as a service of surerag."""
-    from llama_index_surerag.retrievers import NodeRetriever
+    from llama_index_surerag.services import NodeRetriever
 
     return NodeRetriever(indices.llama_index.as_retriever(similarity_top_k=k))
 
@@ -61,9 +61,9 @@ def ask_llama_index(indices: Indices, rag: LazyRAG, asked: Sequence[LazyRAGResul
         indices.llama_index,
         rag.reader,
         summaries=rag.summaries,
-        tau=rag.tau,
-        k=rag.k,
-        m=rag.m,
+        threshold=rag.threshold,
+        top_n=rag.top_n,
+        n_summaries=rag.n_summaries,
         max_tokens=rag.max_tokens,
     )
     responses = [engine.query(result.question) for result in asked]
@@ -76,11 +76,11 @@ def ask_langchain(indices: Indices, rag: LazyRAG, asked: Sequence[LazyRAGResult]
 
     chain = LazyRetrievalChain(
         rag.reader,
-        indices.langchain.as_retriever(search_kwargs={"k": rag.k}),
+        indices.langchain.as_retriever(search_kwargs={"k": rag.top_n}),
         rag.summaries,
-        tau=rag.tau,
-        k=rag.k,
-        m=rag.m,
+        threshold=rag.threshold,
+        top_n=rag.top_n,
+        n_summaries=rag.n_summaries,
         max_tokens=rag.max_tokens,
     )
     outputs = chain.batch([result.question for result in asked])

@@ -8,14 +8,15 @@ import sys
 import warnings
 from typing import NoReturn
 
-from rich.console import Console
 from rich.markup import escape
 
 from surerag.calibration import CalibrationWarning
 from surerag.cli.app import app
+from surerag.cli.display import errors
 from surerag.documents import SkippedFilesWarning
 from surerag.errors import SureragError
 from surerag.extras import extra
+from surerag.visible import visible
 
 FAILED = 1
 INTERRUPTED = 130
@@ -27,7 +28,6 @@ def main() -> NoReturn:
     Exit codes: 0 done; 1 it failed, and stderr says why; 2 wrong usage; 130 interrupted.
     """
     _quiet()
-    errors = Console(stderr=True)
     try:
         with extra("demo"):
             app()
@@ -56,4 +56,4 @@ def _quiet() -> None:
 def _note(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    return f"Note: {message}.\n"
+    return f"Note: {visible(str(message))}.\n"

@@ -1,79 +1,51 @@
-"""``surerag reproduce``: a study's tables on the terminal, and every figure in a file."""
+"""``surerag reproduce``: a study's tables on the terminal, and every figure in a file.
+
+The studies are a package of their own, which is imported when one of them is asked for.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console, RenderableType
 
 from surerag.cli.display import console, staged
 from surerag.cli.readers import ReaderChoice
+from surerag.drivers.progress import Progress
 from surerag.encoders import packaged_minilm
-from surerag.evaluation.lazy_rag.study import lazy_rag_study
-from surerag.evaluation.lazy_rag.tables import plain_table, study_tables
-from surerag.evaluation.seper.entailment import Entailment
-from surerag.evaluation.seper.plots import write_plots
-from surerag.evaluation.seper.study import seper_study
-from surerag.evaluation.seper.tables import study_tables as seper_tables
 from surerag.evaluation.serialise import write_json
-from surerag.training.embedded_card import CardRow, measure_card
+from surerag.world import embedded_reader_path
 
+if TYPE_CHECKING:
+    from surerag.evaluation.serialise import JsonResult
 
-@dataclass(frozen=True, slots=True)
-class Card:
-    """A model card, as it is stored.
-
-    Attributes:
-        model: Identity of the reader.
-        seed: Seed of the world.
-        n: Questions that were asked for in each task; rows say how many there were.
-        rows: One for each task.
-    """
-
-    model: str
-    seed: int
-    n: int
-    rows: tuple[CardRow, ...]
+Entailment = Literal["judge", "exact"]
 
 
 def run_card(choice: ReaderChoice, *, seed: int, n: int, file: Path | None) -> None:
     """Measure a reader on every task, print the card, and write it down if asked to."""
+    from surerag_studies.reader.card import Card, card_view, measure_card
+
     with staged() as stages:
         with stages.working("Loading the model"):
             reader = choice.build()
         with stages.working("Measuring"):
             card = Card(reader.name, seed, n, tuple(measure_card(reader, seed=seed, n=n)))
-    console.print(card_view(card))
-    if file is not None:
-        write_json(card, file)
-
-
-def card_view(card: Card) -> Table:
-    """Show a model card."""
-    table = plain_table(f"{card.model} on the closed world, seed {card.seed}")
-    table.add_column("Task")
-    for name in ("Measured [95 %]", "n", "Aim"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("")
-    verdicts = {None: Text(""), True: Text("met", style="green"), False: Text("missed", style="bold red")}
-    for row in card.rows:
-        aim = "" if row.target is None else f"{row.target:.2f}"
-        measured = f"{row.value:.3f} [{row.low:.3f}, {row.high:.3f}]"
-        table.add_row(row.task, measured, f"{row.n:,}", aim, verdicts[row.met])
-    return table
+    _show(card_view(card), card, file)
 
 
 def run_l_rag(choice: ReaderChoice, *, seed: int, n: int, file: Path | None) -> None:
     """Make the L-RAG study, print it, and write it down if asked to."""
+    from surerag_studies.lazy_rag.study import lazy_rag_study
+    from surerag_studies.lazy_rag.tables import study_tables
+
     with staged() as stages:
         with stages.working("Loading the models"):
             reader, encoder = choice.build(), packaged_minilm()
         study = lazy_rag_study(reader, encoder, seed=seed, n=n, stages=stages).study
-    console.print(study_tables(study))
-    if file is not None:
-        write_json(study, file)
+    _show(study_tables(study), study, file)
 
 
 def run_seper(
@@ -86,12 +58,89 @@ def run_seper(
     entailment: Entailment | None,
 ) -> None:
     """Make the SePer study, print it, and write it down and draw it if asked to."""
+    from surerag_studies.seper.plots import write_plots
+    from surerag_studies.seper.study import seper_study
+    from surerag_studies.seper.tables import study_tables
+
     with staged() as stages:
         with stages.working("Loading the models"):
             reader, encoder = choice.build(), packaged_minilm()
         study = seper_study(reader, encoder, seed=seed, n=n, entailment=entailment, stages=stages)
-    console.print(seper_tables(study))
-    if file is not None:
-        write_json(study, file)
+    _show(study_tables(study), study, file)
     if plots is not None:
         write_plots(study, plots)
+
+
+def run_edc2(choice: ReaderChoice, *, seed: int, n: int, file: Path | None) -> None:
+    """Make the EDC²-RAG study, print it, and write it down if asked to."""
+    from surerag_studies.edc2.study import compression_study
+    from surerag_studies.edc2.tables import study_tables
+
+    with staged() as stages:
+        with stages.working("Loading the models"):
+            reader, encoder = choice.build(), packaged_minilm()
+        terminal = Console(stderr=True).is_terminal
+        study = compression_study(reader, encoder, seed=seed, n=n, stages=stages if terminal else _in_lines)
+    _show(study_tables(study), study, file)
+
+
+def run_dense(
+    choice: ReaderChoice, *, seed: int, n: int, file: Path | None, entailment: Entailment | None = None
+) -> None:
+    """Make the DENSE-RAG study, print it, and write it down if asked to."""
+    from surerag_studies.dense_rag.study import dense_study
+    from surerag_studies.dense_rag.tables import study_tables
+
+    with staged() as stages:
+        with stages.working("Loading the models"):
+            reader, encoder = choice.build(), packaged_minilm()
+        study = dense_study(reader, encoder, seed=seed, n=n, entailment=entailment, stages=stages)
+    _show(study_tables(study), study, file)
+
+
+def run_dynqr(
+    choice: ReaderChoice,
+    *,
+    seed: int,
+    n: int,
+    file: Path | None,
+    base: str | None = None,
+    training: bool = True,
+) -> None:
+    """Make the DynQR study, print it, and write it down if asked to.
+
+    Args:
+        choice: The reader, which rewrites as well, and teaches.
+        seed: Seed of the world.
+        n: Questions.
+        file: Where to write every figure; None for nowhere.
+        base: What to train a rewriter from; None for the small reader that comes with the package.
+        training: Whether to train one.
+    """
+    from surerag_studies.dynqr.study import dynqr_study
+    from surerag_studies.dynqr.tables import study_tables
+
+    start = (base or str(embedded_reader_path("small"))) if training else None
+    with staged() as stages:
+        with stages.working("Loading the models"):
+            reader, encoder = choice.build(), packaged_minilm()
+        study = dynqr_study(reader, encoder, seed=seed, n=n, base=start, stages=stages)
+    _show(study_tables(study), study, file)
+
+
+def _show(view: RenderableType, found: JsonResult, file: Path | None) -> None:
+    console.print(view)
+    if file is not None:
+        write_json(found, file)
+
+
+def _in_lines(stage: str) -> Progress:
+    """Tell of a stage in a line once it is done: what a log can hold of a bar."""
+    started = time.perf_counter()
+
+    def tell(done: int, total: int | None) -> None:
+        if done == total:
+            seconds = time.perf_counter() - started
+            Console(stderr=True).print(f"{stage}: {total} questions in {seconds:.0f} s", highlight=False)
+
+    return tell

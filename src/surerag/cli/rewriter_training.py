@@ -1,4 +1,4 @@
-"""What ``surerag train-rewriter`` does: data and models from what the user named, then stage after stage."""
+"""``surerag train-rewriter`` at work: data and models from what the user named, then stage after stage."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from surerag.cli.display import Stages, console, staged
 from surerag.cli.readers import ReaderChoice
 from surerag.encoders import packaged_minilm
 from surerag.errors import ConfigurationError
-from surerag.evaluation.journal import OnChange
+from surerag.journal import OnChange
 from surerag.measures import exact_match
 from surerag.readers.protocol import BaseReader
 from surerag.retrieval import PassageIndex
 from surerag.services import Encoder, Retriever
+from surerag.storage import check_folder
 from surerag.training.rewriter import (
     AlignOptions,
     DistilOptions,
@@ -110,6 +111,7 @@ def run_train_rewriter(choice: ReaderChoice, teacher: ReaderChoice, wanted: Want
     Raises:
         ConfigurationError: If something is missing, or the folder belongs to another run.
         InputError: If the queries cannot be used.
+        StorageError: If the folder cannot be written.
         ServiceError: If a model fails.
         MissingExtraError: If a package is not installed.
     """
@@ -123,6 +125,7 @@ def run_train_rewriter(choice: ReaderChoice, teacher: ReaderChoice, wanted: Want
             highlight=False,
         )
         return
+    check_folder(wanted.output)
     models = _Models(choice, teacher)
     with staged() as stages:
         if wanted.does("distil"):
@@ -238,7 +241,7 @@ class _Data:
     @property
     def contexts(self) -> Sequence[Sequence[Passage]]:
         """Some contexts that tell how long they are; a corpus need not be indexed for that."""
-        k = self._wanted.sample.k or 1
+        k = self._wanted.sample.top_n or 1
         if self._wanted.retriever is not None:
             some = self.to_sample[:: -(-len(self.to_sample) // _PROBED)]
             return [self.retriever.retrieve(query.text, k) for query in some]
@@ -251,7 +254,7 @@ class _Data:
             from surerag.documents import load_documents
             from surerag.retrieval import chunk_documents
 
-            return chunk_documents(load_documents(self._wanted.documents))
+            return chunk_documents(load_documents(self._wanted.documents).documents)
         return self._world.passages
 
     @cached_property

@@ -161,15 +161,15 @@ def train_rewriter(
             rewriter=rewriter,
             samples=samples,
             distil=DistilOptions(
-                tuning(distil_rate, distil_batch, distil_epochs), at_once=concurrency, on_failure=on_failure
+                tuning(distil_rate, distil_batch, distil_epochs), window=concurrency, on_failure=on_failure
             ),
             sample=SampleOptions(
                 rewrites=rewrites,
                 temperature=temperature,
                 metric=metric,
-                k=k,
+                top_n=k,
                 seed=seed,
-                at_once=concurrency,
+                window=concurrency,
                 on_failure=on_failure,
             ),
             align=AlignOptions(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from surerag import LazyRAG
 from surerag.cli.display import console, staged
 from surerag.cli.frameworks import (
     agreement,
@@ -18,17 +19,32 @@ from surerag.cli.frameworks import (
 )
 from surerag.cli.readers import ReaderChoice
 from surerag.encoders import packaged_minilm
-from surerag.evaluation.lazy_rag.asking import Tiers, gold, index_world
-from surerag.evaluation.lazy_rag.plots import write_plots
-from surerag.evaluation.lazy_rag.results import Agreement, LazyRagStudy
-from surerag.evaluation.lazy_rag.study import Finding, lazy_rag_study
-from surerag.evaluation.lazy_rag.tables import claims_table, modes_table, plain_table
-from surerag.evaluation.lazy_rag.timing import LatencyTable, latency_table, measure
+from surerag.evaluation.formatting import plain_table
+from surerag.evaluation.gate import (
+    GateQuestion,
+    GateReport,
+    ask_all,
+    calibrated,
+    looked_up,
+    records,
+    report_of,
+    threshold_of,
+    world_questions,
+)
+from surerag.evaluation.gate.plots import write_plots
+from surerag.evaluation.gate.results import Agreement
+from surerag.evaluation.gate.tables import gate_table, modes_table
+from surerag.evaluation.gate.timing import LatencyTable, latency_table, measure
 from surerag.evaluation.page import Example, Figure, render_page
 from surerag.evaluation.serialise import write_json
-from surerag.methods.lazy_rag import LazyRAGResult
-from surerag.world import World, is_correct
+from surerag.methods.lazy_rag.result import LazyRAGResult
+from surerag.readers.protocol import Reader
+from surerag.world import World
+from surerag.world.tiers import Tiers, index_world
 
+MAX_LOSS = 0.01
+MOST_CALIBRATION = 1000
+MAX_TOKENS = 32
 TIMED = 12
 SHOWN = 12
 CAPTIONS = {
@@ -44,13 +60,15 @@ class DemoResult:
     """What the JSON file holds: every figure of the tables and of the page.
 
     Attributes:
-        study: The study.
+        seed: Seed of the world.
+        report: The gate against the fixed modes.
         latency: Times by mode.
         llama_index: LlamaIndex's engine against the core.
         langchain: LangChain's chain against the core.
     """
 
-    study: LazyRagStudy
+    seed: int
+    report: GateReport
     latency: LatencyTable
     llama_index: Agreement
     langchain: Agreement
@@ -61,7 +79,7 @@ def run_world_demo(choice: ReaderChoice, *, seed: int, questions: int, output: P
 
     Args:
         choice: Which reader to use.
-        seed: Seed of the world.
+        seed: Seed of the world; the threshold is calibrated on the next one.
         questions: How many to ask.
         output: Folder to write to; made if it is not there.
     """
@@ -70,38 +88,43 @@ def run_world_demo(choice: ReaderChoice, *, seed: int, questions: int, output: P
         with stages.working("Loading the models"):
             reader, encoder = choice.build(), packaged_minilm()
         with stages.working("Indexing with LlamaIndex and LangChain"):
-            world = World(seed=seed)
+            world, other = World(seed=seed), World(seed=seed + 1)
             indices = index_passages(world.passages, encoder)
             tiers = Tiers(llama_index_retriever(indices), index_world(world, encoder).summaries)
-        finding = lazy_rag_study(
-            reader, encoder, seed=seed, n=questions, index=lambda *_: tiers, stages=stages
-        )
+            tuning = _pipeline(reader, index_world(other, encoder))
+        sample = world_questions(other, other.questions(min(questions, MOST_CALIBRATION)))
+        calibration = calibrated(looked_up(tuning, sample), sample, stages, max_loss=MAX_LOSS)
+        rag = _pipeline(reader, tiers).with_options(threshold=calibration.threshold)
+        asked = world_questions(world, world.questions(questions))
+        answers = ask_all(looked_up(rag, asked), asked, stages)
+        report = report_of(records(answers), threshold_of(calibration, seed=seed + 1), rag)
         with stages.working(f"Timing {TIMED} questions one by one"):
-            latency = _timed(finding)
+            latency = latency_table(report, measure(rag, asked[:TIMED]))
         with stages.working(f"Asking {SHOWN} questions through both frameworks"):
-            core = finding.rag.run_many([question.text for question in finding.answers.questions[:SHOWN]])
+            core = rag.run_many([question.text for question in asked[:SHOWN]])
             result = DemoResult(
-                finding.study,
+                seed,
+                report,
                 latency,
-                agreement(core, ask_llama_index(indices, finding.rag, core)),
-                agreement(core, ask_langchain(indices, finding.rag, core)),
+                agreement(core, ask_llama_index(indices, rag, core)),
+                agreement(core, ask_langchain(indices, rag, core)),
             )
         with stages.working("Drawing"):
-            files = write_plots(finding.study, output)
-    who = "the embedded reader" if choice.is_embedded else finding.study.model
+            files = write_plots(report, output)
+    who = "the embedded reader" if choice.is_embedded else report.model
     page = render_page(
         title="L-RAG on the closed world",
         lead=f"{questions:,} questions about an invented world (seed {seed}), answered in every mode by "
         f"{who}. It retrieves only where the entropy of its first answer exceeds τ.",
-        examples=_examples(finding, core),
-        study=finding.study,
+        examples=_examples(asked, core),
+        report=report,
         latency=latency,
         figures=[Figure(file, CAPTIONS[file.stem]) for file in files],
         footer=f"Made by: surerag demo --seed {seed} --questions {questions}",
     )
     (output / "index.html").write_text(page, encoding="utf-8")
     write_json(result, output / "results.json")
-    console.print(modes_table(finding.study), latency_view(latency), claims_table(finding.study))
+    console.print(modes_table(report), latency_view(latency), gate_table(report))
     for name, same in (("LlamaIndex", result.llama_index), ("LangChain", result.langchain)):
         console.print(
             f"{name}: {same.same_answer} answers and {same.same_decision} decisions "
@@ -127,15 +150,13 @@ def latency_view(latency: LatencyTable) -> Table:
     return table
 
 
-def _timed(finding: Finding) -> LatencyTable:
-    some = finding.answers.questions[:TIMED]
-    texts = [question.text for question in some]
-    timings = measure(finding.rag, texts, [gold(finding.world, question) for question in some])
-    return latency_table(finding.study, timings)
+def _pipeline(reader: Reader, tiers: Tiers) -> LazyRAG:
+    # One summary, as in the paper, whose first pass reads that of one document.
+    return LazyRAG(reader, tiers.passages, tiers.summaries, top_n=3, n_summaries=1, max_tokens=MAX_TOKENS)
 
 
-def _examples(finding: Finding, results: Sequence[LazyRAGResult]) -> list[Example]:
+def _examples(questions: Sequence[GateQuestion], results: Sequence[LazyRAGResult]) -> list[Example]:
     return [
-        Example(result, question.answers[0], is_correct(question, result.answer))
-        for question, result in zip(finding.answers.questions, results, strict=False)
+        Example(result, question.answer, question.is_correct(result.answer))
+        for question, result in zip(questions, results, strict=False)
     ]

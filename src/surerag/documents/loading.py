@@ -2,41 +2,74 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from surerag.documents.document import Document
-from surerag.documents.formats import READERS, UnreadableFileError
+from surerag.documents.formats import SUFFIXES, UnreadableFileError
+from surerag.documents.parsing import Parser
 from surerag.errors import InputError
+
+_LISTED = 20
 
 
 class SkippedFilesWarning(UserWarning):
     """Some files of a folder were not read; the message lists them with the reasons."""
 
 
-class _Skipped(NamedTuple):
-    id: str
+@dataclass(frozen=True, slots=True)
+class SkippedFile:
+    """A file or folder that was not read.
+
+    Attributes:
+        path: Where it is below the folder, with ``/``; bytes that are not UTF-8 are escaped.
+        reason: Why it was not.
+    """
+
+    path: str
     reason: str
 
 
-def load_documents(directory: str | Path, *, max_bytes: int = 64 * 2**20) -> list[Document]:
+@dataclass(frozen=True, slots=True)
+class LoadedDocuments:
+    """What a folder held.
+
+    Attributes:
+        documents: One for each file that was read, in the order of their paths.
+        skipped: All else but hidden files, in the same order.
+    """
+
+    documents: tuple[Document, ...]
+    skipped: tuple[SkippedFile, ...]
+
+
+def load_documents(
+    directory: str | Path, *, max_bytes: int = 64 * 2**20, max_seconds: float | None = 20.0
+) -> LoadedDocuments:
     """Read every text, Markdown, HTML and PDF file below a folder, in the order of their paths.
 
-    Hidden files and files of other kinds are passed over. Files that cannot be read (encrypted, damaged,
-    empty, too large, or a link that leads out of the folder) are skipped, and one warning lists them.
+    Hidden files and folders are passed over. Whatever else cannot be read is skipped and listed, in the
+    result and in one warning: files that are encrypted, damaged, empty, too large, too slow to parse, of
+    other kinds, links that lead out of the folder, folders that may not be entered, names that are not
+    UTF-8.
 
     Args:
         directory: The folder.
         max_bytes: Larger files are skipped.
+        max_seconds: An HTML or PDF file that takes longer to parse is skipped. They are parsed in a second
+            process, which can be ended; None parses them in this one, however long it takes.
 
     Returns:
-        One document a file; its id is its path below the folder, its title what the file states, or its
-        name.
+        One document a file, its id being its path below the folder, and its title what the file states, or
+        its name; and what was skipped.
 
     Raises:
         InputError: If there is no such folder, or nothing in it could be read.
+        ConfigurationError: If ``max_seconds`` is not positive.
         MissingExtraError: If there are HTML or PDF files, and the ``documents`` extra is not installed.
 
     Warns:
@@ -46,42 +79,80 @@ def load_documents(directory: str | Path, *, max_bytes: int = 64 * 2**20) -> lis
     if not root.is_dir():
         raise InputError(f"{str(root)!r} is no folder", hint="give a folder with txt, md, html or pdf files")
     documents: list[Document] = []
-    skipped: list[_Skipped] = []
-    for path in _files(root):
-        name = path.relative_to(root).as_posix()
-        try:
-            documents.append(_document(path, name, root, max_bytes))
-        except UnreadableFileError as error:
-            skipped.append(_Skipped(name, str(error)))
-    listing = "; ".join(f"{name} ({reason})" for name, reason in skipped)
+    skipped: list[SkippedFile] = []
+    with Parser(max_seconds) as parser:
+        for found in _below(root):
+            name = found.path.relative_to(root).as_posix()
+            try:
+                documents.append(_document(found, name, root, max_bytes, parser))
+            except UnreadableFileError as error:
+                shown = os.fsencode(name).decode("utf-8", "backslashreplace")
+                skipped.append(SkippedFile(shown, str(error)))
     if not documents:
         raise InputError(
-            f"{str(root)!r} holds no file that could be read" + (f": {listing}" if skipped else ""),
-            hint=f"add files that end in {', '.join(READERS)}",
+            f"{str(root)!r} holds no file that could be read" + (f": {_listing(skipped)}" if skipped else ""),
+            hint=f"add files that end in {', '.join(SUFFIXES)}",
         )
     if skipped:
-        warnings.warn(f"skipped {len(skipped)} of the files: {listing}", SkippedFilesWarning, stacklevel=2)
-    return documents
+        message = f"skipped {len(skipped)} of the files: {_listing(skipped)}"
+        warnings.warn(message, SkippedFilesWarning, stacklevel=2)
+    return LoadedDocuments(tuple(documents), tuple(skipped))
 
 
-def _files(root: Path) -> Iterator[Path]:
-    for path in sorted(root.rglob("*")):
-        hidden = any(part.startswith(".") for part in path.relative_to(root).parts)
-        if not hidden and path.suffix.lower() in READERS and path.is_file():
-            yield path
+def _listing(skipped: Sequence[SkippedFile]) -> str:
+    listed = "; ".join(f"{file.path} ({file.reason})" for file in skipped[:_LISTED])
+    return listed + (f"; and {len(skipped) - _LISTED} more" if len(skipped) > _LISTED else "")
 
 
-def _document(path: Path, name: str, root: Path, max_bytes: int) -> Document:
-    if not path.resolve().is_relative_to(root.resolve()):
-        raise UnreadableFileError("a link that leads out of the folder")
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A file, or what cannot be one, and why."""
+
+    path: Path
+    trouble: str = ""
+
+
+def _below(root: Path) -> Iterator[_Found]:
+    """Yield what is below a folder in the order of its paths, hidden files and folders left out."""
+    found: list[_Found] = []
+
+    def refused(error: OSError) -> None:
+        found.append(_Found(Path(error.filename), error.strerror or str(error)))
+
+    for folder, folders, files in os.walk(root, onerror=refused):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        here = Path(folder)
+        found += [_Found(here / name) for name in files if not name.startswith(".")]
+        found += [_Found(here / name, "a link to a folder") for name in folders if (here / name).is_symlink()]
+    return iter(sorted(found, key=lambda one: one.path))
+
+
+def _document(found: _Found, name: str, root: Path, max_bytes: int, parser: Parser) -> Document:
+    path, suffix = found.path, found.path.suffix.lower()
     try:
-        size = path.stat().st_size
-        if size > max_bytes:
-            raise UnreadableFileError(f"{size:,} bytes, more than {max_bytes:,}")
-        data = path.read_bytes()
-    except OSError as error:
-        raise UnreadableFileError(error.strerror or str(error)) from error
-    contents = READERS[path.suffix.lower()](data)
+        if found.trouble:
+            raise UnreadableFileError(found.trouble)
+        if suffix not in SUFFIXES:
+            raise UnreadableFileError(f"no known kind of file: {suffix or 'it has no suffix'}")
+        if not path.resolve().is_relative_to(root.resolve()):
+            raise UnreadableFileError("a link that leads out of the folder")
+        data = _bytes(path, max_bytes)
+    except (OSError, RuntimeError) as error:  # before Python 3.13, a link to itself is a RuntimeError
+        raise UnreadableFileError(getattr(error, "strerror", None) or str(error)) from error
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise UnreadableFileError("its name is not UTF-8") from error
+    contents = parser.read(suffix, data)
     if not contents.text.strip():
         raise UnreadableFileError("no text")
     return Document(name, contents.text, contents.title or path.stem, {"path": name})
+
+
+def _bytes(path: Path, max_bytes: int) -> bytes:
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode):
+        raise UnreadableFileError("not a regular file")
+    if about.st_size > max_bytes:
+        raise UnreadableFileError(f"{about.st_size:,} bytes, more than {max_bytes:,}")
+    return path.read_bytes()

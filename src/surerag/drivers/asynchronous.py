@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sized
-from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sized
+from contextlib import aclosing
+from typing import Any, Generic, TypeVar
 
 from surerag.drivers.answering import ask, is_local, service_of
 from surerag.drivers.merging import queue_of
 from surerag.drivers.progress import Progress, reporting
-from surerag.drivers.session import Answered, Failed, Listener, Outcome, Session, check_at_once
+from surerag.drivers.session import Answered, Failed, Listener, Outcome, Session, check_window
 from surerag.drivers.sync import registered
 from surerag.effects import Begin, Cancel, Effect, Embed, Entail, Finish, Generate, Program, Retrieve, Score
+from surerag.errors import StorageError
+from surerag.readers.threads import start_in_thread
 from surerag.services import Services
 
 R = TypeVar("R")
+
+AHEAD = 4
+"""Windows of programs that may be started before the oldest result has been taken."""
 
 
 async def arun(program: Program[R], services: Services, *, on_event: Listener | None = None) -> R:
@@ -35,55 +41,102 @@ async def arun_many(
     programs: Iterable[Program[R]],
     services: Services,
     *,
-    at_once: int = 64,
+    window: int = 64,
     on_event: Listener | None = None,
     progress: Progress = False,
     return_exceptions: bool = False,
 ) -> list[R]:
-    """Run many programs concurrently, at most ``at_once``; see :func:`surerag.drivers.many.run_many`."""
-    check_at_once(at_once)
+    """Run many programs concurrently, at most ``window``; see :func:`surerag.drivers.many.run_many`."""
     total = len(programs) if isinstance(programs, Sized) else None
-    places = enumerate(programs)
-    results: dict[int, R | BaseException] = {}
-
+    results: list[R | Exception] = []
     with reporting(progress, total) as advance:
-
-        async def worker() -> None:
-            for place, program in places:
-                try:
-                    results[place] = await arun(program, services, on_event=on_event)
-                except Exception as error:
-                    results[place] = error
+        async with aclosing(_outcomes(programs, services, window, on_event)) as found:
+            async for result in found:
+                results.append(result)
                 advance()
+    return unless_failed(results, return_exceptions=return_exceptions)
 
-        await asyncio.gather(*(worker() for _ in range(at_once)))
-    return unless_failed((results[place] for place in sorted(results)), return_exceptions=return_exceptions)
+
+async def aiter_many(
+    programs: Iterable[Program[R]],
+    services: Services,
+    *,
+    window: int = 64,
+    on_event: Listener | None = None,
+) -> AsyncGenerator[R]:
+    """Yield the programs' results in order, as they come; see :func:`surerag.drivers.many.iter_many`."""
+    async with aclosing(_outcomes(programs, services, window, on_event)) as found:
+        async for result in found:
+            if isinstance(result, Exception):
+                raise result
+            yield result
+
+
+async def _outcomes(
+    programs: Iterable[Program[R]], services: Services, window: int, on_event: Listener | None
+) -> AsyncGenerator[R | Exception]:
+    check_window(window)
+
+    async def settle(program: Program[R]) -> R | Exception:
+        try:
+            return await arun(program, services, on_event=on_event)
+        except Exception as error:
+            return error
+
+    waiting: deque[asyncio.Task[R | Exception]] = deque()
+    try:
+        for program in programs:
+            waiting.append(asyncio.create_task(settle(program)))
+            # The next program is read when there is a place for it, and room for its result.
+            while True:
+                while waiting and waiting[0].done():
+                    yield waiting.popleft().result()
+                running = [task for task in waiting if not task.done()]
+                if len(running) >= window:
+                    await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                elif len(waiting) >= AHEAD * window:
+                    await asyncio.wait([waiting[0]])
+                else:
+                    break
+        while waiting:
+            yield await waiting[0]
+            waiting.popleft()
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
 
 def unless_failed(results: Iterable[Any], *, return_exceptions: bool) -> list[Any]:
-    """Return results, or raise the first exception among them."""
+    """Return results, or raise the first exception among them; a full disk is raised in any case."""
     found = list(results)
-    if not return_exceptions:
-        for result in found:
-            if isinstance(result, BaseException):
-                raise result
+    for result in found:
+        if isinstance(result, StorageError if return_exceptions else BaseException):
+            raise result
     return found
 
 
-@asynccontextmanager
-async def adriven(
-    program: Program[R], services: Services, on_event: Listener | None
-) -> AsyncIterator[Session[R]]:
+class adriven(Generic[R]):  # noqa: N801  # a context manager, used like a function
     """Open a session; however it ends, what its program left open is freed."""
-    session = Session(program, on_event)
-    with registered(services):
+
+    def __init__(self, program: Program[R], services: Services, on_event: Listener | None) -> None:
+        self._session = Session(program, on_event)
+        self._services = services
+        self._announced = registered(services)
+
+    async def __aenter__(self) -> Session[R]:
+        self._announced.__enter__()
+        return self._session
+
+    async def __aexit__(self, *error: object) -> None:
         try:
-            yield session
-        finally:
-            left = session.close()
+            left = self._session.close()
             if left:
                 # Shielded: a cancelled task must still close its streams.
-                await asyncio.shield(asyncio.ensure_future(_aask(session, Cancel(left), services)))
+                cancel = _aask(self._session, Cancel(left), self._services)
+                await asyncio.shield(asyncio.ensure_future(cancel))
+        finally:
+            self._announced.__exit__(None, None, None)
 
 
 async def aoutcome_of(session: Session[Any], services: Services) -> Outcome:
@@ -104,11 +157,24 @@ async def _aask(session: Session[Any], effect: Effect, services: Services) -> An
         return await queue_of(service).aask(effect)
     native = _native(effect, service)
     if native is None:
-        return await asyncio.get_running_loop().run_in_executor(
-            None, session.context.run, ask, effect, service
-        )
+        return await _asked_in_thread(session, effect, service)
     answer = await asyncio.get_running_loop().create_task(native(), context=session.context)
     return list(answer) if isinstance(effect, Retrieve) else answer
+
+
+async def _asked_in_thread(session: Session[Any], effect: Effect, service: Any) -> Any:
+    """Ask a service that only blocks, in a copy of the session's context.
+
+    A thread that a cancelled task leaves behind stays in the context that it was given; the session's own
+    has to be free, for the program to be closed in it.
+    """
+    answer = session.context.copy().run(start_in_thread, ask, effect, service)
+    try:
+        return await asyncio.wrap_future(answer)
+    except asyncio.CancelledError:
+        if isinstance(effect, Begin):
+            answer.add_done_callback(lambda begun: begun.exception() or service.cancel(begun.result()))
+        raise
 
 
 def _native(effect: Effect, service: Any) -> Callable[[], Coroutine[Any, Any, Any]] | None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextvars
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sized
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sized
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing
 from typing import Any, NamedTuple, TypeVar
 
 from surerag.drivers.answering import ask_merged, is_local, service_of, try_ask
-from surerag.drivers.asynchronous import unless_failed
+from surerag.drivers.asynchronous import AHEAD, unless_failed
 from surerag.drivers.progress import Progress, reporting
-from surerag.drivers.session import Failed, Listener, Outcome, Session, check_at_once
+from surerag.drivers.session import Failed, Listener, Outcome, Session, check_window
 from surerag.drivers.sync import run
 from surerag.effects import Begin, Effect, Finish, Generate, Program, Retrieve, Score
 from surerag.services import Services
@@ -23,12 +24,12 @@ def run_many(
     programs: Iterable[Program[R]],
     services: Services,
     *,
-    at_once: int = 64,
+    window: int = 64,
     on_event: Listener | None = None,
     progress: Progress = False,
     return_exceptions: bool = False,
 ) -> list[R]:
-    """Run many programs, at most ``at_once`` at a time.
+    """Run many programs, at most ``window`` at a time.
 
     With a local reader, the model is asked when every running program waits for it, as one batch. With
     a server, programs run concurrently in threads, and the reader's own limit bounds the requests.
@@ -36,7 +37,7 @@ def run_many(
     Args:
         programs: Methods at work; may be a generator, which is then read as there is room.
         services: Who answers them.
-        at_once: Programs that run at the same time.
+        window: Programs that run at the same time.
         on_event: Called with every event of every program.
         progress: True shows a bar on a terminal; a callable gets (done, total or None).
         return_exceptions: Put a program's exception in its place in the list, instead of raising the
@@ -46,49 +47,80 @@ def run_many(
         Results in the order of the programs.
 
     Raises:
-        ConfigurationError: If ``at_once`` is less than 1.
+        ConfigurationError: If ``window`` is less than 1.
         Exception: The first failure, after the other programs have run to their ends.
     """
-    check_at_once(at_once)
     total = len(programs) if isinstance(programs, Sized) else None
-    reader = services.reader
+    results: list[R | Exception] = []
     with reporting(progress, total) as advance:
-        if reader is None or is_local(reader):
-            results = _Waves(services, on_event, advance).run(iter(programs), at_once)
-        else:
-            results = _in_threads(programs, services, at_once, on_event, advance)
+        for result in _outcomes(programs, services, window, on_event):
+            results.append(result)
+            advance()
     return unless_failed(results, return_exceptions=return_exceptions)
 
 
-def _in_threads(
+def iter_many(
     programs: Iterable[Program[R]],
     services: Services,
-    at_once: int,
-    on_event: Listener | None,
-    advance: Callable[[], None],
-) -> list[Any]:
-    places = enumerate(programs)
-    results: dict[int, Any] = {}
-    lock = threading.Lock()
+    *,
+    window: int = 64,
+    on_event: Listener | None = None,
+) -> Iterator[R]:
+    """Yield the programs' results in order, as they come, and keep none; see :func:`run_many`.
 
-    def worker() -> None:
-        while True:
-            with lock:
-                place, program = next(places, (0, None))
-            if program is None:
-                return
-            try:
-                results[place] = run(program, services, on_event=on_event)
-            except Exception as error:
-                results[place] = error
-            with lock:
-                advance()
+    Programs are read as there is room: one that takes long holds back those behind it, and no more than a few
+    windows of them are started meanwhile. Closing the iterator ends what is still at work.
 
-    with ThreadPoolExecutor(at_once, thread_name_prefix="surerag-run-many") as pool:
-        workers = [pool.submit(contextvars.copy_context().run, worker) for _ in range(at_once)]
-        for future in workers:
-            future.result()
-    return [results[place] for place in sorted(results)]
+    Raises:
+        ConfigurationError: If ``window`` is less than 1.
+        Exception: A program's failure, in its place; the others then end.
+    """
+    with closing(_outcomes(programs, services, window, on_event)) as results:
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+            yield result
+
+
+def _outcomes(
+    programs: Iterable[Program[R]], services: Services, window: int, on_event: Listener | None
+) -> Generator[R | Exception]:
+    check_window(window)
+    if services.reader is None or is_local(services.reader):
+        return _Waves(services, on_event).run(iter(programs), window)
+    return _in_threads(programs, services, window, on_event)
+
+
+def _in_threads(
+    programs: Iterable[Program[R]], services: Services, window: int, on_event: Listener | None
+) -> Generator[R | Exception]:
+    def settle(program: Program[R]) -> R | Exception:
+        try:
+            return run(program, services, on_event=on_event)
+        except Exception as error:
+            return error
+
+    waiting: deque[Future[R | Exception]] = deque()
+    with ThreadPoolExecutor(window, thread_name_prefix="surerag-run-many") as pool:
+        try:
+            for program in programs:
+                waiting.append(pool.submit(contextvars.copy_context().run, settle, program))
+                # The next program is read when there is a thread for it, and room for its result.
+                while True:
+                    while waiting and waiting[0].done():
+                        yield waiting.popleft().result()
+                    running = [future for future in waiting if not future.done()]
+                    if len(running) >= window:
+                        wait(running, return_when=FIRST_COMPLETED)
+                    elif len(waiting) >= AHEAD * window:
+                        wait([waiting[0]])
+                    else:
+                        break
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
 class _Live(NamedTuple):
@@ -99,26 +131,35 @@ class _Live(NamedTuple):
 class _Waves:
     """Drives programs in lockstep: all other questions first, the reader when everyone waits for it."""
 
-    def __init__(self, services: Services, on_event: Listener | None, advance: Callable[[], None]) -> None:
+    def __init__(self, services: Services, on_event: Listener | None) -> None:
         self._services = services
         self._on_event = on_event
-        self._advance = advance
         self._results: dict[int, Any] = {}
 
-    def run(self, programs: Iterator[Program[Any]], at_once: int) -> list[Any]:
+    def run(self, programs: Iterator[Program[Any]], window: int) -> Generator[Any]:
+        """Yield results in order; the programs behind one that takes long wait once they are far ahead."""
         live: list[_Live] = []
-        places = enumerate(programs)
+        started = taken = 0
+        more = True
         try:
-            while True:
-                while len(live) < at_once and (entry := next(places, None)) is not None:
-                    live += self._started(_Live(entry[0], Session(entry[1], self._on_event)))
-                if not live:
-                    break
+            while more or live:
+                while more and len(live) < window and started < taken + AHEAD * window:
+                    program = next(programs, None)
+                    if program is None:
+                        more = False
+                    else:
+                        live += self._started(_Live(started, Session(program, self._on_event)))
+                        started += 1
+                while taken in self._results:
+                    yield self._results.pop(taken)
+                    taken += 1
                 live = self._wave(live)
+            while taken in self._results:
+                yield self._results.pop(taken)
+                taken += 1
         finally:
             for item in live:
                 self._close(item.session)
-        return [self._results[place] for place in sorted(self._results)]
 
     def _started(self, item: _Live) -> list[_Live]:
         return self._stepped(item, item.session.start)
@@ -134,7 +175,6 @@ class _Waves:
                 return [item]
             self._results[item.place] = item.session.result
         self._close(item.session)
-        self._advance()
         return []
 
     def _close(self, session: Session[Any]) -> None:
@@ -143,6 +183,8 @@ class _Waves:
             self._services.reader.cancel(left)
 
     def _wave(self, live: list[_Live]) -> list[_Live]:
+        if not live:
+            return []
         others = [
             item for item in live if not isinstance(item.session.effect, Generate | Begin | Finish | Score)
         ]

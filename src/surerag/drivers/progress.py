@@ -9,6 +9,9 @@ from itertools import count
 Progress = bool | Callable[[int, int | None], None]
 """True shows a bar on a terminal; a callable gets (done, total or None); False is silent."""
 
+Stages = Callable[[str], Progress]
+"""From the name of a stage to what is told of its progress."""
+
 
 @contextmanager
 def reporting(

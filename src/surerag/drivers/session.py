@@ -34,14 +34,14 @@ class Failed:
 Outcome = Answered | Failed
 
 
-def check_at_once(at_once: int) -> None:
+def check_window(window: int) -> None:
     """Refuse to run no programs at a time.
 
     Raises:
-        ConfigurationError: If ``at_once`` is less than 1.
+        ConfigurationError: If ``window`` is less than 1.
     """
-    if at_once < 1:
-        raise ConfigurationError(f"at_once must be at least 1, got {at_once!r}")
+    if window < 1:
+        raise ConfigurationError(f"window must be at least 1, got {window!r}")
 
 
 class Session(Generic[R]):
@@ -59,6 +59,7 @@ class Session(Generic[R]):
         self.effect: Effect | None = None
         self.result: R | None = None
         self.done = False
+        self.closed = False
 
     def start(self) -> None:
         """Run up to the first effect."""
@@ -102,6 +103,7 @@ class Session(Generic[R]):
 
     def close(self) -> tuple[Begun, ...]:
         """End the program and return what it began and left open; the driver has to cancel that."""
+        self.closed = True
         self.context.run(self._program.close)
         left = tuple(self._open.values())
         self._open.clear()

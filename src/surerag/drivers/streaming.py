@@ -6,15 +6,16 @@ method has decided: what it announced is in ``events``, before the first piece o
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
-from contextlib import AsyncExitStack, ExitStack, aclosing
-from typing import Any, Generic, TypeVar
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, ExitStack
+from typing import Any, Generic, Self, TypeVar
 
 from surerag.drivers.asynchronous import adriven, aoutcome_of
 from surerag.drivers.session import Answered, Listener, Session
 from surerag.drivers.sync import driven, outcome_of
 from surerag.effects import Finish, Generate, Program
 from surerag.errors import ServiceError
+from surerag.readers.closing import close_in_loop_when_dropped
 from surerag.readers.protocol import close_iterator
 from surerag.services import Services, as_reader
 from surerag.types import Chunk, Event, Generation
@@ -23,11 +24,14 @@ R = TypeVar("R")
 
 
 class _Streamed(Generic[R]):
-    """What sync and async streams share: the events so far, and the result at the end."""
+    """What sync and async streams share: the events so far, and the result at the end.
 
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self._session: Session[R] | None = None
+    Nothing behind a stream refers to it, so that one that is dropped ends at once.
+    """
+
+    def __init__(self, events: list[Event], session: Session[R]) -> None:
+        self.events = events
+        self._session = session
 
     @property
     def result(self) -> R:
@@ -36,7 +40,7 @@ class _Streamed(Generic[R]):
         Raises:
             RuntimeError: Before the stream was read to its end.
         """
-        if self._session is None or not self._session.done:
+        if not self._session.done:
             raise RuntimeError("the result is there when the stream has been read to its end")
         return self._session.result  # type: ignore[return-value]  # a finished session has its result
 
@@ -45,24 +49,27 @@ class _Streamed(Generic[R]):
         """The object behind the last event that has one: a method's plan for the answer that flows now."""
         return next((event.detail for event in reversed(self.events) if event.detail is not None), None)
 
-    def _listener(self, on_event: Listener | None) -> Listener:
-        def listen(event: Event) -> None:
-            self.events.append(event)
-            if on_event is not None:
-                on_event(event)
 
-        return listen
+def _noting(events: list[Event], on_event: Listener | None) -> Listener:
+    def listen(event: Event) -> None:
+        events.append(event)
+        if on_event is not None:
+            on_event(event)
+
+    return listen
 
 
 class AnswerStream(_Streamed[R]):
     """Pieces of an answer, then its result. Iterate it once; close it to stop early."""
 
     def __init__(self, program: Program[R], services: Services, on_event: Listener | None = None) -> None:
-        super().__init__()
-        self._services = services
+        events: list[Event] = []
         self._stack = ExitStack()
-        session = self._stack.enter_context(driven(program, services, self._listener(on_event)))
-        self._session = session
+        session = self._stack.enter_context(driven(program, services, _noting(events, on_event)))
+        super().__init__(events, session)
+        self._services = services
+        self._chunks: Iterator[Chunk] | None = None
+        self._generation: Generation | None = None
         try:
             session.start()
             while session.effect is not None and not _is_answer(session):
@@ -70,12 +77,22 @@ class AnswerStream(_Streamed[R]):
         except BaseException:
             self._stack.close()
             raise
-        self._pieces = self._read(session)
 
-    def __iter__(self) -> Generator[str]:
-        return self._pieces
+    def __iter__(self) -> Self:
+        return self
 
-    def __enter__(self) -> AnswerStream[R]:
+    def __next__(self) -> str:
+        try:
+            piece = self._next()
+        except BaseException:
+            self.close()
+            raise
+        if piece is None:
+            self.close()
+            raise StopIteration
+        return piece
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -83,63 +100,59 @@ class AnswerStream(_Streamed[R]):
 
     def close(self) -> None:
         """Stop, and free what the program holds. Closing again does nothing."""
-        self._pieces.close()
+        chunks, self._chunks = self._chunks, None
+        if chunks is not None:
+            close_iterator(chunks)
         self._stack.close()
 
-    def _read(self, session: Session[R]) -> Generator[str]:
-        with self._stack:
-            while session.effect is not None:
-                if _is_answer(session):
-                    generation = yield from self._answer(session)
-                    session.advance(_answered(session, generation))
-                else:
-                    session.advance(outcome_of(session, self._services))
-
-    def _answer(self, session: Session[R]) -> Generator[str, None, Generation | None]:
-        reader = as_reader(self._services.reader)
-        chunks: Iterator[Chunk]
-        match session.effect:
-            case Generate(prompts, sampling):
-                chunks = session.context.run(reader.stream, prompts[0], sampling)
-            case Finish(begun):
-                chunks = session.context.run(reader.finish_stream, begun[0])
-            case _:
-                raise TypeError("only Generate and Finish can be streamed")
-        generation = None
-        try:
-            while (chunk := session.context.run(next, chunks, None)) is not None:
-                generation = chunk.generation or generation
-                if chunk.text:
-                    yield chunk.text
-        finally:
-            close_iterator(chunks)
-        return generation
+    def _next(self) -> str | None:
+        """Run on to the next piece of text; None where the program ends, or was ended."""
+        session = self._session
+        while session.effect is not None and not session.closed:
+            if not _is_answer(session):
+                session.advance(outcome_of(session, self._services))
+                continue
+            if self._chunks is None:
+                self._chunks = session.context.run(_chunks, session, self._services)
+            chunk = session.context.run(next, self._chunks, None)
+            if chunk is None:
+                close_iterator(self._chunks)
+                self._chunks = None
+                session.advance(_answered(session, self._generation))
+                continue
+            self._generation = chunk.generation or self._generation
+            if chunk.text:
+                return chunk.text
+        return None
 
 
 class AsyncAnswerStream(_Streamed[R]):
-    """Like :class:`AnswerStream`; made by :func:`astream`, read with ``async for``."""
+    """Like :class:`AnswerStream`; made by :func:`astream`, read with ``async for``.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._stack = AsyncExitStack()
-        self._pieces: AsyncGenerator[str]
+    It is closed in its event loop when it is dropped. What does the work is no asynchronous generator:
+    of several within each other, an event loop that ends closes all at once, the inner ones twice.
+    """
 
-    async def _open(self, program: Program[R], services: Services, on_event: Listener | None) -> None:
-        session = await self._stack.enter_async_context(adriven(program, services, self._listener(on_event)))
-        self._session = session
+    def __init__(self, work: _Work[R], events: list[Event]) -> None:
+        super().__init__(events, work.session)
+        self._work = work
+        close_in_loop_when_dropped(self, work.aclose)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> str:
         try:
-            session.start()
-            while session.effect is not None and not _is_answer(session):
-                session.advance(await aoutcome_of(session, services))
+            piece = await self._work.next()
         except BaseException:
-            await self._stack.aclose()
+            await self.aclose()
             raise
-        self._pieces = self._read(session, services)
+        if piece is None:
+            await self.aclose()
+            raise StopAsyncIteration
+        return piece
 
-    def __aiter__(self) -> AsyncIterator[str]:
-        return self._pieces
-
-    async def __aenter__(self) -> AsyncAnswerStream[R]:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -147,25 +160,77 @@ class AsyncAnswerStream(_Streamed[R]):
 
     async def aclose(self) -> None:
         """Stop, and free what the program holds. Closing again does nothing."""
-        await self._pieces.aclose()
-        await self._stack.aclose()
-
-    async def _read(self, session: Session[R], services: Services) -> AsyncGenerator[str]:
-        async with self._stack:
-            while session.effect is not None:
-                if not _is_answer(session):
-                    session.advance(await aoutcome_of(session, services))
-                    continue
-                generation = None
-                async with aclosing(_achunks(session, services)) as chunks:
-                    async for chunk in chunks:
-                        generation = chunk.generation or generation
-                        if chunk.text:
-                            yield chunk.text
-                session.advance(_answered(session, generation))
+        await self._work.aclose()
 
 
-def _achunks(session: Session[Any], services: Services) -> Any:
+class _Work(Generic[R]):
+    """A program at work for an :class:`AsyncAnswerStream`."""
+
+    def __init__(self, session: Session[R], services: Services, stack: AsyncExitStack) -> None:
+        self.session = session
+        self._services = services
+        self._stack = stack
+        self._chunks: AsyncIterator[Chunk] | None = None
+        self._generation: Generation | None = None
+
+    async def start(self) -> None:
+        """Run up to the answer."""
+        session = self.session
+        try:
+            session.start()
+            while session.effect is not None and not _is_answer(session):
+                session.advance(await aoutcome_of(session, self._services))
+        except BaseException:
+            await self._stack.aclose()
+            raise
+
+    async def next(self) -> str | None:
+        """Run on to the next piece of text; None where the program ends, or was ended."""
+        session = self.session
+        while session.effect is not None and not session.closed:
+            if not _is_answer(session):
+                session.advance(await aoutcome_of(session, self._services))
+                continue
+            if self._chunks is None:
+                self._chunks = _achunks(session, self._services)
+            chunk = await anext(self._chunks, None)
+            if chunk is None:
+                await _aclose_iterator(self._chunks)
+                self._chunks = None
+                session.advance(_answered(session, self._generation))
+                continue
+            self._generation = chunk.generation or self._generation
+            if chunk.text:
+                return chunk.text
+        return None
+
+    async def aclose(self) -> None:
+        chunks, self._chunks = self._chunks, None
+        try:
+            if chunks is not None:
+                await _aclose_iterator(chunks)
+        finally:
+            await self._stack.aclose()
+
+
+async def _aclose_iterator(chunks: AsyncIterator[Chunk]) -> None:
+    aclose = getattr(chunks, "aclose", None)
+    if aclose is not None:
+        await aclose()
+
+
+def _chunks(session: Session[Any], services: Services) -> Iterator[Chunk]:
+    reader = as_reader(services.reader)
+    match session.effect:
+        case Generate(prompts, sampling):
+            return reader.stream(prompts[0], sampling)
+        case Finish(begun):
+            return reader.finish_stream(begun[0])
+        case _:
+            raise TypeError("only Generate and Finish can be streamed")
+
+
+def _achunks(session: Session[Any], services: Services) -> AsyncIterator[Chunk]:
     reader = as_reader(services.reader)
     match session.effect:
         case Generate(prompts, sampling):
@@ -208,6 +273,9 @@ async def astream(
     program: Program[R], services: Services, *, on_event: Listener | None = None
 ) -> AsyncAnswerStream[R]:
     """Like :func:`stream`, without blocking the event loop."""
-    answer: AsyncAnswerStream[R] = AsyncAnswerStream()
-    await answer._open(program, services, on_event)
-    return answer
+    events: list[Event] = []
+    stack = AsyncExitStack()
+    session = await stack.enter_async_context(adriven(program, services, _noting(events, on_event)))
+    work = _Work(session, services, stack)
+    await work.start()
+    return AsyncAnswerStream(work, events)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import re
+import threading
 from collections.abc import Sequence
 from hashlib import sha256
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from surerag.entailment.labels import LABELS, NEUTRAL
-from surerag.prompts import ENTAILMENT, PromptTemplate
+from surerag.prompts import ENTAILMENT
 from surerag.readers.protocol import Reader
+from surerag.readers.threads import in_thread
 from surerag.services import as_reader
-from surerag.types import Generation, Pair, Prompt, Sampling, TokenTrace
+from surerag.types import Generation, Pair, Prompt, Sampling, Template, TokenTrace
 
 logger = logging.getLogger("surerag")
 
@@ -45,7 +47,7 @@ class JudgeEntailer:
         ConfigurationError: If ``reader`` is none.
     """
 
-    def __init__(self, reader: Reader, *, prompt: PromptTemplate = ENTAILMENT, max_tokens: int = 8) -> None:
+    def __init__(self, reader: Reader, *, prompt: Template = ENTAILMENT, max_tokens: int = 8) -> None:
         self._reader = as_reader(reader)
         self._prompt = prompt.require("question", "premise", "hypothesis")
         self._sampling = Sampling(max_tokens=max_tokens)
@@ -78,7 +80,7 @@ class JudgeEntailer:
     async def aentail(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
         """Like :meth:`entail`, without blocking the event loop."""
         if not self._reader.capabilities.native_async:
-            return await asyncio.to_thread(self.entail, pairs)
+            return await in_thread(self.entail, pairs)
         replies = await self._reader.agenerate(self._prompts(pairs), self._sampling)
         return self._rows([reply for [reply] in replies])
 
@@ -102,6 +104,28 @@ class JudgeEntailer:
             return [float(index == NEUTRAL) for index in range(len(LABELS))]
         sure = math.exp(math.fsum(_of_label(reply.trace))) if reply.trace and len(reply.trace) else 1.0
         return [sure if index == label else (1 - sure) / 2 for index in range(len(LABELS))]
+
+
+_judges: WeakValueDictionary[tuple[int, Template], JudgeEntailer] = WeakValueDictionary()
+_lock = threading.Lock()
+
+
+def judge_of(reader: Reader, prompt: Template = ENTAILMENT) -> JudgeEntailer:
+    """Return a reader as a judge, the same one for as long as anybody uses it.
+
+    Copies of a component then share its count of replies that nobody could read, and one merging queue.
+
+    Args:
+        reader: The judge.
+        prompt: With the slots ``question``, ``premise`` and ``hypothesis``.
+    """
+    with _lock:
+        # A judge holds its reader, so that no other reader can have the same id meanwhile.
+        key = (id(reader), prompt)
+        found = _judges.get(key)
+        if found is None:
+            found = _judges[key] = JudgeEntailer(reader, prompt=prompt)
+        return found
 
 
 def _of_label(trace: TokenTrace) -> Sequence[float]:

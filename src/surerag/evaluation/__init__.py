@@ -1,1 +1,1 @@
-"""Comparisons of a user's own systems, and studies on the closed world: what was run, and what it shows."""
+"""Evaluation of a user's own systems and gates: data, runs that resume, statistics, comparison and report."""

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from surerag.errors import InputError
 from surerag.evaluation.rows import ONE_SYSTEM, Row
@@ -101,14 +101,23 @@ def _format_of(file: Path) -> _Records:
     reading = _FORMATS.get(file.suffix.lower())
     if reading is None:
         raise InputError(
-            f"{file} ends in {file.suffix or 'nothing'!r}, which is no known format",
+            f"{file} has the unknown format {file.suffix or 'nothing'!r}",
             hint=f"give a file that ends in {', '.join(_FORMATS)}",
         )
     return reading
 
 
+def _opened(file: Path) -> IO[bytes]:
+    try:
+        return file.open("rb")
+    except OSError as error:
+        raise InputError(
+            f"{file} cannot be read: {error.strerror}", hint="give a file that this user may read"
+        ) from error
+
+
 def _json_lines(file: Path) -> Iterator[tuple[_Place, Any]]:
-    with file.open("rb") as lines:
+    with _opened(file) as lines:
         for number, line in enumerate(lines, start=1):
             place = _Place(file, "line", number)
             if not line.strip():
@@ -119,10 +128,15 @@ def _json_lines(file: Path) -> Iterator[tuple[_Place, Any]]:
             except UnicodeDecodeError as error:
                 raise InputError(f"{place}: the text is not UTF-8 ({error.reason})") from error
             except json.JSONDecodeError as error:
-                raise InputError(
-                    f"{place}: not a JSON object ({error.msg} at column {error.colno})",
-                    hint="write one JSON object on each line",
-                ) from error
+                raise _not_json(place, f"{error.msg} at column {error.colno}") from error
+            except RecursionError as error:
+                raise _not_json(place, "lists or objects within one another, too deep to read") from error
+            except ValueError as error:  # of a number, Python reads 4,300 digits
+                raise _not_json(place, str(error).partition(";")[0]) from error
+
+
+def _not_json(place: _Place, why: str) -> InputError:
+    return InputError(f"{place}: not a JSON object ({why})", hint="write one JSON object on each line")
 
 
 def _parquet(file: Path) -> Iterator[tuple[_Place, Any]]:
@@ -149,6 +163,20 @@ _FORMATS: Mapping[str, _Records] = {
 }
 
 
+class _Named(NamedTuple):
+    """The first row that bears a name.
+
+    Attributes:
+        place: Where it stands.
+        question: What it asks.
+        given: Whether the name is the row's own id, rather than its question.
+    """
+
+    place: _Place
+    question: str
+    given: bool
+
+
 class _Names:
     """Keeps rows apart: one row for each question of each system."""
 
@@ -156,6 +184,7 @@ class _Names:
         self._file = file
         self._named: bool | None = None
         self._at: dict[tuple[str, str], _Place] = {}
+        self._first: dict[str, _Named] = {}
         self._asked: Counter[tuple[str, str]] = Counter()
 
     def system(self, record: Mapping[str, Any], place: _Place) -> str:
@@ -178,8 +207,16 @@ class _Names:
             # The same question again is another one; the second of one system belongs to another's second.
             self._asked[system, question] += 1
             times = self._asked[system, question]
-            return question if times == 1 else f"{question} ({times})"
-        name = _text(given, "id", place)
+            name = question if times == 1 else f"{question} ({times})"
+        else:
+            name = _text(given, "id", place)
+        first = self._first.setdefault(name, _Named(place, question, given is not None))
+        if first.given != (given is not None) and first.question != question:
+            raise InputError(
+                f"{place}: {name!r} is the id of one question and the text of another, "
+                f"which stands in {first.place.unit} {first.place.number}",
+                hint="give each question an id of its own; leave all ids out if there are none",
+            )
         if (before := self._at.get((system, name))) is not None:
             of_system = "" if system == ONE_SYSTEM else f" of the system {system!r}"
             raise InputError(
@@ -235,7 +272,10 @@ def _text(value: Any, name: str, place: _Place) -> str:
 
 
 def _unfit(place: _Place, what: str, expected: str, found: Any) -> InputError:
-    shown = ascii(found)
+    try:
+        shown = ascii(found)
+    except RecursionError:
+        shown = f"{type(found).__name__} of many levels"
     shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
     return InputError(f"{place}: {what} must be {expected}; found {shown}")
 

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from rich import box
+from rich.padding import PaddingDimensions
+from rich.table import Table
+
 from surerag.evaluation.statistics import Proportion
+from surerag.visible import visible
+
+
+def shown(value: Any) -> Any:
+    """Make a template's text visible; other values, and what is markup already, stay as they are."""
+    return visible(value) if type(value) is str else value
 
 
 def percent(value: float, digits: int = 1) -> str:
@@ -35,3 +47,20 @@ def p_value(p: float) -> str:
     if p < 1e-300:
         return "< 1e-300"
     return f"= {p:.1e}" if p < 0.001 else f"= {p:.3f}"
+
+
+def plain_table(title: str, *, padding: PaddingDimensions = (0, 1)) -> Table:
+    """Return an empty table in the style of all others, for a terminal of eighty columns.
+
+    Args:
+        title: Above it.
+        padding: Around each cell, as rich takes it.
+    """
+    return Table(
+        title=title,
+        box=box.SIMPLE_HEAD,
+        padding=padding,
+        title_justify="left",
+        title_style="bold",
+        caption_justify="left",
+    )

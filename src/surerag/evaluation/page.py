@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from surerag.evaluation.formatting import percent, percent_with_interval
-from surerag.evaluation.lazy_rag.results import LazyRagStudy
-from surerag.evaluation.lazy_rag.timing import LatencyTable
+from surerag.evaluation.formatting import percent, percent_with_interval, shown
+from surerag.evaluation.gate.results import GateReport
+from surerag.evaluation.gate.timing import LatencyTable
 from surerag.extras import extra
-from surerag.methods.lazy_rag import LazyRAGResult
+from surerag.methods.lazy_rag.result import LazyRAGResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def render_page(
     title: str,
     lead: str,
     examples: Sequence[Example],
-    study: LazyRagStudy | None = None,
+    report: GateReport | None = None,
     latency: LatencyTable | None = None,
     figures: Sequence[Figure] = (),
     footer: str = "",
@@ -61,7 +61,7 @@ def render_page(
         title: Heading.
         lead: What was run, in a sentence or two.
         examples: Answered questions, each with its decision and passages.
-        study: Figures by mode, if a study was made.
+        report: Figures by mode, where the right answers are known.
         latency: Times by mode, if they were measured.
         figures: Pictures to embed.
         footer: How to get this page again.
@@ -76,6 +76,7 @@ def render_page(
         loader=PackageLoader("surerag.evaluation"),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=shown,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -84,7 +85,7 @@ def render_page(
         title=title,
         lead=lead,
         examples=examples,
-        study=study,
+        report=report,
         latency=latency,
         figures=figures,
         footer=footer,

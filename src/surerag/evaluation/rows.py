@@ -1,4 +1,4 @@
-"""What is measured: one question, and what one system found for it."""
+"""A row of an evaluation: one question, and the passages that one system found for it."""
 
 from __future__ import annotations
 

@@ -8,6 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from surerag.storage import write_whole
+
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
@@ -17,9 +19,12 @@ else:
 
 
 def write_json(result: DataclassInstance, file: Path) -> None:
-    """Write a study as JSON; missing folders are made."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(to_json(result) + "\n", encoding="utf-8")
+    """Write a study as JSON, whole or not at all; missing folders are made.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    write_whole(file, to_json(result) + "\n")
 
 
 def to_json(result: DataclassInstance, *, indent: int | None = 2) -> str:

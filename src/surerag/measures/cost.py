@@ -1,4 +1,4 @@
-"""What calls to a priced model cost."""
+"""The price of calls to a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What gating saves: the arithmetic of L-RAG's latency model."""
+"""Savings of a gate: the arithmetic of L-RAG's latency model."""
 
 from __future__ import annotations
 

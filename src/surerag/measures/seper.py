@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+Kernel = Literal["soft", "hard"]
 Weights = Literal["distinct", "official", "frequency"]
 Golds = Literal["max", "mean", "any"]
 

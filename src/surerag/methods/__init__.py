@@ -1,1 +1,1 @@
-"""The published methods: one file each, a generator that reads like the paper's algorithm."""
+"""The published methods: one room each, around an algorithm that reads like the paper's."""

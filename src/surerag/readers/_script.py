@@ -1,4 +1,4 @@
-"""What a script is made of: replies, their words, and how limits cut them."""
+"""Scripts: replies, their words, and how limits cut them."""
 
 from __future__ import annotations
 

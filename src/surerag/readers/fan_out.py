@@ -12,7 +12,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def each(call: Callable[[T], R], items: Sequence[T], at_once: int) -> list[R]:
+def each(call: Callable[[T], R], items: Sequence[T], max_concurrency: int) -> list[R]:
     """Call a function for every item; where that is one at a time, in the caller's thread.
 
     Every call sees the caller's context, so that tracing keeps its parents. After a failure no further
@@ -21,16 +21,16 @@ def each(call: Callable[[T], R], items: Sequence[T], at_once: int) -> list[R]:
     Args:
         call: What to do with an item.
         items: One for each result.
-        at_once: Calls that may be under way at a time.
+        max_concurrency: Calls that may be under way at a time.
 
     Raises:
         Exception: The first failure, in the order of the items.
 
     Example:
-        >>> each(str.upper, ["velm", "tarn"], at_once=2)
+        >>> each(str.upper, ["velm", "tarn"], max_concurrency=2)
         ['VELM', 'TARN']
     """
-    workers = min(at_once, len(items))
+    workers = min(max_concurrency, len(items))
     if workers <= 1:
         return [call(item) for item in items]
     with ThreadPoolExecutor(workers, thread_name_prefix="surerag-requests") as pool:

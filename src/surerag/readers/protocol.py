@@ -1,14 +1,26 @@
-"""What a reader promises, and the defaults that a new one may build on."""
+"""The contract of a reader, and defaults that a new one may build on."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, runtime_checkable
 
 from surerag.errors import CapabilityError
-from surerag.types import Begun, Chunk, EntropyTrace, Generation, Prompt, Sampling, TokenTrace, Usage
+from surerag.readers.threads import in_thread, start_in_thread
+from surerag.types import (
+    ANSWER_TOKENS,
+    Begun,
+    Chunk,
+    EntropyTrace,
+    Generation,
+    Prompt,
+    Sampling,
+    TokenTrace,
+    Usage,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +88,11 @@ class BaseReader:
         raise NotImplementedError
 
     @property
+    def max_tokens(self) -> int:
+        """Length of an answer, at most, where nobody sets another: the model's own limit, if it has one."""
+        return ANSWER_TOKENS
+
+    @property
     def usage(self) -> Usage:
         """What was asked of this reader so far; zeros where it does not count."""
         return Usage()
@@ -123,32 +140,32 @@ class BaseReader:
 
     async def agenerate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
         """Like ``generate``, without blocking the event loop."""
-        return await asyncio.to_thread(self.generate, prompts, sampling)
+        return await in_thread(self.generate, prompts, sampling)
 
     async def ascore(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
         """Like ``score``, without blocking the event loop."""
-        return await asyncio.to_thread(self.score, prompts, continuations)
+        return await in_thread(self.score, prompts, continuations)
 
     async def abegin(self, prompts: Sequence[Prompt], n_tokens: int, sampling: Sampling) -> list[Begun]:
         """Like ``begin``, without blocking the event loop."""
-        return await asyncio.to_thread(self.begin, prompts, n_tokens, sampling)
+        return await in_thread(self.begin, prompts, n_tokens, sampling)
 
     async def afinish(self, begun: Sequence[Begun]) -> list[Generation]:
         """Like ``finish``, without blocking the event loop."""
-        return await asyncio.to_thread(self.finish, begun)
+        return await in_thread(self.finish, begun)
 
     async def acancel(self, begun: Sequence[Begun]) -> None:
         """Like ``cancel``, without blocking the event loop."""
-        await asyncio.to_thread(self.cancel, begun)
+        await in_thread(self.cancel, begun)
 
     async def astream(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Chunk]:
         """Like ``stream``, without blocking the event loop."""
-        async for chunk in _in_thread(self.stream(prompt, sampling)):
+        async for chunk in _stepped(self.stream(prompt, sampling)):
             yield chunk
 
     async def afinish_stream(self, begun: Begun) -> AsyncIterator[Chunk]:
         """Like ``finish_stream``, without blocking the event loop."""
-        async for chunk in _in_thread(self.finish_stream(begun)):
+        async for chunk in _stepped(self.finish_stream(begun)):
             yield chunk
 
 
@@ -176,21 +193,22 @@ def begun_from_whole(generation: Generation, n_tokens: int) -> Begun:
     return Begun(partial, done=False, state=generation)
 
 
-async def _in_thread(chunks: Iterator[Chunk]) -> AsyncIterator[Chunk]:
-    """Step through a blocking iterator in worker threads; close it when abandoned."""
-    step: asyncio.Task[Chunk | None] | None = None
+async def _stepped(chunks: Iterator[Chunk]) -> AsyncIterator[Chunk]:
+    """Step through a blocking iterator in threads; close it when abandoned."""
+    step: Future[Chunk | None] | None = None
     try:
         while True:
-            step = asyncio.create_task(asyncio.to_thread(next, chunks, None))
-            chunk = await asyncio.shield(step)
+            step = start_in_thread(next, chunks, None)
+            chunk = await asyncio.wrap_future(step)
             if chunk is None:
                 return
             yield chunk
     finally:
-        if step is not None:
+        if step is None or step.done():
+            close_iterator(chunks)
+        else:
             # The step of a cancelled consumer goes on in its thread, and has the iterator until it is done.
-            await asyncio.wait([step])
-        close_iterator(chunks)
+            step.add_done_callback(lambda _: close_iterator(chunks))
 
 
 def close_iterator(chunks: Iterator[Chunk]) -> None:

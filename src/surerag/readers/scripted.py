@@ -110,7 +110,8 @@ class ScriptedReader(BaseReader):
             stream=True,
             native_async=True,
         )
-        self._lock = threading.Lock()
+        # Re-entrant, because a finaliser may cancel what was begun.
+        self._lock = threading.RLock()
         self._asked = 0
         self._handles: list[_Handle] = []
         self.history: list[Call] = []
@@ -124,7 +125,7 @@ class ScriptedReader(BaseReader):
         return {**self.__dict__, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock())
+        self.__dict__.update(state, _lock=threading.RLock())
 
     @property
     def name(self) -> str:

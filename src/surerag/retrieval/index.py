@@ -15,6 +15,9 @@ from surerag.retrieval.summaries import LeadSummaries, Summarizer
 from surerag.services import Encoder
 from surerag.types import Passage
 
+USUAL_K = 5
+"""Passages that a retriever of ours returns where nobody asks for another number."""
+
 # Scores are compared to this many decimals. Float32 noise, which differs between batch sizes, then does not
 # decide between passages that say the same.
 _DECIMALS = 5
@@ -27,29 +30,37 @@ class PassageIndex:
         passages: The corpus.
         vectors: L2-normalised vectors [passages, dimensions], as ``encoder`` makes them.
         encoder: Encodes queries.
+        k: Passages to return where nobody asks for another number.
 
     Raises:
         InputError: If there is no passage.
+        ConfigurationError: If ``k`` is less than 1.
         ServiceError: If the vectors do not fit the passages, or are no finite numbers.
     """
 
-    def __init__(self, passages: Iterable[Passage], vectors: NDArray[np.float32], encoder: Encoder) -> None:
+    def __init__(
+        self, passages: Iterable[Passage], vectors: NDArray[np.float32], encoder: Encoder, *, k: int = USUAL_K
+    ) -> None:
+        self._k = _number(k)
         self._passages = _some(passages)
         self._vectors = np.ascontiguousarray(_checked(vectors, len(self._passages)))
         self._encoder = encoder
 
     @classmethod
-    def from_passages(cls, passages: Iterable[Passage], encoder: Encoder, *, batch_size: int = 1024) -> Self:
+    def from_passages(
+        cls, passages: Iterable[Passage], encoder: Encoder, *, batch_size: int = 1024, k: int = USUAL_K
+    ) -> Self:
         """Encode passages and index them.
 
         Args:
             passages: The corpus.
             encoder: Encodes passages and queries.
             batch_size: Passages that are handed to the encoder at once.
+            k: Passages to return where nobody asks for another number.
 
         Raises:
             InputError: If there is no passage, or one without text.
-            ConfigurationError: If ``batch_size`` is less than 1.
+            ConfigurationError: If ``batch_size`` or ``k`` is less than 1.
             ServiceError: If the encoder returns something else than vectors.
         """
         if batch_size < 1:
@@ -64,7 +75,7 @@ class PassageIndex:
         vectors = [
             _checked(encoder.encode([p.text for p in batch], "document"), len(batch)) for batch in batches
         ]
-        return cls(passages, np.concatenate(vectors), encoder)
+        return cls(passages, np.concatenate(vectors), encoder, k=k)
 
     def __len__(self) -> int:
         return len(self._passages)
@@ -74,7 +85,7 @@ class PassageIndex:
         """The corpus, in the order it was given."""
         return self._passages
 
-    def retrieve(self, query: str, k: int) -> list[Passage]:
+    def retrieve(self, query: str, k: int | None = None) -> list[Passage]:
         """Return the ``k`` best passages with their scores, best first; equal ones in the corpus' order.
 
         Raises:
@@ -83,10 +94,9 @@ class PassageIndex:
         """
         return self.retrieve_many([query], k)[0]
 
-    def retrieve_many(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+    def retrieve_many(self, queries: Sequence[str], k: int | None = None) -> list[list[Passage]]:
         """Return what :meth:`retrieve` returns for each query; the encoder is asked once."""
-        if k < 1:
-            raise ConfigurationError(f"k must be at least 1, got {k}")
+        k = self._k if k is None else _number(k)
         for query in queries:
             if not query.strip():
                 raise InputError("the query is empty", hint="ask for something")
@@ -157,6 +167,12 @@ def top_places(scores: NDArray[np.float32], k: int) -> NDArray[np.intp]:
     else:
         places = np.arange(len(rounded))
     return places[np.argsort(-rounded[places], kind="stable")[:k]]
+
+
+def _number(k: int) -> int:
+    if k < 1:
+        raise ConfigurationError(f"k must be at least 1, got {k}")
+    return k
 
 
 def _some(passages: Iterable[Passage]) -> tuple[Passage, ...]:

@@ -1,1 +1,1 @@
-"""Training: the embedded readers, and the rewriter of DynQR."""
+"""Training: the rewriter of DynQR."""

@@ -1,4 +1,4 @@
-"""What can be said of an entity: typed relations, and the words for stating and asking them.
+"""Typed relations between entities, and the words for stating and asking them.
 
 ``statements``, ``questions`` and ``nouns`` are ordered: the first question is the canonical one, into
 which a vague query is rewritten. Slots: ``{e}`` the entity, ``{v}`` the value, ``{n}`` a nickname.

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from surerag import services
 from surerag.errors import ConfigurationError
 from surerag.retrieval import PassageIndex
+from surerag.retrieval.index import USUAL_K
 from surerag.services import Encoder
 from surerag.types import Passage
 from surerag.world.questions import Question, normalise
@@ -41,8 +43,9 @@ class ExactRetriever:
                     self._gold[normalise(text)] = question.gold_passages
         self._rest = RandomRetriever(world.passages, seed=world.seed)
 
-    def retrieve(self, query: str, k: int) -> list[Passage]:
+    def retrieve(self, query: str, k: int | None = None) -> list[Passage]:
         """Return k passages, gold ones first."""
+        k = USUAL_K if k is None else k
         gold = self._gold.get(normalise(query), ())[:k]
         rest = [p for p in self._rest.retrieve(query, k + len(gold)) if p.id not in gold]
         found = [self._passages[name] for name in gold] + rest[: k - len(gold)]
@@ -70,8 +73,9 @@ class BM25Retriever:
             for word, times in count.items():
                 self._weights[word].append((place, times * (k1 + 1) / (times + norm[place])))
 
-    def retrieve(self, query: str, k: int) -> list[Passage]:
+    def retrieve(self, query: str, k: int | None = None) -> list[Passage]:
         """Return the k best passages with their scores; ties in the corpus' order."""
+        k = USUAL_K if k is None else k
         scores = np.zeros(len(self._passages))
         for word in normalise(query).split():
             for place, weight in self._weights.get(word, ()):
@@ -98,11 +102,11 @@ class TruncatedRetriever:
         cut = [replace(p, text=" ".join(p.text.split()[:words])) for p in passages]
         self._index = PassageIndex.from_passages(cut, encoder)
 
-    def retrieve(self, query: str, k: int) -> list[Passage]:
+    def retrieve(self, query: str, k: int | None = None) -> list[Passage]:
         """Return the k best passages with their scores."""
         return self.retrieve_many([query], k)[0]
 
-    def retrieve_many(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+    def retrieve_many(self, queries: Sequence[str], k: int | None = None) -> list[list[Passage]]:
         """Return what `retrieve` returns for each query; the encoder is asked once."""
         found = self._index.retrieve_many(queries, k)
         return [[replace(self._whole[p.id], score=p.score) for p in passages] for passages in found]
@@ -119,10 +123,44 @@ class RandomRetriever:
     def __init__(self, passages: Sequence[Passage], *, seed: int = 0) -> None:
         self._passages, self._seed = tuple(passages), seed
 
-    def retrieve(self, query: str, k: int) -> list[Passage]:
+    def retrieve(self, query: str, k: int | None = None) -> list[Passage]:
         """Return k passages drawn at random."""
+        k = USUAL_K if k is None else k
         rng = random.Random(f"surerag.world random retriever {self._seed} {query}")
         return rng.sample(self._passages, min(k, len(self._passages)))
+
+
+class MissingRetriever:
+    """Another retriever, from whose result each gold passage is missing with a known probability.
+
+    Args:
+        retriever: What is found without it.
+        gold: Ids of each question's gold passages, by the question's text.
+        rest: Gives what is shown in place of a missing passage.
+        missing: The probability.
+    """
+
+    def __init__(
+        self,
+        retriever: services.Retriever,
+        gold: Mapping[str, Sequence[str]],
+        rest: services.Retriever,
+        *,
+        missing: float = 0.5,
+    ) -> None:
+        self._retriever, self._rest = retriever, rest
+        self._gold, self._missing = gold, missing
+
+    def retrieve(self, query: str, k: int | None = None) -> list[Passage]:
+        """Return k passages; the same ones for the same query."""
+        k = USUAL_K if k is None else k
+        rng = random.Random(f"surerag missing retriever {self._missing} {query}")
+        gold = self._gold.get(query, ())
+        dropped = {name for name in gold if rng.random() < self._missing}
+        found = [passage for passage in self._retriever.retrieve(query, k) if passage.id not in dropped]
+        shown = {passage.id for passage in found} | dropped
+        others = [passage for passage in self._rest.retrieve(query, 2 * k) if passage.id not in shown]
+        return [*found, *others][:k]
 
 
 Retriever = ExactRetriever | BM25Retriever | TruncatedRetriever | RandomRetriever | PassageIndex

@@ -1,4 +1,4 @@
-"""What a world is made of, decided before any result is looked at."""
+"""The mix of a world, decided before any result is looked at."""
 
 from __future__ import annotations
 

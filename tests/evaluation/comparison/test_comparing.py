@@ -69,7 +69,7 @@ def test_belief_without_context_and_shared_contexts_are_asked_once() -> None:
 def test_a_local_model_and_a_server_give_the_same(local: bool) -> None:
     systems = {"fact": fact, "noise": lambda _: ["Boats in Velm."]}
     plain = compare(systems, QUESTIONS, SePer(NotingReader(), ExactEntailer()))
-    other = compare(systems, QUESTIONS, SePer(NotingReader(local=local), ExactEntailer()), at_once=3)
+    other = compare(systems, QUESTIONS, SePer(NotingReader(local=local), ExactEntailer()), window=3)
     assert plain == other
     direct = SePer(NotingReader(), ExactEntailer()).run(
         *QUESTIONS[1][:2], [Passage(fact(QUESTIONS[1].text)[0])]

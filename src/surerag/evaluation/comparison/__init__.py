@@ -1,4 +1,4 @@
-"""What systems are worth to a reader, compared on the same questions."""
+"""Systems compared on the same questions, by what their retrieval is worth to a reader."""
 
 from surerag.evaluation.comparison.comparing import compare
 from surerag.evaluation.comparison.results import SystemComparison

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, get_args
 
-from surerag.components import SePer
 from surerag.errors import ConfigurationError, InputError
 from surerag.evaluation.comparison.measuring import Measured
 from surerag.evaluation.comparison.results import (
@@ -26,6 +25,8 @@ from surerag.evaluation.comparison.significance import (
     wilcoxon_p,
 )
 from surerag.evaluation.statistics import Estimate, share
+from surerag.methods.seper.component import SePer
+from surerag.options import plain
 
 CONFIDENCE = 0.95
 
@@ -165,16 +166,9 @@ def item_of(measured: Measured) -> Item:
 
 def settings_of(seper: SePer) -> Mapping[str, Any]:
     """Return all that steers a SePer, as plain values under its own names; prompts as their texts."""
-    names = (
-        "n_samples", "kernel", "weights", "likelihood", "direction", "question_in_entailment", "match",
-        "threshold", "golds", "temperature", "max_tokens", "seed",
-    )  # fmt: skip
-    prompts = seper.prompts
-    return {
-        **{name: getattr(seper, name) for name in names},
-        "closed_book": prompts.closed_book.text,
-        "from_passages": prompts.from_passages.text,
-    }
+    options = {name: plain(value) for name, value in seper.chosen().items()}
+    prompts = options.pop("prompts")
+    return {**options, **prompts}
 
 
 def _tests(

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from surerag.components import SePer
 from surerag.drivers.progress import Progress, reporting
 from surerag.errors import InputError
 from surerag.evaluation.comparison.analysis import Analysis, Tally, settings_of
 from surerag.evaluation.comparison.measuring import measure, recorded
 from surerag.evaluation.comparison.results import SystemComparison, TestName
 from surerag.evaluation.comparison.systems import Question, System, as_system, found_rows
-from surerag.evaluation.journal import Journal, Memory, OnChange
+from surerag.journal import Journal, Memory, OnChange
+from surerag.methods.seper.component import SePer
 from surerag.services import Retriever
 
 
@@ -26,7 +26,7 @@ def compare(
     confidence: float = 0.95,
     test: TestName = "permutation",
     baseline: str | None = None,
-    at_once: int = 64,
+    window: int = 64,
     journal: Path | None = None,
     on_change: OnChange = "error",
     progress: Progress = False,
@@ -46,7 +46,7 @@ def compare(
         confidence: Of intervals over questions; one minus it is the level of the tests.
         test: Paired test of differences: ``"permutation"`` of signs, on the mean; or ``"wilcoxon"``.
         baseline: Test all systems against this one only; by default, all pairs.
-        at_once: Rows that a local model reads, or requests that a server gets, at the same time.
+        window: Rows that a local model reads, or requests that a server gets, at the same time.
         journal: File in which the answers of reader and entailer are noted, so that a run that was
             killed goes on where it was; what the systems find is asked again.
         on_change: If the journal belongs to another run; see :class:`Journal`.
@@ -84,7 +84,7 @@ def compare(
     kept = nullcontext(Memory()) if journal is None else Journal(journal, run, on_change=on_change)
     tally = Tally(list(systems))
     with kept as answers, reporting(progress, len(asked) * len(systems)) as advance:
-        for measured in measure(rows, recorded(seper, answers, at_once=at_once), at_once=at_once):
+        for measured in measure(rows, recorded(seper, answers, window=window), window=window):
             tally.add(measured)
             advance()
     return tally.compared(seper, analysis)

@@ -10,13 +10,13 @@ from itertools import islice
 from typing import Any
 
 from surerag import drivers
-from surerag.components import SePer
 from surerag.entailment import ExactEntailer
 from surerag.errors import ConfigurationError
-from surerag.evaluation.journal import Answers
-from surerag.evaluation.recording import RecordedEntailer, RecordedReader
 from surerag.evaluation.rows import Row
-from surerag.methods.seper_types import SePerResult
+from surerag.journal import Answers
+from surerag.methods.seper.component import SePer
+from surerag.methods.seper.result import SePerResult
+from surerag.recording import RecordedEntailer, RecordedReader
 from surerag.services import as_reader
 
 _ROUNDS = 8
@@ -39,11 +39,11 @@ class Measured:
     error: str = ""
 
 
-def recorded(seper: SePer, answers: Answers, *, at_once: int) -> SePer:
+def recorded(seper: SePer, answers: Answers, *, window: int) -> SePer:
     """Return a SePer that keeps what it is answered, and asks nothing that is kept."""
     exact = isinstance(seper.entailer, ExactEntailer)  # costs less than looking it up
-    return seper.with_settings(
-        reader=RecordedReader(as_reader(seper.reader), answers, at_once=at_once),
+    return seper.with_options(
+        reader=RecordedReader(as_reader(seper.reader), answers, max_concurrency=window),
         entailer=seper.entailer if exact else RecordedEntailer(seper.entailer, answers),
     )
 
@@ -52,31 +52,31 @@ def measure(
     rows: Iterable[Row],
     seper: SePer,
     *,
-    at_once: int = 64,
+    window: int = 64,
 ) -> Iterator[Measured]:
     """Measure rows and yield them in order.
 
-    Rows are taken in groups: ``at_once`` of them for a model in this process, which reads a group as one
+    Rows are taken in groups: ``window`` of them for a model in this process, which reads a group as one
     batch; eight times as many for a server. A row that fails is yielded with its error.
 
     Args:
         rows: Read as they are needed.
         seper: Measures.
-        at_once: Rows that a local model reads, or requests that a server gets, at the same time.
+        window: Rows that a local model reads, or requests that a server gets, at the same time.
 
     Raises:
-        ConfigurationError: If ``at_once`` is less than 1.
+        ConfigurationError: If ``window`` is less than 1.
         Exception: If all rows of a group fail, and either none was measured before or the failure may
             pass: then it is not the rows, but the reader or the entailer.
     """
-    if at_once < 1:
-        raise ConfigurationError(f"at_once must be at least 1, got {at_once!r}")
+    if window < 1:
+        raise ConfigurationError(f"window must be at least 1, got {window!r}")
     local = as_reader(seper.reader).capabilities.local
-    size = at_once if local else _ROUNDS * at_once
+    size = window if local else _ROUNDS * window
     remaining, worked = iter(rows), False
     with _warned_once():
         while group := list(islice(remaining, size)):
-            measured, errors = _measured(group, seper, at_once)
+            measured, errors = _measured(group, seper, window)
             all_failed = bool(errors) and len(errors) == sum(any(row.contexts) for row in group)
             if all_failed and (not worked or getattr(errors[0], "retryable", False)):
                 raise errors[0]
@@ -84,12 +84,12 @@ def measure(
             yield from measured
 
 
-def _measured(group: list[Row], seper: SePer, at_once: int) -> tuple[list[Measured], list[Exception]]:
+def _measured(group: list[Row], seper: SePer, window: int) -> tuple[list[Measured], list[Exception]]:
     contexts = [(row, step) for row in group for step in row.contexts if step]
     programs = [seper.program(row.question, row.golds, step) for row, step in contexts]
-    together = max(at_once, len(programs)) if as_reader(seper.reader).capabilities.local else at_once
+    together = max(window, len(programs)) if as_reader(seper.reader).capabilities.local else window
     results: Iterator[Any] = iter(
-        drivers.run_many(programs, seper.services, at_once=together, return_exceptions=True)
+        drivers.run_many(programs, seper.services, window=together, return_exceptions=True)
     )
     measured: list[Measured] = []
     errors: list[Exception] = []

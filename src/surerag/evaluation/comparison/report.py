@@ -12,7 +12,7 @@ from pathlib import Path
 
 from surerag.evaluation.comparison.results import SystemComparison, bracketed, signed
 from surerag.evaluation.comparison.waterfall import Waterfall
-from surerag.evaluation.formatting import percent
+from surerag.evaluation.formatting import percent, shown
 from surerag.extras import extra
 
 CAPTIONS = {
@@ -54,6 +54,7 @@ def render_comparison(
         loader=PackageLoader("surerag.evaluation"),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=shown,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -1,4 +1,4 @@
-"""What a comparison finds: plain values that serialise to JSON."""
+"""Results of a comparison: plain values that serialise to JSON."""
 
 from __future__ import annotations
 

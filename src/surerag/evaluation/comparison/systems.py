@@ -1,4 +1,4 @@
-"""What can be compared: anything that finds contexts for a question."""
+"""Systems to compare: anything that finds contexts for a question."""
 
 from __future__ import annotations
 

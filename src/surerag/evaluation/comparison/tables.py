@@ -6,8 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from surerag.evaluation.comparison.results import SystemComparison, bracketed, signed
-from surerag.evaluation.formatting import percent
-from surerag.evaluation.lazy_rag.tables import plain_table
+from surerag.evaluation.formatting import percent, plain_table
 
 
 def systems_table(comparison: SystemComparison) -> Table:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from surerag import drivers
-from surerag.components import SePer
 from surerag.evaluation.comparison.measuring import Measured
-from surerag.methods.seper_types import Belief, SePerResult
+from surerag.methods.seper.component import SePer
+from surerag.methods.seper.result import Belief, SePerResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Extremes:
         return list(found.values())
 
 
-def waterfalls(measured: Sequence[Measured], seper: SePer, *, at_once: int = 64) -> list[Waterfall]:
+def waterfalls(measured: Sequence[Measured], seper: SePer, *, window: int = 64) -> list[Waterfall]:
     """Measure the first passage, the first two, and so on, of rows whose last step found something.
 
     A question with k passages costs k − 1 contexts more than were asked already. They share their
@@ -126,7 +126,7 @@ def waterfalls(measured: Sequence[Measured], seper: SePer, *, at_once: int = 64)
         if len(row.contexts) == 1
         for count in range(1, len(row.contexts[0]))
     ]
-    grown = iter(drivers.run_many(programs, seper.services, at_once=at_once))
+    grown = iter(drivers.run_many(programs, seper.services, window=window))
     found = []
     for one in measured:
         row, known = one.row, [step for step in one.steps if step is not None]

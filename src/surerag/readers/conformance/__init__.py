@@ -1,4 +1,4 @@
-"""What any reader must pass: one suite for ours and for yours.
+"""The conformance suite that any reader must pass, ours and yours.
 
 On its own, for a report to read::
 

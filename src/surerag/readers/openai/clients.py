@@ -7,13 +7,17 @@ import contextvars
 import importlib.util
 import os
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from surerag.errors import ConfigurationError, MissingExtraError
+from surerag.readers.closing import close_when_dropped
+from surerag.readers.openai.limits import Limits, async_error_hooks, error_hooks
+from surerag.readers.openai.loops import trusted, when_loop_ends
+from surerag.readers.openai.secrets import masked, secrets_of_url, without_credentials
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
@@ -25,14 +29,15 @@ _OPENAI = "https://api.openai.com/v1"
 
 
 class _InLoop(NamedTuple):
-    """What belongs to one event loop: its connections, and its share of requests."""
+    """What belongs to one event loop: its connections, its share of requests, and its last act."""
 
     client: AsyncOpenAI
     slots: asyncio.Semaphore
+    last_act: AsyncGenerator[None] | None
 
 
 class Clients:
-    """Clients for one server, made when first needed; a pickle keeps their settings, not the key.
+    """Clients for one server, made when first needed; a pickle keeps their settings, and no key or password.
 
     Sync calls share one limit; async calls have one for each event loop, and a client of its own there,
     because connections belong to the loop that opened them.
@@ -42,6 +47,7 @@ class Clients:
         api_key: None for the environment's.
         timeout: Seconds to wait for an answer, or for the next piece of a stream.
         max_concurrency: Requests under way at most.
+        limits: What the server may take for one answer.
         client: The user's own sync client.
         async_client: The user's own async client.
 
@@ -57,6 +63,7 @@ class Clients:
         *,
         timeout: float,
         max_concurrency: int,
+        limits: Limits,
         client: OpenAI | None,
         async_client: AsyncOpenAI | None,
     ) -> None:
@@ -69,10 +76,13 @@ class Clients:
         self.base_url = base_url or own_url or _OPENAI
         self._timeout = timeout
         self._max_concurrency = max_concurrency
+        self.limits = limits
         self._wake(api_key or (given.api_key if given else None), client, async_client)
 
     def _wake(self, key: str | None, client: OpenAI | None, async_client: AsyncOpenAI | None) -> None:
-        self._key = key or os.environ.get("OPENAI_API_KEY") or self._no_key()
+        given = key or os.environ.get("OPENAI_API_KEY")
+        self._key = given or self._no_key()
+        self._secrets = {*secrets_of_url(self.base_url), *([given] if given else [])}
         self._given, self._given_async = client, async_client
         self._made: OpenAI | None = None
         self._in_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _InLoop] = WeakKeyDictionary()
@@ -85,10 +95,14 @@ class Clients:
         return "none"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: self.__dict__[name] for name in ("base_url", "_timeout", "_max_concurrency")}
+        kept = {name: self.__dict__[name] for name in ("_timeout", "_max_concurrency", "limits")}
+        return {**kept, "base_url": without_credentials(self.base_url)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        own_url = os.environ.get("OPENAI_BASE_URL", "")
+        if without_credentials(own_url) == self.base_url:
+            self.base_url = own_url
         self._wake(None, None, None)
 
     def __repr__(self) -> str:
@@ -100,9 +114,18 @@ class Clients:
         parts = urlsplit(self.base_url)
         return (parts.hostname or "server") + (f":{parts.port}" if parts.port else "")
 
+    @property
+    def address(self) -> str:
+        """Host, port and path of the API; what follows a ``?`` is left out, as it may be a credential."""
+        return self.host + self.without_key(urlsplit(self.base_url).path.rstrip("/"))
+
     def without_key(self, text: str) -> str:
-        """Return a text with the key taken out: servers quote it in errors."""
-        return text.replace(self._key, "[key]") if len(self._key) > 4 else text
+        """Return a text with the key and other credentials taken out: servers quote them in errors."""
+        return masked(text, self._secrets)
+
+    def hide(self, secrets: Iterable[str]) -> None:
+        """Take further secrets out of texts."""
+        self._secrets |= set(secrets)
 
     def client(self) -> OpenAI:
         """Return the sync client."""
@@ -110,9 +133,11 @@ class Clients:
             return self._given.with_options(max_retries=0)
         with self._lock:
             if self._made is None:
-                from openai import OpenAI
+                from openai import DefaultHttpxClient, OpenAI
 
-                self._made = OpenAI(**self._settings())
+                http = DefaultHttpxClient(event_hooks=error_hooks(self.limits))
+                self._made = OpenAI(**self._settings(), http_client=http)
+                close_when_dropped(self, self._made.close)
             return self._made
 
     def async_client(self) -> AsyncOpenAI:
@@ -131,8 +156,8 @@ class Clients:
         self.close()
         with self._lock:
             here = self._in_loops.pop(asyncio.get_running_loop(), None)
-        if here is not None and self._given_async is None:
-            await here.client.close()
+        if here is not None and here.last_act is not None:
+            await here.last_act.aclose()
 
     def each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """Work on all items, as many at once as the limit allows; results in order."""
@@ -172,17 +197,24 @@ class Clients:
         loop = asyncio.get_running_loop()
         with self._lock:
             if loop not in self._in_loops:
-                self._in_loops[loop] = _InLoop(
-                    self._new_async_client(), asyncio.Semaphore(self._max_concurrency)
-                )
+                # A client holds on to its loop. One that was closed without its last act is let go here.
+                for closed in [other for other in self._in_loops if other.is_closed()]:
+                    del self._in_loops[closed]
+                slots = asyncio.Semaphore(self._max_concurrency)
+                if self._given_async is not None:
+                    given = self._given_async.with_options(max_retries=0)
+                    self._in_loops[loop] = _InLoop(given, slots, None)
+                else:
+                    client = self._new_async_client()
+                    self._in_loops[loop] = _InLoop(client, slots, when_loop_ends(client.close))
             return self._in_loops[loop]
 
     def _new_async_client(self) -> AsyncOpenAI:
-        if self._given_async is not None:
-            return self._given_async.with_options(max_retries=0)
-        from openai import AsyncOpenAI
+        from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-        return AsyncOpenAI(**self._settings())
+        # The SDK's own one would close itself in whichever loop runs when it is collected.
+        http = DefaultAsyncHttpxClient(event_hooks=async_error_hooks(self.limits), verify=trusted())
+        return AsyncOpenAI(**self._settings(), http_client=http)
 
     def _settings(self) -> dict[str, Any]:
         return {

@@ -1,16 +1,22 @@
-"""What the SDK's errors mean."""
+"""The SDK's errors, translated into ours."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from surerag.errors import ContextLengthError, LogprobsError, ServiceError
+from surerag.errors import (
+    ContextLengthError,
+    LogprobsError,
+    LogprobsRefusedError,
+    RefusedError,
+    ServiceError,
+    TransientServiceError,
+)
+from surerag.readers.failures import REFUSED_HINT, kind_of
 from surerag.readers.openai.parse import NO_LOGPROBS_HINT, malformed
 from surerag.readers.openai.retry import OverloadedError, retry_after
 
-_TOO_LONG = ("context_length", "context length", "context window", "maximum context", "exceed context")
-_MAY_PASS = frozenset({408, 409, 425, 429})
 _HINTS = {
     401: "set OPENAI_API_KEY, or pass api_key=…",
     403: "set OPENAI_API_KEY, or pass api_key=…",
@@ -23,7 +29,7 @@ def sdk_errors() -> tuple[type[Exception], ...]:
     import httpx
     import openai
 
-    return (openai.OpenAIError, httpx.HTTPError, ValueError)
+    return (openai.OpenAIError, httpx.HTTPError, httpx.StreamError, ValueError, RecursionError)
 
 
 def said(error: Exception) -> str:
@@ -33,6 +39,8 @@ def said(error: Exception) -> str:
         inner = body.get("error")
         detail = inner if isinstance(inner, Mapping) else body
         words = [str(detail[key]) for key in ("code", "message", "detail") if detail.get(key)]
+        if detail.get("param") and detail.get("code") in ("unsupported_parameter", "unknown_parameter"):
+            words.append(f"unsupported parameter {detail['param']}")
         if words:
             return ": ".join(words)
     return str(body or error)
@@ -65,22 +73,26 @@ def explained(
     if isinstance(error, openai.APIConnectionError | httpx.TransportError):
         cause = error.__cause__ or error
         return OverloadedError(f"the connection to {server} failed: {clean(str(cause))[:300]}")
+    kind = kind_of(error, message)
     if "logprob" in message.lower() and "logprobs" in asked:
-        return LogprobsError(f"{server} gives no log-probabilities: {message}", hint=NO_LOGPROBS_HINT)
-    if any(sign in message.lower() for sign in _TOO_LONG):
+        without = LogprobsRefusedError if kind is RefusedError else LogprobsError
+        return without(f"{server} gives no log-probabilities: {message}", hint=NO_LOGPROBS_HINT)
+    if kind is ContextLengthError:
         return ContextLengthError(
             f"the prompt does not fit the model's window: {message}",
             hint="give it fewer or shorter passages, or fewer max_tokens",
         )
     if isinstance(error, openai.APIStatusError):
         status = error.status_code
-        if (status in _MAY_PASS or status >= 500) and "insufficient_quota" not in message:
+        if kind is TransientServiceError:
             wait = retry_after(error.response.headers)
             asked_for = f", and asks to wait {wait:g} s" if wait is not None else ""
             return OverloadedError(f"{server} answered {status}{asked_for}: {message}", retry_after=wait)
-        return ServiceError(
-            f"{server} refused the request ({status}): {message}", hint=_HINTS.get(status, "")
-        )
+        if kind is RefusedError:
+            hint = _HINTS.get(status, REFUSED_HINT)
+            return RefusedError(f"{server} refused the request ({status}): {message}", hint=hint)
+        return ServiceError(f"{server} refused the request ({status}): {message}")
     if isinstance(error, openai.APIError | openai.OpenAIError):
-        return ServiceError(f"{server} failed: {message}")
+        failed = RefusedError if kind is RefusedError else ServiceError
+        return failed(f"{server} failed: {message}")
     return malformed(message)

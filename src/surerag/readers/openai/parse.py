@@ -1,4 +1,4 @@
-"""What an OpenAI-compatible server answered, checked and made into generations; no I/O.
+"""Answers of OpenAI-compatible servers, checked and made into generations; no I/O.
 
 Servers differ in what they leave out, add and count. Here a missing or impossible log-probability is
 an error, never a guess.
@@ -6,6 +6,7 @@ an error, never a guess.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from surerag.errors import LogprobsError, ServiceError
 from surerag.measures.entropy import EntropyBounds, entropy_bounds
+from surerag.readers.openai.spelling import Token, spelled, spelled_by_first
 from surerag.types import EntropyTrace, FinishReason, Generation, TokenTrace, Usage
 
 Api = Literal["chat", "completions"]
@@ -42,11 +44,15 @@ class Wanted(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One token: its text, its log-probability, and those of the likeliest tokens at its place."""
+    """One token: its text, its log-probability, and those of the likeliest tokens at its place.
+
+    ``given`` is what it spells, if the server says so: a token may be part of a character.
+    """
 
     token: str
     logprob: float
     likeliest: tuple[float, ...]
+    given: bytes | None = None
 
 
 @dataclass
@@ -59,6 +65,8 @@ class Draft:
         pieces: Pieces of text that came; counts tokens where there are no steps.
         finish: Why it ended; None while it goes on.
         usage: The server's own count of tokens, once it came.
+        limit: Tokens that were asked for at most; what a server sends beyond them is cut off.
+        full: Whether it was cut off, so that nothing more needs to be read.
     """
 
     wanted: Wanted
@@ -67,6 +75,9 @@ class Draft:
     pieces: int = 0
     finish: FinishReason | None = None
     usage: Usage = field(default_factory=Usage)
+    limit: int | None = None
+    full: bool = False
+    _half: str = ""
 
     @property
     def tokens(self) -> int:
@@ -80,15 +91,18 @@ class Draft:
             LogprobsError: If log-probabilities are wanted and missing or malformed.
             ServiceError: If the choice has no text where it should, or was withheld.
         """
-        text = _text(choice)
+        text = self._in_full_characters(_text(choice), ends=choice.get("finish_reason") is not None)
         steps = _steps(choice.get("logprobs"), self.wanted.top) if self.wanted.logprobs else []
-        if self.wanted.logprobs and text and not steps and not self._covered(text):
+        if self.wanted.logprobs and text and not steps and not self._covers(self.text + text):
             raise LogprobsError("the server's answer has no log-probabilities", hint=NO_LOGPROBS_HINT)
+        shown = len(self.text)
         self.text += text
         self.steps += steps
         self.pieces += bool(text)
         self.finish = _finish(choice.get("finish_reason")) or self.finish
-        return text
+        if self.finish is None and self.limit is not None and self.tokens > self.limit:
+            self._cut(self.limit, shown)
+        return self.text[shown:]
 
     def generation(self, first: int | None = None) -> Generation:
         """Return what came so far; of its tokens only the ``first``, if given.
@@ -96,49 +110,104 @@ class Draft:
         Raises:
             LogprobsError: If log-probabilities do not cover the text, or cannot be ones.
         """
-        ended = self.finish is not None and (first is None or self.tokens <= first)
-        if ended or first is None:
-            steps, text = self._without_end(), self.text
-            finish: FinishReason = self.finish or "partial"
-        else:
-            steps, finish = self.steps[:first], "partial"
-            text = self.text if len(self.steps) <= first else "".join(step.token for step in steps)
-        if self.wanted.logprobs:
-            _check_cover(text, steps)
-        count = len(steps) if self.wanted.logprobs else self.usage.completion_tokens or self.pieces
+        cut = first is not None and (self.finish is None or self.tokens > first)
+        finish: FinishReason = "partial" if cut else self.finish or "partial"
+        if not self.wanted.logprobs:
+            return Generation(
+                self.text.strip(),
+                prompt_tokens=self.usage.prompt_tokens,
+                finish=finish,
+                completion_tokens=self.usage.completion_tokens or self.pieces,
+            )
+        steps, text = self._checked(), self.text
+        if cut and first is not None and len(steps) > first:
+            steps, text = steps[:first], spelled_by_first(text, self._spelling, first)
         return Generation(
             text.strip(),
             prompt_tokens=self.usage.prompt_tokens,
-            trace=trace_of(steps, self.wanted) if self.wanted.logprobs else None,
+            trace=trace_of(steps, self.wanted),
             finish=finish,
-            completion_tokens=count,
+            completion_tokens=len(steps),
         )
 
-    def _covered(self, more: str) -> bool:
-        """Whether tokens that came earlier already spell the text that comes now.
+    @property
+    def _spelling(self) -> list[Token]:
+        return [Token(step.token, step.given) for step in self.steps]
+
+    def _covers(self, text: str) -> bool:
+        """Whether the tokens that came spell a text, and maybe more.
 
         A server that holds text back, for a stop text or half a character, sends it after its tokens.
         """
-        spelled = "".join(step.token for step in self.steps)
-        return len(spelled.lstrip()) >= len((self.text + more).lstrip())
+        found = spelled(text, self._spelling)
+        return found is not None and found.whole
 
-    def _without_end(self) -> list[Step]:
-        """Drop tokens behind the end of the text: the end token, or those of a stop text.
+    def _checked(self) -> list[Step]:
+        """Return the tokens of the text: those behind its end are the end token, or those of a stop text.
 
-        Only where the tokens spell the text; a token that is half a character cannot be placed.
+        Raises:
+            LogprobsError: If the tokens do not spell the text.
         """
-        spelled = "".join(step.token for step in self.steps)
-        text = self.text.lstrip()
-        lead = len(spelled) - len(spelled.lstrip())
-        if self.finish != "stop" or not spelled[lead:].startswith(text):
-            return list(self.steps)
-        kept, position = [], 0
-        for step in self.steps:
-            if position >= lead + len(text):
-                break
-            kept.append(step)
-            position += len(step.token)
-        return kept
+        found = spelled(self.text, self._spelling)
+        if found is None or (self.finish == "length" and found.whole and not found.exact):
+            tokens = "".join(step.token for step in self.steps)
+            raise LogprobsError(
+                f"the server's tokens spell another text than its answer: {tokens[:60]!r} for "
+                f"{self.text.strip()[:60]!r}",
+                hint="a reasoning model's tokens are those of its thoughts, too: switch these off, "
+                "use another server, or pass logprobs=False if you do not need them",
+            )
+        if not found.whole:
+            raise LogprobsError(
+                f"the server's {len(self.steps)} log-probabilities cover a part of its answer "
+                f"{self.text.strip()[:60]!r}",
+                hint=NO_LOGPROBS_HINT,
+            )
+        return self.steps[: found.tokens] if self.finish == "stop" else list(self.steps)
+
+    def _cut(self, limit: int, shown: int) -> None:
+        """End an answer that the server did not end when it was long enough."""
+        if self.wanted.logprobs:
+            text = spelled_by_first(self.text, self._spelling, limit)
+            self.steps = self.steps[:limit]
+            self.text = self.text[: max(len(text), shown)]
+        else:
+            self.text, self.pieces = self.text[:shown], limit
+        self.finish, self.full = "length", True
+
+    def _in_full_characters(self, text: str, *, ends: bool) -> str:
+        """Join halves of a character (UTF-16 surrogates) that came apart; one that stays alone is none."""
+        text, self._half = self._half + text, ""
+        if not ends and text and "\ud800" <= text[-1] <= "\udbff":
+            text, self._half = text[:-1], text[-1]
+        return mended(text)
+
+
+def mended(text: str) -> str:
+    r"""Return a text that can be encoded: pairs of surrogates joined, single ones replaced.
+
+    Example:
+        >>> mended("\ud83d\ude00"), mended("a\ud83d")
+        ('😀', 'a�')
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def json_of(text: str) -> Any:
+    """Parse what a server sent.
+
+    Raises:
+        ServiceError: If it is no JSON, or none that can be read: too deep, or with numbers of thousands of
+            digits.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise malformed(text) from None
 
 
 def choices_of(answer: object) -> list[Json]:
@@ -154,23 +223,54 @@ def choices_of(answer: object) -> list[Json]:
         or not all(isinstance(choice, Mapping) for choice in choices)
     ):
         raise malformed(answer)
+    if not all(isinstance(choice.get("index") or 0, int) for choice in choices):
+        raise malformed(answer)
     return sorted(choices, key=lambda choice: choice.get("index") or 0)
+
+
+def streamed_choice(piece: Json) -> Json | None:
+    """Return the choice in one piece of a stream; None where it has none, as the one that carries the usage.
+
+    Raises:
+        ServiceError: If it is no choice.
+    """
+    choices = piece.get("choices")
+    if not choices:
+        return None
+    if not isinstance(choices, list) or not isinstance(choices[0], Mapping):
+        raise malformed(piece)
+    choice: Json = choices[0]
+    return choice
 
 
 def malformed(answer: object) -> ServiceError:
     """Return the error for an answer that is no OpenAI-compatible one."""
-    found = "an empty answer" if answer in (None, "", {}) else f"the answer {str(answer)[:120]!r}"
+    found = "an empty answer" if answer in (None, "", {}) else f"the answer {shown(answer)!r}"
     return ServiceError(
         f"the server returned {found}, where a JSON object with choices was expected",
         hint="check that base_url ends with the API's root, such as http://localhost:8000/v1",
     )
 
 
+def shown(value: object) -> str:
+    """Return the beginning of a value for an error's message; some cannot be written at all."""
+    try:
+        return mended(str(value)[:120])
+    except (ValueError, RecursionError):
+        return f"a {type(value).__name__} too large to show"
+
+
 def usage_of(answer: Json) -> Usage:
     """Return the server's own count of tokens for one request; zeros where it gives none."""
     given = answer.get("usage")
     counts = given if isinstance(given, Mapping) else {}
-    return Usage(1, int(counts.get("prompt_tokens") or 0), int(counts.get("completion_tokens") or 0))
+    return Usage(1, token_count(counts.get("prompt_tokens")), token_count(counts.get("completion_tokens")))
+
+
+def token_count(value: object) -> int:
+    """Return a number of tokens; 0 for what is none, as where a server does not count."""
+    number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**53
+    return int(value) if number else 0  # type: ignore[call-overload]  # a number, as was just found
 
 
 def trace_of(steps: Sequence[Step], wanted: Wanted) -> TokenTrace:
@@ -251,20 +351,45 @@ def _steps(logprobs: object, top: int) -> list[Step]:
         raise LogprobsError(
             "the server's log-probabilities are not one for each token", hint=NO_LOGPROBS_HINT
         )
-    likeliest = logprobs.get("top_logprobs") or [None] * len(tokens)
-    return [completions_step(*entry, top) for entry in zip(tokens, values, likeliest, strict=False)]
+    likeliest = likeliest_column(logprobs, len(tokens))
+    return [completions_step(*entry, top) for entry in zip(tokens, values, likeliest, strict=True)]
+
+
+def likeliest_column(columns: Json, length: int) -> list[Any]:
+    """Return the likeliest tokens at each place of a completion; Nones where the server lists none.
+
+    Raises:
+        LogprobsError: If there is not one entry for each token.
+    """
+    listed = columns.get("top_logprobs") or [None] * length
+    if not isinstance(listed, list) or len(listed) != length:
+        raise LogprobsError(
+            f"the server lists likeliest tokens as {shown(listed)!r} for {length} tokens",
+            hint=NO_LOGPROBS_HINT,
+        )
+    return listed
 
 
 def _chat_step(entry: object, top: int) -> Step:
     if not isinstance(entry, Mapping):
-        raise LogprobsError(f"a token's log-probability is {entry!r}", hint=NO_LOGPROBS_HINT)
-    token = str(entry.get("token", ""))
-    listed = entry.get("top_logprobs") or [] if top else []
+        raise LogprobsError(f"a token's log-probability is {shown(entry)!r}", hint=NO_LOGPROBS_HINT)
+    token = mended(str(entry.get("token") or ""))
+    listed = (entry.get("top_logprobs") or []) if top else []
+    if not isinstance(listed, list):
+        raise LogprobsError(
+            f"the alternatives to the token {token!r} are {shown(listed)!r}", hint=NO_LOGPROBS_HINT
+        )
     values = tuple(
         number(token, item.get("logprob") if isinstance(item, Mapping) else item, listed=True)
         for item in listed
     )
-    return Step(token, number(token, entry.get("logprob")), values)
+    return Step(token, number(token, entry.get("logprob")), values, _bytes(entry.get("bytes")))
+
+
+def _bytes(given: object) -> bytes | None:
+    if isinstance(given, list) and all(isinstance(item, int) and 0 <= item < 256 for item in given):
+        return bytes(given)
+    return None
 
 
 def completions_step(token: object, value: object, likeliest: object, top: int) -> Step:
@@ -275,7 +400,7 @@ def completions_step(token: object, value: object, likeliest: object, top: int) 
     """
     listed = likeliest.values() if top and isinstance(likeliest, Mapping) else ()
     values = tuple(number(token, item, listed=True) for item in listed)
-    return Step(str(token), number(token, value), values)
+    return Step(mended(str(token)), number(token, value), values)
 
 
 def number(token: object, value: object, *, listed: bool = False) -> float:
@@ -284,23 +409,16 @@ def number(token: object, value: object, *, listed: bool = False) -> float:
     Raises:
         LogprobsError: If it is missing, or no natural logarithm of a probability.
     """
-    given = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    given = math.nan
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            given = float(value)
+        except OverflowError:
+            given = -math.inf if value < 0 else math.inf
     if math.isnan(given) or given > _ROUNDED_UP or (given == -math.inf and not listed):
         raise LogprobsError(
-            f"the log-probability of the token {token!r} is {value!r}, which is no natural logarithm of one",
+            f"the log-probability of the token {shown(token)!r} is {shown(value)!r}, "
+            "which is no natural logarithm of one",
             hint=NO_LOGPROBS_HINT,
         )
     return min(given, 0.0)
-
-
-def _check_cover(text: str, steps: Sequence[Step]) -> None:
-    """Refuse log-probabilities that leave part of the text out.
-
-    Checked on plain ASCII alone: a token that is part of a character may have no text of its own.
-    """
-    spelled = sum(len(step.token) for step in steps)
-    if text.isascii() and spelled < len(text.strip()):
-        raise LogprobsError(
-            f"the server's log-probabilities cover {spelled} of {len(text.strip())} characters of its answer",
-            hint=NO_LOGPROBS_HINT,
-        )

@@ -1,4 +1,4 @@
-"""What to ask, in which order: written once, and followed over the sync or the async client."""
+"""Plans of requests: written once, and followed over the sync or the async client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server can do, found out by asking it."""
+"""A probe: finds out what a server can do by asking it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from surerag.errors import ServiceError
-from surerag.readers.openai.parse import Api, Draft, Json, Step, Wanted, choices_of
+from surerag.readers.openai.parse import Api, Draft, Json, Step, Wanted, choices_of, streamed_choice
 from surerag.readers.openai.requests import Ask, logprobs_body, prompt_body
 from surerag.readers.openai.score import Scoring, score_ask, score_trace
 from surerag.types import Generation, Prompt
@@ -174,7 +174,7 @@ class _Questions:
             draft = Draft(asked)
             try:
                 for event in answer["events"]:
-                    for choice in event.get("choices") or ():
+                    if (choice := streamed_choice(event)) is not None:
                         draft.feed(choice)
                 generation = draft.generation()
             except ServiceError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing
 from dataclasses import replace
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from surerag.errors import CapabilityError, ConfigurationError
 from surerag.readers.openai.clients import Clients
+from surerag.readers.openai.limits import DEADLINE, MAX_BYTES, Limits
 from surerag.readers.openai.parse import Api, Wanted
 from surerag.readers.openai.plans import Plan, afollow, ainquire, follow, inquire, samples, scores
 from surerag.readers.openai.probe import PROBE_PROMPTS, Inquiry, Probe, probing
@@ -19,6 +19,7 @@ from surerag.readers.openai.score import Scoring
 from surerag.readers.openai.stream import AsyncOpenStream, OpenStream
 from surerag.readers.openai.transport import Transport
 from surerag.readers.protocol import BaseReader, Capabilities
+from surerag.readers.threads import in_thread
 from surerag.types import Begun, Chunk, Generation, Prompt, Sampling, TokenTrace, Usage
 
 if TYPE_CHECKING:
@@ -59,6 +60,9 @@ class OpenAIReader(BaseReader):
         max_concurrency: Requests under way at most: over all threads for sync calls, and in each event
             loop for async ones.
         timeout: Seconds to wait for an answer, or for the next piece of a stream.
+        deadline: Seconds that one answer may take in all, streams included; the pauses of whoever reads a
+            stream are not counted. A server that drips is otherwise never late.
+        max_bytes: Size of one answer at most.
         retries: How often to ask again after 429, 5xx, time-outs and broken connections.
         max_wait: Longest pause before asking again, in seconds; a server that asks for a longer one is
             not asked again.
@@ -74,7 +78,7 @@ class OpenAIReader(BaseReader):
     Example:
         >>> reader = OpenAIReader("tiny", base_url="http://localhost:8000/v1", api_key="secret")
         >>> reader.name, reader.capabilities.entropy
-        ('tiny@localhost:8000', 'bounded')
+        ('tiny@localhost:8000/v1', 'bounded')
     """
 
     def __init__(
@@ -90,6 +94,8 @@ class OpenAIReader(BaseReader):
         scoring: Scoring | None = None,
         max_concurrency: int = 16,
         timeout: float = 60.0,
+        deadline: float = DEADLINE,
+        max_bytes: int = MAX_BYTES,
         retries: int = 3,
         max_wait: float = 60.0,
         extra_body: Mapping[str, Any] | None = None,
@@ -122,6 +128,7 @@ class OpenAIReader(BaseReader):
             api_key,
             timeout=timeout,
             max_concurrency=max_concurrency,
+            limits=Limits(deadline, max_bytes),
             client=client,
             async_client=async_client,
         )
@@ -145,8 +152,8 @@ class OpenAIReader(BaseReader):
 
     @property
     def name(self) -> str:
-        """Model and host, without credentials."""
-        return f"{self._model}@{self._clients.host}"
+        """Model and address, without credentials: the paths of one host may lead to different models."""
+        return f"{self._model}@{self._clients.address}"
 
     @property
     def vocabulary_size(self) -> int:
@@ -260,18 +267,12 @@ class OpenAIReader(BaseReader):
     def cancel(self, begun: Sequence[Begun]) -> None:
         """Close the streams of what was begun; those that are closed already stay as they are."""
         for item in begun:
-            if isinstance(item.state, OpenStream):
+            if isinstance(item.state, OpenStream | AsyncOpenStream):
                 item.state.close()
-            elif isinstance(item.state, AsyncOpenStream):
-                item.state.close_soon()
 
     async def acancel(self, begun: Sequence[Begun]) -> None:
-        """Like ``cancel``, over the async client."""
-        for item in begun:
-            if isinstance(item.state, OpenStream):
-                item.state.close()
-            elif isinstance(item.state, AsyncOpenStream):
-                await item.state.close()
+        """Like ``cancel``: neither of them waits."""
+        self.cancel(begun)
 
     def stream(self, prompt: Prompt, sampling: Sampling) -> Iterator[Chunk]:
         """Yield an answer piece by piece; closing the iterator closes the connection.
@@ -398,7 +399,7 @@ async def _afinish(begun: Begun) -> Generation:
         return begun.partial
     if isinstance(begun.state, AsyncOpenStream):
         return await begun.state.finish()
-    return await asyncio.to_thread(_sync(begun).finish)
+    return await in_thread(_sync(begun).finish)
 
 
 async def _opened(stream: AsyncOpenStream) -> AsyncOpenStream:

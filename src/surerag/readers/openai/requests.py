@@ -1,9 +1,10 @@
-"""What is asked of an OpenAI-compatible server: bodies of requests, and what it refuses; no I/O."""
+"""Requests to OpenAI-compatible servers: their bodies, and what a server refuses; no I/O."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from surerag.errors import InputError
@@ -89,7 +90,7 @@ def seed_of(seed: int, sample: int) -> int:
     return (seed + sample * _SEED_STEP) % _SEED_RANGE
 
 
-@dataclass
+@dataclass(frozen=True)
 class Dialect:
     """What one server was found to refuse, so that it is asked for once only.
 
@@ -98,7 +99,7 @@ class Dialect:
         max_tokens: What the limit on new tokens is called.
     """
 
-    dropped: set[str] = field(default_factory=set)
+    dropped: frozenset[str] = frozenset()
     max_tokens: str = "max_tokens"
 
     def render(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,16 +109,29 @@ class Dialect:
             kept[self.max_tokens] = kept.pop("max_tokens")
         return kept
 
-    def learn(self, refusal: str, sent: Mapping[str, Any]) -> bool:
-        """Learn from a refused request; return whether asking again makes sense.
+    def learnt(self, refusal: str, sent: Mapping[str, Any]) -> Dialect | None:
+        """Return what a refused request teaches; None if asking again makes no sense.
 
-        Only what changes no answer is given up: usage in streams, the seed, and a name.
+        Only what changes no answer is given up: usage in streams, the seed, and a name. A refusal that
+        merely quotes a name, as from a prompt, teaches nothing.
         """
         if "max_completion_tokens" in refusal and "max_tokens" in sent:
-            self.max_tokens = "max_completion_tokens"
-            return True
-        for field_name in ("stream_options", "seed"):
-            if field_name in refusal and field_name in sent:
-                self.dropped.add(field_name)
-                return True
-        return False
+            return replace(self, max_tokens="max_completion_tokens")
+        for name in ("stream_options", "seed"):
+            if name in sent and _refuses(refusal, name):
+                return replace(self, dropped=self.dropped | {name})
+        return None
+
+
+_NOT_TAKEN = (
+    r"(unsupported|unknown|unrecogni[sz]ed|unexpected|invalid|extra (inputs|fields?)|forbidden"
+    r"|not (\w+ )?(supported|permitted|allowed|available|accepted|recogni[sz]ed)|no such)"
+)
+
+
+def _refuses(refusal: str, name: str) -> bool:
+    """Whether a server says that it does not take a field: the name, and close to it that it is refused."""
+    field = rf"\b{re.escape(name)}\b"
+    return bool(
+        re.search(rf"(?i){_NOT_TAKEN}[^.;]{{0,40}}?{field}|{field}[^.;]{{0,60}}?{_NOT_TAKEN}", refusal)
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,6 +27,10 @@ class OverloadedError(TransientServiceError):
         self.retry_after = retry_after
 
 
+class DeadlineError(TransientServiceError):
+    """An answer took longer than it may. Asking again at once would take as long once more."""
+
+
 def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
     """Return the seconds that a response asks to wait, or None.
 
@@ -37,16 +42,20 @@ def retry_after(headers: Mapping[str, str], now: float | None = None) -> float |
         >>> retry_after({"retry-after": "7"}), retry_after({"retry-after-ms": "250"}), retry_after({})
         (7.0, 0.25, None)
     """
-    milliseconds, given = headers.get("retry-after-ms"), headers.get("retry-after", "")
+    given = headers.get("retry-after", "")
+    for value, unit in ((headers.get("retry-after-ms", ""), 0.001), (given, 1.0)):
+        try:
+            seconds = float(value) * unit
+        except ValueError:
+            continue
+        if not math.isnan(seconds):
+            return max(0.0, seconds)
     try:
-        return float(milliseconds) / 1000 if milliseconds is not None else max(0.0, float(given))
-    except ValueError:
-        pass
-    try:
-        moment = parsedate_to_datetime(given)
-    except ValueError:
+        moment = parsedate_to_datetime(given).timestamp()
+    except (ValueError, OverflowError, OSError):
+        # No date, or one that no clock will ever show.
         return None
-    return max(0.0, moment.timestamp() - (time.time() if now is None else now))
+    return max(0.0, moment - (time.time() if now is None else now))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +83,7 @@ class RetryPolicy:
 
     def again(self, error: BaseException) -> bool:
         """Whether a failure may pass, and soon enough."""
-        if not isinstance(error, TransientServiceError):
+        if not isinstance(error, TransientServiceError) or isinstance(error, DeadlineError):
             return False
         asked = error.retry_after if isinstance(error, OverloadedError) else None
         return asked is None or asked <= self.max_wait

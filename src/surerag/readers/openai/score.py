@@ -14,6 +14,7 @@ from surerag.readers.openai.parse import (
     Wanted,
     choices_of,
     completions_step,
+    likeliest_column,
     number,
     trace_of,
 )
@@ -75,8 +76,7 @@ def _echoed(choice: Json, top: int) -> tuple[list[str], _ReadStep]:
     tokens, values = columns.get("tokens"), columns.get("token_logprobs")
     if not isinstance(tokens, list) or not isinstance(values, list) or len(tokens) != len(values):
         raise LogprobsError("the server echoed no log-probabilities", hint=NO_LOGPROBS_HINT)
-    likeliest = columns.get("top_logprobs") or [None] * len(tokens)
-    rows = list(zip(tokens, values, likeliest, strict=False))
+    rows = list(zip(tokens, values, likeliest_column(columns, len(tokens)), strict=True))
     return [str(token) for token in tokens], lambda position: completions_step(*rows[position], top)
 
 
@@ -86,6 +86,8 @@ def _prompt_logprobs(answer: Json, choice: Json) -> tuple[list[str], _ReadStep]:
         raise LogprobsError("the server sent no prompt_logprobs", hint=NO_LOGPROBS_HINT)
     # The first token has nothing before it. In the others, the given token stands first.
     entries = [list(entry.values()) for entry in listed if isinstance(entry, Mapping) and entry]
+    if not all(isinstance(item, Mapping) for entry in entries for item in entry):
+        raise LogprobsError("the server's prompt_logprobs are no log-probabilities", hint=NO_LOGPROBS_HINT)
     tokens = [str(entry[0].get("decoded_token", "")) for entry in entries]
     return tokens, lambda position: _entry_step(tokens[position], entries[position])
 

@@ -2,27 +2,110 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
-from typing import Any, Literal
+import json
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from typing import TYPE_CHECKING, Any, Literal
 
 from surerag.errors import ServiceError, TransientServiceError
-from surerag.readers.openai.parse import Draft, Json, Wanted, malformed, usage_of
+from surerag.readers.closing import close_in_loop_when_dropped, close_when_dropped
+from surerag.readers.openai.limits import Meter
+from surerag.readers.openai.parse import Draft, Json, Wanted, json_of, malformed, streamed_choice, usage_of
+from surerag.readers.openai.sse import EventParser
 from surerag.readers.pieces import TrimmedPieces
 from surerag.types import Begun, Chunk, Generation, Usage
 
+if TYPE_CHECKING:
+    import httpx
+
 Guard = Callable[[Callable[[], Any]], Any]
-"""Runs one step of the SDK, its errors turned into ours."""
+"""Runs one step over HTTP, its errors turned into ours."""
 
 AsyncGuard = Callable[[Awaitable[Any]], Awaitable[Any]]
-"""Awaits one step of the SDK, its errors turned into ours."""
+"""Awaits one step over HTTP, its errors turned into ours."""
+
+
+class _Events:
+    """The events of a response that were received, and are still to be read."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._parser = EventParser()
+        self._received: deque[str] = deque()
+        self.ended = False
+
+    def take(self, received: bytes | None) -> None:
+        """Take the next bytes; None for the end."""
+        self.ended = self._meter.received(received) is None
+        if received is None:
+            # What a broken connection cut short is no event.
+            self._received.extend(data for data in self._parser.end() if _is_whole(data))
+        else:
+            self._received.extend(self._parser.feed(received))
+
+    @property
+    def waiting(self) -> bool:
+        return not self._received and not self.ended
+
+    def next(self) -> Json | None:
+        """Return the next event as JSON; None behind the last one.
+
+        Raises:
+            ServiceError: If the server sent something else, or says that it failed.
+        """
+        data = self._received.popleft() if self._received else "[DONE]"
+        if data.startswith("[DONE]"):
+            self.ended = True
+            self._received.clear()
+            return None
+        return as_json(data)
+
+
+class Events(_Events):
+    """The events of a response of the sync client."""
+
+    def __init__(self, response: httpx.Response, meter: Meter) -> None:
+        super().__init__(meter)
+        self._response = response
+        self._bytes = response.iter_bytes()
+
+    def close(self) -> None:
+        """Close the response; by way of this object, so that its iterator is not finalised before."""
+        self._response.close()
+
+    def read(self) -> Json | None:
+        """Return the next event, waiting for it; None behind the last one."""
+        while self.waiting:
+            with self._meter.running():
+                self.take(next(self._bytes, None))
+        return self.next()
+
+
+class AsyncEvents(_Events):
+    """The events of a response of the async client."""
+
+    def __init__(self, response: httpx.Response, meter: Meter) -> None:
+        super().__init__(meter)
+        self._response = response
+        self._bytes = response.aiter_bytes()
+
+    async def close(self) -> None:
+        """Close the response; by way of this object, so that its iterator is not finalised before."""
+        await self._response.aclose()
+
+    async def read(self) -> Json | None:
+        """Return the next event, waiting for it; None behind the last one."""
+        while self.waiting:
+            async with self._meter.arunning():
+                self.take(await anext(self._bytes, None))
+        return self.next()
 
 
 class _Reading:
     """What was read of one stream, and what may still be done with it."""
 
-    def __init__(self, wanted: Wanted, count: Callable[[Usage], None]) -> None:
-        self.draft = Draft(wanted)
+    def __init__(self, wanted: Wanted, count: Callable[[Usage], None], limit: int | None) -> None:
+        self.draft = Draft(wanted, limit=limit)
         self.state: Literal["open", "finished", "cancelled"] = "open"
         self._shown: list[str] = []
         self._count = count
@@ -31,14 +114,12 @@ class _Reading:
     def done(self) -> bool:
         return self.draft.finish is not None
 
-    def take(self, event: object) -> str:
+    def take(self, piece: Json) -> str:
         """Take the next event and return its text."""
-        piece = as_json(event)
         if isinstance(piece.get("usage"), dict):
             self.draft.usage = usage_of(piece)
-        # The piece that carries the usage has no choices.
-        choices = piece.get("choices")
-        text = self.draft.feed(choices[0]) if isinstance(choices, list) and choices else ""
+        choice = streamed_choice(piece)
+        text = self.draft.feed(choice) if choice is not None else ""
         self._shown.append(text)
         return text
 
@@ -69,17 +150,33 @@ class _Reading:
 
 
 class OpenStream(_Reading):
-    """A stream of the sync client; it may be begun in one thread and finished in another."""
+    """A stream of the sync client; it may be begun in one thread and finished in another.
 
-    def __init__(self, events: Any, guard: Guard, wanted: Wanted, count: Callable[[Usage], None]) -> None:
-        super().__init__(wanted, count)
+    Args:
+        events: What the server sends; closed once this is dropped, closed or read to its end.
+        guard: Turns errors into ours.
+        wanted: What to ask of each token.
+        count: Adds to the reader's totals; may be called in a finaliser.
+        limit: Tokens to read at most, whatever the server sends.
+    """
+
+    def __init__(
+        self,
+        events: Events,
+        guard: Guard,
+        wanted: Wanted,
+        count: Callable[[Usage], None],
+        limit: int | None = None,
+    ) -> None:
+        super().__init__(wanted, count, limit)
         self._events = events
         self._guard = guard
+        self._hang_up = close_when_dropped(self, events.close)
 
     def begun(self, tokens: int) -> Begun:
         """Read so many tokens, or to the end of a shorter answer."""
         try:
-            for _ in self._rest():
+            while self._read() is not None:
                 if self.enough(tokens) and not self.done:
                     return Begun(self.draft.generation(tokens), done=False, state=self)
             self.claim()
@@ -87,7 +184,7 @@ class OpenStream(_Reading):
         except BaseException:
             self.close()
             raise
-        self.count()
+        self._end()
         return Begun(whole, done=True, state=self)
 
     def finish(self) -> Generation:
@@ -101,48 +198,64 @@ class OpenStream(_Reading):
         pieces = self.claim()
         try:
             yield Chunk(shown.feed("".join(pieces)))
-            for piece in self._rest():
+            while (piece := self._read()) is not None:
                 yield Chunk(shown.feed(piece))
             yield Chunk("", self.whole())
         finally:
-            self._events.close()
-            self.count()
+            self._end()
 
     def close(self) -> None:
         """Close the stream, if it is open."""
         if self.state == "open":
             self.state = "cancelled"
-            self._events.close()
-            self.count()
+            self._end()
 
-    def _rest(self) -> Iterator[str]:
-        while (event := self._guard(lambda: next(self._events, None))) is not None:
-            yield self.take(event)
+    def _end(self) -> None:
+        # This, too, may be a finaliser at work: that of a generator which reads from here.
+        self._hang_up()
+        self.count()
+
+    def _read(self) -> str | None:
+        event = None if self.draft.full else self._guard(self._events.read)
+        return None if event is None else self.take(event)
 
 
 class AsyncOpenStream(_Reading):
-    """A stream of the async client; it belongs to the event loop that opened it."""
+    """A stream of the async client; it belongs to the event loop that opened it.
+
+    Args:
+        events: What the server sends; closed once this is dropped, closed or read to its end.
+        guard: Turns errors into ours.
+        wanted: What to ask of each token.
+        count: Adds to the reader's totals; may be called in a finaliser.
+        limit: Tokens to read at most, whatever the server sends.
+    """
 
     def __init__(
-        self, events: Any, guard: AsyncGuard, wanted: Wanted, count: Callable[[Usage], None]
+        self,
+        events: AsyncEvents,
+        guard: AsyncGuard,
+        wanted: Wanted,
+        count: Callable[[Usage], None],
+        limit: int | None = None,
     ) -> None:
-        super().__init__(wanted, count)
+        super().__init__(wanted, count, limit)
         self._events = events
         self._guard = guard
-        self._loop = asyncio.get_running_loop()
+        self._hang_up = close_in_loop_when_dropped(self, events.close)
 
     async def begun(self, tokens: int) -> Begun:
         """Read so many tokens, or to the end of a shorter answer."""
         try:
-            async for _ in self._rest():
+            while await self._read() is not None:
                 if self.enough(tokens) and not self.done:
                     return Begun(self.draft.generation(tokens), done=False, state=self)
             self.claim()
             whole = self.whole()
         except BaseException:
-            await self.close()
+            self.close()
             raise
-        self.count()
+        self._end()
         return Begun(whole, done=True, state=self)
 
     async def finish(self) -> Generation:
@@ -151,47 +264,50 @@ class AsyncOpenStream(_Reading):
         return chunks[-1].generation or self.whole()
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
-        """Yield the answer from its first token on; closing this closes the stream."""
+        """Yield the answer from its first token on; closing this closes the stream, and awaits nothing."""
         shown = TrimmedPieces()
         pieces = self.claim()
         try:
             yield Chunk(shown.feed("".join(pieces)))
-            async for piece in self._rest():
+            while (piece := await self._read()) is not None:
                 yield Chunk(shown.feed(piece))
             yield Chunk("", self.whole())
         finally:
-            await self._events.close()
-            self.count()
+            self._end()
 
-    async def close(self) -> None:
-        """Close the stream, if it is open."""
+    def close(self) -> None:
+        """Have the stream closed in its event loop, if it is open; called from anywhere."""
         if self.state == "open":
             self.state = "cancelled"
-            await self._events.close()
-            self.count()
+            self._end()
 
-    def close_soon(self) -> None:
-        """Close the stream from code that cannot wait, in the loop that it belongs to."""
-        if self.state == "open" and not self._loop.is_closed():
-            asyncio.run_coroutine_threadsafe(self.close(), self._loop)
+    def _end(self) -> None:
+        self._hang_up()
+        self.count()
 
-    async def _rest(self) -> AsyncIterator[str]:
-        while (event := await self._guard(_next(self._events))) is not None:
-            yield self.take(event)
+    async def _read(self) -> str | None:
+        event = None if self.draft.full else await self._guard(self._events.read())
+        return None if event is None else self.take(event)
 
 
-async def _next(events: Any) -> Any:
-    return await anext(events, None)
+def _is_whole(data: str) -> bool:
+    try:
+        json.loads(data)
+    except (ValueError, RecursionError):
+        return data.startswith("[DONE]")
+    return True
 
 
-def as_json(event: Any) -> Json:
-    """Return one of the SDK's events as the JSON that it was made from.
+def as_json(data: str) -> Json:
+    """Return the data of one event as a JSON object.
 
     Raises:
-        ServiceError: If the server sent something that is no object.
+        ServiceError: If it is none, or tells of a failure.
     """
-    to_dict = getattr(event, "to_dict", None)
-    if to_dict is None:
-        raise malformed(event)
-    piece: Json = to_dict(warnings=False)
+    piece = json_of(data)
+    if not isinstance(piece, dict):
+        raise malformed(piece)
+    if error := piece.get("error"):
+        said = error.get("message") if isinstance(error, dict) else error
+        raise ServiceError(f"the server failed while it answered: {str(said)[:300]}")
     return piece

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from surerag.errors import ServiceError
+from surerag.errors import ConfigurationError, ServiceError
 from surerag.readers.openai.clients import Clients
 from surerag.readers.openai.failures import explained, refused, said, sdk_errors
-from surerag.readers.openai.parse import Json, Wanted, choices_of, usage_of
+from surerag.readers.openai.limits import Meter, aread, read
+from surerag.readers.openai.parse import Json, Wanted, choices_of, json_of, usage_of
 from surerag.readers.openai.requests import Ask, Dialect
 from surerag.readers.openai.retry import RetryPolicy
-from surerag.readers.openai.stream import AsyncGuard, AsyncOpenStream, Guard, OpenStream, as_json
+from surerag.readers.openai.secrets import secrets_of_body, without_secrets
+from surerag.readers.openai.stream import (
+    AsyncEvents,
+    AsyncGuard,
+    AsyncOpenStream,
+    Events,
+    Guard,
+    OpenStream,
+)
+from surerag.readers.usage import UsageCount
 from surerag.types import Usage
+
+if TYPE_CHECKING:
+    import httpx
 
 R = TypeVar("R")
 
@@ -32,22 +43,26 @@ class Transport:
 
     def __init__(self, clients: Clients, policy: RetryPolicy, extra_body: Mapping[str, Any]) -> None:
         self.clients = clients
-        self.usage = Usage()
+        self._counted = UsageCount()
         self._policy = policy
         self._extra_body = dict(extra_body)
+        self._lost: list[str] = []
         self._dialect = Dialect()
-        self._lock = threading.Lock()
+        clients.hide(secrets_of_body(extra_body))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_lock": None}
+        kept = without_secrets(self._extra_body)
+        lost = [name for name, value in self._extra_body.items() if kept.get(name) != value]
+        return {**self.__dict__, "_extra_body": kept, "_lost": [*self._lost, *lost]}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock())
+    @property
+    def usage(self) -> Usage:
+        """What was asked and answered so far."""
+        return self._counted.total
 
     def count(self, usage: Usage) -> None:
         """Add to the totals."""
-        with self._lock:
-            self.usage += usage
+        self._counted.add(usage)
 
     def ask(self, ask: Ask) -> Json:
         """Send one request and return its answer; for a streamed one, its ``events``."""
@@ -65,8 +80,9 @@ class Transport:
         """Open a stream and use it; both are done again if they fail in a way that may pass."""
 
         def attempt() -> R:
-            guard = self._guard(ask)
-            return use(OpenStream(self._send(ask), guard, wanted, self.count))
+            meter = Meter(self.clients.limits)
+            events = Events(self._send(ask, meter), meter)
+            return use(OpenStream(events, self._guard(ask), wanted, self.count, _limit(ask)))
 
         return self._retrying(ask, attempt)
 
@@ -74,59 +90,97 @@ class Transport:
         """Like ``open``, over the async client."""
 
         async def attempt() -> R:
-            guard = self._aguard(ask)
-            return await use(AsyncOpenStream(await self._asend(ask), guard, wanted, self.count))
+            meter = Meter(self.clients.limits)
+            events = AsyncEvents(await self._asend(ask, meter), meter)
+            return await use(AsyncOpenStream(events, self._aguard(ask), wanted, self.count, _limit(ask)))
 
         return await self._aretrying(ask, attempt)
 
     def _answer(self, ask: Ask) -> Json:
-        answer = self._send(ask)
-        if ask.body.get("stream"):
-            return {"events": self._guard(ask)(lambda: [as_json(event) for event in answer])}
-        return self._checked(answer.text)
+        meter = Meter(self.clients.limits)
+        response = self._send(ask, meter)
+        guard = self._guard(ask)
+        try:
+            if not ask.body.get("stream"):
+                return self._checked(guard(lambda: read(response, meter)))
+            events = Events(response, meter)
+            return {"events": list(iter(lambda: guard(events.read), None))}
+        finally:
+            response.close()
 
     async def _aanswer(self, ask: Ask) -> Json:
-        answer = await self._asend(ask)
-        if ask.body.get("stream"):
-            return {"events": await self._aguard(ask)(_collected(answer))}
-        return self._checked(answer.text)
-
-    def _checked(self, text: str) -> Json:
+        meter = Meter(self.clients.limits)
+        response = await self._asend(ask, meter)
+        guard = self._aguard(ask)
         try:
-            answer: Any = json.loads(text.strip() or "null")
-        except ValueError:
-            answer = text
+            if not ask.body.get("stream"):
+                return self._checked(await guard(aread(response, meter)))
+            events = AsyncEvents(response, meter)
+            found = []
+            while (event := await guard(events.read())) is not None:
+                found.append(event)
+            return {"events": found}
+        finally:
+            await response.aclose()
+
+    def _checked(self, body: bytes) -> Json:
+        text = body.decode(errors="replace").strip()
+        answer: Any = json_of(text) if text else None
         choices_of(answer)
         checked: Json = answer
         self.count(usage_of(checked))
         return checked
 
-    def _send(self, ask: Ask) -> Any:
-        """Send a body, in other words if the server refuses these; return what the SDK returns."""
+    def _send(self, ask: Ask, meter: Meter) -> httpx.Response:
+        """Send a body, in other words if the server refuses these; return the response, its body unread."""
+        dialect = self._dialect
         while True:
-            body = self._dialect.render({**ask.body, **self._extra_body})
+            body = self._body(ask, dialect)
             try:
-                return _method(self.clients.client(), ask)(**_for_sdk(body, self._extra_body))
+                opening = _method(self.clients.client(), ask)(**_for_sdk(body, self._extra_body))
+                with meter.running():
+                    response: httpx.Response = opening.__enter__().http_response
             except sdk_errors() as error:
-                failure = self._understood(error, ask, body)
+                dialect, failure = self._understood(error, ask, body, dialect)
+            else:
+                # Only words that the server then took are kept for later requests.
+                self._dialect = dialect
+                return response
             if failure is not None:
                 raise failure
 
-    async def _asend(self, ask: Ask) -> Any:
+    async def _asend(self, ask: Ask, meter: Meter) -> httpx.Response:
+        dialect = self._dialect
         while True:
-            body = self._dialect.render({**ask.body, **self._extra_body})
+            body = self._body(ask, dialect)
             try:
-                return await _method(self.clients.async_client(), ask)(**_for_sdk(body, self._extra_body))
+                opening = _method(self.clients.async_client(), ask)(**_for_sdk(body, self._extra_body))
+                async with meter.arunning():
+                    response: httpx.Response = (await opening.__aenter__()).http_response
             except sdk_errors() as error:
-                failure = self._understood(error, ask, body)
+                dialect, failure = self._understood(error, ask, body, dialect)
+            else:
+                self._dialect = dialect
+                return response
             if failure is not None:
                 raise failure
 
-    def _understood(self, error: Exception, ask: Ask, sent: Mapping[str, Any]) -> ServiceError | None:
-        """Return what went wrong, or None if the request should go out again in other words."""
-        if refused(error) and self._dialect.learn(said(error), sent):
-            return None
-        return explained(error, self.clients.host, ask.body, self.clients.without_key)
+    def _body(self, ask: Ask, dialect: Dialect) -> dict[str, Any]:
+        if self._lost:
+            raise ConfigurationError(
+                f"extra_body held secrets under {', '.join(self._lost)}, which a pickle does not keep",
+                hint="build the reader anew where it is used",
+            )
+        return dialect.render({**ask.body, **self._extra_body})
+
+    def _understood(
+        self, error: Exception, ask: Ask, sent: Mapping[str, Any], dialect: Dialect
+    ) -> tuple[Dialect, ServiceError | None]:
+        """Return other words for the request, or what went wrong."""
+        learnt = dialect.learnt(said(error), sent) if refused(error) else None
+        if learnt is not None:
+            return learnt, None
+        return dialect, explained(error, self.clients.host, ask.body, self.clients.without_key)
 
     def _guard(self, ask: Ask) -> Guard:
         def guard(step: Callable[[], Any]) -> Any:
@@ -164,9 +218,18 @@ class Transport:
 
 
 def _method(client: Any, ask: Ask) -> Any:
-    """Return the SDK's method for a request; whole answers come raw, because we read them ourselves."""
+    """Return the SDK's method for a request, whose response we read ourselves.
+
+    The SDK's own stream is a reference cycle around an open connection, which only the garbage collector
+    takes apart.
+    """
     resource = client.chat.completions if ask.api == "chat" else client.completions
-    return resource.create if ask.body.get("stream") else resource.with_raw_response.create
+    return resource.with_streaming_response.create
+
+
+def _limit(ask: Ask) -> int | None:
+    limit = ask.body.get("max_tokens")
+    return limit if isinstance(limit, int) else None
 
 
 def _for_sdk(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,7 +237,3 @@ def _for_sdk(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any
     unknown = {key: value for key, value in body.items() if key in _NOT_IN_SDK or key in extra}
     known = {key: value for key, value in body.items() if key not in unknown}
     return {**known, "extra_body": unknown} if unknown else known
-
-
-async def _collected(events: Any) -> list[Json]:
-    return [as_json(event) async for event in events]

@@ -1,13 +1,148 @@
-"""From token ids back to text, token by token: whole characters, stop texts, streaming."""
+"""One step of decoding: how a token is chosen, what the model thought of it, and the text that it adds.
+
+Chance is drawn for a sequence and a step, never for a batch: the noise of step ``t`` of a sequence is
+a function of that sequence's key and ``t`` alone, so a sequence takes the same path whatever it is
+batched with. Tokens are chosen by perturbed maxima (the Gumbel-max trick, which samples exactly), since
+the runner-up is then far behind: rounding that differs between batch sizes by 1e-6 changes a choice
+about once in a million tokens, where a cumulative sum over a large vocabulary would let it often.
+The vocabulary is drawn from in two stages, a block of 256 tokens and then a token in it, which is the
+same distribution and takes some hundred random numbers a step, not one for every word.
+
+Text comes token by token as well: whole characters only, and nothing that could begin a stop text.
+"""
 
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
+import numpy as np
+import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from surerag.errors import LogprobsError
+from surerag.types import Sampling
+
+_BLOCK = 256
+# exp(-200) is zero in float32; keeps 0 * -inf out of the entropy where a logit is minus infinity.
+_FLOOR = -200.0
 _INCOMPLETE = "\ufffd"
+
+
+class Opinion(NamedTuple):
+    """The model's view of one token: natural log of its probability, entropy and log-sum-exp at its step."""
+
+    token: int
+    logprob: float
+    entropy: float
+    logsumexp: float
+
+
+class Draw(NamedTuple):
+    """What a choice depends on besides the logits."""
+
+    sampling: Sampling
+    key: int
+    step: int
+
+
+def sequence_key(prompt: Sequence[int], seed: int, sample: int) -> int:
+    """Return 128 bits that belong to one sample of one prompt."""
+    material = np.asarray(prompt, dtype="<i8").tobytes() + f"|{seed}|{sample}".encode()
+    return int.from_bytes(hashlib.sha256(material).digest()[:16], "little")
+
+
+def choose(logits: Tensor, draws: Sequence[Draw]) -> list[Opinion]:
+    """Choose the next token of each row.
+
+    Args:
+        logits: Raw logits [rows, vocabulary], float32.
+        draws: How, and with what chance, for each row.
+
+    Returns:
+        The chosen tokens, with the model's unwarped opinion of each.
+    """
+    tokens = torch.empty(len(draws), dtype=torch.long, device=logits.device)
+    groups: dict[tuple[float, int | None, float], list[int]] = {}
+    for row, (sampling, _, _) in enumerate(draws):
+        greedy = sampling.temperature == 0
+        warp = (0.0, None, 1.0) if greedy else (sampling.temperature, sampling.top_k, sampling.top_p)
+        groups.setdefault(warp, []).append(row)
+    for (temperature, top_k, top_p), rows in groups.items():
+        part = logits if len(rows) == len(draws) else logits[rows]
+        if temperature == 0:
+            tokens[rows] = part.argmax(-1)
+        else:
+            warped = warp_logits(part / temperature, top_k, top_p)
+            tokens[rows] = _perturbed_maximum(warped, [draws[row] for row in rows])
+    return opinions(logits, tokens)
+
+
+def opinions(logits: Tensor, tokens: Tensor) -> list[Opinion]:
+    """Return what the model thinks of one given token a row.
+
+    Args:
+        logits: Raw logits [rows, vocabulary], float32.
+        tokens: Token ids [rows].
+
+    Raises:
+        LogprobsError: If logits are not numbers.
+    """
+    top = logits.amax(-1, keepdim=True)
+    centred = (logits - top).clamp_(min=_FLOOR)
+    weights = centred.exp()
+    total = weights.sum(-1)
+    log_total = total.log()
+    entropy = (log_total - (weights * centred).sum(-1) / total).clamp_(min=0)
+    logsumexp = top.squeeze(-1) + log_total
+    # Centred first: the difference of two large numbers would lose digits.
+    logprob = (logits.gather(-1, tokens[:, None]) - top).squeeze(-1) - log_total
+    # One transfer a step; token ids are whole numbers far below 2**24, so float32 holds them.
+    columns = torch.stack([tokens.float(), logprob, entropy, logsumexp], dim=1)
+    rows = [Opinion(int(row[0]), *row[1:]) for row in columns.tolist()]
+    if not all(np.isfinite(row.logsumexp) for row in rows):
+        raise LogprobsError(
+            "the model's logits are not all numbers",
+            hint="load it with dtype='bfloat16' or 'float32'; float16 overflows in some models",
+        )
+    return rows
+
+
+def warp_logits(logits: Tensor, top_k: int | None, top_p: float) -> Tensor:
+    """Set the logits [rows, vocabulary] of tokens outside top-k and the nucleus to minus infinity."""
+    if top_k is not None and top_k < logits.shape[-1]:
+        least = logits.topk(top_k, dim=-1).values[:, -1:]
+        logits = logits.masked_fill(logits < least, -torch.inf)
+    if top_p < 1:
+        ordered, order = logits.sort(dim=-1, descending=True, stable=True)
+        probabilities = ordered.softmax(-1)
+        before = probabilities.cumsum(-1) - probabilities
+        # A token stays if the likelier ones do not yet hold the mass; so the likeliest always stays.
+        outside = torch.zeros_like(before, dtype=torch.bool).scatter(-1, order, before >= top_p)
+        logits = logits.masked_fill(outside, -torch.inf)
+    return logits
+
+
+def _perturbed_maximum(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
+    """Sample one token a row from logits [rows, vocabulary]."""
+    rows, vocabulary = logits.shape
+    blocks = -(-vocabulary // _BLOCK)
+    padded = torch.nn.functional.pad(logits, (0, blocks * _BLOCK - vocabulary), value=-torch.inf)
+    in_blocks = padded.view(rows, blocks, _BLOCK)
+    noise = torch.from_numpy(np.stack([_gumbel(draw, blocks + _BLOCK) for draw in draws])).to(logits.device)
+    block = (in_blocks.logsumexp(-1) + noise[:, :blocks]).argmax(-1)
+    inside = in_blocks[torch.arange(rows, device=logits.device), block] + noise[:, blocks:]
+    return block * _BLOCK + inside.argmax(-1)
+
+
+def _gumbel(draw: Draw, count: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    # Counter-based: the step stands in the counter's high word, each draw moves the low one.
+    bits = np.random.Philox(key=draw.key, counter=draw.step << 192)
+    # Drawn in float64: a float32 exponential is exactly 0 once in ten million, and would then win.
+    return (-np.log(np.random.Generator(bits).standard_exponential(count))).astype(np.float32)
 
 
 class Detokenizer:

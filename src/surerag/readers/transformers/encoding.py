@@ -5,6 +5,11 @@ text must reach the model as plain characters. So control tokens inside messages
 the template is rendered, the template's own ones are renamed to something no text contains, and a
 copy of the tokenizer that knows only the new names encodes the result: everything else, spaces around
 control tokens included, comes out as the tokenizer itself would do it.
+
+Some tokenizers look for control tokens in normalised text, and find one in ``<|IM_END|>``, or where the
+brackets are full-width characters. Which texts they take for one cannot be read from the tokens. There,
+what comes out is looked at: if it holds a control token that the template did not write, the copy encodes
+the text.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, cast
@@ -23,6 +29,7 @@ from transformers import PreTrainedTokenizerBase
 from surerag.errors import InputError
 from surerag.types import Message, Prompt, as_messages
 
+_BRACKETS = frozenset("<>[]{}|")
 Render = Callable[[Sequence[Message]], str]
 """Writes a conversation as one text, control tokens included, up to where the answer begins."""
 
@@ -88,12 +95,19 @@ class PromptEncoder:
         if not self._templated:
             text = "\n\n".join(message.content for message in messages)
             return [*self._opening, *self._plain(text + continuation)]
-        aside = _SetAside(self._controls)
+        aside = _SetAside(self._controls.pattern)
         rendered = self._render([Message(m.role, aside.hide(m.content)) for m in messages])
         continuation = aside.hide(continuation)
         if not aside.found:
-            return self._ids(rendered + continuation)
+            ids = self._ids(rendered + continuation)
+            if not self._controls.in_disguise or self._controls.among(ids) == self._written(messages):
+                return ids
         return self._guarded.encode(aside.restore(self._guarded.rename(rendered) + continuation))
+
+    def _written(self, messages: Sequence[Message]) -> list[int]:
+        """Return the ids of the control tokens that the template itself writes around such messages."""
+        blank = [Message(m.role, f"{_CLOSE}0{_OPEN}" if m.content.strip() else m.content) for m in messages]
+        return self._controls.among(self._ids(self._render(blank)))
 
     def _render(self, messages: Sequence[Message]) -> str:
         if self._own is not None:
@@ -123,9 +137,11 @@ class PromptEncoder:
         return list(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
     def _plain(self, text: str) -> list[int]:
-        if any(control in text for control in self._controls):
-            return self._guarded.encode(text)
-        return self._ids(text)
+        if not self._controls.pattern.search(text):
+            ids = self._ids(text)
+            if not self._controls.in_disguise or not self._controls.among(ids):
+                return ids
+        return self._guarded.encode(text)
 
     @cached_property
     def _opening(self) -> list[int]:
@@ -138,17 +154,24 @@ class PromptEncoder:
         return []
 
     @cached_property
-    def _controls(self) -> tuple[str, ...]:
-        """Texts that the tokenizer would not read as text: special tokens, and the template's markup."""
+    def _controls(self) -> _Controls:
         template = str(self._tokenizer.chat_template or "") if self._templated else ""
         # Which markup a function writes cannot be read from it, so all that the tokenizer knows counts.
-        controls = {
-            token.content
+        found = {
+            token.content: token.normalized
             for token in self._tokenizer.added_tokens_decoder.values()
             if token.special
+            or _is_bracketed(token.content)
             or (_is_markup(token.content) and (self._own is not None or token.content in template))
         }
-        return tuple(sorted(controls | set(self._tokenizer.all_special_tokens), key=len, reverse=True))
+        normalizes = self._tokenizer.is_fast and self._tokenizer.backend_tokenizer.normalizer is not None
+        ids = cast("list[int]", self._tokenizer.convert_tokens_to_ids(list(found)))
+        return _Controls(
+            tuple(sorted({*found, *self._tokenizer.all_special_tokens}, key=len, reverse=True)),
+            # Unknown words are no attempt at anything.
+            frozenset(ids) - {self._tokenizer.unk_token_id},
+            normalizes and any(found.values()),
+        )
 
     @cached_property
     def _guarded(self) -> _GuardedTokenizer | _SplitTokenizer:
@@ -157,20 +180,45 @@ class PromptEncoder:
         return _SplitTokenizer(self._tokenizer, self._controls)
 
 
+class _Controls:
+    """What a tokenizer would not read as text: special tokens, the template's markup, and what looks like it.
+
+    Attributes:
+        texts: As they are written, the longest first.
+        in_disguise: Whether other texts than these are taken for them.
+        pattern: Finds them as they are written.
+    """
+
+    def __init__(self, texts: tuple[str, ...], ids: frozenset[int], in_disguise: bool) -> None:
+        self.texts = texts
+        self.in_disguise = in_disguise
+        self.pattern = re.compile("|".join(map(re.escape, texts)) or r"(?!)")
+        self._ids = ids
+
+    def among(self, ids: Iterable[int]) -> list[int]:
+        """Return those ids that belong to control tokens, in order."""
+        return [i for i in ids if i in self._ids]
+
+
 def _is_markup(text: str) -> bool:
     # Added words and runs of spaces are text; they need no guard.
     return bool(text.strip()) and not text.strip().isalnum()
 
 
+def _is_bracketed(text: str) -> bool:
+    # Added words such as "COVID-19" and "C++" stay words; "<|fim_prefix|>" and "[PREFIX]" command a model.
+    return any(mark in _BRACKETS for mark in unicodedata.normalize("NFKC", text))
+
+
 class _SetAside:
     """Takes control texts out of messages while a template is rendered, and puts them back."""
 
-    def __init__(self, controls: Iterable[str]) -> None:
-        self._pattern = re.compile("|".join(map(re.escape, controls))) if controls else None
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        self._pattern = pattern
         self.found: list[str] = []
 
     def hide(self, text: str) -> str:
-        return self._pattern.sub(self._replace, text) if self._pattern else text
+        return self._pattern.sub(self._replace, text)
 
     def restore(self, text: str) -> str:
         marks = re.compile(f"{re.escape(_CLOSE)}([0-9]+){re.escape(_OPEN)}")
@@ -185,9 +233,9 @@ class _SetAside:
 class _GuardedTokenizer:
     """A copy of a fast tokenizer in which every control token goes by another name."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, controls: Sequence[str]) -> None:
-        self._names = {control: f"{_OPEN}{i}{_CLOSE}" for i, control in enumerate(controls)}
-        self._pattern = re.compile("|".join(map(re.escape, controls)))
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, controls: _Controls) -> None:
+        self._names = {control: f"{_OPEN}{i}{_CLOSE}" for i, control in enumerate(controls.texts)}
+        self._pattern = controls.pattern
         settings = json.loads(tokenizer.backend_tokenizer.to_str())
         for token in settings["added_tokens"]:
             token["content"] = self._renamed(token["content"])
@@ -220,18 +268,27 @@ def _rename_vocabulary(model: dict[str, Any], names: Mapping[str, str]) -> None:
         model["vocab"] = {names.get(piece, piece): i for piece, i in vocabulary.items()}
     elif isinstance(vocabulary, list):
         model["vocab"] = [[names.get(piece, piece), score] for piece, score in vocabulary]
+    if "merges" in model:
+        # A merge into a piece that bears another name now would make it of plain text, if it could.
+        model["merges"] = [merge for merge in model["merges"] if not _pieces(merge) & names.keys()]
     if model.get("unk_token") in names:
         model["unk_token"] = names[model["unk_token"]]
+
+
+def _pieces(merge: str | list[str]) -> set[str]:
+    """Return what is merged, and what into."""
+    pair = merge.split(" ") if isinstance(merge, str) else merge
+    return {*pair, "".join(pair)}
 
 
 class _SplitTokenizer:
     """The same for tokenizers in Python: encodes the text between control tokens piece by piece."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, controls: Sequence[str]) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, controls: _Controls) -> None:
         self._tokenizer = tokenizer
-        self._controls = controls
-        self._ids = cast("list[int]", tokenizer.convert_tokens_to_ids(list(controls)))
-        self._pattern = re.compile("|".join(map(re.escape, controls)))
+        self._controls = controls.texts
+        self._ids = cast("list[int]", tokenizer.convert_tokens_to_ids(list(controls.texts)))
+        self._pattern = controls.pattern
 
     def rename(self, text: str) -> str:
         """Mark the control tokens of rendered template text."""

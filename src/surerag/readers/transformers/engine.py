@@ -9,13 +9,11 @@ from typing import NamedTuple, TypeVar
 from transformers import PreTrainedTokenizerBase
 
 from surerag.errors import ServiceError
-from surerag.readers.transformers.flight import Flight
-from surerag.readers.transformers.handles import Handle, close, hold, release
-from surerag.readers.transformers.memory import Part
-from surerag.readers.transformers.model import CausalModel, Read, is_out_of_memory, release_memory
-from surerag.readers.transformers.prefixes import families, plan_readings
+from surerag.readers.transformers.memory import Part, join, joinable
+from surerag.readers.transformers.model import CausalModel, is_out_of_memory, release_memory
+from surerag.readers.transformers.prefill import Prefill, Read, families, plan_readings
 from surerag.readers.transformers.scoring import score_rows, trace_of
-from surerag.readers.transformers.sequences import GrowingSequence
+from surerag.readers.transformers.sequences import Flight, GrowingSequence, Handle, close, hold, release
 from surerag.types import Sampling, TokenTrace
 
 T = TypeVar("T")
@@ -43,9 +41,15 @@ class Engine:
         self, model: CausalModel, tokenizer: PreTrainedTokenizerBase, max_batch_tokens: int, min_shared: int
     ) -> None:
         self._model = model
+        self._prefill = Prefill(model)
         self._tokenizer = tokenizer
         self._budget = max_batch_tokens
         self._min_shared = min_shared
+
+    @property
+    def tokens_read(self) -> int:
+        """Prompt tokens that went through the model; see :class:`Prefill`."""
+        return self._prefill.tokens_read
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[list[GrowingSequence]]:
         """Grow ``sampling.n`` sequences from each prompt until they end."""
@@ -81,7 +85,7 @@ class Engine:
 
         def read_on(some: Sequence[int], reads: list[Read]) -> list[TokenTrace]:
             tails = [continuations[i] for i in some]
-            memory = self._model.join([read.part for read in reads], max(map(len, tails)))
+            memory = join([read.part for read in reads], max(map(len, tails)))
             scored = score_rows(self._model, memory, reads, tails)
             return [trace_of(self._tokenizer, row) for row in scored]
 
@@ -145,7 +149,9 @@ class Engine:
 
             def read() -> list[Read]:
                 if not held:
-                    held.extend(self._model.read([prompts[place] for place in some], room, self._min_shared))
+                    held.extend(
+                        self._prefill.read([prompts[place] for place in some], room, self._min_shared)
+                    )
                 return held
 
             def attempt(few: Sequence[tuple[int, int]]) -> list[R]:
@@ -182,8 +188,7 @@ class Engine:
         """Cut rows, in order, into batches that fit the budget and whose memories can be joined."""
         runs: list[list[int]] = []
         for index, part in enumerate(parts):
-            joinable = self._model.kind == "attention" or (runs and parts[runs[-1][0]].memory is part.memory)
-            if not runs or not joinable:
+            if not runs or not joinable(parts[runs[-1][0]], part):
                 runs.append([])
             runs[-1].append(index)
         return [

@@ -1,4 +1,4 @@
-"""What a model remembers of the tokens it has read, for a batch of rows.
+"""The memory of a model: the cache of the tokens it has read, for a batch of rows.
 
 Three kinds of model, three kinds of memory behind one interface:
 
@@ -9,6 +9,9 @@ Three kinds of model, three kinds of memory behind one interface:
 - :class:`OpaqueMemory`: recurrent states and other caches that only the model understands. Rows have
   equal lengths, are never padded and share no prefixes.
 - :class:`RecomputedMemory`: no cache at all; the tokens are read again at every step.
+
+A memory knows its model and feeds it; a model knows nothing of memories. Which kind serves a model,
+:func:`memory_kind` finds out by trying.
 """
 
 from __future__ import annotations
@@ -17,14 +20,13 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
-if TYPE_CHECKING:
-    from surerag.readers.transformers.model import CausalModel
+from surerag.readers.transformers.model import CausalModel
 
 
 class Part(NamedTuple):
@@ -52,6 +54,11 @@ class Memory(ABC):
     def __init__(self, model: CausalModel, lengths: Sequence[int]) -> None:
         self._model = model
         self.lengths = list(lengths)
+
+    @classmethod
+    @abstractmethod
+    def empty(cls, model: CausalModel, rows: int, room: int = 0) -> Memory:
+        """Return a memory of nothing, with room to grow."""
 
     def part(self, row: int) -> Part:
         """Return a whole row."""
@@ -140,12 +147,12 @@ class AttentionMemory(Memory):
         self._slots = slots
 
     @classmethod
-    def empty(cls, model: CausalModel, rows: int, room: int) -> AttentionMemory:
-        """Return a memory of nothing, with room to grow."""
+    def empty(cls, model: CausalModel, rows: int, room: int = 0) -> AttentionMemory:
+        """Return a memory of nothing; see :meth:`Memory.empty`."""
         return cls(model, _GrowingCache(room=room), [0] * rows, 0)
 
     @classmethod
-    def gather(cls, model: CausalModel, parts: Sequence[Part], room: int) -> AttentionMemory:
+    def gather(cls, parts: Sequence[Part], room: int) -> AttentionMemory:
         """Copy rows, or the beginnings of rows, of one or many memories into a new one."""
         slots = max(part.length for part in parts)
         by_memory: dict[int, list[int]] = {}
@@ -161,6 +168,7 @@ class AttentionMemory(Memory):
                 [(copy_, held.values) for copy_, held in sources], len(parts), slots, slots + room
             )
             layers.append(_GrowingLayer.around(keys, values, slots, room))
+        model = copies[0].memory._model
         return cls(model, _GrowingCache(layers), [part.length for part in parts], slots)
 
     def feed(self, tokens: Tensor, keep: int = 1) -> Tensor:
@@ -181,7 +189,7 @@ class AttentionMemory(Memory):
 
     def select(self, rows: Sequence[int], room: int = 0) -> AttentionMemory:
         """Copy rows; see :meth:`Memory.select`."""
-        return self.gather(self._model, [self.part(row) for row in rows], room)
+        return self.gather([self.part(row) for row in rows], room)
 
     def held(self, layer: int) -> Held:
         """Return what one layer holds, both [rows, heads, slots, dimensions]."""
@@ -247,6 +255,11 @@ class OpaqueMemory(Memory):
         super().__init__(model, lengths)
         self._cache = cache
 
+    @classmethod
+    def empty(cls, model: CausalModel, rows: int, room: int = 0) -> OpaqueMemory:
+        """Return a memory of nothing; see :meth:`Memory.empty`."""
+        return cls(model, model.fresh_cache(), [0] * rows)
+
     def feed(self, tokens: Tensor, keep: int = 1) -> Tensor:
         """Read tokens; see :meth:`Memory.feed`."""
         start = self.lengths[0]
@@ -279,6 +292,11 @@ class RecomputedMemory(Memory):
         super().__init__(model, [history.shape[1]] * len(history))
         self._history = history
 
+    @classmethod
+    def empty(cls, model: CausalModel, rows: int, room: int = 0) -> RecomputedMemory:
+        """Return a memory of nothing; see :meth:`Memory.empty`."""
+        return cls(model, model.tensor([[]] * rows))
+
     def feed(self, tokens: Tensor, keep: int = 1) -> Tensor:
         """Read everything again, and the new tokens; see :meth:`Memory.feed`."""
         self._history = torch.cat([self._history, tokens], dim=1)
@@ -293,3 +311,67 @@ class RecomputedMemory(Memory):
     def share(self) -> RecomputedMemory:
         """Return a memory of the same tokens; see :meth:`Memory.share`."""
         return RecomputedMemory(self._model, self._history)
+
+
+def joinable(one: Part, other: Part) -> bool:
+    """Tell whether two rows of one model can be joined: keys and values always, others within a memory."""
+    return one.memory is other.memory or isinstance(one.memory, AttentionMemory)
+
+
+def join(parts: Sequence[Part], room: int) -> Memory:
+    """Bring rows into one memory of their own, without copying where they already are just that.
+
+    Args:
+        parts: Rows of one model, all :func:`joinable`.
+        room: Tokens that the memory should be able to grow by without being copied.
+    """
+    memory = parts[0].memory
+    if all(part.memory is memory for part in parts) and [(part.row, part.length) for part in parts] == list(
+        enumerate(memory.lengths)
+    ):
+        return memory.share()
+    if isinstance(memory, AttentionMemory):
+        return AttentionMemory.gather(parts, room)
+    return memory.select([part.row for part in parts], room)
+
+
+def memory_kind(model: CausalModel) -> type[Memory]:
+    """Find out what a model can remember by: the first of the three kinds that holds when it is tried."""
+    if not model.arguments & {"past_key_values", "cache_params"}:
+        return RecomputedMemory
+    layers = model.fresh_cache().layers
+    plain = all(type(layer) in {DynamicLayer, DynamicSlidingWindowLayer} for layer in layers)
+    masked = {"past_key_values", "attention_mask", "position_ids"} <= model.arguments
+    if plain and masked and not model.stateful and _pads_well(model):
+        return AttentionMemory
+    return OpaqueMemory if _goes_on_from_cache(model) else RecomputedMemory
+
+
+def _pads_well(model: CausalModel) -> bool:
+    """Try whether a row says the same alone and behind padding, before and after it goes on."""
+    token, row = model.tensor([[1]]), model.tensor([[0, 1, 0]])
+    alone = AttentionMemory.empty(model, 1, 1)
+    padded = AttentionMemory.empty(model, 2, 1)
+    expected = [alone.feed(row), alone.feed(token)]
+    longer = torch.cat([model.tensor([[model.pad_token] * 4, [1, 1, 0, 1]]), row.expand(2, -1)], dim=1)
+    found = [padded.feed_until([3, 7], longer)[:1], padded.feed(token.expand(2, -1))[:1]]
+    return all(_alike(one, other) for one, other in zip(expected, found, strict=True))
+
+
+def _goes_on_from_cache(model: CausalModel) -> bool:
+    """Try whether the model's state is in the cache that it is given, and nowhere else.
+
+    Some models keep their state in their own modules: reading something else in between, as every
+    batch does, would overwrite it.
+    """
+    first, second = model.tensor([[0]]), model.tensor([[1]])
+    expected = RecomputedMemory.empty(model, 1).feed(torch.cat([first, second], dim=1))
+    memory, other = OpaqueMemory.empty(model, 1), OpaqueMemory.empty(model, 1)
+    memory.feed(first)
+    other.feed(second)
+    return _alike(memory.feed(second), expected)
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    # Wide enough for half precision, which is off by a hundredth; a wrong mask is off by most of it.
+    return bool((one - other).square().mean().sqrt() <= 0.1 * one.std())

@@ -15,11 +15,11 @@ from surerag.readers.pieces import TrimmedPieces
 from surerag.readers.protocol import BaseReader, Capabilities
 from surerag.readers.transformers.encoding import PromptEncoder, Render
 from surerag.readers.transformers.engine import Engine
-from surerag.readers.transformers.handles import Handle, close
 from surerag.readers.transformers.loading import load
 from surerag.readers.transformers.model import CausalModel
-from surerag.readers.transformers.sequences import GrowingSequence
+from surerag.readers.transformers.sequences import GrowingSequence, Handle, close
 from surerag.types import (
+    ANSWER_TOKENS,
     Begun,
     Chunk,
     Generation,
@@ -56,6 +56,7 @@ class TransformersReader(BaseReader):
             template: markup and control tokens, up to where the answer begins. The tokenizer's begin token
             is put before it where it is missing. What looks like a control token *inside* a message stays
             text, as with templates.
+        max_tokens: Length of an answer, at most, where nobody sets another.
 
     Raises:
         ConfigurationError: If a setting cannot work, or an end token is not in the vocabulary.
@@ -78,6 +79,7 @@ class TransformersReader(BaseReader):
         window: int | None = None,
         end_tokens: Sequence[int | str] = (),
         render: Render | None = None,
+        max_tokens: int = ANSWER_TOKENS,
     ) -> None:
         if max_batch_tokens < 1 or min_shared_prefix < 1:
             raise ConfigurationError(
@@ -89,6 +91,7 @@ class TransformersReader(BaseReader):
         self._engine = Engine(self._model, tokenizer, max_batch_tokens, min_shared_prefix)
         self._lock = threading.RLock()
         self._usage = Usage()
+        self._max_tokens = max_tokens
         self._settings: dict[str, Any] | None = None
 
     @classmethod
@@ -107,6 +110,7 @@ class TransformersReader(BaseReader):
         window: int | None = None,
         end_tokens: Sequence[int | str] = (),
         render: Render | None = None,
+        max_tokens: int = ANSWER_TOKENS,
         **model_options: Any,
     ) -> TransformersReader:
         """Load a model and its tokenizer from a hub or a folder.
@@ -124,6 +128,7 @@ class TransformersReader(BaseReader):
             window: Tokens of prompt and answer together.
             end_tokens: Further tokens that end an answer.
             render: Writes prompts in place of the chat template. To pickle the reader, it must pickle.
+            max_tokens: Length of an answer, at most, where nobody sets another.
             **model_options: Passed to ``AutoModelForCausalLM.from_pretrained``.
         """
         reading: dict[str, Any] = {
@@ -134,6 +139,7 @@ class TransformersReader(BaseReader):
             "window": window,
             "end_tokens": end_tokens,
             "render": render,
+            "max_tokens": max_tokens,
         }
         loading: dict[str, Any] = {
             "device": device,
@@ -181,6 +187,11 @@ class TransformersReader(BaseReader):
         )
 
     @property
+    def max_tokens(self) -> int:
+        """Length of an answer, at most, where nobody sets another."""
+        return self._max_tokens
+
+    @property
     def usage(self) -> Usage:
         """Prompts asked, their tokens as the caller sees them, and tokens generated."""
         return self._usage
@@ -188,7 +199,7 @@ class TransformersReader(BaseReader):
     @property
     def tokens_read(self) -> int:
         """Prompt tokens that went through the model: samples and shared prefixes count once."""
-        return self._model.tokens_read
+        return self._engine.tokens_read
 
     def count_tokens(self, text: str) -> int:
         """Return how many tokens a text has, without any that a template would add."""

@@ -1,4 +1,4 @@
-"""What a model thinks of given text (teacher forcing), a few steps of logits at a time."""
+"""Teacher forcing: log-probabilities of given text, a few steps of logits at a time."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from surerag.readers.transformers.decoding import Detokenizer
+from surerag.readers.transformers.decoding import Detokenizer, Opinion, opinions
 from surerag.readers.transformers.memory import Memory
-from surerag.readers.transformers.model import CausalModel, Read
-from surerag.readers.transformers.sampling import Opinion, opinions
+from surerag.readers.transformers.model import CausalModel
+from surerag.readers.transformers.prefill import Read, following
 from surerag.types import EntropyTrace, TokenTrace
 
 # Logits held at a time: 64 MiB in float32.
@@ -31,7 +31,7 @@ def score_rows(
         The model's opinion of every token of every continuation.
     """
     tokens = model.padded(tails)
-    found = [[opinion] for opinion in opinions(model.stack(reads), tokens[:, 0])]
+    found = [[opinion] for opinion in opinions(following(reads), tokens[:, 0])]
     chunk = max(1, _LOGITS // (len(tails) * model.vocabulary))
     for start in range(0, tokens.shape[1] - 1, chunk):
         end = min(start + chunk, tokens.shape[1] - 1)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from surerag.errors import ConfigurationError, InputError
-from surerag.evaluation.journal import OnChange
 from surerag.extras import extra
+from surerag.journal import OnChange
 from surerag.training.rewriter.options import AlignOptions, Reward
 from surerag.training.rewriter.pairs import preference_pairs
 from surerag.training.rewriter.results import Aligned, StageProgress, named

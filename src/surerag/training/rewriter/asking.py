@@ -1,4 +1,4 @@
-"""What the first two stages ask of models, query by query, and how the answers are kept."""
+"""Questions of the first two stages to their models, query by query."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import numpy as np
 from surerag.effects import Program, embed, generate
 from surerag.errors import ServiceError
 from surerag.measures.answers import normalize_answer
-from surerag.methods.rewrite_asking import RewriteAsking
-from surerag.methods.rewrites import read_rewrite
-from surerag.methods.uncertainty_types import Attempt, RewriteCosts, RewriteSettings, finite
+from surerag.methods.dynqr.algorithm import Asking
+from surerag.methods.dynqr.options import DynQROptions
+from surerag.methods.dynqr.result import Attempt, RewriteCosts, finite
+from surerag.methods.dynqr.rewrites import read_rewrite
 from surerag.training.rewriter.queries import Query
 from surerag.types import Generation, Passage, Sampling
 
@@ -39,7 +40,7 @@ def write_rewrites(query: Query, prompt: str, sampling: Sampling) -> Program[lis
 def try_rewrites(
     query: Query,
     replies: Sequence[Generation],
-    settings: RewriteSettings,
+    method: DynQROptions,
     is_correct: IsCorrect,
     with_relevance: bool,
 ) -> Program[Tried]:
@@ -50,13 +51,13 @@ def try_rewrites(
     """
     rows: dict[str, dict[str, Any]] = {}
     for place, reply in enumerate(replies):
-        rewrite = read_rewrite(reply, query.text, settings.max_words)
+        rewrite = read_rewrite(reply, query.text, method.rewrite_words)
         row = rows.setdefault(
             rewrite.text, {"sample": place, "times": 0, "rewrite": rewrite.text, "trouble": rewrite.trouble}
         )
         row["times"] += 1
     usable = [text for text, row in rows.items() if row["trouble"] in (None, "unchanged")]
-    asking = RewriteAsking(query.text, settings)
+    asking = Asking(query.text, method)
     contexts: dict[str, Sequence[Passage]] = {}
     for text in usable:
         contexts[text] = yield from asking.retrieve(text)

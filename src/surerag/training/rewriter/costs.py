@@ -1,4 +1,4 @@
-"""What the stages would cost, without asking or loading a model: calls and tokens."""
+"""Costs of the stages, estimated without asking or loading a model: calls and tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from surerag.prompts import format_passages
 from surerag.training.rewriter.alignment import preferences
 from surerag.training.rewriter.options import AlignOptions, DistilOptions, FineTuning, SampleOptions
 from surerag.training.rewriter.queries import Query
-from surerag.types import Passage
+from surerag.types import ANSWER_TOKENS, Passage
 
 CountTokens = Callable[[str], int]
 
@@ -73,7 +73,7 @@ def distil_cost(queries: Sequence[Query], options: DistilOptions, count: CountTo
     Rewrites are taken to be as long as their queries for the training's tokens, and as long as they may be
     for the teacher's.
     """
-    asked = _prompts(queries, options.prompts.rewrite.render, count)
+    asked = _prompts(queries, options.prompts["rewrite"].render, count)
     learnt = asked + sum(count(query.text) for query in queries)
     return StageCost(
         "distil",
@@ -102,18 +102,22 @@ def sample_cost(
     tries = len(queries) * options.rewrites
     question = max((query.text for query in queries), key=len)
     shown = [
-        options.prompts.answer.render(passages=format_passages(p.text for p in passages), question=question)
+        options.prompts["answer"].render(
+            passages=format_passages(p.text for p in passages), question=question
+        )
         for passages in contexts
     ]
     context = sum(map(count, shown)) / len(shown)
-    answers = tries * (1 + (options.samples if options.metric == "ln_entropy" else 0))
-    read = _prompts(queries, options.prompts.rewrite.render, count)
+    answers = tries * (1 + (options.n_samples if options.metric == "ln_entropy" else 0))
+    read = _prompts(queries, options.prompts["rewrite"].render, count)
     return StageCost(
         "sample",
         (
             CostLine("rewriter", tries, read, tries * options.rewrite_tokens),
             CostLine("retriever", tries, 0, 0),
-            CostLine("reader", answers, round(tries * context), answers * options.answering.max_tokens),
+            CostLine(
+                "reader", answers, round(tries * context), answers * (options.max_tokens or ANSWER_TOKENS)
+            ),
         ),
     )
 
@@ -127,14 +131,14 @@ def align_cost(
     """
     if samples is not None:
         found = [row for rows in preferences(samples, options) for row in rows]
-        prompts = [options.prompts.rewrite.render(query=row["query"]) for row in found]
+        prompts = [options.prompts["rewrite"].render(query=row["query"]) for row in found]
         tokens = sum(
             2 * count(prompt) + count(row["better"]) + count(row["worse"])
             for prompt, row in zip(prompts, found, strict=True)
         )
         return StageCost("align", (_training(len(found), tokens, options.fine_tuning),))
     pairs = len(queries) * options.pairs
-    asked = _prompts(queries, options.prompts.rewrite.render, count)
+    asked = _prompts(queries, options.prompts["rewrite"].render, count)
     read = 2 * options.pairs * (asked + sum(count(query.text) for query in queries))
     return StageCost("align", (_training(pairs, read, options.fine_tuning),))
 

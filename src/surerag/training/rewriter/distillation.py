@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from surerag.drivers import run_many
 from surerag.drivers.progress import reporting
 from surerag.errors import InputError
-from surerag.evaluation.journal import Journal, OnChange
-from surerag.evaluation.recording import RecordedReader
 from surerag.extras import extra
-from surerag.methods.rewrites import read_rewrite
+from surerag.journal import Journal, OnChange
+from surerag.methods.dynqr.rewrites import read_rewrite
 from surerag.readers.protocol import Reader
+from surerag.recording import RecordedReader
 from surerag.services import Services, as_reader
 from surerag.training.rewriter.asking import chunks, incomplete, write_rewrites
 from surerag.training.rewriter.options import DistilOptions
@@ -81,7 +81,7 @@ def distil(
         base,
         output,
         options.fine_tuning,
-        options.prompts.rewrite,
+        options.prompts["rewrite"],
         on_change,
         named(progress, "Distilling"),
     )
@@ -105,12 +105,12 @@ def _taught(
         written(output / REWRITES, "rewrites", run) as write,
         reporting(named(progress, "Asking the teacher"), len(queries), "Asking the teacher") as advance,
     ):
-        recorded = RecordedReader(as_reader(teacher), journal, at_once=options.at_once)
+        recorded = RecordedReader(as_reader(teacher), journal, max_concurrency=options.window)
         services = Services(reader=recorded)
-        for chunk in chunks(queries, options.at_once):
-            prompts = [options.prompts.rewrite.render(query=query.text) for query in chunk]
+        for chunk in chunks(queries, options.window):
+            prompts = [options.prompts["rewrite"].render(query=query.text) for query in chunk]
             programs = [write_rewrites(q, p, options.rewriting) for q, p in zip(chunk, prompts, strict=True)]
-            replies: list[Any] = run_many(programs, services, at_once=options.at_once, return_exceptions=True)
+            replies: list[Any] = run_many(programs, services, window=options.window, return_exceptions=True)
             failures += [reply for reply in replies if isinstance(reply, BaseException)]
             taught = [
                 _row(query, reply[0], options)
@@ -127,7 +127,7 @@ def _taught(
 
 
 def _row(query: Query, reply: Generation, options: DistilOptions) -> dict[str, Any]:
-    rewrite = read_rewrite(reply, query.text, options.max_words)
+    rewrite = read_rewrite(reply, query.text, options.rewrite_words)
     learnt = rewrite.trouble is None or (rewrite.trouble == "unchanged" and options.keep_unchanged)
     return {
         "query_id": query.id,
@@ -148,8 +148,8 @@ def _identity(queries: Sequence[Query], teacher: Reader, options: DistilOptions)
         "temperature": sampling.temperature,
         "max_tokens": sampling.max_tokens,
         "seed": sampling.seed,
-        "max_words": options.max_words,
+        "rewrite_words": options.rewrite_words,
         "keep_unchanged": options.keep_unchanged,
-        "at_once": options.at_once,
-        "prompt": options.prompts.rewrite.text,
+        "window": options.window,
+        "prompt": options.prompts["rewrite"].text,
     }

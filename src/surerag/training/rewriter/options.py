@@ -1,4 +1,4 @@
-"""What steers the three stages; defaults are the paper's, where it says (DynQR, appendix B)."""
+"""Options of the three stages; defaults are the paper's, where it says (DynQR, appendix B)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from surerag.errors import ConfigurationError
-from surerag.methods.uncertainty_metrics import METRICS, Metric
-from surerag.methods.uncertainty_types import RewritePrompts
+from surerag.methods.dynqr.metrics import METRICS, Metric
+from surerag.methods.dynqr.options import DynQROptions
 from surerag.types import Sampling
 
 Reward = Literal["uncertainty", "answer", "retrieval", "relevance"]
@@ -24,6 +24,11 @@ def _at_least(least: int, **values: int) -> None:
     for name, value in values.items():
         if value < least:
             raise ConfigurationError(f"{name} must be at least {least}, got {value!r}")
+
+
+def _complete_prompts(options: DistilOptions | SampleOptions | AlignOptions) -> None:
+    """Put the method's own prompts where none was given in their place."""
+    object.__setattr__(options, "prompts", DynQROptions.PROMPTS.replaced(options.prompts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,7 @@ class FineTuning:
             )
 
     @property
-    def at_once(self) -> int:
+    def turn_size(self) -> int:
         """Examples that go through the model at once: the largest divisor of the batch that may."""
         return max(n for n in range(1, min(self.batch, self.micro_batch) + 1) if self.batch % n == 0)
 
@@ -116,24 +121,26 @@ class DistilOptions:
     Attributes:
         fine_tuning: The paper's: rate 1e-6, batches of 100, one epoch.
         rewriting: How the teacher writes; one rewrite a query, greedily.
-        max_words: Words of a rewrite, at most; the student does not learn from a longer one, or an empty one.
+        rewrite_words: Words of a rewrite, at most; the student does not learn from a longer or an empty one.
         keep_unchanged: Whether to learn also from queries that the teacher left as they are.
-        at_once: Queries that the teacher gets at once: a batch of a local model, or requests under way.
+        window: Queries at work at a time: a batch of a local model, or requests under way.
         on_failure: What to do about queries that the teacher fails to rewrite, after all others were asked:
             ``"raise"``, or ``"skip"`` them.
-        prompts: Of these, ``rewrite`` is used; inference has to use the same.
+        prompts: Prompts in place of the method's own, by name, as in :class:`surerag.UncertaintyRewriter`.
+            Of these, ``rewrite`` is used; inference has to use the same.
     """
 
     fine_tuning: FineTuning = FineTuning()
     rewriting: Sampling = field(default_factory=Sampling)
-    max_words: int = 64
+    rewrite_words: int = 64
     keep_unchanged: bool = True
-    at_once: int = 64
+    window: int = 64
     on_failure: OnFailure = "raise"
-    prompts: RewritePrompts = field(default_factory=RewritePrompts)
+    prompts: Mapping[str, Any] = DynQROptions.PROMPTS
 
     def __post_init__(self) -> None:
-        _at_least(1, max_words=self.max_words, at_once=self.at_once)
+        _at_least(1, rewrite_words=self.rewrite_words, window=self.window)
+        _complete_prompts(self)
         if self.rewriting.n != 1:
             raise ConfigurationError(f"the teacher writes one rewrite a query, not {self.rewriting.n}")
 
@@ -148,16 +155,18 @@ class SampleOptions:
         top_p: Nucleus mass of the rewriter.
         seed: Of the rewriter; sample ``i`` of a query depends on the query, this seed and ``i`` alone.
         rewrite_tokens: Length of a rewrite, at most; one that is cut off is not tried.
-        max_words: Words of a rewrite, at most.
-        metric: The reader's uncertainty, as in :class:`surerag.UncertaintyRewriter`.
-        k: Passages to answer from; None leaves it to the retriever.
-        answering: How the reader answers; one greedy answer.
-        samples: N, answers sampled for each rewrite if the metric is ``"ln_entropy"``.
-        at_once: Queries in one batch of local models, or under way at a server.
+        rewrite_words: Words of a rewrite, at most.
+        metric: The reader's uncertainty. This and the next four are as in
+            :class:`surerag.UncertaintyRewriter`: a rewrite is answered from as at inference.
+        top_n: Passages to answer from, at most; None takes all that the retriever returns.
+        n_samples: N, answers sampled for each rewrite if the metric is ``"ln_entropy"``.
+        max_tokens: Length of an answer, at most; None is the reader's own limit.
+        stop: Texts that end an answer.
+        window: Queries in one batch of local models, or under way at a server.
         on_failure: What to do about queries that fail, after all others were asked: ``"raise"``, or
             ``"skip"`` them.
         template_options: Variables of the rewriter's chat template, if it is loaded from a folder.
-        prompts: For rewriter and reader.
+        prompts: For rewriter and reader, in place of the method's own, by name.
     """
 
     rewrites: int = 8
@@ -165,25 +174,27 @@ class SampleOptions:
     top_p: float = 1.0
     seed: int = 0
     rewrite_tokens: int = 64
-    max_words: int = 64
+    rewrite_words: int = 64
     metric: Metric = "perplexity"
-    k: int | None = 5
-    answering: Sampling = field(default_factory=Sampling)
-    samples: int = 10
-    at_once: int = 64
+    top_n: int | None = None
+    n_samples: int = 10
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    window: int = 64
     on_failure: OnFailure = "raise"
     template_options: Mapping[str, Any] = field(default_factory=dict)
-    prompts: RewritePrompts = field(default_factory=RewritePrompts)
+    prompts: Mapping[str, Any] = DynQROptions.PROMPTS
 
     def __post_init__(self) -> None:
         _at_least(
             1,
             rewrites=self.rewrites,
             rewrite_tokens=self.rewrite_tokens,
-            max_words=self.max_words,
-            samples=self.samples,
-            at_once=self.at_once,
+            rewrite_words=self.rewrite_words,
+            n_samples=self.n_samples,
+            window=self.window,
         )
+        _complete_prompts(self)
         if not callable(self.metric) and self.metric not in METRICS:
             raise ConfigurationError(
                 f"unknown metric {self.metric!r}", hint=f"choose {', '.join(METRICS)}, or pass a function"
@@ -207,7 +218,7 @@ class AlignOptions:
         least_difference: Pairs whose rewards differ by no more are left out; 0 keeps all that differ.
         beta: DPO's β: how dearly leaving the distilled rewriter is paid for.
         fine_tuning: The paper's: rate 1e-5, batches of 20, two epochs.
-        prompts: Of these, ``rewrite`` is used.
+        prompts: Prompts in place of the method's own, by name; of these, ``rewrite`` is used.
     """
 
     reward: Reward = "uncertainty"
@@ -215,7 +226,7 @@ class AlignOptions:
     least_difference: float = 0.0
     beta: float = 0.1
     fine_tuning: FineTuning = FineTuning(learning_rate=1e-5, batch=20, epochs=2)
-    prompts: RewritePrompts = field(default_factory=RewritePrompts)
+    prompts: Mapping[str, Any] = DynQROptions.PROMPTS
 
     def __post_init__(self) -> None:
         if self.reward not in REWARDS:
@@ -225,3 +236,4 @@ class AlignOptions:
             raise ConfigurationError(f"least_difference must be 0 or more, got {self.least_difference!r}")
         if not self.beta > 0:
             raise ConfigurationError(f"beta must be above 0, got {self.beta!r}")
+        _complete_prompts(self)

@@ -11,7 +11,7 @@ from transformers import Trainer
 from trl import DPOConfig, DPOTrainer
 
 from surerag.drivers.progress import Progress
-from surerag.evaluation.journal import OnChange
+from surerag.journal import OnChange
 from surerag.training.rewriter.encoding import RewriteEncoder
 from surerag.training.rewriter.options import AlignOptions
 from surerag.training.rewriter.tuning import fine_tune, fitting, load_base, lora_of
@@ -43,7 +43,7 @@ def learn_preferences(
     encoder = RewriteEncoder(base.tokenizer, settings.template_options)
     rows = []
     for query, better, worse in triplets:
-        prompt = options.prompts.rewrite.render(query=query)
+        prompt = options.prompts["rewrite"].render(query=query)
         rows.append(
             {
                 "prompt_ids": encoder.prompt(prompt),

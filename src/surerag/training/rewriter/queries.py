@@ -12,6 +12,7 @@ from typing import Any
 from surerag.errors import InputError
 from surerag.extras import extra
 
+_SHOWN = 60
 JSON_LINES, PARQUET = (".jsonl", ".ndjson"), (".parquet", ".pq")
 
 
@@ -84,19 +85,25 @@ def _records(file: Path) -> Iterator[tuple[int, Any]]:
             raise InputError(f"{file} cannot be read as Parquet: {str(error).splitlines()[0]}") from error
         yield from enumerate(rows, start=1)
     elif suffix in JSON_LINES:
+        try:
+            data = file.read_bytes()
+        except OSError as error:
+            raise InputError(
+                f"{file} cannot be read: {error.strerror}", hint="give a file that this user may read"
+            ) from error
         # Editors on Windows put a byte-order mark before the first line.
-        for number, line in enumerate(file.read_bytes().removeprefix(b"\xef\xbb\xbf").splitlines(), start=1):
+        for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").splitlines(), start=1):
             if line.strip():
                 try:
                     yield number, json.loads(line.decode("utf-8"))
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     raise InputError(
                         f"{file}, row {number}: not a JSON object in UTF-8 ({error})",
                         hint="write one JSON object on each line",
                     ) from error
     else:
         raise InputError(
-            f"{file} ends in {file.suffix or 'nothing'!r}, which is no known format",
+            f"{file} has the unknown format {file.suffix or 'nothing'!r}",
             hint=f"give a file that ends in {', '.join(JSON_LINES + PARQUET)}",
         )
 
@@ -120,13 +127,16 @@ def _query(record: Any, place: str) -> Query:
     return Query(
         _text(record["question"], "question", place),
         tuple(_text(gold, "answers", place) for gold in golds),
-        str(name) if name is not None else "",
+        "" if name is None else _text(str(name) if type(name) is int else name, "id", place),
     )
 
 
 def _text(value: Any, field: str, place: str) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise InputError(f"{place}: the field {field!r} must hold texts that are not empty; found {value!r}")
+        shown = ascii(value) if isinstance(value, str) else type(value).__name__
+        raise InputError(
+            f"{place}: the field {field!r} must hold texts that are not empty; found {shown[:_SHOWN]}"
+        )
     try:
         value.encode()
     except UnicodeEncodeError as error:

@@ -1,4 +1,4 @@
-"""What the stages hand back: where things were written, and how much there is."""
+"""Results of the stages: where files were written, and how much is in them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from surerag.drivers.progress import Progress
-from surerag.methods.uncertainty_types import RewriteCosts
+from surerag.methods.dynqr.result import RewriteCosts
 
 StageProgress = bool | Callable[[str], Progress]
 """True shows bars on a terminal; a callable gets what is being done and returns what is told of it; False is

@@ -12,12 +12,14 @@ from surerag.drivers import run_many
 from surerag.drivers.answering import is_local
 from surerag.drivers.progress import reporting
 from surerag.effects import Program
-from surerag.errors import CapabilityError
-from surerag.evaluation.journal import Answers, Journal, OnChange
+from surerag.journal import Answers, Journal, OnChange
 from surerag.measures import exact_match
-from surerag.methods.uncertainty_metrics import metric_name
-from surerag.methods.uncertainty_types import RewriteCosts, RewriteSettings
+from surerag.methods.dynqr.component import require_metric
+from surerag.methods.dynqr.metrics import metric_name
+from surerag.methods.dynqr.options import DynQROptions
+from surerag.methods.dynqr.result import RewriteCosts
 from surerag.readers.protocol import BaseReader, Reader
+from surerag.recording import while_kept
 from surerag.services import Encoder, Retriever, Services, as_reader
 from surerag.training.rewriter.asking import (
     IsCorrect,
@@ -33,7 +35,6 @@ from surerag.training.rewriter.options import SampleOptions
 from surerag.training.rewriter.queries import Query, as_queries, digest_of
 from surerag.training.rewriter.results import Sampled, StageProgress, named
 from surerag.training.rewriter.tables import written
-from surerag.types import Sampling
 
 JOURNAL, SAMPLES = "journal.jsonl", "samples.parquet"
 
@@ -86,9 +87,10 @@ def sample(
     asked = as_queries(queries)
     writes = as_reader(_loaded(rewriter, options) if isinstance(rewriter, str | Path) else rewriter)
     answers = as_reader(reader)
-    _check_metric(answers, options)
+    require_metric(options.metric, answers)
     services = Services(reader=answers, retriever=retriever, encoder=encoder)
     services.require("sample", "reader", "retriever")
+    method = _method(options, services)
     names = {
         "rewriter": writes.name,
         "reader": answers.name,
@@ -96,7 +98,7 @@ def sample(
         "encoder": None if encoder is None else encoder.name,
         "corpus": corpus,
         "is_correct": getattr(is_correct, "__qualname__", type(is_correct).__name__),
-        **_settings(options),
+        **_settings(options, method),
     }
     run = {"stage": "sample", "queries": f"{len(asked)}, digest {digest_of(asked)}", **names}
     costs: list[RewriteCosts] = []
@@ -107,8 +109,8 @@ def sample(
         written(output / SAMPLES, "samples", run) as write,
         reporting(named(progress, "Sampling"), len(asked), "Sampling") as advance,
     ):
-        trial = _Trial(writes, services, options, is_correct, journal, key_of(names))
-        for chunk in chunks(asked, options.at_once):
+        trial = _Trial(writes, services, options, method, is_correct, journal, key_of(names))
+        for chunk in chunks(asked, options.window):
             for outcome in trial.tried(chunk):
                 if isinstance(outcome, BaseException):
                     failures.append(outcome)
@@ -129,6 +131,7 @@ class _Trial:
     rewriter: BaseReader
     services: Services
     options: SampleOptions
+    method: DynQROptions
     is_correct: IsCorrect
     answers: Answers
     whose: str
@@ -152,25 +155,24 @@ class _Trial:
         return found
 
     def _ask(self, queries: Sequence[Query], keep: bool) -> dict[str, Any]:
-        at_once = self.options.at_once
-        prompts = [self.options.prompts.rewrite.render(query=query.text) for query in queries]
+        window = self.options.window
+        prompts = [self.options.prompts["rewrite"].render(query=query.text) for query in queries]
         writing = [
             write_rewrites(q, p, self.options.rewriting) for q, p in zip(queries, prompts, strict=True)
         ]
         outcomes: list[Any] = run_many(
-            writing, Services(reader=self.rewriter), at_once=at_once, return_exceptions=True
+            writing, Services(reader=self.rewriter), window=window, return_exceptions=True
         )
         replies = dict(zip(queries, outcomes, strict=True))
         failed = {query.text: reply for query, reply in replies.items() if isinstance(reply, BaseException)}
         written_for = [query for query in queries if query.text not in failed]
-        settings = _method(self.options)
         programs = [
             self._trying(
-                query, try_rewrites(query, replies[query], settings, self.is_correct, self._judges), keep
+                query, try_rewrites(query, replies[query], self.method, self.is_correct, self._judges), keep
             )
             for query in written_for
         ]
-        tried: list[Any] = run_many(programs, self.services, at_once=at_once, return_exceptions=True)
+        tried: list[Any] = run_many(programs, self.services, window=window, return_exceptions=True)
         return {**failed, **{query.text: outcome for query, outcome in zip(written_for, tried, strict=True)}}
 
     @property
@@ -178,7 +180,7 @@ class _Trial:
         return self.services.encoder is not None
 
     def _trying(self, query: Query, program: Program[Tried], keep: bool) -> Program[Tried]:
-        tried = yield from program
+        tried = yield from while_kept(program, self.answers)
         if keep:
             self._keep([query], [tried])
         return tried
@@ -200,51 +202,35 @@ def _loaded(rewriter: str | Path, options: SampleOptions) -> Reader:
     return TransformersReader.from_pretrained(str(rewriter), template_options=options.template_options)
 
 
-def _method(options: SampleOptions) -> RewriteSettings:
-    """The method's own settings: a rewrite is answered from as at inference."""
-    answering = options.answering
-    return RewriteSettings(
+def _method(options: SampleOptions, services: Services) -> DynQROptions:
+    """Return the method's own options: a rewrite is answered from as at inference."""
+    return DynQROptions(
         metric=options.metric,
-        k=options.k,
-        answering=answering,
-        sampling=Sampling(
-            options.samples, 1.0, max_tokens=answering.max_tokens, stop=answering.stop, seed=answering.seed
-        ),
-        max_words=options.max_words,
+        top_n=options.top_n,
+        n_samples=options.n_samples,
+        max_tokens=services.answer_tokens(options.max_tokens),
+        stop=options.stop,
+        rewrite_words=options.rewrite_words,
         prompts=options.prompts,
     )
 
 
-def _check_metric(reader: BaseReader, options: SampleOptions) -> None:
-    """Refuse a reader that cannot give what the metric needs, before anything is asked."""
-    if callable(options.metric):
-        return
-    can = reader.capabilities
-    has = {"token_entropy": can.entropy is not None, "energy": can.energy}.get(options.metric, can.logprobs)
-    if not has:
-        raise CapabilityError(
-            f"{reader.name} cannot give the uncertainty {options.metric}",
-            hint="use a local model (TransformersReader), a server that returns log-probabilities, or "
-            "another metric",
-        )
-
-
-def _settings(options: SampleOptions) -> dict[str, Any]:
-    """What the recorded numbers depend on, as plain values."""
-    prompts = options.prompts
+def _settings(options: SampleOptions, method: DynQROptions) -> dict[str, Any]:
+    """Return what the recorded numbers depend on, as plain values."""
     return {
         "rewrites": options.rewrites,
         "temperature": options.temperature,
         "top_p": options.top_p,
         "seed": options.seed,
         "rewrite_tokens": options.rewrite_tokens,
-        "max_words": options.max_words,
+        "rewrite_words": options.rewrite_words,
         "metric": metric_name(options.metric),
-        "samples": options.samples if options.metric == "ln_entropy" else None,
-        "k": options.k,
-        "answering": {**asdict(options.answering), "stop": list(options.answering.stop)},
-        "at_once": options.at_once,
-        "prompts": {name: getattr(prompts, name).text for name in ("rewrite", "answer", "closed_book")},
+        "n_samples": options.n_samples if options.metric == "ln_entropy" else None,
+        "top_n": options.top_n,
+        "max_tokens": method.max_tokens,
+        "stop": list(options.stop),
+        "window": options.window,
+        "prompts": {name: options.prompts[name].text for name in ("rewrite", "answer", "closed_book")},
     }
 
 

@@ -11,7 +11,7 @@ from transformers import Trainer
 from trl import SFTConfig, SFTTrainer
 
 from surerag.drivers.progress import Progress
-from surerag.evaluation.journal import OnChange
+from surerag.journal import OnChange
 from surerag.prompts import PromptTemplate
 from surerag.training.rewriter.encoding import RewriteEncoder
 from surerag.training.rewriter.options import FineTuning

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 
 from surerag.errors import InputError
 from surerag.extras import extra
+from surerag.storage import storing
 
 Kind = Literal["rewrites", "samples", "pairs"]
 _GROUP = 4096
@@ -50,6 +51,7 @@ def written(file: Path, kind: Kind, about: Mapping[str, Any]) -> Iterator[Writer
         about: What the rows belong to; kept in the file's metadata under ``surerag``, as JSON.
 
     Raises:
+        StorageError: If it cannot be written.
         MissingExtraError: If pyarrow is not installed.
     """
     with extra("train"):
@@ -63,26 +65,33 @@ def written(file: Path, kind: Kind, about: Mapping[str, Any]) -> Iterator[Writer
         [(name, types[kind_]) for name, kind_ in COLUMNS[kind].items()],
         metadata={"surerag": json.dumps(about, sort_keys=True)},
     )
-    file.parent.mkdir(parents=True, exist_ok=True)
     unfinished = file.with_name(f"{file.name}.part")
+    with storing(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        table = ParquetWriter(unfinished, schema, compression="zstd")
+    waiting: list[dict[str, Any]] = []
+
+    def flush() -> None:
+        if waiting:
+            with storing(file):
+                table.write_table(pa.Table.from_pylist(waiting, schema))
+            waiting.clear()
+
+    def write(rows: Iterable[Mapping[str, Any]]) -> None:
+        for row in rows:
+            waiting.append({name: _encodable(row.get(name)) for name in schema.names})
+            if len(waiting) == _GROUP:
+                flush()
+
     try:
-        with ParquetWriter(unfinished, schema, compression="zstd") as table:
-            waiting: list[dict[str, Any]] = []
-
-            def flush() -> None:
-                if waiting:
-                    table.write_table(pa.Table.from_pylist(waiting, schema))
-                    waiting.clear()
-
-            def write(rows: Iterable[Mapping[str, Any]]) -> None:
-                for row in rows:
-                    waiting.append({name: _encodable(row.get(name)) for name in schema.names})
-                    if len(waiting) == _GROUP:
-                        flush()
-
+        try:
             yield write
             flush()
-        unfinished.replace(file)
+        finally:
+            with storing(file):
+                table.close()
+        with storing(file):
+            unfinished.replace(file)
     finally:
         unfinished.unlink(missing_ok=True)
 

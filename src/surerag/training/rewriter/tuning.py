@@ -30,8 +30,9 @@ from transformers import (
 
 from surerag.drivers.progress import Progress, reporting
 from surerag.errors import ConfigurationError, InputError
-from surerag.evaluation.journal import OnChange
+from surerag.journal import OnChange
 from surerag.readers.transformers.model import CausalModel
+from surerag.storage import write_whole
 from surerag.training.rewriter.options import FineTuning
 
 CHECKPOINTS, MODEL, RUN, CURVE = "checkpoints", "model", "run.json", "curve.jsonl"
@@ -210,7 +211,7 @@ def _claim(output: Path, run: Mapping[str, Any], on_change: OnChange) -> None:
         for name in (MODEL, CHECKPOINTS):
             shutil.rmtree(output / name, ignore_errors=True)
         output.mkdir(parents=True, exist_ok=True)
-        _replace(file, json.dumps(run, indent=2) + "\n")
+        write_whole(file, json.dumps(run, indent=2) + "\n")
 
 
 def _arguments(settings: FineTuning, checkpoints: Path) -> dict[str, Any]:
@@ -219,8 +220,8 @@ def _arguments(settings: FineTuning, checkpoints: Path) -> dict[str, Any]:
     saves_memory = settings.gradient_checkpointing
     return {
         "output_dir": str(checkpoints),
-        "per_device_train_batch_size": settings.at_once,
-        "gradient_accumulation_steps": settings.batch // settings.at_once,
+        "per_device_train_batch_size": settings.turn_size,
+        "gradient_accumulation_steps": settings.batch // settings.turn_size,
         "num_train_epochs": settings.epochs,
         "learning_rate": settings.learning_rate,
         "lr_scheduler_type": "linear",
@@ -284,13 +285,7 @@ def _write_curve(state: TrainerState, file: Path) -> None:
         for entry in state.log_history
         if "loss" in entry
     ]
-    _replace(file, "".join(f"{line}\n" for line in lines))
-
-
-def _replace(file: Path, text: str) -> None:
-    unfinished = file.with_name(f"{file.name}.part")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(file)
+    write_whole(file, "".join(f"{line}\n" for line in lines))
 
 
 def _digest(rows: Sequence[dict[str, Any]]) -> str:

@@ -1,0 +1,300 @@
+"""A pipeline's own models, embeddings and retrievers as services of surerag."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from langchain_core.embeddings import Embeddings
+from langchain_core.retrievers import BaseRetriever, RetrieverLike
+from langchain_core.runnables import Runnable, RunnableWithFallbacks
+from langchain_core.runnables.base import RunnableBindingBase
+from langchain_core.runnables.configurable import DynamicRunnable
+from langchain_core.vectorstores import VectorStoreRetriever
+from numpy.typing import NDArray
+
+from langchain_surerag._dialects import DialectOptions, Scoring
+from langchain_surerag._model_reader import ModelReader
+from langchain_surerag.documents import passages_of
+from surerag.adapting import shared, takes_template
+from surerag.errors import ConfigurationError, MissingServiceError, ServiceError
+from surerag.readers import BaseReader, Reader
+from surerag.readers.threads import in_thread
+from surerag.types import Passage
+
+__all__ = ["ModelReader", "Scoring", "reader_from_model", "reader_of"]
+
+
+def reader_from_model(
+    model: Runnable[Any, Any],
+    *,
+    logprobs: bool | None = None,
+    top_logprobs: int | None = None,
+    vocabulary_size: int = 300_000,
+    max_concurrency: int = 8,
+    scoring: Scoring | None = None,
+    chat_template: bool = True,
+) -> BaseReader:
+    """Make a reader of a chat model or an LLM, with whatever is wrapped around it.
+
+    ========================================  =============================================================
+    model                                     what the reader gives
+    ========================================  =============================================================
+    ChatOpenAI and its relatives              log-probabilities, entropy as an interval, first tokens by an
+                                              open stream
+    OpenAI (completions) and its relatives    the same, and scores of given text: see ``scoring``
+    HuggingFacePipeline, ChatHuggingFace      a TransformersReader on its model: exact entropies, batches
+    any other                                 text only
+    ========================================  =============================================================
+
+    ``bind``, ``with_config``, ``with_retry``, ``with_fallbacks`` and ``configurable_fields`` around a model
+    keep working; of several models, the reader promises what all of them can do. Calls run under the run
+    of the chain that asks. Samples at a temperature above 0 bypass LangChain's LLM cache, which would
+    answer all of them with one. The model's own errors, retries and time-outs stay LangChain's,
+    but what its provider refuses for good is a ``RefusedError``.
+
+    Args:
+        model: The model; without prompt or output parser.
+        logprobs: True for a class that is not known here, but takes OpenAI's keywords and returns its
+            metadata; False to use only a model's text.
+        top_logprobs: Alternatives to ask for at each token; 0 for none, and no entropies. By default what
+            the model was built or bound with, else 20 for chat and 5 for completions.
+        vocabulary_size: Tokens that the model can emit; bounds the entropy from above where only the
+            likeliest tokens are known.
+        max_concurrency: Requests of one call that may be under way at the same time; a smaller
+            ``max_concurrency`` in the caller's config wins.
+        scoring: Whether a completions LLM may score given text by having its server echo it. Servers
+            differ: some echo log-probabilities one place off, which no answer shows. ``"probe"`` asks
+            twice, at once and in this thread, and compares: the reader scores if what the model said is
+            read as likely as it was said. ``"echo"`` takes the server at its word. None does not score.
+        chat_template: Whether the model of a HuggingFacePipeline is asked through its tokenizer's chat
+            template, if there is one. LangChain sends it raw text, which no chat model was trained on; False
+            does so, too. ChatHuggingFace always goes through the template.
+
+    Warns:
+        ChatTemplateWarning: Once for a tokenizer, where its template is used and LangChain would not.
+
+    Raises:
+        ConfigurationError: If there is no language model in it, or a setting cannot work.
+        CapabilityError: If the model is set to an API that loses log-probabilities, or ``"echo"`` is
+            insisted on for a model without echo.
+
+    Example:
+        >>> from langchain_core.language_models import FakeListChatModel
+        >>> from surerag.types import Sampling
+        >>> reader = reader_from_model(FakeListChatModel(responses=["Velm"]))
+        >>> reader.generate(["Where was Ada born?"], Sampling())[0][0].text, reader.capabilities.logprobs
+        ('Velm', False)
+    """
+    local = pipeline_reader(model, chat_template=chat_template) if logprobs is not False else None
+    if local is not None:
+        return local
+    return ModelReader(
+        model,
+        DialectOptions(logprobs, top_logprobs, vocabulary_size, scoring),
+        max_concurrency=max_concurrency,
+    )
+
+
+def reader_of(model: Any, **settings: Any) -> Reader:
+    """Return a model as a reader, the same one for as long as it is used, and a reader as it is.
+
+    Args:
+        model: A chat model or an LLM, or a reader of surerag.
+        **settings: Of :func:`reader_from_model`.
+
+    Raises:
+        MissingServiceError: If there is none.
+    """
+    if model is None:
+        raise MissingServiceError("there is no model", hint="pass llm=…")
+    return model if isinstance(model, Reader) else shared(reader_from_model, model, **settings)
+
+
+_readers: weakref.WeakKeyDictionary[Any, dict[tuple[bool, int], BaseReader]] = weakref.WeakKeyDictionary()
+_readers_lock = threading.Lock()
+
+
+def pipeline_reader(model: object, *, chat_template: bool = True) -> BaseReader | None:
+    """Return a reader of the model inside a Hugging Face pipeline, or None if there is none.
+
+    LangChain's own way through a pipeline loses log-probabilities, all samples but the first, and stop
+    texts. There is one reader for each pipeline and rendering, so that all who use it are answered in merged
+    batches.
+    """
+    while isinstance(model, RunnableBindingBase):
+        model = model.bound
+    chat = model if type(model).__name__ == "ChatHuggingFace" else None
+    llm = getattr(chat, "llm", None) if chat is not None else model
+    pipeline = getattr(llm, "pipeline", None) if type(llm).__name__ == "HuggingFacePipeline" else None
+    if pipeline is None or getattr(pipeline, "task", "") != "text-generation":
+        return None
+    tokenizer = getattr(chat, "tokenizer", None) or pipeline.tokenizer
+    templated = chat is not None or (
+        chat_template and takes_template(tokenizer, type(llm).__name__, "reader_from_model")
+    )
+    # A ChatHuggingFace may bring a tokenizer of its own, and so another template.
+    with _readers_lock:
+        readers = _readers.setdefault(pipeline, {})
+        if (templated, id(tokenizer)) not in readers:
+            readers[templated, id(tokenizer)] = _reader_of(pipeline.model, tokenizer, chat_template=templated)
+        return readers[templated, id(tokenizer)]
+
+
+def _reader_of(model: Any, tokenizer: Any, *, chat_template: bool) -> BaseReader:
+    from surerag.readers.transformers import TransformersReader
+
+    reader: BaseReader = TransformersReader(model, tokenizer, chat_template=chat_template)
+    return reader
+
+
+class EmbeddingEncoder:
+    """Encodes with a LangChain embedding model; rows are L2-normalised here.
+
+    Args:
+        embeddings: Any LangChain embedding model.
+        name: Identity of the model; by default its class and the model it names.
+
+    Raises:
+        ConfigurationError: If it is none.
+    """
+
+    def __init__(self, embeddings: Embeddings, *, name: str = "") -> None:
+        if not isinstance(embeddings, Embeddings):
+            raise ConfigurationError(
+                f"expected a LangChain embedding model, got {type(embeddings).__name__}",
+                hint="pass embeddings=… with embed_documents and embed_query",
+            )
+        self._embeddings = embeddings
+        self._name = name or _name(embeddings)
+
+    def __repr__(self) -> str:
+        return f"EmbeddingEncoder({self._name!r})"
+
+    @property
+    def name(self) -> str:
+        """Identity of the model."""
+        return self._name
+
+    def encode(self, texts: Sequence[str], kind: Literal["query", "document"]) -> NDArray[np.float32]:
+        """Return L2-normalised vectors [texts, dimensions].
+
+        Raises:
+            ServiceError: If the model does not return one vector of some length for each text.
+        """
+        if kind == "query":
+            return _normalised([self._embeddings.embed_query(text) for text in texts], texts)
+        return _normalised(self._embeddings.embed_documents(list(texts)), texts)
+
+    async def aencode(self, texts: Sequence[str], kind: Literal["query", "document"]) -> NDArray[np.float32]:
+        """Like ``encode``, with the model's own async methods; in a thread for a model that has none."""
+        if not _embeds_natively(self._embeddings):
+            return await in_thread(self.encode, texts, kind)
+        if kind == "query":
+            found = await asyncio.gather(*(self._embeddings.aembed_query(text) for text in texts))
+            return _normalised(found, texts)
+        return _normalised(await self._embeddings.aembed_documents(list(texts)), texts)
+
+
+def _name(embeddings: Embeddings) -> str:
+    named = (getattr(embeddings, attribute, None) for attribute in ("model_name", "model"))
+    model = next((name for name in named if isinstance(name, str) and name), "")
+    return f"{type(embeddings).__name__}({model})"
+
+
+def _embeds_natively(embeddings: Embeddings) -> bool:
+    """Whether a model awaits; what it inherits holds a thread of the event loop's own pool."""
+    inherited = (
+        type(embeddings).aembed_documents is Embeddings.aembed_documents,
+        type(embeddings).aembed_query is Embeddings.aembed_query,
+    )
+    return not all(inherited)
+
+
+def _normalised(vectors: Sequence[Sequence[float]], texts: Sequence[str]) -> NDArray[np.float32]:
+    if len(vectors) != len(texts):
+        raise ServiceError(f"the embedding model returned {len(vectors)} vectors for {len(texts)} texts")
+    rows = np.asarray(vectors, dtype=np.float32).reshape(len(texts), -1)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    if not (lengths > 0).all():
+        raise ServiceError("the embedding model returned a vector of length 0", hint="leave empty texts out")
+    normalised: NDArray[np.float32] = rows / lengths
+    return normalised
+
+
+class RunnableRetriever:
+    """Retrieves with a LangChain retriever, or any runnable from a question to documents.
+
+    The number wanted is handed on to retrievers that take it (those of vector stores, and those with a
+    parameter ``k`` in both their methods); what others return is cut to it. Calls run under the run of the
+    chain that asks.
+
+    Args:
+        runnable: The retriever, with whatever is wrapped around it.
+
+    Raises:
+        ConfigurationError: If it is no runnable.
+    """
+
+    def __init__(self, runnable: RetrieverLike) -> None:
+        if not isinstance(runnable, Runnable):
+            raise ConfigurationError(
+                f"expected a retriever, got {type(runnable).__name__}",
+                hint="pass a LangChain retriever (store.as_retriever()) or a runnable from str to documents",
+            )
+        self._runnable: Runnable[str, list[Any]] = runnable
+        self._takes_k = takes_k(runnable)
+
+    def __repr__(self) -> str:
+        return f"RunnableRetriever({self._runnable.get_name()})"
+
+    def retrieve(self, query: str, k: int | None) -> Sequence[Passage]:
+        """Return passages, best first, ``k`` at most.
+
+        Raises:
+            ServiceError: If the runnable returns something other than documents.
+        """
+        return _passages(self._runnable.invoke(query, **self._wanted(k)), k)
+
+    async def aretrieve(self, query: str, k: int | None) -> Sequence[Passage]:
+        """Like ``retrieve``, with the runnable's own async method."""
+        return _passages(await self._runnable.ainvoke(query, **self._wanted(k)), k)
+
+    def _wanted(self, k: int | None) -> dict[str, Any]:
+        return {"k": k} if self._takes_k and k is not None else {}
+
+
+def retriever_of(retriever: Any) -> Any:
+    """Return a runnable as a retriever of surerag, and what is no runnable as it is."""
+    return RunnableRetriever(retriever) if isinstance(retriever, Runnable) else retriever
+
+
+def takes_k(runnable: object) -> bool:
+    """Whether ``invoke(question, k=…)`` reaches the search."""
+    match runnable:
+        case BaseRetriever():
+            searches = (runnable._get_relevant_documents, runnable._aget_relevant_documents)
+            named = all("k" in inspect.signature(search).parameters for search in searches)
+            return named or isinstance(runnable, VectorStoreRetriever)
+        case RunnableBindingBase():
+            return takes_k(runnable.bound)
+        case DynamicRunnable():
+            return takes_k(runnable.default)
+        case RunnableWithFallbacks():
+            return all(takes_k(item) for item in runnable.runnables)
+        case _:
+            return False
+
+
+def _passages(found: object, k: int | None) -> list[Passage]:
+    if not isinstance(found, Sequence) or isinstance(found, str):
+        raise ServiceError(
+            f"the retriever returned a {type(found).__name__} where a list of documents was expected",
+            hint="give a retriever, or a runnable from a question to a list of documents",
+        )
+    return passages_of(found[:k])

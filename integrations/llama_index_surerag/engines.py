@@ -1,0 +1,170 @@
+"""The base of the query engines: a method, its prompts as templates, spans, events and callbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from typing import Any, Generic, Self, TypeVar, cast
+
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.response.schema import RESPONSE_TYPE, Response
+from llama_index.core.callbacks.base import CallbackManager
+from llama_index.core.callbacks.schema import CBEventType, EventPayload
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.prompts.mixin import PromptDictType, PromptMixinType
+from llama_index.core.schema import QueryBundle, QueryType
+from llama_index.core.settings import Settings
+
+from llama_index_surerag.events import dispatch, dispatcher
+from llama_index_surerag.prompts import TemplateLike, for_core, plain_template, shown
+from llama_index_surerag.services import bound_to, bundle_of
+from surerag import Services, arun, run, run_many
+from surerag.component import Component
+
+T = TypeVar("T", bound=Component[Any, Any])
+R = TypeVar("R")
+
+
+class WithPrompts(Generic[T]):
+    """A method whose prompts are LlamaIndex templates.
+
+    Args:
+        core: The method with its options and services.
+        prompts: Prompts in place of its own, by name.
+        llm: What selector templates choose by.
+
+    Raises:
+        PromptError: If a name is unknown, or a template's slots do not fit.
+    """
+
+    def __init__(self, core: T, prompts: Mapping[str, TemplateLike] | None, llm: object) -> None:
+        self._llm = llm
+        self._given: dict[str, TemplateLike] = dict(prompts or {})
+        self._core: T = core.with_options(prompts=for_core(self._given, llm))
+
+    def __repr__(self) -> str:
+        core = self._core
+        told = {
+            name: value
+            for name, value in core.chosen().items()
+            if name != "prompts" and value != core.OPTIONS[name].default
+        }
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in told.items())})"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return a copy on the same services: a model is never copied by the way."""
+        return copy(self)
+
+    @property
+    def core(self) -> T:
+        """The method with its options and services; what a calibration is made with."""
+        return self._core
+
+    def _get_prompts(self) -> PromptDictType:
+        return shown(type(self._core).PROMPTS, self._given)
+
+    def _get_prompt_modules(self) -> PromptMixinType:
+        return {}
+
+    def _update_prompts(self, prompts: PromptDictType) -> None:
+        given = {**self._given, **prompts}
+        self._core = self._core.with_options(prompts=for_core(given, self._llm))
+        self._given = given
+
+    def _services(self, bundle: QueryBundle) -> Services:
+        """Return the services, asking retrievers of the pipeline for this very query."""
+        services = self._core.services
+        return replace(
+            services,
+            retriever=bound_to(services.retriever, bundle),
+            summaries=bound_to(services.summaries, bundle),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return options, prompts and the models' identities as plain values; no key is in it."""
+        prompts = {name: plain_template(template) for name, template in self._get_prompts().items()}
+        return {**self._core.to_dict(), "prompts": prompts}
+
+
+class MethodEngine(WithPrompts[T], BaseQueryEngine, Generic[T, R]):
+    """A query engine around a method that answers questions.
+
+    Args:
+        core: The method with its options and services.
+        prompts: Prompts in place of its own, by name.
+        llm: What selector templates choose by.
+        callback_manager: Receives LlamaIndex's callbacks.
+    """
+
+    def __init__(
+        self,
+        core: T,
+        prompts: Mapping[str, TemplateLike] | None,
+        llm: object,
+        callback_manager: CallbackManager | None,
+    ) -> None:
+        WithPrompts.__init__(self, core, prompts, llm)
+        BaseQueryEngine.__init__(self, callback_manager=callback_manager or Settings.callback_manager)
+
+    def _response(self, result: R) -> RESPONSE_TYPE:
+        """Return a result as LlamaIndex's response."""
+        raise NotImplementedError
+
+    def _answered(self, bundle: QueryBundle, *case: Any) -> RESPONSE_TYPE:
+        program = self._core.program(bundle.query_str, *case)
+        return self._response(run(program, self._services(bundle), on_event=dispatch))
+
+    async def _aanswered(self, bundle: QueryBundle, *case: Any) -> RESPONSE_TYPE:
+        program = self._core.program(bundle.query_str, *case)
+        return self._response(await arun(program, self._services(bundle), on_event=dispatch))
+
+    def query_many(self, queries: Iterable[QueryType]) -> list[Response]:
+        """Answer many queries; a local model reads them in merged batches.
+
+        Raises:
+            Exception: The first failure, after all other queries were answered.
+        """
+        programs = [self._core.program(bundle_of(query).query_str) for query in queries]
+        with self.callback_manager.as_trace("query"):
+            results: list[Any] = run_many(programs, self._core.services, on_event=dispatch)
+        return [cast("Response", self._response(result)) for result in results]
+
+    @dispatcher.span
+    def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
+        payload: dict[str, Any] = {EventPayload.QUERY_STR: query_bundle.query_str}
+        with self.callback_manager.event(CBEventType.QUERY, payload=payload) as event:
+            response = self._answered(query_bundle)
+            event.on_end(payload={EventPayload.RESPONSE: response})
+        return response
+
+    @dispatcher.span
+    async def _aquery(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
+        payload: dict[str, Any] = {EventPayload.QUERY_STR: query_bundle.query_str}
+        with self.callback_manager.event(CBEventType.QUERY, payload=payload) as event:
+            response = await self._aanswered(query_bundle)
+            event.on_end(payload={EventPayload.RESPONSE: response})
+        return response
+
+    @classmethod
+    def from_dict(
+        cls, settings: Mapping[str, Any], *, retriever: Any, llm: Any = None, **living: Any
+    ) -> Self:
+        """Rebuild from :meth:`to_dict`; what is alive is passed in, as to ``from_args``."""
+        values = {**loaded(settings), **living}
+        return cast("Self", cast("Any", cls).from_args(retriever, llm, **values))
+
+
+def loaded(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what ``to_dict`` wrote as arguments again; models are only named there, and have to be given."""
+    return {name: value for name, value in settings.items() if name not in ("reader", "rewriter")}
+
+
+def with_manager(
+    postprocessors: Sequence[BaseNodePostprocessor] | None, manager: CallbackManager | None
+) -> list[BaseNodePostprocessor]:
+    """Let postprocessors report to an engine's callback manager, as LlamaIndex's own engines do."""
+    found = list(postprocessors or ())
+    for postprocessor in found:
+        postprocessor.callback_manager = manager or Settings.callback_manager
+    return found

@@ -1,0 +1,391 @@
+"""A pipeline's own LLMs, embedding models and retrievers as services of surerag."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import numpy as np
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.base.llms.generic_utils import messages_to_prompt as generic_messages_to_prompt
+from llama_index.core.indices.base import BaseIndex
+from llama_index.core.llms import LLM
+from llama_index.core.llms.llm import default_completion_to_prompt
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
+from llama_index.core.settings import Settings
+from numpy.typing import NDArray
+
+from llama_index_surerag._openai_llm import LogprobSettings, OpenAILLMReader
+from llama_index_surerag._text_llm import CallOptions, LLMSettings, TextLLMReader
+from llama_index_surerag.nodes import copy_of, passages_of
+from llama_index_surerag.prompts import messages_for, text_for
+from surerag.adapting import shared, takes_template
+from surerag.errors import CapabilityError, ConfigurationError, ServiceError
+from surerag.readers import BaseReader, Reader
+from surerag.readers.threads import in_thread
+from surerag.services import Encoder, Retriever
+from surerag.types import Message, Passage
+
+WIDEST_VOCABULARY = 300_000
+"""Vocabulary assumed where none is given: larger than those of common models, so that the upper bound of an
+entropy holds; with the true size it would be a little tighter."""
+
+_HOMES = {
+    "openai": ("llama_index.llms.openai.base", "OpenAI"),
+    "huggingface": ("llama_index.llms.huggingface.base", "HuggingFaceLLM"),
+}
+
+
+def reader_from_llm(
+    llm: LLM | None = None,
+    *,
+    tokenizer: Any = None,
+    vocabulary_size: int | None = None,
+    top_logprobs: int | None = None,
+    logprobs: bool | None = None,
+    max_concurrency: int = 8,
+    call_options: CallOptions | None = None,
+    name: str | None = None,
+    chat_template: bool = True,
+) -> BaseReader:
+    """Make a reader of a LlamaIndex LLM.
+
+    =====================================  ===========  =================================================
+    LLM                                    entropies    how
+    =====================================  ===========  =================================================
+    ``HuggingFaceLLM``                     exact        its model and tokenizer, by a TransformersReader
+    ``OpenAI``, ``OpenAILike``, Azure, …   an interval  raw log-probabilities of chat or completions
+    any other                              none         text only, and ``capabilities`` say so
+    =====================================  ===========  =================================================
+
+    What a method asks for (temperature, tokens, stop texts, seed) wins over what an OpenAI-compatible or
+    local LLM was built with; an LLM of another kind answers as it was built, unless ``call_options`` says
+    how to tell it. Prompts are wrapped as in LlamaIndex's own pipelines: ``system_prompt``,
+    ``completion_to_prompt``, ``messages_to_prompt`` and ``query_wrapper_prompt`` apply. A ``HuggingFaceLLM``
+    for which none of them is set, nor ``is_chat_model``, is asked through its tokenizer's chat template, if
+    there is one: LlamaIndex sends it raw text, which no chat model was trained on.
+
+    One reader may be used from several threads and event loops.
+
+    Args:
+        llm: The LLM; ``Settings.llm`` if left out.
+        tokenizer: The model's tokenizer (``encode`` and a length, ``vocab_size`` or ``n_vocab``). It gives
+            the vocabulary size, and prompt lengths where a server does not report them.
+        vocabulary_size: Number of tokens the model can emit, for the upper bound of an entropy.
+        top_logprobs: Alternatives to ask for at each step; by default the LLM's own setting, else 20 in
+            chat and 5 in completions, which OpenAI's servers allow at most.
+        logprobs: False to never ask for log-probabilities (some models refuse them); True to insist on
+            them; None goes by the LLM's class.
+        max_concurrency: Requests to have in flight at a time.
+        call_options: For LLMs of other kinds: what to pass with each call, given the sampling.
+        name: Identity of the model, where the LLM does not tell it.
+        chat_template: False to send a ``HuggingFaceLLM`` that is no chat model raw text, as LlamaIndex does.
+
+    Returns:
+        The reader.
+
+    Raises:
+        ConfigurationError: If this is no LLM, or a setting cannot work.
+        CapabilityError: If log-probabilities are insisted on and this LLM has none to give.
+        MissingExtraError: If a ``HuggingFaceLLM`` is given and torch or transformers are not installed.
+
+    Warns:
+        ChatTemplateWarning: Once for a tokenizer, where its chat template is used and LlamaIndex would not.
+    """
+    llm = Settings.llm if llm is None else llm
+    if not isinstance(llm, LLM):
+        raise ConfigurationError(
+            f"expected a LlamaIndex LLM, got {type(llm).__name__}", hint="readers go to an engine as they are"
+        )
+    if max_concurrency < 1:
+        raise ConfigurationError(f"max_concurrency must be at least 1, got {max_concurrency}")
+    settings = LLMSettings(name or _identity(llm), max_concurrency, call_options)
+    family = _family(llm)
+    if logprobs is False or (logprobs is None and family is None):
+        return TextLLMReader(llm, settings)
+    if family == "huggingface":
+        return _reader_from_huggingface_llm(llm, chat_template=chat_template)
+    if family == "openai":
+        size = vocabulary_size or _vocabulary_size(tokenizer) or WIDEST_VOCABULARY
+        most = 20 if llm.metadata.is_chat_model else 5
+        wanted: int = top_logprobs or getattr(llm, "top_logprobs", 0) or most
+        count = None if tokenizer is None else lambda text: len(tokenizer.encode(text))
+        return OpenAILLMReader(llm, settings, LogprobSettings(wanted, size, count))
+    raise CapabilityError(
+        f"{type(llm).__name__} returns no log-probabilities",
+        hint="use HuggingFaceLLM, OpenAI or OpenAILike, or leave logprobs out where text is enough",
+    )
+
+
+def reader_of(model: LLM | Reader) -> Reader:
+    """Return an LLM as a reader, the same one for as long as it is used, and a reader as it is."""
+    return shared(reader_from_llm, model) if isinstance(model, LLM) else model
+
+
+def _family(llm: object) -> Literal["openai", "huggingface"] | None:
+    """Which of the classes we know an LLM derives from; looked up by name, so that neither is imported."""
+    homes = {(kind.__module__, kind.__name__) for kind in type(llm).__mro__}
+    if _HOMES["openai"] in homes:
+        return "openai"
+    return "huggingface" if _HOMES["huggingface"] in homes else None
+
+
+def _identity(llm: LLM) -> str:
+    """Return model and address, as OpenAIReader does: a calibration for one then holds for the other."""
+    known = llm.metadata.model_name
+    model = known if known and known != "unknown" else llm.class_name()
+    where = urlsplit(str(getattr(llm, "api_base", None) or ""))
+    port = f":{where.port}" if where.port else ""
+    address = f"{where.hostname}{port}{where.path.rstrip('/')}"
+    return f"{model}@{address}" if where.hostname else model
+
+
+def _vocabulary_size(tokenizer: Any) -> int | None:
+    if tokenizer is None:
+        return None
+    for attribute in ("n_vocab", "vocab_size"):
+        size = getattr(tokenizer, attribute, None)
+        if isinstance(size, int):
+            # Added tokens count too, where there are any.
+            return max(size, len(tokenizer) if hasattr(tokenizer, "__len__") else 0)
+    raise ConfigurationError(
+        f"the tokenizer {type(tokenizer).__name__} does not tell its size",
+        hint="pass vocabulary_size=… besides, or instead",
+    )
+
+
+def _reader_from_huggingface_llm(llm: Any, *, chat_template: bool) -> BaseReader:
+    """Return a reader over the LLM's model; torch is imported here, when there is such a model.
+
+    Prompts are wrapped as the user has the LLM wrap them, else by the tokenizer's chat template, and begin as
+    its tokenizer begins a text. Control tokens of those wrappings are control tokens; inside a document, they
+    stay text. What ``generate_kwargs`` say gives way to what a method asks for.
+    """
+    from surerag import TransformersReader
+
+    def render(messages: Sequence[Message]) -> str:
+        prompt = tuple(messages)
+        if not llm.metadata.is_chat_model:
+            return text_for(llm, prompt)
+        return str(llm.messages_to_prompt(messages_for(llm, prompt)))
+
+    templated = (
+        chat_template
+        and not _renders(llm)
+        and takes_template(llm._tokenizer, type(llm).__name__, "reader_from_llm")
+    )
+    return TransformersReader(
+        llm._model,
+        llm._tokenizer,
+        window=min(llm.context_window, _window(llm._model) or llm.context_window),
+        end_tokens=llm.stopping_ids or (),
+        render=None if templated else render,
+        max_tokens=llm.max_new_tokens,
+    )
+
+
+def _renders(llm: Any) -> bool:
+    """Whether the user told a HuggingFaceLLM how to write its prompts."""
+    turns = getattr(llm.messages_to_prompt, "__func__", llm.messages_to_prompt)
+    return bool(
+        llm.is_chat_model
+        or llm.system_prompt
+        or turns not in (type(llm)._tokenizer_messages_to_prompt, generic_messages_to_prompt)
+        or llm.completion_to_prompt not in (None, default_completion_to_prompt)
+        or (llm.query_wrapper_prompt and llm.query_wrapper_prompt.get_template() != "{query_str}")
+    )
+
+
+def _window(model: Any) -> int | None:
+    size = getattr(model.config, "max_position_embeddings", None)
+    return size if isinstance(size, int) else None
+
+
+Kind = Literal["query", "document"]
+
+
+class EmbeddingEncoder:
+    """Encodes with a LlamaIndex embedding model; rows are L2-normalised here.
+
+    Args:
+        embed_model: Any LlamaIndex embedding model.
+
+    Raises:
+        ConfigurationError: If it is none.
+    """
+
+    def __init__(self, embed_model: BaseEmbedding) -> None:
+        if not isinstance(embed_model, BaseEmbedding):
+            raise ConfigurationError(
+                f"expected a LlamaIndex embedding model, got {type(embed_model).__name__}",
+                hint="pass embed_model=…, or set Settings.embed_model",
+            )
+        self._model = embed_model
+
+    def __repr__(self) -> str:
+        return f"EmbeddingEncoder({self.name!r})"
+
+    @property
+    def name(self) -> str:
+        """Identity of the model."""
+        known = self._model.model_name
+        return known if known != "unknown" else self._model.class_name()
+
+    def encode(self, texts: Sequence[str], kind: Kind) -> NDArray[np.float32]:
+        """Return L2-normalised vectors [texts, dimensions].
+
+        Raises:
+            ServiceError: If the model returns a vector of length zero.
+        """
+        if kind == "query":
+            return _normalised([self._model.get_query_embedding(text) for text in texts])
+        return _normalised(self._model.get_text_embedding_batch(list(texts)))
+
+    async def aencode(self, texts: Sequence[str], kind: Kind) -> NDArray[np.float32]:
+        """Like ``encode``, with the model's own async methods; in a thread for a model that has none."""
+        if kind == "query":
+            return _normalised([await self._model.aget_query_embedding(text) for text in texts])
+        if not _embeds_natively(self._model):
+            return await in_thread(self.encode, texts, kind)
+        return _normalised(await self._model.aget_text_embedding_batch(list(texts)))
+
+
+class SettingsEncoder:
+    """Encodes with ``Settings.embed_model``, asked for only when a vector is needed."""
+
+    name = "Settings.embed_model"
+
+    def encode(self, texts: Sequence[str], kind: Kind) -> NDArray[np.float32]:
+        """Return L2-normalised vectors [texts, dimensions]."""
+        return EmbeddingEncoder(Settings.embed_model).encode(texts, kind)
+
+    async def aencode(self, texts: Sequence[str], kind: Kind) -> NDArray[np.float32]:
+        """Like ``encode``, without blocking the event loop."""
+        return await EmbeddingEncoder(Settings.embed_model).aencode(texts, kind)
+
+
+def encoder_of(model: BaseEmbedding | Encoder | None) -> Encoder:
+    """Return an embedding model as an encoder, an encoder as it is, ``Settings.embed_model`` for None."""
+    if model is None:
+        return SettingsEncoder()
+    return model if isinstance(model, Encoder) else EmbeddingEncoder(model)
+
+
+def _normalised(vectors: Sequence[Sequence[float]]) -> NDArray[np.float32]:
+    rows = np.asarray(vectors, dtype=np.float32).reshape(len(vectors), -1)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    if not (lengths > 0).all():
+        raise ServiceError("the embedding model returned a vector of length 0", hint="leave empty texts out")
+    normalised: NDArray[np.float32] = rows / lengths
+    return normalised
+
+
+def _embeds_natively(model: BaseEmbedding) -> bool:
+    """Whether a model awaits; the inherited methods embed text after text and block the event loop."""
+    # By name: LlamaIndex wraps inherited methods anew in every subclass.
+    inherited = (
+        getattr(type(model), name).__qualname__ == f"{BaseEmbedding.__name__}.{name}"
+        for name in ("_aget_text_embedding", "_aget_text_embeddings")
+    )
+    return not all(inherited)
+
+
+class NodeRetriever:
+    """Retrieves nodes with a LlamaIndex retriever, passes them through postprocessors, gives passages.
+
+    Nodes are copied before anything else happens, so that neither a postprocessor nor a caller changes
+    what the index holds.
+
+    Args:
+        retriever: Any LlamaIndex retriever.
+        postprocessors: Applied in order, as in LlamaIndex's query engines.
+        bundle: The query as the pipeline asked it, with embeddings or strings to embed of its own; where
+            its text is asked for, it is what the retriever gets.
+    """
+
+    def __init__(
+        self,
+        retriever: BaseRetriever,
+        postprocessors: Sequence[BaseNodePostprocessor] = (),
+        bundle: QueryBundle | None = None,
+    ) -> None:
+        self._retriever = retriever
+        self._postprocessors = tuple(postprocessors)
+        self._bundle = bundle
+
+    def __repr__(self) -> str:
+        return f"NodeRetriever({type(self._retriever).__name__}, {len(self._postprocessors)} postprocessors)"
+
+    def bound_to(self, bundle: QueryBundle) -> NodeRetriever:
+        """Return a retriever that asks for this very query."""
+        return NodeRetriever(self._retriever, self._postprocessors, bundle)
+
+    def retrieve(self, query: str, k: int | None) -> list[Passage]:
+        """Return passages, best first, ``k`` at most; each has its node as ``origin``."""
+        return passages_of(self.nodes(self._query(query)))[:k]
+
+    async def aretrieve(self, query: str, k: int | None) -> list[Passage]:
+        """Like ``retrieve``, without blocking the event loop."""
+        return passages_of(await self.anodes(self._query(query)))[:k]
+
+    def nodes(self, bundle: QueryBundle) -> list[NodeWithScore]:
+        """Return postprocessed copies of the nodes that the retriever finds."""
+        nodes = [copy_of(node) for node in self._retriever.retrieve(replace(bundle))]
+        for postprocessor in self._postprocessors:
+            nodes = postprocessor.postprocess_nodes(nodes, query_bundle=replace(bundle))
+        return nodes
+
+    async def anodes(self, bundle: QueryBundle) -> list[NodeWithScore]:
+        """Like ``nodes``; a retriever without an async of its own works in a thread."""
+        if _has_native_async(self._retriever):
+            found = await self._retriever.aretrieve(replace(bundle))
+        else:
+            found = await in_thread(self._retriever.retrieve, replace(bundle))
+        nodes = [copy_of(node) for node in found]
+        for postprocessor in self._postprocessors:
+            nodes = await postprocessor.apostprocess_nodes(nodes, query_bundle=replace(bundle))
+        return nodes
+
+    def _query(self, query: str) -> QueryBundle:
+        if self._bundle is not None and self._bundle.query_str == query:
+            return self._bundle
+        return QueryBundle(query)
+
+
+def bundle_of(query: QueryType) -> QueryBundle:
+    """Return a query as a bundle."""
+    return QueryBundle(query) if isinstance(query, str) else query
+
+
+def bound_to(service: Retriever | None, bundle: QueryBundle) -> Retriever | None:
+    """Return a retriever that asks for this very query, where it is one of the pipeline's."""
+    return service.bound_to(bundle) if isinstance(service, NodeRetriever) else service
+
+
+def retriever_of(source: BaseRetriever | BaseIndex[Any], k: int | None = None) -> BaseRetriever:
+    """Return a retriever as it is, or that of an index.
+
+    Args:
+        source: A retriever, or an index to make one of.
+        k: Nodes that the retriever of an index shall find; its own default if None.
+
+    Raises:
+        ConfigurationError: If it is neither.
+    """
+    if isinstance(source, BaseRetriever):
+        return source
+    if isinstance(source, BaseIndex):
+        return source.as_retriever() if k is None else source.as_retriever(similarity_top_k=k)
+    raise ConfigurationError(
+        f"expected a LlamaIndex retriever or index, got {type(source).__name__}",
+        hint="pass index, or index.as_retriever(similarity_top_k=…)",
+    )
+
+
+def _has_native_async(retriever: BaseRetriever) -> bool:
+    """Whether a retriever awaits real I/O; the inherited ``_aretrieve`` blocks the event loop."""
+    return type(retriever)._aretrieve.__qualname__ != BaseRetriever._aretrieve.__qualname__

@@ -1,0 +1,56 @@
+"""A gate in tables, for a terminal of eighty columns."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from surerag.evaluation.formatting import percent, percent_with_interval, plain_table
+from surerag.evaluation.gate.results import GateReport
+
+
+def modes_table(report: GateReport) -> Table:
+    """Table I: what each mode gets right, and what it costs."""
+    table = plain_table("Accuracy and cost by mode (cf. L-RAG, Table I)")
+    table.add_column("Mode", no_wrap=True)
+    for name in ("Accuracy, %", "Retrieval\nrate", "Tokens\nread", "of these\nto answer"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in report.modes:
+        table.add_row(
+            row.label,
+            percent_with_interval(row.accuracy),
+            percent(row.retrieval.value) if row.retrieval else "n/a",
+            f"{row.prompt_tokens:.0f}",
+            f"{row.answer_tokens:.0f}",
+            style="bold" if row.threshold == report.calibration.threshold.value else None,
+        )
+    found = report.calibration
+    seed = "" if found.seed is None else f" of seed {found.seed}"
+    table.caption = (
+        f"Calibrated τ = {found.threshold.value:.3f} nats: the lower end of [{found.threshold.low:.3f}, "
+        f"{found.threshold.high:.3f}], the interval of {found.rule}, on {found.n:,} questions{seed}. There: "
+        f"accuracy {percent(found.accuracy)}, retrieval {percent(found.retrieval_rate)}."
+    )
+    return table
+
+
+def gate_table(report: GateReport) -> Table:
+    """What the gate knows, saves and costs at the calibrated threshold."""
+    table = plain_table(f"The gate at the calibrated τ; intervals are {percent(report.confidence, 0)}")
+    table.add_column("")
+    table.add_column("Value", justify="right")
+    table.add_column("Interval", justify="right")
+    chosen = report.calibrated
+    if chosen.retrieval is not None:
+        rate = chosen.retrieval
+        interval = f"[{percent(1 - rate.high)}, {percent(1 - rate.low)}]"
+        table.add_row("Retrievals saved", percent(1 - rate.value), interval)
+    cost = chosen.against_standard
+    low, high = f"{100 * cost.low:+.1f}", f"{100 * cost.high:+.1f}"
+    table.add_row(
+        "Accuracy less that of standard RAG, points", f"{100 * cost.value:+.1f}", f"[{low}, {high}]"
+    )
+    if report.separation is not None:
+        area = report.separation.auroc
+        interval = f"[{area.low:.3f}, {area.high:.3f}]"
+        table.add_row("AUROC of entropy for wrong first answers", f"{area.value:.3f}", interval)
+    return table

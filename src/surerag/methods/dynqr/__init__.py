@@ -1,0 +1,1 @@
+"""DynQR: rewrite the query where the reader is uncertain, and keep the less uncertain answer."""

@@ -1,0 +1,249 @@
+"""DynQR at inference: rewrite the query when the reader is uncertain; keep the less uncertain answer.
+
+"DynQR: Dynamic Uncertainty-Guided Query Rewriting for Effective Retrieval-Augmented Generation", section 2.2,
+Active Rewriting and Post Verification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from surerag.effects import ModelRole, Program, emit, generate, retrieve
+from surerag.errors import MISCONFIGURED, InputError
+from surerag.methods.dynqr.metrics import uncertainty_of
+from surerag.methods.dynqr.options import DynQROptions
+from surerag.methods.dynqr.result import Attempt, RewriteCosts, RewriteResult, Step
+from surerag.methods.dynqr.rewrites import Rewrite, alternated, read_rewrite
+from surerag.prompts import format_passages, in_conversation
+from surerag.types import Generation, Message, Passage, Prompt, Sampling
+
+_SHOWN = 200
+"""Characters of a useless reply that its warning quotes."""
+
+
+def rewrite_when_uncertain(
+    question: str, options: DynQROptions, history: Sequence[Message] = ()
+) -> Program[RewriteResult]:
+    """Answer; if uncertain, rewrite the query, retrieve and answer again; keep the less uncertain answer.
+
+    A question whose first answer is certain costs one retrieval and one answer. An uncertain one costs, with
+    n candidates, n rewrites and up to n more retrievals and answers.
+
+    Args:
+        question: Not empty.
+        options: What steers the method.
+        history: A conversation that the question belongs to, oldest turn first. Reader and rewriter see it,
+            and the rewrite is to stand alone.
+
+    Raises:
+        InputError: If the question is empty.
+        ServiceError: If the first retrieval or the first answer fails.
+    """
+    if not question.strip():
+        raise InputError("the question is empty", hint="ask something")
+    asking = Asking(question, options, tuple(history))
+    found = yield from asking.retrieve(question)
+    if not found:
+        yield from emit("uncertainty_rewriting.nothing_retrieved", warning=True, question=question)
+    [original] = yield from asking.answer({question: found})
+    gate = _gate(original, options)
+    yield from emit("uncertainty_rewriting.gate", question=question, **gate.to_dict())
+    if gate.outcome == "stop":
+        return (yield from _decided(asking, original, [], [gate]))
+    try:
+        candidates, rewriting = yield from _attempts(asking, original)
+    except MISCONFIGURED:
+        raise
+    except Exception as error:
+        if options.on_failure == "raise":
+            raise
+        reason = f"{asking.stage} failed: {type(error).__name__}: {error}"
+        candidates, rewriting = [], Step("rewrite", "failed", reason)
+    if rewriting.outcome in ("failed", "unusable"):
+        yield from emit(
+            f"uncertainty_rewriting.{rewriting.outcome}",
+            warning=True,
+            question=question,
+            reason=rewriting.reason,
+        )
+    return (yield from _decided(asking, original, candidates, [gate, rewriting]))
+
+
+def _gate(original: Attempt, options: DynQROptions) -> Step:
+    """Active rewriting: stop if the uncertainty is at most the threshold."""
+    threshold = options.boundary()
+    act = original.uncertainty > threshold
+    reason = "uncertainty above threshold" if act else "uncertainty at or below threshold"
+    if not original.answer.strip():
+        reason = "empty first answer" if act else "empty first answer, but never to be rewritten"
+    return Step("gate", "rewrite" if act else "stop", reason, original.uncertainty, threshold)
+
+
+def _attempts(asking: Asking, original: Attempt) -> Program[tuple[list[Attempt], Step]]:
+    """Rewrite, retrieve with each usable rewrite, and answer from what is new."""
+    options = asking.options
+    replies = yield from asking.rewrite()
+    rewrites = [read_rewrite(reply, asking.question, options.rewrite_words) for reply in replies]
+    queries = list(dict.fromkeys(rewrite.text for rewrite in rewrites if rewrite.trouble is None))
+    if not queries:
+        return [], Step("rewrite", "unusable", _useless(rewrites))
+    retrieved = yield from _retrieved(asking, queries)
+    contexts: dict[str, Sequence[Passage]] = {}
+    seen = {asking.prompt(original.passages)}
+    for query, found in retrieved.items():
+        if options.documents == "expand":
+            found = alternated(original.passages, found, options.top_n)
+        prompt = asking.prompt(found)
+        # The same prompt again would only be answered the same; and nothing found is no better context.
+        if found and prompt not in seen:
+            seen.add(prompt)
+            contexts[query] = found
+    if not contexts:
+        return [], Step("rewrite", "same passages", f"nothing new was found with {next(iter(retrieved))!r}")
+    attempts = yield from asking.answer(contexts)
+    lost = (
+        f"; retrieving failed with {len(queries) - len(retrieved)}" if len(retrieved) < len(queries) else ""
+    )
+    reason = f"answered with {len(attempts)} of {len(replies)} rewrites{lost}"
+    return attempts, Step("rewrite", "rewritten", reason)
+
+
+def _retrieved(asking: Asking, queries: Sequence[str]) -> Program[dict[str, list[Passage]]]:
+    """Retrieve with each rewrite; one that fails is left out, as long as another one does not."""
+    found: dict[str, list[Passage]] = {}
+    failed: dict[str, Exception] = {}
+    for query in queries:
+        try:
+            found[query] = yield from asking.retrieve(query)
+        except MISCONFIGURED:
+            raise
+        except Exception as error:
+            if asking.options.on_failure == "raise":
+                raise
+            failed[query] = error
+    if not found:
+        raise failed[queries[0]]
+    for query, reason in failed.items():
+        yield from emit(
+            "uncertainty_rewriting.candidate_failed",
+            warning=True,
+            question=asking.question,
+            query=query,
+            reason=f"retrieving failed: {type(reason).__name__}: {reason}",
+        )
+    return found
+
+
+def _useless(rewrites: Sequence[Rewrite]) -> str:
+    """Say what was wrong with the first rewrite, and quote its beginning."""
+    first = rewrites[0]
+    quoted = f": {first.text[:_SHOWN]!r}" if first.text else ""
+    return f"the rewrite is {first.trouble}{quoted}"
+
+
+def _decided(
+    asking: Asking, original: Attempt, candidates: Sequence[Attempt], steps: Sequence[Step]
+) -> Program[RewriteResult]:
+    """Post-verification: keep the answer with the lower uncertainty; on a tie the original one."""
+    best = min(candidates, key=lambda attempt: attempt.uncertainty, default=None)
+    taken = list(steps)
+    replaced = False
+    if best is not None:
+        lower = best.uncertainty < original.uncertainty
+        replaced = lower or not asking.options.verify
+        reason = (
+            "the rewrite's answer is less uncertain" if lower else "the original answer is no less certain"
+        )
+        if not asking.options.verify:
+            reason = "post-verification is off"
+        outcome = "rewritten" if replaced else "original"
+        taken.append(Step("verify", outcome, reason, best.uncertainty, original.uncertainty))
+    result = RewriteResult(
+        question=asking.question,
+        original=original,
+        rewritten=best,
+        candidates=tuple(candidates),
+        kept="rewritten" if replaced else "original",
+        steps=tuple(taken),
+        costs=asking.costs,
+    )
+    yield from emit(
+        "uncertainty_rewriting.decided", detail=result, question=asking.question, **result.to_dict()
+    )
+    return result
+
+
+class Asking:
+    """Asks retriever, reader and rewriter on behalf of one question, and keeps account.
+
+    Attributes:
+        question: As asked.
+        options: What steers the method.
+        history: The conversation before it.
+        costs: Calls and tokens so far.
+        stage: What was asked for last.
+    """
+
+    def __init__(self, question: str, options: DynQROptions, history: tuple[Message, ...] = ()) -> None:
+        self.question = question
+        self.options = options
+        self.history = history
+        self.costs = RewriteCosts()
+        self.stage: Literal["retrieving", "answering", "rewriting"] = "retrieving"
+
+    def retrieve(self, query: str) -> Program[list[Passage]]:
+        """Retrieve with a query."""
+        self.stage = "retrieving"
+        self.costs = replace(self.costs, retrievals=self.costs.retrievals + 1)
+        return (yield from retrieve(query, self.options.top_n))
+
+    def answer(self, contexts: Mapping[str, Sequence[Passage]]) -> Program[list[Attempt]]:
+        """Answer the question from what each query found, all in one call."""
+        self.stage = "answering"
+        metric = self.options.metric
+        prompts = [self.prompt(passages) for passages in contexts.values()]
+        answers = yield from self._generate(prompts, self.options.answering)
+        sampled: list[list[Generation]] = [[] for _ in prompts]
+        if metric == "ln_entropy":
+            sampled = yield from self._generate(prompts, self.options.sampling)
+        drawn = sum(map(len, sampled))
+        self.costs = replace(
+            self.costs, answers=self.costs.answers + len(prompts), samples=self.costs.samples + drawn
+        )
+        return [
+            Attempt(query, tuple(passages), answer, uncertainty_of(metric, answer, samples))
+            for (query, passages), [answer, *_], samples in zip(
+                contexts.items(), answers, sampled, strict=True
+            )
+        ]
+
+    def rewrite(self) -> Program[list[Generation]]:
+        """Ask for rewrites of the question."""
+        self.stage = "rewriting"
+        name = "rewrite_in_conversation" if self.history else "rewrite"
+        prompt = in_conversation(self.history, self.options.prompts[name].render(query=self.question))
+        [replies] = yield from self._generate([prompt], self.options.rewriting, "rewriter")
+        self.costs = replace(self.costs, rewrites=self.costs.rewrites + len(replies))
+        return replies
+
+    def prompt(self, passages: Sequence[Passage]) -> Prompt:
+        """Return the prompt for an answer from passages."""
+        prompts = self.options.prompts
+        if not passages:
+            return in_conversation(self.history, prompts["closed_book"].render(question=self.question))
+        shown = format_passages(passage.text for passage in passages)
+        return in_conversation(self.history, prompts["answer"].render(passages=shown, question=self.question))
+
+    def _generate(
+        self, prompts: Sequence[Prompt], sampling: Sampling, role: ModelRole = "reader"
+    ) -> Program[list[list[Generation]]]:
+        replies = yield from generate(prompts, sampling, role=role)
+        self.costs = replace(
+            self.costs,
+            prompt_tokens=self.costs.prompt_tokens + sum(group[0].prompt_tokens for group in replies),
+            completion_tokens=self.costs.completion_tokens
+            + sum(reply.completion_tokens for group in replies for reply in group),
+        )
+        return replies

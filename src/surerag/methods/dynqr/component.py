@@ -1,0 +1,160 @@
+"""DynQR's inference as a public class."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from surerag.calibration import Calibration, calibrate_threshold
+from surerag.component import Component, asynchronous, sync
+from surerag.effects import Program
+from surerag.errors import CapabilityError, ConfigurationError
+from surerag.measures import exact_match
+from surerag.methods.dynqr.algorithm import rewrite_when_uncertain
+from surerag.methods.dynqr.metrics import Metric, metric_name
+from surerag.methods.dynqr.options import DynQROptions
+from surerag.methods.dynqr.result import RewriteResult
+from surerag.readers.protocol import Reader
+from surerag.services import Retriever, Services
+from surerag.types import Message
+
+
+@dataclass(frozen=True)
+class UncertaintyRewriter(Component[str | tuple[str, Sequence[Message]], RewriteResult], DynQROptions):
+    """Answer; rewrite the query only when the reader is uncertain; keep the less uncertain answer (DynQR).
+
+    Where many questions are asked together, one that belongs to a conversation is a pair of question and
+    history.
+
+    Attributes:
+        reader: The model that answers; it has to report what the metric needs.
+        retriever: Finds passages.
+        rewriter: The model that rewrites: one that was trained to, or any other, which is then prompted to.
+            The reader itself if left out.
+
+    Raises:
+        ConfigurationError: If an option is out of range, or the metric has no default threshold.
+        MissingServiceError: If reader or retriever is not there.
+        CapabilityError: If the reader cannot give what the metric needs.
+
+    Example:
+        >>> from surerag import Passage, ScriptedReader, UncertaintyRewriter
+        >>> from surerag.readers.scripted import reply
+        >>> class Corpus:
+        ...     def retrieve(self, query, k):
+        ...         return [Passage("Ada was born in Velm." if "Ada" in query else "The painter left early.")]
+        >>> reader = ScriptedReader([reply("Orun", logprobs=-1.5), "Where was Ada born?",
+        ...                          reply("Velm", logprobs=-0.1)])
+        >>> result = UncertaintyRewriter(reader, Corpus()).run("Where was the painter born?")
+        >>> result.answer, result.query, round(result.original.uncertainty, 2), round(result.uncertainty, 2)
+        ('Velm', 'Where was Ada born?', 4.48, 1.11)
+    """
+
+    reader: Reader = field(repr=False)
+    retriever: Retriever = field(repr=False)
+    rewriter: Reader | None = field(default=None, repr=False)
+
+    def _connected(self) -> Services:
+        services = Services(reader=self.reader, retriever=self.retriever, rewriter=self.rewriter)  # type: ignore[arg-type]  # completed by Services
+        services.require("UncertaintyRewriter", "reader", "retriever")
+        require_metric(self.metric, self.reader)
+        self.boundary()  # raises where there is none
+        if isinstance(self.threshold, Calibration):
+            self.threshold.check(self.reader.name, self.signal)
+        return services
+
+    @property
+    def signal(self) -> str:
+        """What is compared with the threshold; a calibration belongs to it."""
+        drawn = f" of {self.n_samples} samples" if self.metric == "ln_entropy" else ""
+        shown = "all" if self.top_n is None else self.top_n
+        return f"{metric_name(self.metric)}{drawn}, answer from {shown} passages"
+
+    def program(self, question: str, history: Sequence[Message] = ()) -> Program[RewriteResult]:
+        """Return the method at work on one question, for a driver of your own.
+
+        Args:
+            question: Not empty.
+            history: The conversation before it, oldest turn first. Reader and rewriter see it, and the
+                rewrite is to stand alone.
+
+        Raises:
+            InputError: If the question is empty.
+            ServiceError: If the first retrieval or the first answer fails.
+        """
+        return rewrite_when_uncertain(question, self, history)
+
+    run, arun = sync(program), asynchronous(program)
+
+    def calibrate(
+        self,
+        questions: Sequence[str],
+        golds: Sequence[Sequence[str]] | None = None,
+        *,
+        budget: float | None = None,
+        max_loss: float | None = None,
+        is_correct: Callable[[str, Sequence[str]], bool] = exact_match,
+        seed: int = 0,
+    ) -> Calibration:
+        """Find the threshold on a sample of questions; the one that is set does not matter.
+
+        For a budget, each question is answered once. For a bound on the loss each is rewritten as well; the
+        loss is against rewriting always, with post-verification as set here.
+
+        Args:
+            questions: The sample; the paper takes 100 questions.
+            golds: Gold answers of each question; needed for ``max_loss``.
+            budget: Largest share of questions that may be rewritten.
+            max_loss: Largest loss of accuracy against rewriting always.
+            is_correct: Whether an answer matches one of the gold answers.
+            seed: Of the bootstrap.
+
+        Returns:
+            A calibration to pass as ``threshold``.
+
+        Raises:
+            ConfigurationError: If ``max_loss`` comes without gold answers.
+            InputError: If the sample is empty.
+        """
+        if max_loss is not None and golds is None:
+            raise ConfigurationError("max_loss needs gold answers", hint="pass golds=…, one list a question")
+        always = -math.inf if max_loss is not None else math.inf
+        results = self.with_options(threshold=always).run_many(questions)
+        signals = [result.original.uncertainty for result in results]
+        without = with_ = None
+        if max_loss is not None and golds is not None:
+            pairs = list(zip(results, golds, strict=True))
+            without = [is_correct(result.original.answer, gold) for result, gold in pairs]
+            with_ = [is_correct(result.answer, gold) for result, gold in pairs]
+        return calibrate_threshold(
+            signals,
+            budget=budget,
+            max_loss=max_loss,
+            correct_without=without,
+            correct_with=with_,
+            model=self.reader.name,
+            signal=self.signal,
+            seed=seed,
+        )
+
+
+def require_metric(metric: Metric, reader: Reader) -> None:
+    """Refuse a reader that cannot give what a metric needs.
+
+    Raises:
+        CapabilityError: Naming both.
+    """
+    if callable(metric):
+        return
+    can = reader.capabilities
+    lacking = {
+        "token_entropy": None if can.entropy is not None else "entropies",
+        "energy": None if can.energy else "energies",
+    }.get(metric, None if can.logprobs else "log-probabilities")
+    if lacking is not None:
+        raise CapabilityError(
+            f"the metric {metric} needs {lacking}, and {reader.name} returns none",
+            hint="use a local model (TransformersReader), a server that returns log-probabilities, "
+            "another metric, or a function of your own",
+        )

@@ -1,0 +1,99 @@
+"""Uncertainty of an answer, by the metrics of DynQR's Table 5; larger is less certain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal, get_args
+
+import numpy as np
+
+from surerag.errors import ConfigurationError, LogprobsError
+from surerag.measures import energy, length_normalized_entropy, lowest_probability, perplexity
+from surerag.types import Generation, TokenTrace
+
+MetricName = Literal["perplexity", "ln_entropy", "token_entropy", "lowest_probability", "energy"]
+Metric = MetricName | Callable[[Generation], float]
+"""``"perplexity"`` (about 1 to 2, the paper's choice); ``"ln_entropy"``, length-normalised entropy over
+sampled answers (nats a token); ``"token_entropy"``, mean entropy of the answer's steps (nats; the middle of
+each interval where only top log-probabilities are known); ``"lowest_probability"``, −log of the least likely
+token; ``"energy"``, −logsumexp of the raw logits, averaged over steps (negative as a rule). Or a function of
+your own on a generation, larger for a less certain one, which may combine several metrics."""
+
+METRICS: tuple[MetricName, ...] = get_args(MetricName)
+
+
+def metric_name(metric: Metric) -> str:
+    """Return the name of a metric; a function goes by its own name.
+
+    Example:
+        >>> metric_name("energy"), metric_name(len)
+        ('energy', 'len')
+    """
+    return metric if isinstance(metric, str) else getattr(metric, "__name__", type(metric).__name__)
+
+
+def uncertainty_of(metric: Metric, answer: Generation, samples: Sequence[Generation] = ()) -> float:
+    """Return how uncertain a reader is of its answer.
+
+    An answer without a word tells nothing, whatever the metric: it is infinitely uncertain.
+
+    Args:
+        metric: Which uncertainty.
+        answer: The answer.
+        samples: Sampled answers to the same prompt, for ``"ln_entropy"``; those without a word say nothing of
+            any token, and are left out.
+
+    Raises:
+        LogprobsError: If the generations lack what the metric needs.
+        ConfigurationError: If a function returns something that is not a number.
+
+    Example:
+        >>> from surerag.readers.scripted import reply
+        >>> round(uncertainty_of("perplexity", reply("In Velm", logprobs=[-0.1, -0.3])), 4)
+        1.2214
+        >>> uncertainty_of("perplexity", reply(""))
+        inf
+    """
+    if not answer.text.strip():
+        return math.inf
+    if callable(metric):
+        return _number(metric(answer), metric)
+    if metric == "ln_entropy":
+        spoken = [trace.logprobs for trace in map(_trace, samples) if len(trace)]
+        return length_normalized_entropy(spoken) if spoken else math.inf
+    trace = _trace(answer)
+    if len(trace) == 0:
+        return math.inf
+    match metric:
+        case "perplexity":
+            return perplexity(trace.logprobs)
+        case "lowest_probability":
+            return lowest_probability(trace.logprobs)
+        case "token_entropy":
+            if trace.entropy is None:
+                raise _lacking("entropies", "a local model, or a server that returns top log-probabilities")
+            return float(np.mean(trace.entropy.middle))
+        case "energy":
+            if trace.logsumexp is None:
+                raise _lacking("log-sum-exps of logits", "a local model (TransformersReader)")
+            return energy(trace.logsumexp)
+
+
+def _trace(generation: Generation) -> TokenTrace:
+    if generation.trace is None:
+        raise _lacking("log-probabilities", "a reader that promises them, or a metric of your own on texts")
+    return generation.trace
+
+
+def _lacking(what: str, use: str) -> LogprobsError:
+    return LogprobsError(f"an answer came back without {what}", hint=f"use {use}")
+
+
+def _number(value: object, metric: Metric) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or math.isnan(value):
+        raise ConfigurationError(
+            f"the metric {metric_name(metric)} returned {value!r} where a number was expected",
+            hint="return a number for every answer, larger for a less certain one",
+        )
+    return float(value)

@@ -1,0 +1,130 @@
+"""The options of DynQR's inference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from surerag.calibration import Calibration
+from surerag.errors import ConfigurationError
+from surerag.methods.dynqr.metrics import Metric, metric_name
+from surerag.options import Doc, Options, Within, options
+from surerag.prompts import CLOSED_BOOK, DYNQR_ANSWER, REWRITE, REWRITE_IN_CONVERSATION, PromptSet
+from surerag.types import ANSWER_TOKENS, Sampling
+
+Documents = Literal["substitute", "expand"]
+OnFailure = Literal["original", "raise"]
+
+PERPLEXITY_THRESHOLD = 1.2
+"""Where Table 3 has its best thresholds for perplexity, near enough."""
+
+
+@options
+class DynQROptions(Options):
+    """What a user can set on DynQR, whatever framework it stands in."""
+
+    PROMPTS = PromptSet(
+        answer=DYNQR_ANSWER,
+        closed_book=CLOSED_BOOK,
+        rewrite=REWRITE,
+        rewrite_in_conversation=REWRITE_IN_CONVERSATION,
+    )
+
+    threshold: Annotated[
+        float | Calibration | None,
+        Doc(
+            f"""Rewrite iff the uncertainty of the first answer exceeds this, in the unit of the metric (the
+            paper's θ); −inf always rewrites, inf never. None is {PERPLEXITY_THRESHOLD}, which only perplexity
+            has. A calibration may stand in its place; it warns when it was made for another reader or
+            metric."""
+        ),
+    ] = None
+    metric: Annotated[
+        Metric,
+        Doc(
+            """The uncertainty (Table 5): ``"perplexity"``, ``"ln_entropy"``, ``"token_entropy"``,
+            ``"lowest_probability"``, ``"energy"``, or a function of a generation, larger for a less certain
+            one."""
+        ),
+    ] = "perplexity"
+    documents: Annotated[
+        Documents,
+        Doc(
+            """What the second answer is given from (section 3.2): ``"substitute"`` (the rewrite's documents)
+            or ``"expand"`` (both lists in turn, no text twice, until there are ``top_n``)."""
+        ),
+    ] = "substitute"
+    top_n: Annotated[
+        int | None,
+        Within(1),
+        Doc("Passages to answer from, at most; None takes all that the retriever returns."),
+    ] = None
+    candidates: Annotated[int, Within(1), Doc("Rewrites to try.")] = 1
+    verify: Annotated[
+        bool, Doc("Post-verification: keep the less uncertain answer. Without it the rewrite's is kept.")
+    ] = True
+    n_samples: Annotated[int, Within(1), Doc('N, answers to sample for the metric ``"ln_entropy"``.')] = 10
+    max_tokens: Annotated[
+        int | None,
+        Within(1),
+        Doc(f"Length of an answer, at most; None is the model's own limit, else {ANSWER_TOKENS} tokens."),
+    ] = None
+    stop: Annotated[tuple[str, ...], Doc("Texts that end an answer.")] = ()
+    rewrite_tokens: Annotated[
+        int, Within(1), Doc("Length of a rewrite, at most; one that is cut off is not used.")
+    ] = 64
+    rewrite_words: Annotated[
+        int, Within(1), Doc("Words of a rewrite, at most, for rewriters that ignore the limit on tokens.")
+    ] = 64
+    temperature: Annotated[
+        float | None, Within(0), Doc("Of rewriting; None is 0 for one candidate and 1 for several.")
+    ] = None
+    seed: Annotated[int, Doc("Of everything that is sampled.")] = 0
+    on_failure: Annotated[
+        OnFailure,
+        Doc(
+            """When rewriting, or retrieving or answering with a rewrite fails: ``"original"`` keeps the first
+            answer, with a warning; or ``"raise"``. What a service refuses for good raises in any case."""
+        ),
+    ] = "original"
+    prompts: Annotated[
+        Mapping[str, Any],
+        Doc(
+            """Prompts in place of the method's own (appendix C), by name: ``answer`` (slots ``passages``,
+            ``question``), ``closed_book`` where nothing was retrieved (``question``), ``rewrite`` and, after
+            a conversation, ``rewrite_in_conversation`` (``query``)."""
+        ),
+    ] = PromptSet()
+
+    def boundary(self) -> float:
+        """Return the threshold as a number.
+
+        Raises:
+            ConfigurationError: If none is set, and the metric has no default.
+        """
+        if isinstance(self.threshold, Calibration):
+            return self.threshold.threshold
+        if self.threshold is None and self.metric != "perplexity":
+            raise ConfigurationError(
+                f"the metric {metric_name(self.metric)} has no default threshold",
+                hint="pass threshold=…; calibrate() finds one, and may start from any, such as 0",
+            )
+        return PERPLEXITY_THRESHOLD if self.threshold is None else self.threshold
+
+    @property
+    def answering(self) -> Sampling:
+        """How to answer: once, greedily."""
+        return Sampling(max_tokens=self.answer_tokens, stop=self.stop, seed=self.seed)
+
+    @property
+    def sampling(self) -> Sampling:
+        """How to sample the N answers of ``"ln_entropy"``."""
+        return Sampling(self.n_samples, 1.0, max_tokens=self.answer_tokens, stop=self.stop, seed=self.seed)
+
+    @property
+    def rewriting(self) -> Sampling:
+        """How to rewrite."""
+        temperature = self.temperature
+        if temperature is None:
+            temperature = 0.0 if self.candidates == 1 else 1.0
+        return Sampling(self.candidates, temperature, max_tokens=self.rewrite_tokens, seed=self.seed)

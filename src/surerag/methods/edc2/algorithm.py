@@ -1,0 +1,365 @@
+"""EDC²-RAG: put similar documents together, and compress each cluster for the question.
+
+Li et al., "Efficient Dynamic Clustering-Based Document Compression for Retrieval-Augmented-Generation",
+section 4. The algorithm comes first; what the reader is asked, and how its replies are read, follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from numpy.typing import ArrayLike
+
+from surerag.clustering import Cluster
+from surerag.effects import Program, emit, generate
+from surerag.errors import MISCONFIGURED, InputError
+from surerag.framing import PromptText, unquoted
+from surerag.methods.edc2.clusters import form_clusters
+from surerag.methods.edc2.guards import Claim, says_nothing, supported, within_budget
+from surerag.methods.edc2.options import EDC2Options, Mode
+from surerag.methods.edc2.result import ClusterReport, CompressionResult, merged_passage
+from surerag.prompts import format_passages
+from surerag.types import Generation, Passage, Prompt
+
+
+def compress_clusters(
+    query: str,
+    passages: Sequence[Passage],
+    options: EDC2Options,
+    query_vector: ArrayLike | None = None,
+) -> Program[CompressionResult]:
+    """Cluster, compress, drop what yields nothing, and fall back to the originals when all do (section 4).
+
+    Args:
+        query: A question, or the statement to check; not empty.
+        passages: What was retrieved, best first. They are not changed.
+        options: What steers the method.
+        query_vector: The query's vector, if the caller has it, made by the model that made the passages'.
+
+    Returns:
+        One passage a compressed cluster; passages of clusters that were left alone, as they came.
+
+    Raises:
+        InputError: If the query is empty.
+    """
+    if not query.strip():
+        raise InputError("the query is empty", hint="ask something")
+    clusters = yield from form_clusters(query, passages, options, query_vector)
+    reports = [_opened(cluster, passages, options) for cluster in clusters]
+    worth_a_call = [at for at, report in enumerate(reports) if report.outcome == "asked"]
+    calls = yield from _compress(query, worth_a_call, reports, passages, options)
+    fell_back = bool(worth_a_call) and all(reports[at].outcome == "dropped" for at in worth_a_call)
+    if fell_back and options.rules.all_empty == "original":
+        # Section 4.4.
+        yield from emit("cluster_compression.fallback", warning=True, query=query, clusters=len(worth_a_call))
+        for at in worth_a_call:
+            reports[at] = replace(reports[at], outcome="passed", reason="every cluster yielded nothing")
+    yield from _warn(reports)
+    kept, reports = within_budget(reports, passages, options)
+    result = _result(query, options, kept, reports, calls, fell_back)
+    yield from emit(
+        "cluster_compression.compressed",
+        detail=result,
+        query=query,
+        clusters=len(reports),
+        calls=result.calls,
+        tokens_before=result.tokens_before,
+        tokens_after=result.tokens_after,
+    )
+    return result
+
+
+def _compress(
+    query: str,
+    waiting: Sequence[int],
+    reports: list[ClusterReport],
+    passages: Sequence[Passage],
+    options: EDC2Options,
+) -> Program[int]:
+    """Ask about the clusters that wait, and set their reports; return how many prompts that took.
+
+    Where bridging is wanted, those that yielded nothing are asked again with what the others yielded beside
+    them, as long as that is more than they were shown before.
+    """
+    calls, shown = 0, 0
+    evidence: list[str] = []
+    for _ in range(1 + options.bridging):
+        opened = [_reopened(reports[at]) for at in waiting]
+        found = yield from ask_about(query, opened, passages, options, evidence)
+        calls += found.calls
+        for at, report in zip(waiting, found.reports, strict=True):
+            reports[at] = report
+        waiting = [at for at in waiting if reports[at].outcome == "dropped"]
+        shown, evidence = len(evidence), _evidence(reports, passages)
+        if not waiting or len(evidence) == shown:
+            break
+    return calls
+
+
+def _reopened(report: ClusterReport) -> ClusterReport:
+    """Return a cluster to be asked about, and keep what was said about it before."""
+    if report.generation is None:
+        return report
+    return ClusterReport(
+        members=report.members,
+        sources=report.sources,
+        tokens_before=report.tokens_before,
+        tokens_after=report.tokens_before,
+        earlier=(*report.earlier, report.generation),
+    )
+
+
+def _evidence(reports: Sequence[ClusterReport], passages: Sequence[Passage]) -> list[str]:
+    """Return the texts that are to be shown so far; of clusters on which the reader failed, none."""
+    texts = [report.text for report in reports if report.outcome == "compressed"]
+    texts += [
+        passages[at].text
+        for report in reports
+        if report.outcome == "passed" and report.trouble is None
+        for at in report.members
+        if passages[at].text.strip()
+    ]
+    return list(dict.fromkeys(texts))
+
+
+def _opened(cluster: Cluster, passages: Sequence[Passage], options: EDC2Options) -> ClusterReport:
+    """Decide whether a cluster is worth a call."""
+    members = tuple(int(at) for at in cluster)
+    before = sum(options.measure(passages[at]) for at in members)
+    report = ClusterReport(
+        members=members,
+        sources=tuple(passages[at].id for at in members),
+        tokens_before=before,
+        tokens_after=before,
+    )
+    if not any(passages[at].text.strip() for at in members):
+        return replace(report, outcome="passed", reason="no text")
+    if before <= options.rules.pass_below:
+        return replace(report, outcome="passed", reason="too short to gain")
+    return report
+
+
+def _warn(reports: Sequence[ClusterReport]) -> Program[None]:
+    for report in reports:
+        if report.trouble in ("failed", "unsupported"):
+            yield from emit(
+                f"cluster_compression.{report.trouble}",
+                warning=True,
+                reason=report.reason,
+                sources=list(report.sources),
+            )
+    if cut := [report for report in reports if report.trouble == "truncated"]:
+        yield from emit(
+            "cluster_compression.truncated",
+            warning=True,
+            reason=cut[0].reason,
+            truncated=len(cut),
+            sources=[name for report in cut for name in report.sources],
+        )
+
+
+def _result(
+    query: str,
+    options: EDC2Options,
+    passages: Sequence[Passage],
+    reports: Sequence[ClusterReport],
+    calls: int,
+    fell_back: bool,
+) -> CompressionResult:
+    replies = [
+        reply for report in reports for reply in (*report.earlier, report.generation) if reply is not None
+    ]
+    return CompressionResult(
+        query=query,
+        mode=options.mode,
+        passages=tuple(passages),
+        clusters=tuple(reports),
+        calls=calls,
+        prompt_tokens=sum(reply.prompt_tokens for reply in replies),
+        completion_tokens=sum(reply.completion_tokens for reply in replies),
+        fell_back=fell_back,
+    )
+
+
+class Asked(NamedTuple):
+    """What became of the clusters that were asked about, and how many prompts that took."""
+
+    reports: list[ClusterReport]
+    calls: int
+
+
+def ask_about(
+    query: str,
+    reports: Sequence[ClusterReport],
+    passages: Sequence[Passage],
+    options: EDC2Options,
+    evidence: Sequence[str] = (),
+) -> Program[Asked]:
+    """Compress clusters for the question, all of them in one request to the reader.
+
+    Args:
+        query: The question, or the statement to check.
+        reports: The clusters.
+        passages: What was retrieved.
+        options: What steers the method.
+        evidence: Texts shown before a cluster's own. What they say already is not said again, and what
+            only they say is not taken for the cluster's.
+    """
+    # Equal texts are shown once.
+    texts = [dict.fromkeys([*evidence, *(passages[at].text for at in r.members)]) for r in reports]
+    prompts = [prompt_for(query, shown, options) for shown in texts]
+    replies = yield from _replies(prompts, options)
+    known = {_bare(sentence) for text in evidence for sentence in options.sentences(text)}
+    judged = [
+        _judged(report, reply, options, known)
+        for report, reply in zip(reports, replies.generations, strict=True)
+    ]
+    judged = yield from _faithful(judged, passages, options)
+    return Asked([_unless_longer(report, passages, options) for report in judged], replies.calls)
+
+
+class _Words(NamedTuple):
+    """What a mode's prompt calls the query and the reply."""
+
+    query: str
+    reply: str
+
+
+_WORDS: dict[Mode, _Words] = {
+    "extract": _Words("Question", "Extracted"),
+    "answer_with_evidence": _Words("Question", "Answer"),
+    "fact_check": _Words("Statement", "Extracted"),
+}
+
+
+def prompt_for(query: str, texts: Iterable[str], options: EDC2Options) -> Prompt:
+    """Return the mode's prompt, with its worked examples."""
+    words = _WORDS[options.mode]
+    examples = "".join(
+        f"{words.query}: {example.query}\nDocuments:\n{format_passages(example.passages)}\n"
+        f"{words.reply}: {example.reply}\n\n"
+        for example in options.examples
+    )
+    prompt: Prompt = options.prompts[options.mode].render(
+        examples=PromptText(examples), passages=format_passages(texts), **{words.query.lower(): query}
+    )
+    return prompt
+
+
+class _Replies(NamedTuple):
+    """What came back for each prompt, an exception where the reader failed, and how often it was asked."""
+
+    generations: list[Generation | Exception]
+    calls: int
+
+
+def _replies(prompts: Sequence[Prompt], options: EDC2Options) -> Program[_Replies]:
+    """Ask for all clusters at once; if that fails, for each alone, so that one failure stays its own."""
+    if not prompts:
+        return _Replies([], 0)
+    try:
+        answers = yield from generate(prompts, options.sampling)
+        return _Replies([answer[0] for answer in answers], len(prompts))
+    except MISCONFIGURED:
+        raise
+    except Exception as error:
+        if options.on_failure == "raise":
+            raise
+        if len(prompts) == 1:
+            return _Replies([error], 1)
+    found: list[Generation | Exception] = []
+    for prompt in prompts:
+        try:
+            [[answer]] = yield from generate([prompt], options.sampling)
+            found.append(answer)
+        except MISCONFIGURED:
+            raise
+        except Exception as error:
+            found.append(error)
+    return _Replies(found, 2 * len(prompts))
+
+
+def _judged(
+    report: ClusterReport, reply: Generation | Exception, options: EDC2Options, known: set[str]
+) -> ClusterReport:
+    """Tell a compression from a failure, from nothing, and from nothing new."""
+    if isinstance(reply, Exception):
+        reason = f"the reader failed: {type(reply).__name__}: {reply}"
+        return replace(report, outcome="passed", reason=reason, trouble="failed")
+    if reply.finish == "length":
+        # What was still to come is not known, and a reply that finds no end often goes in circles. Its whole
+        # sentences would pass for all that the sources say on the question, so the sources stay themselves.
+        reason = f"the compression was cut at max_tokens={options.max_tokens}"
+        return replace(report, generation=reply, outcome="passed", reason=reason, trouble="truncated")
+    text = reply.text.strip()
+    if known:
+        text = _joined([part for part in options.sentences(text) if _bare(part) not in known], text)
+    report = replace(report, generation=reply, text=text)
+    if says_nothing(report.text, options.rules.nothing, options.sentences):
+        return replace(report, outcome="dropped", reason="nothing relevant", text="", tokens_after=0)
+    return replace(report, outcome="compressed", reason="compressed")
+
+
+def _faithful(
+    reports: Sequence[ClusterReport], passages: Sequence[Passage], options: EDC2Options
+) -> Program[list[ClusterReport]]:
+    """Remove or flag the sentences that no source supports, those of all clusters in one question."""
+    split = [options.sentences(report.text) if report.outcome == "compressed" else [] for report in reports]
+    claims = [
+        Claim(sentence, [passages[at].text for at in report.members])
+        for report, sentences in zip(reports, split, strict=True)
+        for sentence in sentences
+    ]
+    guard, threshold = options.rules.guard, options.entailment_threshold
+    prompt = options.prompts[options.mode].text
+    verdicts = iter((yield from supported(claims, guard, threshold, prompt)))
+    return [
+        _guarded(report, [(sentence, next(verdicts)) for sentence in sentences], options)
+        for report, sentences in zip(reports, split, strict=True)
+    ]
+
+
+def _guarded(
+    report: ClusterReport, sentences: Sequence[tuple[str, bool]], options: EDC2Options
+) -> ClusterReport:
+    unsupported = tuple(sentence for sentence, believed in sentences if not believed)
+    if not unsupported:
+        return report
+    if options.guard_action == "flag":
+        return replace(report, flagged=unsupported)
+    kept = [sentence for sentence, believed in sentences if believed]
+    if not kept:
+        # What no source says is nothing: the cluster is dropped, and the originals are there if all are.
+        reason = "no source supports the compression"
+        return replace(
+            report,
+            outcome="dropped",
+            reason=reason,
+            text="",
+            tokens_after=0,
+            removed=unsupported,
+            trouble="unsupported",
+        )
+    return replace(report, text=_joined(kept, report.text), removed=unsupported)
+
+
+def _unless_longer(report: ClusterReport, passages: Sequence[Passage], options: EDC2Options) -> ClusterReport:
+    """Refuse a compression that is longer than its sources."""
+    if report.outcome != "compressed":
+        return report
+    after = options.measure(merged_passage(report, passages))
+    if options.rules.refuse_longer and after > report.tokens_before:
+        return replace(report, outcome="passed", reason="longer than its sources", text="")
+    return replace(report, tokens_after=after)
+
+
+def _joined(sentences: Sequence[str], text: str) -> str:
+    """Put together what is left of a text, in lines if it had lines."""
+    return ("\n" if "\n" in text else " ").join(sentences)
+
+
+def _bare(sentence: str) -> str:
+    """Return a sentence as it is compared with others."""
+    return unquoted(sentence.strip()).rstrip(".").casefold()

@@ -1,0 +1,251 @@
+"""The options of EDC²-RAG, and where the paper and its authors' code differ in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, NamedTuple
+
+from surerag.clustering import Order, Root
+from surerag.options import Doc, Options, Within, options
+from surerag.prompts import (
+    ANSWER_WITH_EVIDENCE,
+    CONSENSUS,
+    EXTRACT,
+    FACT_CHECK,
+    JUDGE_STATEMENT,
+    PromptSet,
+)
+from surerag.tokens import words_and_marks
+from surerag.types import Passage, Sampling
+
+Mode = Literal["extract", "answer_with_evidence", "fact_check"]
+"""What to ask of each cluster: the prompt of section 4.3, of appendix C.2 or of appendix C.1."""
+
+Variant = Literal["default", "paper", "official"]
+Clustering = Literal["dynamic", "average", "random", "single"]
+FirstSize = int | Literal["auto"]
+NothingRule = Literal["anchored", "sentinel", "legacy"]
+AllEmpty = Literal["original", "nothing"]
+Guard = Literal["overlap", "entailment", "off"]
+GuardAction = Literal["remove", "flag"]
+OnFailure = Literal["original", "raise"]
+
+
+@dataclass(frozen=True, slots=True)
+class FewShot:
+    """A worked example for the prompt.
+
+    Attributes:
+        query: The question or statement.
+        passages: Texts of its documents.
+        reply: The compression to learn from.
+    """
+
+    query: str
+    passages: tuple[str, ...]
+    reply: str
+
+
+class Rules(NamedTuple):
+    """A row of :data:`VARIANTS`; each rule is explained by the option of its name."""
+
+    root: Root
+    count_root: bool
+    first_cluster_size: FirstSize
+    max_cluster_size: int
+    order: Order
+    nothing: NothingRule
+    all_empty: AllEmpty
+    pass_below: int
+    refuse_longer: bool
+    guard: Guard
+
+
+VARIANTS: Mapping[Variant, Rules] = MappingProxyType(
+    {
+        "default": Rules(
+            root="query", count_root=True, first_cluster_size=3, max_cluster_size=20, order="similarity",
+            nothing="anchored", all_empty="original", pass_below=32, refuse_longer=True, guard="overlap",
+        ),
+        "paper": Rules(
+            root="query", count_root=True, first_cluster_size=3, max_cluster_size=20, order="similarity",
+            nothing="sentinel", all_empty="original", pass_below=0, refuse_longer=False, guard="off",
+        ),
+        "official": Rules(
+            root="rank", count_root=False, first_cluster_size="auto", max_cluster_size=20, order="rank",
+            nothing="legacy", all_empty="nothing", pass_below=0, refuse_longer=False, guard="off",
+        ),
+    }
+)  # fmt: skip
+"""Where the paper and the authors' code differ, and what we take."""
+
+
+@options
+class EDC2Options(Options):
+    """What a user can set on EDC²-RAG, whatever framework it stands in."""
+
+    PROMPTS = PromptSet(
+        extract=EXTRACT,
+        answer_with_evidence=ANSWER_WITH_EVIDENCE,
+        fact_check=FACT_CHECK,
+        consensus=CONSENSUS,
+        judge_statement=JUDGE_STATEMENT,
+    )
+
+    mode: Annotated[
+        Mode,
+        Doc(
+            """``"extract"`` what is relevant (section 4.3), ``"answer_with_evidence"`` (appendix C.2), or
+            ``"fact_check"``: what supports or refutes a statement (appendix C.1)."""
+        ),
+    ] = "extract"
+    variant: Annotated[
+        Variant,
+        Doc(
+            """Where options that are None take their values from: ``"default"``, ``"paper"``, or
+            ``"official"`` (the authors' code)."""
+        ),
+    ] = "default"
+    clustering: Annotated[
+        Clustering,
+        Doc(
+            """``"dynamic"`` is Algorithm 1; ``"average"`` and ``"random"`` are the controls of Table 4;
+            ``"single"`` compresses each passage alone."""
+        ),
+    ] = "dynamic"
+    first_cluster_size: Annotated[
+        FirstSize | None,
+        Within(1),
+        Doc(
+            """Size of the first cluster (the paper's τ); each further one is twice as large. ``"auto"`` is 1
+            for at most ten passages, else 3. Larger ones show the model more facts together, in fewer and
+            longer calls."""
+        ),
+    ] = None
+    max_cluster_size: Annotated[
+        int | None, Within(0), Doc("Largest size of a cluster (the paper's Λ); 0 for no bound.")
+    ] = None
+    count_root: Annotated[bool | None, Doc("Whether these sizes include a cluster's root.")] = None
+    root: Annotated[
+        Root | None,
+        Doc(
+            """A cluster's root is the free passage most similar to the ``"query"``, or the first by
+            ``"rank"``."""
+        ),
+    ] = None
+    order: Annotated[
+        Order | None,
+        Doc('Passages inside a cluster by ``"similarity"`` to its root, or by ``"rank"``.'),
+    ] = None
+    nothing: Annotated[
+        NothingRule | None,
+        Doc(
+            """How to tell that a reply means nothing: the agreed words alone (``"sentinel"``), those or a
+            reply of refusals only (``"anchored"``), or any of many substrings (``"legacy"``)."""
+        ),
+    ] = None
+    all_empty: Annotated[
+        AllEmpty | None,
+        Doc(
+            """What to return when every cluster yields nothing: the ``"original"`` passages, or
+            ``"nothing"``."""
+        ),
+    ] = None
+    pass_below: Annotated[
+        int | None,
+        Within(0),
+        Doc("Clusters of at most this many tokens go through as they are: a call would not gain."),
+    ] = None
+    refuse_longer: Annotated[
+        bool | None, Doc("Whether a compression that is longer than its sources is refused.")
+    ] = None
+    guard: Annotated[
+        Guard | None,
+        Doc(
+            """How to check that a source says what a compression says, sentence by sentence: by
+            ``"overlap"`` of words, by ``"entailment"``, or ``"off"``. None is off in modes other than
+            ``"extract"``."""
+        ),
+    ] = None
+    guard_action: Annotated[
+        GuardAction, Doc('Whether to ``"remove"`` or to ``"flag"`` sentences that no source supports.')
+    ] = "remove"
+    entailment_threshold: Annotated[
+        float,
+        Within(0, 1, above=True),
+        Doc(
+            """Probability of entailment from which a source supports a sentence; with
+            ``guard="overlap"``, the share of the sentence's content words that the source must have."""
+        ),
+    ] = 0.6
+    on_failure: Annotated[
+        OnFailure,
+        Doc(
+            """If the reader fails for a cluster: its ``"original"`` passages go through, with a warning, or
+            ``"raise"``. What a service refuses for good raises in any case."""
+        ),
+    ] = "original"
+    budget: Annotated[int | None, Within(1), Doc("Tokens of all that is returned, at most.")] = None
+    bridging: Annotated[
+        int,
+        Within(0),
+        Doc(
+            """How often clusters that yielded nothing are asked again, with what the others yielded beside
+            their passages. The second fact of a two-hop question is relevant only together with the first,
+            and its cluster is dropped without this. 0 is the paper's; 1 serves two-hop questions."""
+        ),
+    ] = 0
+    examples: Annotated[tuple[FewShot, ...], Doc("Worked examples for the prompt.")] = ()
+    max_tokens: Annotated[
+        int,
+        Within(1),
+        Doc(
+            """Length of a compression, at most. The passages of a cluster whose compression runs into it go
+            through as they are, with a warning: nobody knows what was still to come."""
+        ),
+    ] = 256
+    temperature: Annotated[
+        float | None,
+        Within(0),
+        Doc('Of compressions. None is 0, and 0.7 in mode ``"answer_with_evidence"`` (section 5.1).'),
+    ] = None
+    seed: Annotated[int, Doc("Of sampling, and of random clusters.")] = 0
+    prompts: Annotated[
+        Mapping[str, Any],
+        Doc(
+            """Prompts in place of the method's own, by name. One for each mode: ``extract`` and
+            ``answer_with_evidence`` (slots ``examples``, ``question``, ``passages``), ``fact_check``
+            (``examples``, ``statement``, ``passages``). Besides ``consensus`` (``answers``, ``question``)
+            and ``judge_statement`` (``statement``, ``passages``)."""
+        ),
+    ] = PromptSet()
+
+    @property
+    def rules(self) -> Rules:
+        """The variant's rules, and what was set in place of them."""
+        rules = VARIANTS[self.variant]
+        if self.mode == "fact_check" and self.variant == "paper":
+            rules = rules._replace(first_cluster_size="auto")
+        if self.mode != "extract":
+            rules = rules._replace(guard="off")
+        chosen = {name: getattr(self, name) for name in Rules._fields}
+        return rules._replace(**{name: value for name, value in chosen.items() if value is not None})
+
+    @property
+    def sampling(self) -> Sampling:
+        """How to compress."""
+        temperature = self.temperature
+        if temperature is None:
+            temperature = 0.7 if self.mode == "answer_with_evidence" else 0.0
+        return Sampling(max_tokens=self.max_tokens, temperature=temperature, seed=self.seed)
+
+    def measure(self, passage: Passage) -> int:
+        """Return the tokens of a passage, as the pipeline will show it."""
+        return words_and_marks(passage.text)
+
+    def sentences(self, text: str) -> list[str]:
+        """Return the sentences of a text."""
+        return [sentence for sentence in re.split(r"(?<=[.!?])\s+|\n", text.strip()) if sentence]

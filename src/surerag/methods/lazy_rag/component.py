@@ -1,0 +1,154 @@
+"""L-RAG as a public class."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from surerag.calibration import Calibration, calibrate_threshold
+from surerag.component import Component, astreaming, asynchronous, streaming, sync
+from surerag.effects import Program
+from surerag.errors import ConfigurationError, InputError
+from surerag.measures import exact_match
+from surerag.methods.lazy_rag.algorithm import lazy_rag
+from surerag.methods.lazy_rag.options import LazyRAGOptions
+from surerag.methods.lazy_rag.result import LazyRAGResult
+from surerag.readers.protocol import Reader
+from surerag.services import Retriever, Services
+from surerag.types import Passage
+
+
+class FixedSummary:
+    """The summary tier of a single document: always the same text."""
+
+    def __init__(self, text: str) -> None:
+        if not text.strip():
+            raise InputError(
+                "the summary is empty", hint="give the document's first sentences, or its abstract"
+            )
+        self._passages = [Passage(text, id="summary")]
+
+    def retrieve(self, query: str, k: int | None) -> Sequence[Passage]:  # the protocol's signature
+        """Return the one summary."""
+        return self._passages
+
+
+@dataclass(frozen=True)
+class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], LazyRAGOptions):
+    """Answer from a summary; retrieve only when the reader's entropy says that it must (L-RAG).
+
+    Attributes:
+        reader: The model that answers; mode ``"lazy"`` needs one that reports entropies.
+        retriever: Tier 2: finds passages. Modes ``"lazy"``, ``"standard"`` and ``"strong"`` need it.
+        summaries: Tier 1: an index of document summaries, or the summary of the one document as text.
+
+    Raises:
+        ConfigurationError: If an option is out of bounds.
+        MissingServiceError: If the mode needs a service that is not there.
+        CapabilityError: If the gate needs entropies that the reader cannot give.
+
+    Example:
+        >>> from surerag import LazyRAG, ScriptedReader
+        >>> rag = LazyRAG(ScriptedReader(["Velm"], entropy=0.1), summaries="Ada was born in Velm.",
+        ...               retriever=FixedSummary("never asked"))
+        >>> result = rag.run("Where was Ada born?")
+        >>> result.answer, result.decision.retrieve
+        ('Velm', False)
+    """
+
+    reader: Reader = field(repr=False)
+    retriever: Retriever | None = field(default=None, repr=False)
+    summaries: Retriever | str | None = field(default=None, repr=False)
+
+    def _connected(self) -> Services:
+        summaries = FixedSummary(self.summaries) if isinstance(self.summaries, str) else self.summaries
+        services = Services(reader=self.reader, retriever=self.retriever, summaries=summaries)  # type: ignore[arg-type]  # completed by Services
+        services.require("LazyRAG", "reader")
+        if self.mode in ("lazy", "standard", "strong"):
+            services.require(f'LazyRAG in mode "{self.mode}"', "retriever")
+        if self.mode in ("lazy", "strong"):
+            services.require(f'LazyRAG in mode "{self.mode}"', "summaries")
+        if self.mode == "lazy":
+            services.require_entropy("LazyRAG")
+        if isinstance(self.threshold, Calibration):
+            self.threshold.check(self.reader.name, self.signal)
+        return services
+
+    @property
+    def signal(self) -> str:
+        """What the gate compares with the threshold; a calibration belongs to it."""
+        tokens = {
+            "mean": f"mean entropy of {self.gate_tokens} tokens",
+            "max": "largest entropy",
+            "first": "first entropy",
+        }
+        return f"{tokens[self.aggregate]} ({self.estimate} estimate, {self.n_summaries} summaries)"
+
+    def program(self, question: str, oracle: Sequence[Passage] | None = None) -> Program[LazyRAGResult]:
+        """Return the method at work on one question, for a driver of your own.
+
+        Args:
+            question: Not empty.
+            oracle: Gold passages, in mode ``"oracle"``.
+
+        Raises:
+            InputError: If the question is empty, or gold passages are missing or out of place.
+            ServiceError: If the reader fails, or returns no log-probabilities after all.
+        """
+        return lazy_rag(question, self, oracle)
+
+    run, arun = sync(program), asynchronous(program)
+    stream, astream = streaming(program), astreaming(program)
+
+    def calibrate(
+        self,
+        questions: Sequence[str],
+        golds: Sequence[Sequence[str]] | None = None,
+        *,
+        budget: float | None = None,
+        max_loss: float | None = None,
+        is_correct: Callable[[str, Sequence[str]], bool] = exact_match,
+        seed: int = 0,
+    ) -> Calibration:
+        """Find the threshold on a sample of questions; the one that is set does not matter.
+
+        The first pass is completed for each question, and for ``max_loss`` the second one, too: two
+        answers a question.
+
+        Args:
+            questions: The sample.
+            golds: Gold answers of each question; needed for ``max_loss``.
+            budget: Largest share of questions that may retrieve.
+            max_loss: Largest loss of accuracy against always retrieving.
+            is_correct: Whether an answer matches one of the gold answers.
+            seed: Of the bootstrap.
+
+        Returns:
+            A calibration to pass as ``threshold``.
+
+        Raises:
+            ConfigurationError: If ``max_loss`` comes without gold answers.
+            InputError: If the sample is empty.
+        """
+        if max_loss is not None and golds is None:
+            raise ConfigurationError("max_loss needs gold answers", hint="pass golds=…, one list a question")
+        first = self.with_options(mode="lazy", threshold=math.inf).run_many(questions)
+        # An empty first answer opens the gate at any threshold.
+        entropies = [result.decision.entropy for result in first]
+        signals = [math.inf if value is None else value for value in entropies]
+        without = with_ = None
+        if max_loss is not None and golds is not None:
+            second = self.with_options(mode="strong").run_many(questions)
+            without = [is_correct(result.answer, gold) for result, gold in zip(first, golds, strict=True)]
+            with_ = [is_correct(result.answer, gold) for result, gold in zip(second, golds, strict=True)]
+        return calibrate_threshold(
+            signals,
+            budget=budget,
+            max_loss=max_loss,
+            correct_without=without,
+            correct_with=with_,
+            model=self.reader.name,
+            signal=self.signal,
+            seed=seed,
+        )

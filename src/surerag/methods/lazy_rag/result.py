@@ -1,0 +1,59 @@
+"""Results of L-RAG."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from surerag.methods.lazy_rag.gate import GateDecision
+from surerag.methods.lazy_rag.options import Mode
+from surerag.types import Generation, Passage
+
+
+@dataclass(frozen=True, slots=True)
+class LazyRAGResult:
+    """An answer, and how it came about.
+
+    Attributes:
+        question: As asked.
+        answer: The answer's text.
+        decision: What the gate decided and why.
+        passages: Retrieved (or gold) passages that the reader was shown; empty where the gate stayed shut.
+        summaries: Document summaries that the reader was shown.
+        generation: The answer with its log-probabilities and entropies.
+        mode: The mode it was made in.
+        prompt_tokens: Tokens of all prompts that were read for it, a first pass included.
+        completion_tokens: Tokens generated for it, those of an abandoned first pass included.
+        retrievals: How often the retriever was asked.
+        timings: Seconds by stage: ``summaries``, ``first_pass``, ``retrieval``, ``answer``. Where many
+            questions run together, a stage includes the wait for the others.
+    """
+
+    question: str
+    answer: str
+    decision: GateDecision
+    passages: tuple[Passage, ...]
+    summaries: tuple[Passage, ...]
+    generation: Generation
+    mode: Mode
+    prompt_tokens: int
+    completion_tokens: int
+    retrievals: int
+    timings: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class LazyRAGPlan:
+    """What is settled before the answer flows; the detail of the event ``lazy_rag.answering``.
+
+    Attributes:
+        decision: What the gate decided and why.
+        passages: Passages that the reader will be shown.
+        summaries: Document summaries that the reader will be shown.
+        prompt_tokens: Tokens read so far: those of a first pass, if there was one.
+    """
+
+    decision: GateDecision
+    passages: tuple[Passage, ...]
+    summaries: tuple[Passage, ...]
+    prompt_tokens: int

@@ -1,0 +1,199 @@
+"""Reading prompts: a prefix that several of them share is read once.
+
+The prompts of one call form a trie. Each prompt attaches to the longest prefix that a prompt before
+it has read already, so that all of them together read as many tokens as the trie has, whatever the
+order. ``k`` contexts that differ from a first one in one passage each cost their tails only.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from surerag.readers.transformers.memory import AttentionMemory, Part, memory_kind
+from surerag.readers.transformers.model import CausalModel
+
+# A further pass costs about as much as reading this many tokens; padding beyond that does not pay.
+_PASS_COST_CPU = 32
+_PASS_COST_ACCELERATOR = 512
+_TOKENS_A_PASS = 8192
+
+
+class Read(NamedTuple):
+    """A prompt that was read: where its memory is, and the logits [vocabulary] of what follows."""
+
+    part: Part
+    logits: Tensor
+
+
+class Prefill:
+    """Reads prompts into memory, in as few and as full passes as pay.
+
+    Attributes:
+        tokens_read: Tokens that went through the model as prompts: each shared prefix once, and again
+            what was read twice to bring rows to one length. Padding is not counted.
+    """
+
+    def __init__(self, model: CausalModel) -> None:
+        self._model = model
+        self._kind = memory_kind(model)
+        self.tokens_read = 0
+
+    def read(self, prompts: Sequence[Sequence[int]], room: int, min_shared: int) -> list[Read]:
+        """Read different prompts, each shared prefix once.
+
+        Args:
+            prompts: Token ids of each.
+            room: Tokens that each memory should be able to grow by without being copied.
+            min_shared: Shortest prefix worth sharing.
+
+        Returns:
+            One :class:`Read` a prompt, in order.
+        """
+        if issubclass(self._kind, AttentionMemory):
+            return self._read_tree(prompts, room, min_shared)
+        reads: dict[int, Read] = {}
+        by_length: dict[int, list[int]] = {}
+        for index, prompt in enumerate(prompts):
+            by_length.setdefault(len(prompt), []).append(index)
+        for length, group in by_length.items():
+            step = max(1, _TOKENS_A_PASS // length)
+            for start in range(0, len(group), step):
+                chosen = group[start : start + step]
+                memory = self._kind.empty(self._model, len(chosen))
+                logits = memory.feed(self._model.tensor([prompts[i] for i in chosen]))[:, -1]
+                reads |= {i: Read(memory.part(row), logits[row]) for row, i in enumerate(chosen)}
+        self.tokens_read += sum(map(len, prompts))
+        return [reads[index] for index in range(len(prompts))]
+
+    def _read_tree(self, prompts: Sequence[Sequence[int]], room: int, min_shared: int) -> list[Read]:
+        plan = plan_readings(prompts, min_shared)
+        reads: dict[int, Read] = {}
+        for wave in range(max(reading.wave for reading in plan) + 1):
+            members = [i for i, reading in enumerate(plan) if reading.wave == wave]
+            tails = {i: len(prompts[i]) - plan[i].shared for i in members}
+            for batch in self._passes(tails):
+                steps = max(tails[i] for i in batch)
+                # Rows with a shorter tail read the end of their prefix again: padding would cost the
+                # same, and would tear slots and positions apart.
+                kept = [max(len(prompts[i]) - steps, 0) if wave else 0 for i in batch]
+                memory = self._prefixes([plan[i] for i in batch], kept, reads, steps + room)
+                fresh = [prompts[i][start:] for i, start in zip(batch, kept, strict=True)]
+                tokens = self._model.tensor(
+                    [[*[self._model.pad_token] * (steps - len(ids)), *ids] for ids in fresh]
+                )
+                logits = memory.feed_until([len(prompts[i]) for i in batch], tokens)[:, -1]
+                self.tokens_read += sum(map(len, fresh))
+                reads |= {i: Read(memory.part(row), logits[row]) for row, i in enumerate(batch)}
+        return [reads[index] for index in range(len(prompts))]
+
+    def _prefixes(
+        self, plan: Sequence[Reading], kept: Sequence[int], reads: dict[int, Read], room: int
+    ) -> AttentionMemory:
+        parents = [reads[reading.parent].part for reading in plan if reading.parent is not None]
+        if not any(kept):
+            return AttentionMemory.empty(self._model, len(kept), room)
+        parts = [Part(parent.memory, parent.row, n) for parent, n in zip(parents, kept, strict=True)]
+        return AttentionMemory.gather(parts, room)
+
+    def _passes(self, tails: dict[int, int]) -> list[list[int]]:
+        """Cut a wave into passes of similar lengths, so that little is read in vain."""
+        cost = _PASS_COST_CPU if self._model.device.type == "cpu" else _PASS_COST_ACCELERATOR
+        passes: list[list[int]] = []
+        waste = 0
+        for index in sorted(tails, key=lambda i: -tails[i]):
+            if passes:
+                longest = tails[passes[-1][0]]
+                waste += longest - tails[index]
+                fits = longest * (len(passes[-1]) + 1) <= _TOKENS_A_PASS
+                if fits and waste <= cost + longest * len(passes[-1]) // 8:
+                    passes[-1].append(index)
+                    continue
+            passes.append([index])
+            waste = 0
+        return passes
+
+
+def following(reads: Sequence[Read]) -> Tensor:
+    """Return what follows each prompt, as logits [rows, vocabulary]."""
+    return torch.stack([read.logits for read in reads])
+
+
+class Reading(NamedTuple):
+    """How one prompt is read.
+
+    Attributes:
+        parent: The prompt whose memory it goes on from, or None.
+        shared: Leading tokens that need not be read again.
+        wave: 0 for prompts without a parent; otherwise one more than the parent's.
+    """
+
+    parent: int | None
+    shared: int
+    wave: int
+
+
+def plan_readings(prompts: Sequence[Sequence[int]], minimum: int) -> list[Reading]:
+    """Find for each prompt the longest useful prefix that another one has read.
+
+    Args:
+        prompts: Token ids of each prompt, all different.
+        minimum: Shorter prefixes are not worth a pass of their own.
+
+    Returns:
+        One reading a prompt. At least one token is always left to read, since the model's opinion
+        on what follows a prompt comes from reading its last token.
+
+    Example:
+        >>> plan_readings([[1, 2, 3, 4], [1, 2, 9], [7]], minimum=2)[1]
+        Reading(parent=0, shared=2, wave=1)
+    """
+    arrays = [np.asarray(prompt, dtype=np.int64) for prompt in prompts]
+    plan: dict[int, Reading] = {}
+    # The prompt with the longest common prefix is a neighbour in lexicographic order.
+    seen: list[tuple[tuple[int, ...], int]] = []
+    for index in sorted(range(len(prompts)), key=lambda i: -len(prompts[i])):
+        key = (tuple(prompts[index]), index)
+        place = bisect_left(seen, key)
+        parent, shared = None, 0
+        for _, neighbour in seen[max(place - 1, 0) : place + 1]:
+            common = min(_common_prefix(arrays[index], arrays[neighbour]), len(prompts[index]) - 1)
+            if common > shared:
+                parent, shared = neighbour, common
+        if parent is None or shared < minimum:
+            plan[index] = Reading(None, 0, 0)
+        else:
+            # A prefix that the parent itself took over is its parent's as well: fewer waves.
+            while (above := plan[parent].parent) is not None and shared <= plan[parent].shared:
+                parent = above
+            plan[index] = Reading(parent, shared, plan[parent].wave + 1)
+        seen.insert(place, key)
+    return [plan[index] for index in range(len(prompts))]
+
+
+def families(plan: Sequence[Reading]) -> list[list[int]]:
+    """Group prompts that share reading, directly or through others.
+
+    Example:
+        >>> families([Reading(None, 0, 0), Reading(0, 2, 1), Reading(None, 0, 0)])
+        [[0, 1], [2]]
+    """
+    members: dict[int, list[int]] = {}
+    for index in range(len(plan)):
+        root = index
+        while (parent := plan[root].parent) is not None:
+            root = parent
+        members.setdefault(root, []).append(index)
+    return list(members.values())
+
+
+def _common_prefix(first: NDArray[np.int64], second: NDArray[np.int64]) -> int:
+    length = min(len(first), len(second))
+    different = first[:length] != second[:length]
+    return int(different.argmax()) if different.any() else length

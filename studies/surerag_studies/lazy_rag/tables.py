@@ -1,0 +1,113 @@
+"""The study as tables for a terminal of eighty columns."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from surerag.evaluation.formatting import p_value, percent, percent_with_interval, plain_table
+from surerag.evaluation.gate.tables import modes_table
+from surerag.evaluation.statistics import Comparison
+from surerag_studies.claims import claims_table
+from surerag_studies.lazy_rag.results import LatencyModel, LatencyRow, LazyRagStudy
+
+
+def study_tables(study: LazyRagStudy) -> RenderableType:
+    """Return every table of the study."""
+    return Group(
+        Padding(heading(study), (0, 0, 1, 0)),
+        modes_table(study),
+        kinds_table(study),
+        *(separation_table(found) for found in [study.separation] if found is not None),
+        sweep_table(study),
+        latency_table(study.latency),
+        claims_table(study.claims),
+    )
+
+
+def heading(study: LazyRagStudy) -> Text:
+    """Name the run."""
+    level = percent(study.confidence, 0)
+    return Text.assemble(
+        ("L-RAG on the closed world", "bold"),
+        f", seed {study.seed}, n = {study.n:,}\n",
+        f"Reader {study.model}; encoder {study.encoder}; k = {study.top_n}, m = {study.n_summaries}\n",
+        f"Gate: {study.aggregate} entropy of the first {study.gate_tokens} tokens. Intervals are {level}.",
+    )
+
+
+def kinds_table(study: LazyRagStudy) -> Table:
+    """Show for which questions the gate opens."""
+    table = plain_table("By kind of question, at the calibrated τ (entropy in nats, shares in %)")
+    table.add_column("Kind", no_wrap=True)
+    for name in ("n", "Entropy", "Gate\nopens", "First\npass", "Lazy", "Standard"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in study.kinds:
+        table.add_row(
+            row.kind,
+            f"{row.first.n:,}",
+            "n/a" if row.entropy is None else f"{row.entropy:.3f}",
+            f"{100 * row.retrieval.value:.1f}",
+            f"{100 * row.first.value:.1f}",
+            f"{100 * row.lazy.value:.1f}",
+            f"{100 * row.standard.value:.1f}",
+        )
+    return table
+
+
+def separation_table(found: Comparison) -> Table:
+    """Entropy of wrong answers against that of right ones, the first pass completed for every question."""
+    table = plain_table("Entropy of the completed first pass, wrong answers against right ones")
+    table.add_column("")
+    table.add_column("Value", justify="right")
+    table.add_column("Interval", justify="right")
+    table.add_row(f"Mean of wrong answers (n = {found.n_high:,}), nats", f"{found.mean_high:.3f}", "")
+    table.add_row(f"Mean of right answers (n = {found.n_low:,}), nats", f"{found.mean_low:.3f}", "")
+    table.add_row("Gap, nats", f"{found.gap.value:.3f}", f"[{found.gap.low:.3f}, {found.gap.high:.3f}]")
+    table.add_row("Cohen's d", f"{found.cohens_d:.2f}", "")
+    table.add_row(
+        "AUROC, wrong above right",
+        f"{found.auroc.value:.3f}",
+        f"[{found.auroc.low:.3f}, {found.auroc.high:.3f}]",
+    )
+    table.add_row("Welch's t-test", f"p {p_value(found.p_welch)}", "")
+    table.add_row("Mann-Whitney test", f"p {p_value(found.p_rank)}", "")
+    return table
+
+
+def sweep_table(study: LazyRagStudy) -> Table:
+    """Lazy answering over thresholds (the paper's Table II and Figure 4)."""
+    table = plain_table("Threshold sweep (cf. L-RAG, Table II)")
+    for name in ("τ, nats", "Retrieval, %", "Accuracy, %"):
+        table.add_column(name, justify="right")
+    for point in study.sweep:
+        table.add_row(
+            f"{point.threshold:.4f}",
+            percent_with_interval(point.retrieval),
+            percent_with_interval(point.accuracy),
+        )
+    return table
+
+
+def latency_table(model: LatencyModel) -> Table:
+    """Table III: the time that a gate saves a question."""
+    table = plain_table(f"Time saved a question in ms, the gate costing {model.gate:.0f} (L-RAG, Table III)")
+    table.add_column("Rates")
+    table.add_column("Configuration", no_wrap=True)
+    table.add_column("Retrieval\nrate", justify="right")
+    table.add_column("Break-\neven", justify="right")
+    for retrieval in model.retrieval:
+        table.add_column(f"{retrieval:.0f} ms", justify="right")
+    for title, rows in (("paper", model.published), ("here", model.measured)):
+        table.add_section()
+        for row in rows:
+            table.add_row(title, *_latency_cells(row))
+    return table
+
+
+def _latency_cells(row: LatencyRow) -> tuple[str, ...]:
+    break_even = "never" if row.break_even is None else f"{row.break_even:.0f} ms"
+    savings = (f"{saving:+.0f}" for saving in row.savings)
+    return (row.label, percent(row.retrieval_rate), break_even, *savings)

@@ -1,0 +1,175 @@
+"""A cancelled call ends at once, frees what it began, and leaves nothing that later calls wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from surerag.drivers import arun, arun_many, astream
+from surerag.effects import Program, begin, finish, generate, retrieve
+from surerag.readers.protocol import BaseReader, Capabilities
+from surerag.readers.scripted import ScriptedReader
+from surerag.services import Services
+from surerag.types import Begun, Chunk, Generation, Passage, Prompt, Sampling
+
+SOON = 2.0
+"""Seconds within which what does not block has happened, on a busy machine."""
+
+
+class Blocking:
+    """A retriever that blocks until it is released."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.released = threading.Event()
+
+    def retrieve(self, query: str, k: int) -> list[Passage]:
+        self.entered.set()
+        self.released.wait(20)
+        return [Passage(query)]
+
+
+class BlockingReader(BaseReader):
+    """A reader without async of its own, that blocks where it is told to."""
+
+    name = "blocking"
+    capabilities = Capabilities(logprobs=False, entropy=None, begin="native", stream=True)
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.released = threading.Event()
+        self.open: list[Begun] = []
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+        self._wait()
+        return [[Generation(str(prompt))] for prompt in prompts]
+
+    def begin(self, prompts: Sequence[Prompt], n_tokens: int, sampling: Sampling) -> list[Begun]:
+        self._wait()
+        self.open = [Begun(Generation(str(prompt)), done=False) for prompt in prompts]
+        return list(self.open)
+
+    def cancel(self, begun: Sequence[Begun]) -> None:
+        self.open = [item for item in self.open if item not in begun]
+
+    def stream(self, prompt: Prompt, sampling: Sampling) -> Iterator[Chunk]:
+        yield Chunk("first ")
+        self._wait()
+        yield Chunk("second", Generation("first second"))
+
+    def _wait(self) -> None:
+        self.entered.set()
+        self.released.wait(20)
+
+
+def look_up() -> Program[str]:
+    [passage] = yield from retrieve("q", 1)
+    return passage.text
+
+
+@contextmanager
+def quickly() -> Iterator[None]:
+    started = time.monotonic()
+    yield
+    assert time.monotonic() - started < SOON
+
+
+def test_a_timeout_is_a_timeout_and_the_loop_ends_at_once() -> None:
+    corpus = Blocking()
+    with quickly(), pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(arun(look_up(), Services(retriever=corpus)), 0.1))
+    corpus.released.set()
+
+
+async def test_a_cancelled_task_is_cancelled() -> None:
+    corpus = Blocking()
+    task = asyncio.create_task(arun(look_up(), Services(retriever=corpus)))
+    await asyncio.to_thread(corpus.entered.wait, 10)
+    task.cancel()
+    with quickly(), pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
+    corpus.released.set()
+
+
+async def test_later_calls_do_not_wait_for_those_that_were_cancelled() -> None:
+    stuck, free = Blocking(), Blocking()
+    free.released.set()
+    services = Services(retriever=stuck)
+    with quickly():
+        many = [arun(look_up(), services) for _ in range(40)]
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*many), 0.2)
+        assert await arun(look_up(), Services(retriever=free)) == "q"
+    stuck.released.set()
+
+
+async def test_what_a_blocking_reader_began_for_a_cancelled_call_is_freed() -> None:
+    reader = BlockingReader()
+
+    def program() -> Program[None]:
+        yield from begin(["q"], 1, Sampling())
+
+    task = asyncio.create_task(arun(program(), Services(reader)))
+    await asyncio.to_thread(reader.entered.wait, 10)
+    task.cancel()
+    with quickly(), pytest.raises(asyncio.CancelledError):
+        await task
+    reader.released.set()
+    for _ in range(500):
+        if reader.open == []:
+            break
+        await asyncio.sleep(0.01)
+    assert reader.open == []
+
+
+async def test_what_was_begun_before_is_freed_when_another_service_blocks() -> None:
+    reader, corpus = ScriptedReader(lambda prompt: "one two three"), Blocking()
+
+    def program() -> Program[None]:
+        begun = yield from begin(["q"], 1, Sampling())
+        yield from retrieve("q", 1)
+        yield from finish(begun)
+
+    with quickly(), pytest.raises(TimeoutError):
+        await asyncio.wait_for(arun(program(), Services(reader, retriever=corpus)), 0.2)
+    assert reader.open_handles == 0
+    corpus.released.set()
+
+
+async def test_a_stream_that_blocks_is_left_at_once_and_closed_later() -> None:
+    reader = BlockingReader()
+
+    def program() -> Program[str]:
+        [[answer]] = yield from generate(["q"], Sampling(), answer=True)
+        return answer.text
+
+    async def read() -> None:
+        async for _ in await astream(program(), Services(reader)):
+            pass
+
+    with quickly(), pytest.raises(TimeoutError):
+        await asyncio.wait_for(read(), 0.2)
+    reader.released.set()
+
+
+async def test_of_many_programs_none_goes_on_after_a_cancellation() -> None:
+    corpus = Blocking()
+    ended: list[str] = []
+
+    def program(name: str) -> Program[None]:
+        try:
+            yield from retrieve("q", 1)
+        finally:
+            ended.append(name)
+
+    many = arun_many([program(name) for name in "abc"], Services(retriever=corpus))
+    with quickly(), pytest.raises(TimeoutError):
+        await asyncio.wait_for(many, 0.2)
+    assert sorted(ended) == ["a", "b", "c"]
+    corpus.released.set()

@@ -1,0 +1,91 @@
+"""Answers by consensus, and judgements on statements, from compressed evidence."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from surerag import ClusterCompressor, Passage, ScriptedReader
+from surerag.encoders import HashingEncoder
+from surerag.prompts import NOTHING_TO_EXTRACT
+from surerag.types import Event
+
+FOUND = [
+    Passage("Ada the painter was born in Velm.", id="a"),
+    Passage("Bo sculpts; Tarn is home.", id="b"),
+    Passage("They say that Ada came from Velm.", id="c"),
+]
+
+
+def tool(*replies: str, **settings: object) -> tuple[ClusterCompressor, ScriptedReader]:
+    reader = ScriptedReader(replies)
+    return ClusterCompressor(reader, HashingEncoder(), first_cluster_size=1, **settings), reader  # type: ignore[arg-type]
+
+
+def test_candidates_are_sampled_and_the_consensus_is_greedy() -> None:
+    compressor, reader = tool(
+        "Velm, as the text says.", "I cannot find it.", "Reasoning: one answer.\nSelected_Answer: Velm"
+    )
+    result = compressor.answer("Where was Ada born?", FOUND)
+    assert (result.answer, result.reasoning) == ("Velm", "one answer.")
+    assert result.candidates == ("Velm, as the text says.",)
+    assert [call.sampling.temperature for call in reader.history if call.sampling] == [0.7, 0.0]
+    assert "Answers:\n[1] Velm, as the text says.\nQuestion: Where was Ada born?" in reader.prompts[-1]
+
+
+def test_without_any_candidate_the_documents_are_asked_about_all_at_once() -> None:
+    events: list[Event] = []
+    compressor, reader = tool("", "", "Velm.", "Velm it is.")
+    result = compressor.with_options(on_event=events.append).answer("Where was Ada born?", FOUND)
+    assert all(passage.text in reader.prompts[2] for passage in FOUND)
+    assert (result.answer, result.candidates) == ("Velm it is.", ("Velm.",))
+    assert "cluster_compression.no_candidates" in [event.name for event in events]
+
+
+@pytest.mark.parametrize(
+    ("reply", "label", "reasoning", "sources"),
+    [
+        ("Reasoning: [1] says Velm.\nAnswer: Factual", "factual", "[1] says Velm.", ("a", "c")),
+        ("Reasoning: wrong [1] [7].\n**Answer**: Non-factual.", "nonfactual", "wrong [1] [7].", ("a", "c")),
+        ('"Nonfactual"', "nonfactual", "", ("a", "c", "b")),
+        ("Hard to say; it is not factual or is it?", "unclear", "", ("a", "c", "b")),
+    ],
+)
+def test_a_judgement_has_label_reasoning_and_the_sources_it_cites(
+    reply: str, label: str, reasoning: str, sources: tuple[str, ...]
+) -> None:
+    reader = ScriptedReader(lambda p: reply if p.startswith("Check") else ("Bo" if "Bo" in p else "Ada"))
+    compressor = ClusterCompressor(reader, HashingEncoder(), first_cluster_size=2, pass_below=0)
+    result = compressor.judge("Ada was born in Velm.", FOUND)
+    assert (result.label, result.reasoning, result.sources) == (label, reasoning, sources)
+    assert "Statement: Ada was born in Velm.\nDocuments:\n[1] Ada\n[2] Bo" in reader.prompts[-1]
+    assert reader.prompts[0].startswith("Collect")
+
+
+async def test_async_answers_and_judgements_are_the_same() -> None:
+    replies = ("Velm.", NOTHING_TO_EXTRACT, "Selected_Answer: Velm")
+    assert (await tool(*replies)[0].aanswer("Where?", FOUND)) == tool(*replies)[0].answer("Where?", FOUND)
+    replies = ("Ada is from Velm.", "Bo.", "Answer: Factual")
+    settings = {"pass_below": 0}
+    assert (await tool(*replies, **settings)[0].ajudge("Ada is from Velm.", FOUND)) == tool(
+        *replies, **settings
+    )[0].judge("Ada is from Velm.", FOUND)
+
+
+@pytest.mark.parametrize(
+    ("reply", "label"),
+    [
+        ("answer" + ":" * 20_000, "unclear"),
+        ("answer" + ":" * 20_000 + "factual", "factual"),
+        ("**Answer** -- : **non-factual**", "nonfactual"),
+        ("answer factual", "unclear"),
+        ("answer: [" + "9" * 5_000 + "]", "unclear"),
+    ],
+)
+def test_no_reply_takes_long_to_read(reply: str, label: str) -> None:
+    reader = ScriptedReader(lambda prompt: reply if prompt.startswith("Check") else "Ada")
+    compressor = ClusterCompressor(reader, HashingEncoder(), first_cluster_size=2, pass_below=0)
+    start = time.perf_counter()
+    assert compressor.judge("Ada was born in Velm.", FOUND).label == label
+    assert time.perf_counter() - start < 2

@@ -1,0 +1,122 @@
+"""Streams that are dropped: closed at once, and never by a finaliser inside the HTTP client's lock."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from surerag.errors import ServiceError
+from surerag.readers.closing import close_when_dropped
+from surerag.readers.openai import OpenAIReader
+from surerag.types import Sampling
+from tests.servers.fake_openai import FakeOpenAI
+from tests.servers.toy_model import Script
+
+ROOT = Path(__file__).parents[2]
+TEXT = "one two three four five six seven eight nine ten " * 5
+TIMES = {"core": 120, "llama-index": 40, "langchain": 25}
+"""Times each way of abandoning a stream, of 10, 10 and 18: over 2,000 streams in all."""
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts sockets as Linux does")
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("family", TIMES)
+def test_abandoned_streams_hang_nothing_and_leave_no_sockets(family: str) -> None:
+    with FakeOpenAI(Script(lambda _: TEXT), hold_after=24) as server:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.servers.abandoning", family, str(TIMES[family]), server.base_url],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([*filter(None, sys.path), str(ROOT)])},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-6000:]}"
+
+
+@pytest.fixture
+def collecting() -> Iterator[None]:
+    usual = gc.get_threshold()
+    gc.set_threshold(1)
+    yield
+    gc.set_threshold(*usual)
+
+
+@pytest.mark.usefixtures("collecting")
+@pytest.mark.timeout(180)
+def test_streams_that_are_none_hang_nothing_either() -> None:
+    bodies = (b"", b"data: {not json\n\n", b"data: null\n\n", b"data: [DONE]\n\n")
+    with FakeOpenAI() as server:
+        reader = OpenAIReader("toy", base_url=server.base_url, retries=2, max_wait=0.001)
+        for body in bodies * 12:
+            server.fail(200, body=body, headers={"Content-Type": "text/event-stream"}, times=3)
+            with pytest.raises(ServiceError):
+                reader.begin(["q"], 2, Sampling())
+            server._failures.clear()
+
+
+class Handle:
+    """What a caller holds."""
+
+
+def test_what_is_open_is_closed_once_in_another_thread_when_its_handle_goes() -> None:
+    threads: list[int] = []
+    closed = threading.Event()
+
+    def close() -> None:
+        threads.append(threading.get_ident())
+        closed.set()
+
+    handle = Handle()
+    hang_up = close_when_dropped(handle, close)
+    assert not threads
+    del handle
+    assert closed.wait(timeout=5)
+    hang_up()
+    # What comes next has waited for the one before.
+    after = threading.Event()
+    close_when_dropped(Handle(), after.set)
+    assert after.wait(timeout=5)
+    assert len(threads) == 1
+    assert threads[0] != threading.get_ident()
+
+
+def test_one_that_fails_to_close_leaves_the_others_closed() -> None:
+    def fail() -> None:
+        raise OSError("gone")
+
+    close_when_dropped(Handle(), fail)
+    closed = threading.Event()
+    close_when_dropped(Handle(), closed.set)
+    assert closed.wait(timeout=5)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_closes_what_it_opens() -> None:
+    close_when_dropped(Handle(), int)
+    child = os.fork()
+    if child == 0:
+        closed = threading.Event()
+        close_when_dropped(Handle(), closed.set)
+        os._exit(0 if closed.wait(timeout=5) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_what_will_not_close_holds_up_nothing_else() -> None:
+    class Handle:
+        pass
+
+    silent, closed = threading.Event(), threading.Event()
+    close_when_dropped(Handle(), lambda: silent.wait(20))
+    close_when_dropped(Handle(), closed.set)
+    try:
+        assert closed.wait(5)
+    finally:
+        silent.set()

@@ -1,0 +1,108 @@
+"""How long an answer may take in all, how large it may be, and that nothing is read behind its end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from surerag.errors import ConfigurationError, ServiceError, TransientServiceError
+from surerag.readers.openai import OpenAIReader
+from surerag.types import Sampling
+from tests.servers.fake_openai import FakeOpenAI
+from tests.servers.faults import FAULTS
+
+SOON = 3.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sdk() -> None:
+    """Import what is imported when first used, so that it counts to no test's time."""
+    with FakeOpenAI() as server:
+        OpenAIReader("toy", base_url=server.base_url).generate(["q"], Sampling())
+
+
+def reader_of(server: FakeOpenAI, **settings: Any) -> OpenAIReader:
+    settings = {"deadline": 0.2, "retries": 3, "top_logprobs": 2, **settings}
+    return OpenAIReader("toy", base_url=server.base_url, **settings)
+
+
+@contextmanager
+def soon() -> Iterator[None]:
+    started = time.monotonic()
+    yield
+    assert time.monotonic() - started < SOON
+
+
+@pytest.mark.parametrize("fault", ["drips", "comments for ever"])
+def test_a_server_that_never_ends_is_left_and_not_asked_again(server: FakeOpenAI, fault: str) -> None:
+    server.fault = FAULTS[fault]
+    reader = reader_of(server)
+    with (
+        soon(),
+        pytest.raises(TransientServiceError, match=r"not finished its answer after 0.2 s.*Raise"),
+    ):
+        reader.generate(["q"], Sampling())
+    with soon(), pytest.raises(TransientServiceError, match="not finished"):
+        list(reader.stream("q", Sampling()))
+    with soon(), pytest.raises(TransientServiceError, match="not finished"):
+        asyncio.run(reader.abegin(["q"], 2, Sampling()))
+
+
+def test_a_probe_ends_as_well(server: FakeOpenAI) -> None:
+    server.fault = FAULTS["drips"]
+    with soon(), pytest.raises(TransientServiceError, match="not finished"):
+        reader_of(server).probe()
+    with soon(), pytest.raises(TransientServiceError, match="not finished"):
+        asyncio.run(reader_of(server).aprobe())
+
+
+def test_the_pauses_of_whoever_reads_are_not_counted(server: FakeOpenAI) -> None:
+    reader = reader_of(server, deadline=1.0)
+    begun = reader.begin(["q"], 1, Sampling())
+    time.sleep(1.2)
+    assert reader.finish(begun) == reader.generate(["q"], Sampling())[0]
+
+
+def test_an_answer_that_is_too_large_is_left(server: FakeOpenAI) -> None:
+    server.fault = FAULTS["300 MB"]
+    reader = reader_of(server, deadline=60.0, max_bytes=2**21)
+    with soon(), pytest.raises(ServiceError, match=r"larger than 2,097,152 bytes.*Raise max_bytes"):
+        reader.generate(["q"], Sampling())
+    with soon(), pytest.raises(ServiceError, match="larger than"):
+        reader.begin(["q"], 2, Sampling())
+    with soon(), pytest.raises(ServiceError, match="larger than"):
+        asyncio.run(reader.agenerate(["q"], Sampling()))
+
+
+def test_of_an_error_no_more_is_read_than_is_shown(server: FakeOpenAI) -> None:
+    server.fault = FAULTS["300 MB of error"]
+    with soon(), pytest.raises(TransientServiceError, match="answered 500: xxx"):
+        reader_of(server, deadline=60.0, retries=0).generate(["q"], Sampling())
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+@pytest.mark.parametrize("logprobs", [True, False])
+def test_nothing_is_read_behind_max_tokens(server: FakeOpenAI, api: Any, logprobs: bool) -> None:
+    server.fault = FAULTS["ignores max_tokens"]
+    reader = reader_of(server, deadline=60.0, api=api, logprobs=logprobs)
+    with soon():
+        chunks = list(reader.stream("q", Sampling(max_tokens=5)))
+    generation = chunks[-1].generation
+    assert generation is not None
+    assert "".join(chunk.text for chunk in chunks) == generation.text == "on on on on on"
+    assert (generation.finish, generation.completion_tokens) == ("length", 5)
+    with soon():
+        (begun,) = reader.begin(["q"], 8, Sampling(max_tokens=5))
+    assert begun.done
+    assert begun.partial == generation
+
+
+@pytest.mark.parametrize("settings", [{"deadline": 0}, {"deadline": float("nan")}, {"max_bytes": 0}])
+def test_limits_that_cannot_work_are_refused(server: FakeOpenAI, settings: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError, match="must be above 0"):
+        reader_of(server, **settings)
