@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surerag import LazyRAG, ScriptedReader
+from surerag import LazyRAG, ScriptedReader, UncertaintyRewriter
 from surerag.calibration import Calibration, CalibrationWarning, calibrate_threshold
 from surerag.errors import ConfigurationError, InputError
 from tests.methods.lazy_rag.corpus import Corpus
@@ -121,3 +121,26 @@ def test_a_file_that_holds_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"tau": 1}')
     with pytest.raises(InputError, match="no calibration"):
         Calibration.load(tmp_path / "x.json")
+
+
+@pytest.mark.parametrize("method", [LazyRAG, UncertaintyRewriter])
+@pytest.mark.parametrize(
+    ("questions", "golds", "limits", "error", "told"),
+    [
+        (["a", "b"], None, {}, ConfigurationError, "exactly one of budget and max_loss"),
+        (["a", "b"], None, {"budget": 0.5, "max_loss": 0.1}, ConfigurationError, "exactly one"),
+        (["a", "b"], None, {"budget": 50}, ConfigurationError, r"lies in \[0, 1\], got 50"),
+        (["a", "b"], None, {"max_loss": 0.1}, ConfigurationError, "needs gold answers"),
+        (["a", "b"], [["x"]], {"max_loss": 0.1}, InputError, "each of 2 questions, got 1"),
+        ([], [], {"max_loss": 0.1}, InputError, "no questions"),
+    ],
+)
+def test_what_cannot_be_calibrated_costs_nothing(
+    method: Any, questions: Any, golds: Any, limits: Any, error: Any, told: str
+) -> None:
+    reader = ScriptedReader(["an answer"])
+    with pytest.raises(error, match=told):
+        method(reader, Corpus("a passage"), **({"summaries": "s"} if method is LazyRAG else {})).calibrate(
+            questions, golds, **limits
+        )
+    assert reader.prompts == []

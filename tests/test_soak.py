@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.soak.__main__ import Complaints
 from benchmarks.soak.asking import Way, is_right
 from benchmarks.soak.load import Ledger, jobs
 from benchmarks.soak.vitals import Vitals, at_rest, grown, vitals
@@ -72,6 +74,18 @@ def test_a_ledger_tells_what_should_not_have_happened() -> None:
         "a wrong answer", "OSError in core", "a cancelled call went on", "two outcomes of one question",
     ]  # fmt: skip
     assert ledger.done == sum(ledger.outcomes.values()) == 8
+
+
+def test_asyncio_is_heard_but_for_what_it_says_of_abandoned_generators() -> None:
+    ledger = Ledger(())
+    logger = logging.Logger("asyncio")
+    logger.addHandler(Complaints(ledger))
+    logger.error("aclose(): asynchronous generator is already running")
+    destroyed = "Task was destroyed but it is pending!\ntask: <Task coro="
+    logger.error(f"{destroyed}<<async_generator_athrow without __name__>()>>")
+    assert not ledger.troubles
+    logger.error(f"{destroyed}<LazyRAG.arun()>>")
+    assert list(ledger.troubles) == ["asyncio complains: Task was destroyed but it is pending!\ntask:"]
 
 
 def test_every_question_is_dealt_out_once() -> None:

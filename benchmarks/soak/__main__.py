@@ -62,8 +62,9 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-_CLOSED_AT_ONCE = "asynchronous generator is already running"
-"""What a loop that ends says of abandoned generators, whosever they are; each is closed all the same."""
+_OF_ENDING_LOOPS = ("asynchronous generator is already running", "async_generator_athrow")
+"""What an event loop says if it ends while it closes abandoned generators, whosever they are: that two were
+closed at once, or that closing one, a task of the loop's own, was cut short."""
 
 
 class Complaints(logging.Handler):
@@ -76,7 +77,7 @@ class Complaints(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Note a complaint."""
         told = self.format(record)
-        if _CLOSED_AT_ONCE not in told:
+        if not any(known in told for known in _OF_ENDING_LOOPS):
             self._ledger.trouble(f"asyncio complains: {record.getMessage().partition(' <')[0]}", told)
 
 

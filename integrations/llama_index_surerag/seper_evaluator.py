@@ -163,8 +163,8 @@ class DeltaSePerEvaluator(MethodEvaluator[SePer, DeltaSePerResult], SePerOptions
             One result for each case, in order.
         """
         lock = threading.Lock()
-        todo = [_Asked(*case) for case in cases]
-        with reporting(progress, len(todo)) as advance:
+        waiting = [_Asked(*case) for case in cases]
+        with reporting(progress, len(waiting)) as advance:
 
             def one(asked: _Asked) -> DeltaSePerResult:
                 try:
@@ -177,7 +177,7 @@ class DeltaSePerEvaluator(MethodEvaluator[SePer, DeltaSePerResult], SePerOptions
                     advance()
                 return result
 
-            return Turns(self.window).map(one, todo)
+            return Turns(self.window).map(one, waiting)
 
     async def aevaluate_query_engine(
         self,
@@ -187,8 +187,8 @@ class DeltaSePerEvaluator(MethodEvaluator[SePer, DeltaSePerResult], SePerOptions
         progress: Progress = False,
     ) -> list[DeltaSePerResult]:
         """Like ``evaluate_query_engine``, without blocking the event loop."""
-        todo = [_Asked(*case) for case in cases]
-        with reporting(progress, len(todo)) as advance:
+        waiting = [_Asked(*case) for case in cases]
+        with reporting(progress, len(waiting)) as advance:
 
             async def one(asked: _Asked) -> DeltaSePerResult:
                 try:
@@ -200,7 +200,7 @@ class DeltaSePerEvaluator(MethodEvaluator[SePer, DeltaSePerResult], SePerOptions
                 advance()
                 return result
 
-            return await Turns(self.window).amap(one, todo)
+            return await Turns(self.window).amap(one, waiting)
 
     def _core(self) -> SePer:
         judge = shared(_judge, self.entailer) if isinstance(self.entailer, LLM) else self.entailer

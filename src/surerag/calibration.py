@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -127,11 +127,7 @@ def calibrate_threshold(
         >>> calibrate_threshold([-9.0, -8.0, math.inf, -7.0], budget=0.5).threshold
         -8.0
     """
-    if (budget is None) == (max_loss is None):
-        raise ConfigurationError("give exactly one of budget and max_loss")
-    limit = float(budget if budget is not None else max_loss or 0.0)
-    if not 0 <= limit <= 1:
-        raise ConfigurationError(f"a budget or loss lies in [0, 1], got {limit!r}")
+    limit = _limit(budget, max_loss)
     given = _sample("signals", signals)
     finite = given[np.isfinite(given)]
     # The rules take signals from zero on; those of another scale are lifted there, and the result put back.
@@ -167,6 +163,44 @@ def calibrate_threshold(
         model=model,
         signal=signal,
     )
+
+
+def check_sample(
+    questions: Sequence[str],
+    golds: Sequence[Sequence[str]] | None,
+    *,
+    budget: float | None,
+    max_loss: float | None,
+) -> None:
+    """Find out whether a sample can be calibrated on, before its questions are paid for.
+
+    Raises:
+        ConfigurationError: Unless exactly one of ``budget`` and ``max_loss`` is given, and in range; if
+            ``max_loss`` comes without gold answers.
+        InputError: If there are no questions, or gold answers of another number.
+    """
+    _limit(budget, max_loss)
+    if not questions:
+        raise InputError("the sample holds no questions", hint="the papers take 100 or more")
+    if max_loss is None:
+        return
+    if golds is None:
+        raise ConfigurationError("max_loss needs gold answers", hint="pass golds=…, one list a question")
+    if len(golds) != len(questions):
+        raise InputError(
+            f"expected gold answers for each of {len(questions)} questions, got {len(golds)}",
+            hint="pass golds=…, one list a question, in the order of the questions",
+        )
+
+
+def _limit(budget: float | None, max_loss: float | None) -> float:
+    """Return the one limit that is given."""
+    if (budget is None) == (max_loss is None):
+        raise ConfigurationError("give exactly one of budget and max_loss")
+    limit = float(budget if budget is not None else max_loss or 0.0)
+    if not 0 <= limit <= 1:
+        raise ConfigurationError(f"a budget or loss lies in [0, 1], got {limit!r}")
+    return limit
 
 
 def _within_budget(rows: NDArray[np.float64], budget: float) -> float:

@@ -66,6 +66,17 @@ class Within:
         return f"in {'(' if self.above else '['}{self.least:g}, {self.most:g}]"
 
 
+AnswerTokens = Annotated[
+    int | None,
+    Within(1),
+    Doc(f"Length of an answer, at most; None is the model's own limit, else {ANSWER_TOKENS} tokens."),
+]
+"""The option ``max_tokens`` of methods that answer."""
+
+StopTexts = Annotated[tuple[str, ...], Doc("Texts that end an answer.")]
+"""The option ``stop`` of methods that answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """One option, as it was declared.

@@ -17,8 +17,9 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
+
+from benchmarks.soak.vitals import sockets
 
 PATIENCE = 60.0
 """Seconds without a single stream opened, before a process counts as hanging."""
@@ -37,17 +38,6 @@ class Abandoning(NamedTuple):
 
     sync: Callable[[], Any] | None = None
     asynchronous: Callable[[], Awaitable[Any]] | None = None
-
-
-def sockets() -> int:
-    """Count this process's open sockets."""
-    found = 0
-    for entry in Path("/proc/self/fd").iterdir():
-        try:
-            found += str(entry.readlink()).startswith("socket:")
-        except FileNotFoundError:
-            continue
-    return found
 
 
 def core_reader(url: str) -> Any:

@@ -110,14 +110,14 @@ def test_five_hundred_passages_make_as_many_calls_as_the_sizes_say() -> None:
 def test_one_by_one_and_many_at_once_sync_and_async_are_equal() -> None:
     import asyncio
 
-    todo = [(f"{QUESTION} {at}", passages(ADA, BO, AGAIN, RIVER)[: at % 5]) for at in range(9)]
+    cases = [(f"{QUESTION} {at}", passages(ADA, BO, AGAIN, RIVER)[: at % 5]) for at in range(9)]
     results = []
     for reader in (ScriptedReader(quoting), LocalReader(quoting)):
         tool = ClusterCompressor(reader, HashingEncoder(), first_cluster_size=2, pass_below=0)
-        results.append([tool.run(query, found) for query, found in todo])
-        results.append(tool.run_many(todo))
-        results.append(asyncio.run(tool.arun_many(todo)))
-        programs = [tool.program(query, found) for query, found in todo]
+        results.append([tool.run(query, found) for query, found in cases])
+        results.append(tool.run_many(cases))
+        results.append(asyncio.run(tool.arun_many(cases)))
+        programs = [tool.program(query, found) for query, found in cases]
         results.append(asyncio.run(arun_many(programs, tool.services)))
     shown = [[(r.passages, r.calls, r.tokens_after, r.dropped) for r in result] for result in results]
     assert all(other == shown[0] for other in shown)

@@ -137,15 +137,15 @@ def test_a_reader_that_fails_when_asked_again_leaves_the_originals_with_a_warnin
 
 def test_one_by_one_and_many_at_once_sync_and_async_are_equal() -> None:
     texts = (GOVERNED, RIVER, BORN, PLAYS)
-    todo = [(f"{QUESTION} {at}", passages(*texts[: at % 5])) for at in range(9)]
+    cases = [(f"{QUESTION} {at}", passages(*texts[: at % 5])) for at in range(9)]
     results = []
     for reader in (ScriptedReader(following), LocalReader(following)):
         tool = ClusterCompressor(reader, HashingEncoder(), pass_below=0, bridging=2, **ALONE)
         ways = [
-            [tool.run(query, found) for query, found in todo],
-            tool.run_many(todo),
-            asyncio.run(tool.arun_many(todo)),
-            [asyncio.run(tool.arun(query, found)) for query, found in todo],
+            [tool.run(query, found) for query, found in cases],
+            tool.run_many(cases),
+            asyncio.run(tool.arun_many(cases)),
+            [asyncio.run(tool.arun(query, found)) for query, found in cases],
         ]
         # Each reader counts tokens in its own way.
         assert len({tuple(result.prompt_tokens for result in way) for way in ways}) == 1

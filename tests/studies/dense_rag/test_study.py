@@ -7,7 +7,6 @@ import re
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from surerag.encoders import HashingEncoder
 from surerag.evaluation.serialise import to_json
@@ -18,6 +17,7 @@ from surerag_studies.dense_rag.asking import FULL, VARIANTS
 from surerag_studies.dense_rag.results import DenseStudy
 from surerag_studies.dense_rag.tables import study_tables
 from tests.studies.dense_rag.truthful import LOCAL, truthful
+from tests.studies.showing import numbers, shown
 
 WORLD = World(seed=5, size=60)
 N = 32
@@ -118,25 +118,8 @@ def test_nothing_is_asked_twice_and_progress_is_told(study: DenseStudy) -> None:
     assert first == second
 
 
-def shown(study: DenseStudy, width: int = 80) -> str:
-    console = Console(width=width)
-    with console.capture() as captured:
-        console.print(study_tables(study))
-    return captured.get()
-
-
-def numbers(value: Any) -> list[float]:
-    if isinstance(value, dict):
-        return [number for item in value.values() for number in numbers(item)]
-    if isinstance(value, list):
-        return [number for item in value for number in numbers(item)]
-    if isinstance(value, str):
-        return [float(number) for number in re.findall(r"\d+\.?\d*", value)]
-    return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
-
-
 def test_every_number_shown_is_in_the_json_and_tables_fit(study: DenseStudy) -> None:
-    text = shown(study)
+    text = shown(study_tables(study))
     assert max(len(line) for line in text.splitlines()) <= 80
     assert "…" not in text.replace("… in", "").replace("… by", "")
     assert "nan" not in text
@@ -163,6 +146,6 @@ def test_a_reader_that_always_says_the_same_is_certain_of_everything() -> None:
     assert (found.uncertain, found.methods, found.stops) == (0, (), ())
     assert found.measured[0].gap is None
     assert not any(claim.holds for claim in found.claims if "falls" in claim.statement)
-    text = shown(found)
+    text = shown(study_tables(found))
     assert "nan" not in text
     json.loads(to_json(found), parse_constant=pytest.fail)

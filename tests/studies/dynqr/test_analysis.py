@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import re
@@ -10,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from surerag.evaluation.serialise import to_json
 from surerag_studies.dynqr.analysis import MAX_LOSS, calibrated, gold_rows, kind_rows, sweep
@@ -20,6 +18,7 @@ from surerag_studies.dynqr.study import training_claims
 from surerag_studies.dynqr.tables import study_tables
 from surerag_studies.dynqr.training import Examined, Held, stage_rows
 from tests.studies.dynqr.imagined import imagined_records, imagined_study
+from tests.studies.showing import numbers, shown
 
 
 def examined(stage: str, doubts: list[float], right: list[bool], triplets: int = 0) -> Examined:
@@ -170,31 +169,14 @@ def test_queries_without_two_answers_leave_nothing_to_compare() -> None:
     assert [one.against_previous for one in rows.stages] == [None] * 4
     training = TrainingStudy("b", "t", 1, 1, 2, 8, rows.stages, rows.rewards, 1.0)
     assert [claim.holds for claim in training_claims(training)][:2] == [False, False]
-    assert "n/a" not in shown(imagined_study(imagined_records(80), training))
-
-
-def shown(study: DynQRStudy, width: int = 80) -> str:
-    console = Console(width=width, file=io.StringIO())
-    with console.capture() as capture:
-        console.print(study_tables(study))
-    return capture.get()
+    assert "n/a" not in shown(study_tables(imagined_study(imagined_records(80), training)))
 
 
 @pytest.mark.parametrize("width", [80, 100])
 def test_tables_fit_the_terminal(study: DynQRStudy, width: int) -> None:
-    text = shown(study, width)
+    text = shown(study_tables(study), width)
     assert max(len(line) for line in text.splitlines()) <= width
     assert "…" not in text
-
-
-def numbers(value: Any) -> list[float]:
-    if isinstance(value, dict):
-        return [number for item in value.values() for number in numbers(item)]
-    if isinstance(value, list):
-        return [number for item in value for number in numbers(item)]
-    if isinstance(value, str):
-        return [float(number) for number in re.findall(r"\d+\.?\d*(?:e-\d+)?", value)]
-    return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
 
 
 def test_every_number_shown_is_in_the_json(study: DynQRStudy) -> None:
@@ -206,6 +188,7 @@ def test_every_number_shown_is_in_the_json(study: DynQRStudy) -> None:
         for scale in (1, 100, 1 / 60)
         for text in (f"{abs(number) * scale:.{digits}f}" for digits in range(5))
     }
-    body = re.sub(r"seed \d+|\(cf\.[^)]*\)|\((Figure|Table) \d\)", "", shown(study, 200)).replace(",", "")
+    text = shown(study_tables(study), 200)
+    body = re.sub(r"seed \d+|\(cf\.[^)]*\)|\((Figure|Table) \d\)", "", text).replace(",", "")
     missing = [token for token in re.findall(r"\d+(?:\.\d+)?", body) if token not in known]
     assert missing == []

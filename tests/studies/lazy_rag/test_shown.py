@@ -2,43 +2,24 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import re
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from rich.console import Console
 
 from surerag.evaluation.serialise import to_json
 from surerag_studies.lazy_rag.results import LazyRagStudy
 from surerag_studies.lazy_rag.tables import study_tables
 from tests.evaluation.gate.imagined import imagined_records
 from tests.studies.lazy_rag.imagined import imagined_study
+from tests.studies.showing import numbers, shown
 
 
 @pytest.fixture(scope="module")
 def study() -> LazyRagStudy:
     return imagined_study()
-
-
-def shown(study: LazyRagStudy, width: int = 80) -> str:
-    console = Console(width=width, file=io.StringIO())
-    with console.capture() as capture:
-        console.print(study_tables(study))
-    return capture.get()
-
-
-def numbers(value: Any) -> list[float]:
-    if isinstance(value, dict):
-        return [number for item in value.values() for number in numbers(item)]
-    if isinstance(value, list):
-        return [number for item in value for number in numbers(item)]
-    if isinstance(value, str):
-        return [float(number) for number in re.findall(r"\d+\.?\d*(?:e-\d+)?", value)]
-    return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
 
 
 def test_every_number_shown_is_in_the_json(study: LazyRagStudy) -> None:
@@ -51,14 +32,14 @@ def test_every_number_shown_is_in_the_json(study: LazyRagStudy) -> None:
         for scale in (1, 100)
         for text in (*(f"{abs(number) * scale:.{digits}f}" for digits in range(5)), f"{number:.1e}")
     }
-    body = re.sub(r"L-RAG|seed \d+|Tables? I+|\(cf\.[^)]*\)", "", shown(study)).replace(",", "")
+    body = re.sub(r"L-RAG|seed \d+|Tables? I+|\(cf\.[^)]*\)", "", shown(study_tables(study))).replace(",", "")
     missing = [token for token in re.findall(r"\d+(?:\.\d+)?(?:e-\d+)?", body) if token not in known]
     assert missing == []
 
 
 @pytest.mark.parametrize("width", [80, 100])
 def test_tables_fit_the_terminal(study: LazyRagStudy, width: int) -> None:
-    text = shown(study, width)
+    text = shown(study_tables(study), width)
     assert max(len(line) for line in text.splitlines()) <= width
     assert "…" not in text
 
@@ -74,4 +55,4 @@ def test_json_writes_null_for_what_json_lacks() -> None:
 def test_study_of_a_reader_that_is_always_wrong_can_be_shown() -> None:
     wrong = [replace(one, first=replace(one.first, correct=False)) for one in imagined_records(60)]
     study = imagined_study(wrong)
-    assert "too few right" in shown(study)
+    assert "too few right" in shown(study_tables(study))

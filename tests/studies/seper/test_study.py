@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from surerag import SePer, SePerOptions, run
 from surerag.encoders import HashingEncoder
@@ -33,6 +32,7 @@ from surerag_studies.seper.plots import write_plots
 from surerag_studies.seper.results import SePerStudy
 from surerag_studies.seper.tables import study_tables
 from tests.studies.seper.knowing import KnowingReader
+from tests.studies.showing import numbers, shown
 
 WORLD = World(seed=5, size=60)
 QUESTIONS = WORLD.questions(60, ["single-hop", "two-hop"])
@@ -287,25 +287,8 @@ def test_a_missing_passage_is_replaced_by_others() -> None:
     assert not {passage.id for passage in found} & set(question.gold_passages)
 
 
-def shown(study: SePerStudy, width: int = 80) -> str:
-    console = Console(width=width)
-    with console.capture() as captured:
-        console.print(study_tables(study))
-    return captured.get()
-
-
-def numbers(value: Any) -> list[float]:
-    if isinstance(value, dict):
-        return [number for item in value.values() for number in numbers(item)]
-    if isinstance(value, list):
-        return [number for item in value for number in numbers(item)]
-    if isinstance(value, str):
-        return [float(number) for number in re.findall(r"\d+\.?\d*", value)]
-    return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
-
-
 def test_every_number_shown_is_in_the_json_and_tables_fit(study: SePerStudy) -> None:
-    text = shown(study)
+    text = shown(study_tables(study))
     assert max(len(line) for line in text.splitlines()) <= 80
     assert "…" not in text
     stored = numbers(json.loads(to_json(study)))
@@ -330,8 +313,8 @@ def test_a_reader_that_says_one_thing_can_be_shown(monkeypatch: pytest.MonkeyPat
     study = seper_study(
         ScriptedReader(lambda _: "nobody"), HashingEncoder(), seed=5, n=20, entailment="exact"
     )
-    assert "n/a" in shown(study)
-    assert "nan" not in shown(study)
+    assert "n/a" in shown(study_tables(study))
+    assert "nan" not in shown(study_tables(study))
     assert json.loads(to_json(study), parse_constant=pytest.fail)["methods"][0]["single"]["value"] is None
     assert not any(claim.holds for claim in study.claims if "correlates" in claim.statement)
     assert math.isnan(study.retrievers.rank.value)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from surerag.errors import ConfigurationError
 from surerag.methods.dense_rag.memory import Memory
 from surerag.methods.dense_rag.result import Span
-from surerag.options import Doc, Options, Within, options
+from surerag.options import AnswerTokens, Doc, Options, Within, options
 from surerag.prompts import (
     CLOSED_BOOK,
     DENSE_ANSWER,
@@ -20,7 +20,7 @@ from surerag.prompts import (
     format_passages,
 )
 from surerag.tokens import words_and_marks
-from surerag.types import ANSWER_TOKENS, Prompt, Sampling
+from surerag.types import Prompt, Sampling
 
 Variant = Literal["default", "paper"]
 Half = Literal["necessary", "unnecessary"]
@@ -71,11 +71,7 @@ class MeasureOptions(Options):
         Within(0, 1, above=True),
         Doc("One answer entails another from this probability on; None where it is the likeliest label."),
     ] = None
-    max_tokens: Annotated[
-        int | None,
-        Within(1),
-        Doc(f"Length of an answer, at most; None is the model's own limit, else {ANSWER_TOKENS} tokens."),
-    ] = None
+    max_tokens: AnswerTokens = None
     rephrase_tokens: Annotated[
         int,
         Within(1),

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from surerag.calibration import Calibration, calibrate_threshold
+from surerag.calibration import Calibration, calibrate_threshold, check_sample
 from surerag.component import Component, asynchronous, sync
 from surerag.effects import Program
-from surerag.errors import CapabilityError, ConfigurationError
+from surerag.errors import CapabilityError
 from surerag.measures import exact_match
 from surerag.methods.dynqr.algorithm import rewrite_when_uncertain
 from surerag.methods.dynqr.metrics import Metric, metric_name
@@ -114,11 +114,11 @@ class UncertaintyRewriter(Component[str | tuple[str, Sequence[Message]], Rewrite
             A calibration to pass as ``threshold``.
 
         Raises:
-            ConfigurationError: If ``max_loss`` comes without gold answers.
-            InputError: If the sample is empty.
+            ConfigurationError: Unless exactly one of ``budget`` and ``max_loss`` is given, and in range; if
+                ``max_loss`` comes without gold answers.
+            InputError: If there are no questions, or gold answers of another number.
         """
-        if max_loss is not None and golds is None:
-            raise ConfigurationError("max_loss needs gold answers", hint="pass golds=…, one list a question")
+        check_sample(questions, golds, budget=budget, max_loss=max_loss)
         always = -math.inf if max_loss is not None else math.inf
         results = self.with_options(threshold=always).run_many(questions)
         signals = [result.original.uncertainty for result in results]

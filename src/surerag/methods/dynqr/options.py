@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from surerag.calibration import Calibration
 from surerag.errors import ConfigurationError
 from surerag.methods.dynqr.metrics import Metric, metric_name
-from surerag.options import Doc, Options, Within, options
+from surerag.options import AnswerTokens, Doc, Options, StopTexts, Within, options
 from surerag.prompts import CLOSED_BOOK, DYNQR_ANSWER, REWRITE, REWRITE_IN_CONVERSATION, PromptSet
-from surerag.types import ANSWER_TOKENS, Sampling
+from surerag.types import Sampling
 
 Documents = Literal["substitute", "expand"]
 OnFailure = Literal["original", "raise"]
@@ -64,12 +64,8 @@ class DynQROptions(Options):
         bool, Doc("Post-verification: keep the less uncertain answer. Without it the rewrite's is kept.")
     ] = True
     n_samples: Annotated[int, Within(1), Doc('N, answers to sample for the metric ``"ln_entropy"``.')] = 10
-    max_tokens: Annotated[
-        int | None,
-        Within(1),
-        Doc(f"Length of an answer, at most; None is the model's own limit, else {ANSWER_TOKENS} tokens."),
-    ] = None
-    stop: Annotated[tuple[str, ...], Doc("Texts that end an answer.")] = ()
+    max_tokens: AnswerTokens = None
+    stop: StopTexts = ()
     rewrite_tokens: Annotated[
         int, Within(1), Doc("Length of a rewrite, at most; one that is cut off is not used.")
     ] = 64

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from surerag.calibration import Calibration, calibrate_threshold
+from surerag.calibration import Calibration, calibrate_threshold, check_sample
 from surerag.component import Component, astreaming, asynchronous, streaming, sync
 from surerag.effects import Program
-from surerag.errors import ConfigurationError, InputError
+from surerag.errors import InputError
 from surerag.measures import exact_match
 from surerag.methods.lazy_rag.algorithm import lazy_rag
 from surerag.methods.lazy_rag.options import LazyRAGOptions
@@ -128,11 +128,11 @@ class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], Laz
             A calibration to pass as ``threshold``.
 
         Raises:
-            ConfigurationError: If ``max_loss`` comes without gold answers.
-            InputError: If the sample is empty.
+            ConfigurationError: Unless exactly one of ``budget`` and ``max_loss`` is given, and in range; if
+                ``max_loss`` comes without gold answers.
+            InputError: If there are no questions, or gold answers of another number.
         """
-        if max_loss is not None and golds is None:
-            raise ConfigurationError("max_loss needs gold answers", hint="pass golds=…, one list a question")
+        check_sample(questions, golds, budget=budget, max_loss=max_loss)
         first = self.with_options(mode="lazy", threshold=math.inf).run_many(questions)
         # An empty first answer opens the gate at any threshold.
         entropies = [result.decision.entropy for result in first]

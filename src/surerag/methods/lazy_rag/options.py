@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from surerag.calibration import Calibration
 from surerag.methods.lazy_rag.gate import Aggregate, EntropyGate, Estimate
-from surerag.options import Doc, Options, Within, options
+from surerag.options import AnswerTokens, Doc, Options, StopTexts, Within, options
 from surerag.prompts import CLOSED_BOOK, FROM_CONTEXT, FROM_CONTEXT_AND_DETAILS, PromptSet
-from surerag.types import ANSWER_TOKENS, Sampling
+from surerag.types import Sampling
 
 Mode = Literal["lazy", "none", "standard", "strong", "oracle"]
 """The rows of Table I: gated; no retrieval; passages always; summaries and passages always; gold passages."""
@@ -63,12 +63,8 @@ class LazyRAGOptions(Options):
         Doc("Passages to show, at most; None shows all that the retriever returns."),
     ] = None
     n_summaries: Annotated[int, Within(1), Doc("Document summaries to join for the first pass.")] = 3
-    max_tokens: Annotated[
-        int | None,
-        Within(1),
-        Doc(f"Length of an answer, at most; None is the model's own limit, else {ANSWER_TOKENS} tokens."),
-    ] = None
-    stop: Annotated[tuple[str, ...], Doc("Texts that end an answer.")] = ()
+    max_tokens: AnswerTokens = None
+    stop: StopTexts = ()
     prompts: Annotated[
         Mapping[str, Any],
         Doc(
