@@ -61,6 +61,10 @@ class ContextLengthError(ServiceError):
     """A prompt does not fit the model's window; the message says by how much."""
 
 
+class ThinkingBudgetError(ServiceError):
+    """A model was still thinking when its budget of tokens was spent, so that there is no answer."""
+
+
 class RefusedError(ServiceError):
     """A service refuses every such request: key, address, model, or a parameter that it does not know."""
 

@@ -204,6 +204,7 @@ def _stored(generation: Generation) -> dict[str, Any]:
         "text": generation.text,
         "prompt_tokens": generation.prompt_tokens,
         "completion_tokens": generation.completion_tokens,
+        "thinking_tokens": generation.thinking_tokens,
         "finish": generation.finish,
     }
     if generation.trace is not None:
@@ -222,4 +223,5 @@ def _generation(stored: dict[str, Any]) -> Generation:
         trace=trace,
         finish=stored["finish"],
         completion_tokens=stored["completion_tokens"],
+        thinking_tokens=stored["thinking_tokens"],
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from surerag.errors import ConfigurationError, LogprobsError
 
@@ -88,6 +88,10 @@ ANSWER_TOKENS = 256
 """Length of an answer at most, where neither the user nor the model sets a limit."""
 
 
+TraceKind = Literal["none", "logprobs", "entropy"]
+"""What an answer's trace must hold: nothing, each token's log-probability, or its entropy as well."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How a reader shall generate.
@@ -100,6 +104,8 @@ class Sampling:
         max_tokens: Tokens to generate at most, for each sample.
         stop: Texts that end a generation; they are not part of its text.
         seed: Sample ``i`` of a prompt depends on the prompt, this seed and ``i`` alone.
+        trace: What is needed of each answer besides its text. A reader may give more, where that costs
+            nothing; it does not ask a server for what is not needed.
 
     Raises:
         ConfigurationError: If a value is out of range.
@@ -112,8 +118,10 @@ class Sampling:
     max_tokens: int = 64
     stop: tuple[str, ...] = ()
     seed: int = 0
+    trace: TraceKind = "entropy"
 
     def __post_init__(self) -> None:
+        _check("trace", self.trace, self.trace in get_args(TraceKind), "none, logprobs or entropy")
         _check("n", self.n, self.n >= 1, "at least 1")
         _check("temperature", self.temperature, 0 <= self.temperature < math.inf, "0 or more")
         _check("top_p", self.top_p, 0 < self.top_p <= 1, "in (0, 1]")
@@ -202,9 +210,12 @@ class Generation:
     Attributes:
         text: The answer, without the stop text, stripped of surrounding white space.
         prompt_tokens: Length of the prompt that was read for it.
-        trace: Log-probabilities and entropies; None where the reader has none.
+        trace: Log-probabilities and entropies; None where the reader has none. Of a model that thinks
+            before it answers, they are those of the answer alone.
         finish: ``"stop"``, ``"length"`` (ran into max_tokens), or ``"partial"`` (only begun).
-        completion_tokens: Tokens generated for it; 0 where the reader cannot tell.
+        completion_tokens: Tokens of the answer; 0 where the reader cannot tell.
+        thinking_tokens: Tokens that the model thought before the answer; they are in neither ``text`` nor
+            ``completion_tokens``.
     """
 
     text: str
@@ -212,6 +223,7 @@ class Generation:
     trace: TokenTrace | None = None
     finish: FinishReason = "stop"
     completion_tokens: int = 0
+    thinking_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -256,15 +268,17 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a reader was asked so far."""
+    """What a reader was asked so far; ``thinking_tokens`` are not among ``completion_tokens``."""
 
     requests: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    thinking_tokens: int = 0
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
             self.requests + other.requests,
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
+            self.thinking_tokens + other.thinking_tokens,
         )

@@ -50,7 +50,7 @@ class JudgeEntailer:
     def __init__(self, reader: Reader, *, prompt: Template = ENTAILMENT, max_tokens: int = 8) -> None:
         self._reader = as_reader(reader)
         self._prompt = prompt.require("question", "premise", "hypothesis")
-        self._sampling = Sampling(max_tokens=max_tokens)
+        self._sampling = Sampling(max_tokens=max_tokens, trace="none")
         self.unparsed = 0
 
     def __repr__(self) -> str:

@@ -38,6 +38,8 @@ class Capabilities:
         local: Whether calls should be merged into batches (a model in this process), rather than
             sent one by one (a server).
         native_async: Whether the ``a…`` methods await real I/O rather than a worker thread.
+        thinking: ``"none"`` if the model is not known to think before it answers; ``"off"`` if it could and
+            was told not to; ``"apart"`` if it does, and its thoughts are told from the answer and left out.
     """
 
     logprobs: bool
@@ -48,6 +50,7 @@ class Capabilities:
     stream: bool = False
     local: bool = False
     native_async: bool = False
+    thinking: Literal["none", "off", "apart"] = "none"
 
 
 @runtime_checkable

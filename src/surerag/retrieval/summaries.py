@@ -143,7 +143,7 @@ class ModelSummaries:
             raise ConfigurationError(f"batch_size must be at least 1, got {batch_size}")
         self._reader = reader
         self._prompt = prompt.require("document")
-        self._sampling = Sampling(max_tokens=max_tokens)
+        self._sampling = Sampling(max_tokens=max_tokens, trace="none")
         self._max_characters = max_characters
         self._batch_size = batch_size
         self._written: dict[str, str] = {}

@@ -164,7 +164,7 @@ def _links(asking: Asking, answers: Sequence[str]) -> Program[NDArray[np.float64
 
 _ENTAILMENT = 2
 _YES_OR_NO = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
-_VERDICT = Sampling(max_tokens=8)
+_VERDICT = Sampling(max_tokens=8, trace="none")
 
 
 class Statements(NamedTuple):

@@ -107,12 +107,12 @@ class MeasureOptions(Options):
     @property
     def answering(self) -> Sampling:
         """How to answer: greedily, for the measure is of what rephrasing changes, not of chance."""
-        return Sampling(max_tokens=self.answer_tokens)
+        return Sampling(max_tokens=self.answer_tokens, trace="none")
 
     @property
     def rephrasing(self) -> Sampling:
         """How to rephrase: greedily."""
-        return Sampling(max_tokens=self.rephrase_tokens)
+        return Sampling(max_tokens=self.rephrase_tokens, trace="none")
 
     @property
     def original_first(self) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 
 from surerag.errors import ConfigurationError, LogprobsError
 from surerag.measures import energy, length_normalized_entropy, lowest_probability, perplexity
-from surerag.types import Generation, TokenTrace
+from surerag.types import Generation, TokenTrace, TraceKind
 
 MetricName = Literal["perplexity", "ln_entropy", "token_entropy", "lowest_probability", "energy"]
 Metric = MetricName | Callable[[Generation], float]
@@ -31,6 +31,16 @@ def metric_name(metric: Metric) -> str:
         ('energy', 'len')
     """
     return metric if isinstance(metric, str) else getattr(metric, "__name__", type(metric).__name__)
+
+
+def trace_of(metric: Metric) -> TraceKind:
+    """Return what a metric reads of an answer's trace; a function of one's own may read all of it.
+
+    Example:
+        >>> trace_of("perplexity"), trace_of("token_entropy")
+        ('logprobs', 'entropy')
+    """
+    return "logprobs" if metric in ("perplexity", "ln_entropy", "lowest_probability") else "entropy"
 
 
 def uncertainty_of(metric: Metric, answer: Generation, samples: Sequence[Generation] = ()) -> float:

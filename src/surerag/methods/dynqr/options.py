@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from surerag.calibration import Calibration
 from surerag.errors import ConfigurationError
-from surerag.methods.dynqr.metrics import Metric, metric_name
+from surerag.methods.dynqr.metrics import Metric, metric_name, trace_of
 from surerag.options import AnswerTokens, Doc, Options, StopTexts, Within, options
 from surerag.prompts import CLOSED_BOOK, DYNQR_ANSWER, REWRITE, REWRITE_IN_CONVERSATION, PromptSet
 from surerag.types import Sampling
@@ -109,13 +110,15 @@ class DynQROptions(Options):
 
     @property
     def answering(self) -> Sampling:
-        """How to answer: once, greedily."""
-        return Sampling(max_tokens=self.answer_tokens, stop=self.stop, seed=self.seed)
+        """How to answer: once, greedily, with what the metric reads."""
+        return Sampling(
+            max_tokens=self.answer_tokens, stop=self.stop, seed=self.seed, trace=trace_of(self.metric)
+        )
 
     @property
     def sampling(self) -> Sampling:
         """How to sample the N answers of ``"ln_entropy"``."""
-        return Sampling(self.n_samples, 1.0, max_tokens=self.answer_tokens, stop=self.stop, seed=self.seed)
+        return replace(self.answering, n=self.n_samples, temperature=1.0)
 
     @property
     def rewriting(self) -> Sampling:
@@ -123,4 +126,6 @@ class DynQROptions(Options):
         temperature = self.temperature
         if temperature is None:
             temperature = 0.0 if self.candidates == 1 else 1.0
-        return Sampling(self.candidates, temperature, max_tokens=self.rewrite_tokens, seed=self.seed)
+        return Sampling(
+            self.candidates, temperature, max_tokens=self.rewrite_tokens, seed=self.seed, trace="none"
+        )

@@ -240,7 +240,7 @@ class EDC2Options(Options):
         temperature = self.temperature
         if temperature is None:
             temperature = 0.7 if self.mode == "answer_with_evidence" else 0.0
-        return Sampling(max_tokens=self.max_tokens, temperature=temperature, seed=self.seed)
+        return Sampling(max_tokens=self.max_tokens, temperature=temperature, seed=self.seed, trace="none")
 
     def measure(self, passage: Passage) -> int:
         """Return the tokens of a passage, as the pipeline will show it."""

@@ -50,8 +50,8 @@ def lazy_rag(
     context = "\n".join(summary.text for summary in summaries)
 
     if options.mode == "lazy":
-        n_tokens = gate.n_tokens or options.sampling.max_tokens
-        [begun] = yield from begin([_prompt(options, question, context)], n_tokens, options.sampling)
+        n_tokens = gate.n_tokens or options.answer_tokens
+        [begun] = yield from begin([_prompt(options, question, context)], n_tokens, options.first_pass)
         watch.lap("first_pass")
         decision = gate.decide(begun.partial.trace)
         yield from emit("lazy_rag.gate", question=question, **asdict(decision))
@@ -73,7 +73,7 @@ def lazy_rag(
     prompt = _prompt(options, question, context, details)
     read = sum(generation.prompt_tokens for generation in spent)
     yield from _announce(LazyRAGPlan(decision, tuple(passages), tuple(summaries), read))
-    [[answer]] = yield from generate([prompt], options.sampling, answer=True)
+    [[answer]] = yield from generate([prompt], options.answering, answer=True)
     watch.lap("answer")
     return _result(question, options, decision, passages, summaries, answer, spent, watch)
 

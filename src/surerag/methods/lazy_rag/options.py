@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from surerag.calibration import Calibration
@@ -83,6 +84,11 @@ class LazyRAGOptions(Options):
         return EntropyGate(threshold, self.gate_tokens, self.aggregate, self.estimate)
 
     @property
-    def sampling(self) -> Sampling:
-        """How to answer: once, greedily."""
-        return Sampling(max_tokens=self.answer_tokens, stop=self.stop)
+    def first_pass(self) -> Sampling:
+        """How to answer before it is settled whether to retrieve: once, greedily, with entropies."""
+        return Sampling(max_tokens=self.answer_tokens, stop=self.stop, trace="entropy")
+
+    @property
+    def answering(self) -> Sampling:
+        """How to answer once it is settled: once, greedily; of this answer only the text is needed."""
+        return replace(self.first_pass, trace="none")

@@ -139,5 +139,9 @@ class SePerOptions(Options):
     def sampling(self) -> Sampling:
         """How to draw the samples."""
         return Sampling(
-            n=self.n_samples, temperature=self.temperature, max_tokens=self.max_tokens, seed=self.seed
+            n=self.n_samples,
+            temperature=self.temperature,
+            max_tokens=self.max_tokens,
+            seed=self.seed,
+            trace="none" if self.weights == "frequency" else "logprobs",
         )

@@ -204,7 +204,12 @@ class SampleOptions:
     def rewriting(self) -> Sampling:
         """How the rewriter writes."""
         return Sampling(
-            self.rewrites, self.temperature, self.top_p, max_tokens=self.rewrite_tokens, seed=self.seed
+            self.rewrites,
+            self.temperature,
+            self.top_p,
+            max_tokens=self.rewrite_tokens,
+            seed=self.seed,
+            trace="none",
         )
 
 
