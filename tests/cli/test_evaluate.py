@@ -10,6 +10,7 @@ import random
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,8 @@ from tests.failing_disk import FailingDisk
 RESULTS = ("report.html", "results.json", "results.jsonl", "distribution.svg", "systems.svg")
 KILLS = 20
 CONCURRENCY = 4
-ANSWER = Sampling(n=3, temperature=1.0, max_tokens=SePerOptions.max_tokens, seed=0)
-VERDICT = Sampling(max_tokens=8)
+ANSWER = Sampling(n=3, temperature=1.0, max_tokens=SePerOptions.max_tokens, seed=0, trace="logprobs")
+VERDICT = Sampling(max_tokens=8, trace="none")
 
 
 @pytest.fixture
@@ -226,6 +227,22 @@ def test_reader_without_log_probabilities_is_named_everywhere(tmp_path: Path, su
     assert "has no log-probabilities" in printed
     assert "gave no log-probabilities" in (tmp_path / "out" / "report.html").read_text()
     assert json.loads((tmp_path / "out" / "results.json").read_text())["weighting"] == "frequency"
+
+
+def test_samples_that_were_cut_are_told_in_terminal_and_report(tmp_path: Path, surerag) -> None:
+    class Cut(NotingReader):
+        def generate(self, prompts, sampling):
+            rows = super().generate(prompts, sampling)
+            return [[replace(answer, finish="length") for answer in row] for row in rows]
+
+    file = write_rows(tmp_path / "d.jsonl", 3, ("good",))
+    options = ("--model", "m", "--entailment", "exact", "--output", tmp_path / "out")
+    code, printed = surerag(file, *options, reader=Cut())
+    told = "60 samples, of 3 of 3 questions, were cut at 512 tokens (max_tokens)"
+    assert code == 0
+    assert told in printed
+    assert told in (tmp_path / "out" / "report.html").read_text()
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["systems"][0]["truncated"] == 60
 
 
 def test_failed_rows_are_told_and_tried_again(tmp_path: Path, surerag) -> None:

@@ -99,6 +99,8 @@ def run_evaluate(choice: ReaderChoice, wanted: Evaluation) -> bool:
     console.print(systems_table(found))
     if found.tests:
         console.print(tests_table(found))
+    if cut := found.cut_short():
+        console.print(cut, style="yellow", markup=False, highlight=False, soft_wrap=True)
     console.print(
         f"Written to {wanted.output}: {PAGE}, {FIGURES}, {ROWS}.",
         markup=False,
@@ -260,6 +262,8 @@ def _warnings(found: SystemComparison, choice: ReaderChoice) -> list[str]:
             "The reader gave no log-probabilities: answers are weighted by how often they were sampled, "
             "not by their likelihood."
         )
+    if cut := found.cut_short():
+        notes.append(cut)
     if found.failures:
         notes.append(f"{len(found.failures)} rows could not be measured; they are listed below.")
     return notes

@@ -57,6 +57,16 @@ def test_means_tests_and_order_by_hand() -> None:
     assert [item.delta for item in found.items if item.system == "fact"] == [0.0, 1.0, 1.0, 1.0]
 
 
+def test_samples_that_were_cut_are_counted_and_told() -> None:
+    long = SePer(ScriptedReader(lambda prompt: f"In {told(prompt)}, that is"), ExactEntailer(), n_samples=3)
+    found = compare({"fact": fact, "nothing": lambda _: []}, QUESTIONS, long.with_options(max_tokens=2))
+    assert (found["fact"].truncated, found["nothing"].truncated) == (24, 0)
+    told_so = "24 samples, of 4 of 8 questions, were cut at 2 tokens (max_tokens)"
+    assert told_so in found.cut_short()
+    assert told_so in found.explain()
+    assert "cut" not in compare({"fact": fact}, QUESTIONS, long).explain()
+
+
 def test_belief_without_context_and_shared_contexts_are_asked_once() -> None:
     reader = NotingReader()
     same = [f"note {number}" for number in range(2)]

@@ -140,6 +140,7 @@ class Tally:
             empty=len(items) - len(asked),
             failed=sum(failure.system == name for failure in self.failures),
             prompt_tokens=statistics.fmean(item.prompt_tokens for item in asked) if asked else 0.0,
+            truncated=sum(item.truncated for item in items),
             steps=_steps(items, analysis),
         )
 
@@ -150,7 +151,7 @@ def item_of(measured: Measured) -> Item:
     deltas = tuple(0.0 if step is None else step.delta for step in measured.steps)
     if last is None:
         # ΔSePer of no context is SePer of no context minus itself.
-        return Item(row.id, row.system, None, None, 0.0, 0.0, 0.0, deltas, 0)
+        return Item(row.id, row.system, None, None, 0.0, 0.0, 0.0, deltas, 0, 0)
     return Item(
         id=row.id,
         system=row.system,
@@ -161,6 +162,7 @@ def item_of(measured: Measured) -> Item:
         high=last.interval.upper,
         steps=deltas,
         prompt_tokens=last.after.prompt_tokens,
+        truncated=last.truncated,
     )
 
 

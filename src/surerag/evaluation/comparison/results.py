@@ -27,6 +27,7 @@ class Item:
         high: Its upper end.
         steps: ΔSePer of each step, of several.
         prompt_tokens: Length of the prompt with the context; 0 where nothing was found.
+        truncated: Samples, without and with the context, that were cut at ``max_tokens``.
     """
 
     id: str
@@ -38,6 +39,7 @@ class Item:
     high: float
     steps: tuple[float, ...]
     prompt_tokens: int
+    truncated: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class SystemRow:
         empty: Questions for which nothing was found.
         failed: Questions that could not be measured.
         prompt_tokens: Mean length of the prompts with context.
+        truncated: Samples that were cut at ``max_tokens``: half answers, which seldom mean a gold answer.
         steps: Mean ΔSePer after each step, with intervals, where the system has several; a question
             whose steps ended earlier counts by its last one.
     """
@@ -79,6 +82,7 @@ class SystemRow:
     empty: int
     failed: int
     prompt_tokens: float
+    truncated: int
     steps: tuple[Estimate, ...]
 
 
@@ -141,6 +145,17 @@ class SystemComparison:
                 return row
         raise KeyError(system)
 
+    def cut_short(self) -> str:
+        """Return in words how many samples were cut at ``max_tokens``; nothing if none was."""
+        cut = [item for item in self.items if item.truncated]
+        if not cut:
+            return ""
+        return (
+            f"{sum(item.truncated for item in cut):,} samples, of {len(cut):,} of {len(self.items):,} "
+            f"questions, were cut at {self.settings['max_tokens']} tokens (max_tokens): half an answer "
+            "seldom means the gold answer, so that these questions score too low."
+        )
+
     def to_json(self) -> str:
         """Return every figure as JSON text."""
         return to_json(self)
@@ -163,7 +178,7 @@ class SystemComparison:
                 f"{test.first} − {test.second}: {signed(test.difference.value)}  "
                 f"{bracketed(test.difference)}, p = {test.p_holm:.3g} after Holm{verdict}"
             )
-        return "\n".join(lines)
+        return "\n".join([*lines, note] if (note := self.cut_short()) else lines)
 
 
 def signed(value: float) -> str:
