@@ -39,7 +39,9 @@ def metrics_of(reader: Reader) -> tuple[MetricName, ...]:
             f"{reader.name} returns no log-probabilities, which this study compares measures of",
             hint="use a local model (TransformersReader), or a server that returns them",
         )
-    lacking = {"token_entropy"} if can.entropy is None else set()
+    # Disagreement is none of the paper's, and would cost samples of its own.
+    lacking: set[str] = {"disagreement"}
+    lacking |= {"token_entropy"} if can.entropy is None else set()
     lacking |= set() if can.energy else {"energy"}
     return tuple(metric for metric in METRICS if metric not in lacking)
 
