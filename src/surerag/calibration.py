@@ -37,14 +37,14 @@ class Calibration:
         rule: ``"budget"`` or ``"loss"``.
         limit: The budget (share of questions that act) or the loss of accuracy that was allowed.
         rate: Share of the sample that acts at ``threshold``.
-        next_rate: Share of it that would act at the next smaller threshold. A signal of few distinct values
-            (the disagreement of five samples has seven) has few rates to choose from: a budget between these
-            two cannot be met exactly, and the smaller is taken.
         accuracy: Accuracy on the sample at ``threshold``; None where only a budget was given.
         reference: Accuracy on the sample when always acting; None likewise.
         n: Questions in the sample.
         model: Identity of the reader.
         signal: What was thresholded, such as ``"mean entropy of 8 tokens"``.
+        next_rate: Share of the sample that would act at the next smaller threshold. A signal of few distinct
+            values (the disagreement of five samples has seven) has few rates to choose from: a budget between
+            ``rate`` and this one cannot be met exactly, and the smaller is taken.
     """
 
     threshold: float
@@ -53,12 +53,12 @@ class Calibration:
     rule: Rule
     limit: float
     rate: float
-    next_rate: float
     accuracy: float | None
     reference: float | None
     n: int
     model: str = ""
     signal: str = ""
+    next_rate: float | None = None
 
     def save(self, path: str | Path) -> None:
         """Write this as JSON."""

@@ -34,8 +34,7 @@ def core(reader: object, **settings: Any) -> LazyRAG:
         reader,
         PassageIndex.from_passages(passages, encoder),
         SummaryIndex.from_passages(summaries, encoder),
-        **SETTINGS,
-        **settings,
+        **{**SETTINGS, **settings},
     )
 
 

@@ -55,7 +55,9 @@ def discrete_semantic_entropy(clusters: ArrayLike) -> float:
     labels = np.asarray(clusters, dtype=np.intp)
     if labels.ndim != 1 or labels.size == 0:
         raise ValueError(f"expected the cluster of at least one answer, got shape {labels.shape}")
-    return semantic_entropy(np.full(len(labels), 1 / len(labels)), labels)
+    # From the smallest cluster on: samples that fall apart in the same way tie exactly.
+    shares = np.sort(np.bincount(labels)) / labels.size
+    return math.fsum(-share * math.log(share) for share in shares if share > 0) + 0.0
 
 
 def degree_semantic_entropy(links: ArrayLike) -> float:

@@ -132,6 +132,16 @@ def test_disagreement_is_the_entropy_of_equally_likely_samples(clusters: list[in
     assert (signal == pytest.approx(math.log(len(clusters)))) == (len(set(clusters)) == len(clusters))
 
 
+@given(st.integers(2, 40), st.randoms(use_true_random=False))
+def test_samples_that_fall_apart_in_the_same_way_tie_exactly(n: int, random: Any) -> None:
+    gate = DisagreementGate(n_samples=n)
+    clusters = [random.randrange(4) for _ in range(n)]
+    shuffled = random.sample([(7, 2, 5, 0)[label] for label in clusters], n)
+    texts = tuple("abcdefgh")
+    assert gate.measure(sampled(*clusters, texts=texts)) == gate.measure(sampled(*shuffled, texts=texts))
+    assert gate.measure(sampled(*[0] * n)).signal == 0.0
+
+
 def test_by_default_about_two_thirds_of_the_samples_have_to_agree() -> None:
     shut = [(0, 0, 1), (0, 0, 0, 0, 1), (0, 0, 0, 0, 0, 0, 0, 0, 1, 2)]
     open_ = [(0, 1, 2), (0, 0, 0, 1, 1), (0, 0, 0, 1, 2), (0, 0, 0, 0, 0, 0, 0, 1, 1, 2)]
@@ -279,8 +289,14 @@ def test_a_gate_by_name_takes_its_settings_from_the_options_and_from_no_others()
 
 @pytest.mark.parametrize(
     ("gate", "threshold"),
-    [("entropy", 1.0), ("margin", 0.5), ("disagreement", 0.65), (EntropyGate(0.3), 0.3)]
-    + [(any_of("entropy", "disagreement"), 1.0), (FunctionGate(len, threshold=4), 4)],
+    [
+        ("entropy", 1.0),
+        ("margin", 0.5),
+        ("disagreement", 0.65),
+        (EntropyGate(0.3), 0.3),
+        (any_of("entropy", "disagreement"), 1.0),
+        (FunctionGate(len, threshold=4), 4),
+    ],
 )
 def test_the_default_threshold_belongs_to_the_gate(gate: Any, threshold: float) -> None:
     assert LazyRAGOptions(gate=gate).boundary() == threshold
