@@ -59,9 +59,8 @@ def engine(**settings: Any) -> LazyRetrievalQueryEngine:
 
 
 def expected() -> list[Any]:
-    lazy = core(text_reader("text", **TELLING)).with_options(
-        gate="disagreement", gate_tokens=8, max_tokens=256
-    )
+    reader = text_reader("text", **TELLING)
+    lazy = core(reader, gate="disagreement", gate_tokens=8, max_tokens=256)
     return lazy.run_many([KNOWN, UNKNOWN])
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from itertools import combinations, permutations
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 
+from surerag.calibration import CalibrationWarning
 from surerag.clustering import meaning_clusters
 from surerag.effects import Program, entail
 from surerag.errors import ConfigurationError, ServiceError
@@ -109,6 +111,21 @@ def typical(samples: Sequence[Generation], clusters: Sequence[int]) -> Generatio
         'Velm'
     """
     return samples[list(clusters).index(int(np.bincount(clusters).argmax()))]
+
+
+def warn_if_never_disagreed(signals: Sequence[float]) -> None:
+    """Warn if the samples of no question of several disagreed: as a rule, the model does not sample.
+
+    Args:
+        signals: Disagreement on each question of a sample.
+    """
+    if len(signals) > 1 and not any(signals):
+        warnings.warn(
+            f"the sampled answers agree on all {len(signals)} questions, so no threshold tells these apart; "
+            "an LLM that was built to answer at temperature 0 has to be built to sample",
+            CalibrationWarning,
+            stacklevel=3,
+        )
 
 
 def _entailed(wanted: Sequence[Pair]) -> Program[set[Pair]]:

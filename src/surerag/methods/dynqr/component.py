@@ -15,7 +15,7 @@ from surerag.methods.dynqr.algorithm import rewrite_when_uncertain
 from surerag.methods.dynqr.metrics import SAMPLED, Metric, metric_name
 from surerag.methods.dynqr.options import DynQROptions
 from surerag.methods.dynqr.result import RewriteResult
-from surerag.methods.meanings import meaning_name
+from surerag.methods.meanings import meaning_name, warn_if_never_disagreed
 from surerag.readers.protocol import Reader
 from surerag.services import Entailer, Retriever, Services
 from surerag.types import Message
@@ -145,6 +145,9 @@ class UncertaintyRewriter(Component[str | tuple[str, Sequence[Message]], Rewrite
         Returns:
             A calibration to pass as ``threshold``.
 
+        Warns:
+            CalibrationWarning: If sampled answers never disagree.
+
         Raises:
             ConfigurationError: Unless exactly one of ``budget`` and ``max_loss`` is given, and in range; if
                 ``max_loss`` comes without gold answers.
@@ -154,6 +157,8 @@ class UncertaintyRewriter(Component[str | tuple[str, Sequence[Message]], Rewrite
         always = -math.inf if max_loss is not None else math.inf
         results = self.with_options(threshold=always).run_many(questions)
         signals = [result.original.uncertainty for result in results]
+        if self.metric == "disagreement":
+            warn_if_never_disagreed(signals)
         without = with_ = None
         if max_loss is not None and golds is not None:
             pairs = list(zip(results, golds, strict=True))

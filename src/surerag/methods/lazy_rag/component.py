@@ -15,6 +15,8 @@ from surerag.methods.lazy_rag.algorithm import lazy_rag
 from surerag.methods.lazy_rag.gate import Gate
 from surerag.methods.lazy_rag.options import LazyRAGOptions
 from surerag.methods.lazy_rag.result import LazyRAGResult
+from surerag.methods.lazy_rag.sample_gates import DisagreementGate
+from surerag.methods.meanings import warn_if_never_disagreed
 from surerag.readers.protocol import Reader
 from surerag.services import Entailer, Retriever, Services
 from surerag.types import Passage
@@ -133,6 +135,9 @@ class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], Laz
         Returns:
             A calibration to pass as ``threshold``.
 
+        Warns:
+            CalibrationWarning: If sampled answers never disagree.
+
         Raises:
             ConfigurationError: Unless exactly one of ``budget`` and ``max_loss`` is given, and in range; if
                 ``max_loss`` comes without gold answers.
@@ -143,6 +148,8 @@ class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], Laz
         # An empty first answer opens the gate at any threshold.
         found = [result.decision.signal for result in first]
         signals = [math.inf if value is None else value for value in found]
+        if isinstance(self.gate_in_force, DisagreementGate):
+            warn_if_never_disagreed(signals)
         without = with_ = None
         if max_loss is not None and golds is not None:
             second = self.with_options(mode="strong").run_many(questions)
