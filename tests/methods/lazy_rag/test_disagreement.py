@@ -172,6 +172,7 @@ def test_a_function_gates_by_what_the_reader_says() -> None:
         pipeline(gate=hedges)
     several = FunctionGate(lambda samples: len({s.text for s in samples}), threshold=1, n_samples=2)
     assert pipeline(gate=several).run(UNKNOWN).decision.signal == 2
+    assert pipeline(gate=several).run(KNOWN).answer == "Velm"
 
 
 def test_calibration_on_disagreement_meets_its_budget_in_steps_and_belongs_to_the_gate() -> None:

@@ -187,7 +187,7 @@ def test_settings_that_cannot_work_are_refused(gate: Any, settings: dict[str, An
 
 
 def test_a_function_sees_the_answer_or_the_samples_and_says_a_number() -> None:
-    seen = FirstPass(Generation("in Velm"), (Generation("a"), Generation("b"), Generation("c")))
+    seen = FirstPass(Generation("in Velm"), (Generation("a"), Generation("b"), Generation("c")), (0, 1, 2))
     assert FunctionGate(lambda answer: len(answer.text)).measure(seen).signal == 7
     assert FunctionGate(len, n_samples=2).measure(seen).signal == 2
     with pytest.raises(ConfigurationError, match="the gate len has no default threshold"):
@@ -220,7 +220,7 @@ def test_any_and_all_open_as_their_members_say(pairs: list[tuple[float, float]])
 def test_a_member_to_which_nothing_was_said_is_open(rule: Any, said: bool, opens: bool) -> None:
     gate = rule(EntropyGate(), FunctionGate(lambda samples: 0.0, threshold=1.0, n_samples=2))
     samples = tuple(Generation("Velm" if said else "") for _ in range(2))
-    assert decided(gate, FirstPass(Generation("", trace=trace()), samples)).retrieve is opens
+    assert decided(gate, FirstPass(Generation("", trace=trace()), samples, (0, 0))).retrieve is opens
 
 
 def test_gates_that_decide_together_look_once_and_each_sees_what_it_asked_for() -> None:

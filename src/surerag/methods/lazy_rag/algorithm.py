@@ -101,8 +101,8 @@ def _first_pass(
     if look.n_samples:
         [samples] = yield from generate([prompt], options.sampling)
     found = Meanings(())
-    if samples and look.same_meaning is not None:
-        found = yield from meanings_of(question, samples, look.same_meaning)
+    if samples:
+        found = yield from meanings_of(question, samples, look.same_meaning or "words")
     answer = begun[0].partial if begun else None
     return begun, FirstPass(answer, tuple(samples), found.clusters, found.judgements)
 

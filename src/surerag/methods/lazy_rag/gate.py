@@ -57,7 +57,7 @@ class Look:
         n_samples: Answers to sample.
         temperature: Of sampling.
         seed: Of sampling.
-        same_meaning: How to tell which samples mean the same; None for gates that do not ask.
+        same_meaning: How to tell which samples mean the same; None is as for others, else by their words.
     """
 
     n_tokens: int | None = 0
@@ -76,7 +76,8 @@ class FirstPass:
     Attributes:
         answer: The greedy answer, or its beginning; None where no gate asked for it.
         samples: Sampled answers to the same prompt.
-        clusters: Meaning cluster of each sample; empty where no gate asked for it.
+        clusters: Meaning cluster of each sample. Where there is no greedy answer, and the gate stays shut,
+            the first sample of the largest is the answer.
         judgements: Pairs of samples that an entailer judged for it.
     """
 

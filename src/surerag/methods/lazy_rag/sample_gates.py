@@ -113,7 +113,8 @@ class FunctionGate(Gate):
             of the whole answer needs no more than itself: ``gate=function``.
         threshold: On the function's own scale; calibrate finds one.
         n_tokens: Tokens of the answer that it sees; None for the whole answer. Without effect on samples.
-        n_samples: Answers to sample; 0 for the greedy answer instead.
+        n_samples: Answers to sample; 0 for the greedy answer instead. Where the gate stays shut, one of them
+            is the answer, as with :class:`DisagreementGate`.
         temperature: Of sampling.
         seed: Of sampling.
     """
@@ -169,8 +170,8 @@ class FunctionGate(Gate):
             ConfigurationError: If it returns something that is not a number.
         """
         samples = list(seen.samples[: self.n_samples])
-        said = samples if samples else [seen.answer]
-        if not any(one is not None and one.text.strip() for one in said):
+        said = typical(samples, seen.clusters[: self.n_samples]) if samples else seen.answer
+        if said is None or not said.text.strip():
             return Measured(None)
-        value = number_from(self.function(samples or seen.answer), f"the gate {self.name}")
+        value = number_from(self.function(samples or said), f"the gate {self.name}")
         return Measured(value, value, value, exact=True)
