@@ -112,8 +112,8 @@ def contest(
 
 
 def _entropy(result: LazyRAGResult) -> float:
-    assert result.decision.entropy is not None
-    return result.decision.entropy
+    assert result.decision.signal is not None
+    return result.decision.signal
 
 
 def main() -> None:

@@ -127,7 +127,7 @@ def test_copies_and_pickles_hold_the_same_options_and_services() -> None:
     assert other == one
     assert other.reader is one.reader
     changed = one.with_options(gate_tokens=2)
-    assert (changed.gate.n_tokens, one.gate.n_tokens) == (2, 8)
+    assert (changed.gate_in_force.look.n_tokens, one.gate_in_force.look.n_tokens) == (2, 8)
 
 
 def test_what_is_written_down_comes_back() -> None:

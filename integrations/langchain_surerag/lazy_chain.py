@@ -29,15 +29,15 @@ ChainOutput = dict[str, Any]
 class LazyRetrievalChain(  # type: ignore[misc]  # a frozen base; fields that are set are in force
     MethodRunnable[LazyRAG, ChainOutput], LazyRAGOptions
 ):
-    """Answers from document summaries, and retrieves only when its reader's entropy says that it must.
+    """Answers from document summaries, and retrieves only when a gate says that its reader is unsure.
 
     Ask it with a question, or with a mapping that holds one under ``question``, ``input`` or ``query``. It
     returns a dictionary:
 
     - ``answer``: the answer's text;
     - ``documents``: what was retrieved and shown to the reader; empty where the gate stayed shut;
-    - ``decision``: ``retrieve``, ``reason``, ``entropy`` (nats), ``lower``, ``upper``, ``exact`` and
-      ``threshold``;
+    - ``decision``: ``retrieve``, ``reason``, ``gate``, ``signal``, ``unit``, ``lower``, ``upper``, ``exact``,
+      ``threshold``, and what it cost: ``calls`` and ``tokens``;
     - with ``return_details``: ``summaries``, ``mode``, ``usage`` and ``timings`` (seconds by stage).
 
     ``stream`` yields documents and decision first, then the answer in pieces; the chunks add up to that
@@ -54,13 +54,15 @@ class LazyRetrievalChain(  # type: ignore[misc]  # a frozen base; fields that ar
         retriever: Tier 2: a retriever, or a runnable from a question to documents; or one of surerag.
         summaries: Tier 1: the summary of the one document as text; a retriever of summaries; or what
             :func:`~langchain_surerag.summaries_of` makes of documents.
+        entailer: Says which sampled answers mean the same, for a gate with ``same_meaning="entailment"``: an
+            entailer of surerag, such as ``NLIEntailer``.
         vocabulary_size: Tokens that the model can emit, where only the likeliest are listed.
         return_details: Whether the output has the further keys.
 
     Raises:
         ConfigurationError: If a setting is out of range or of the wrong kind.
         MissingServiceError: If the mode needs a service that is not there.
-        CapabilityError: If the gate needs entropies that the model cannot give.
+        CapabilityError: If the gate needs log-probabilities that the model cannot give.
 
     Example:
         >>> from surerag import ScriptedReader
@@ -72,11 +74,12 @@ class LazyRetrievalChain(  # type: ignore[misc]  # a frozen base; fields that ar
         ('Velm', False)
     """
 
-    SERVICES = ("llm", "retriever", "summaries")
+    SERVICES = ("llm", "retriever", "summaries", "entailer", "gate", "same_meaning")
 
     llm: Any = None
     retriever: Any = None
     summaries: Any = None
+    entailer: Any = None
     vocabulary_size: int = 300_000
     return_details: bool = False
 
@@ -163,6 +166,7 @@ class LazyRetrievalChain(  # type: ignore[misc]  # a frozen base; fields that ar
             reader_of(self.llm, vocabulary_size=self.vocabulary_size),
             retriever_of(self.retriever),
             summaries_of(self.summaries) if self.summaries is not None else None,
+            self.entailer,
             **self.chosen(),
         )
 

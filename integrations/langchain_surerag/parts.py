@@ -28,7 +28,7 @@ from langchain_surerag._events import Announcing, announce
 from surerag import Services, arun, run, run_many
 from surerag.adapting import Adapted
 from surerag.effects import Program
-from surerag.errors import InputError, MissingServiceError, PromptError
+from surerag.errors import ConfigurationError, InputError, MissingServiceError, PromptError
 from surerag.options import plain
 
 PromptLike = str | LangChainPrompt
@@ -144,9 +144,7 @@ class SerializablePart(AdaptedPart[T], Serializable):
     def to_json(self) -> SerializedConstructor | SerializedNotImplemented:
         """Write this down; services that could not be loaded again are left out and named."""
         left = [
-            name
-            for name in self.SERVICES
-            if getattr(self, name) is not None and not _loads_again(getattr(self, name))
+            name for name in self.SERVICES if getattr(self, name) is not None and not self._loads_again(name)
         ]
         detached = tuple(dict.fromkeys([*self.detached, *left]))
         own = {name: type(self).model_fields[name].default for name in left}
@@ -158,6 +156,16 @@ class SerializablePart(AdaptedPart[T], Serializable):
             for name, value in found.get("kwargs", {}).items()
         }
         return cast("SerializedConstructor", found)
+
+    def _loads_again(self, name: str) -> bool:
+        """Whether a service, or an option that may hold a function, comes back with everything in it."""
+        value = getattr(self, name)
+        if name not in self.OPTIONS:
+            return _loads_again(value)
+        try:
+            return bool(self.OPTIONS[name].checked(plain(value)) == value)
+        except ConfigurationError:
+            return False
 
 
 class MethodRunnable(SerializablePart[T], RunnableSerializable[Any, Out], Generic[T, Out]):

@@ -29,11 +29,12 @@ from surerag.effects import Program
 class Rewriting(SerializablePart[CoreRewriter], DynQROptions):  # type: ignore[misc]  # a frozen base; fields that are set are in force
     """Services and method of :class:`UncertaintyRewriter` and :class:`UncertaintyRewriteRetriever`."""
 
-    SERVICES = ("llm", "retriever", "rewriter", "metric")
+    SERVICES = ("llm", "retriever", "rewriter", "entailer", "metric", "same_meaning")
 
     llm: Any = None
     retriever: Any = None
     rewriter: Any = None
+    entailer: Any = None
     vocabulary_size: int = 300_000
 
     def _core(self) -> CoreRewriter:
@@ -42,6 +43,7 @@ class Rewriting(SerializablePart[CoreRewriter], DynQROptions):  # type: ignore[m
             retriever_of(self.retriever),
             # A rewriter's log-probabilities are of no use.
             None if self.rewriter is None else reader_of(self.rewriter, top_logprobs=0),
+            self.entailer,
             **self.chosen(),
         )
 
@@ -69,6 +71,8 @@ class UncertaintyRewriter(  # type: ignore[misc]  # fields that are set are in f
             reader of surerag.
         retriever: A retriever, or a runnable from a question to documents; or one of surerag.
         rewriter: A model that rewrites, of the same kinds; the reader itself if left out.
+        entailer: Says which sampled answers mean the same, for the metric ``"disagreement"`` with
+            ``same_meaning="entailment"``: an entailer of surerag.
         vocabulary_size: Tokens that the model can emit, where only the likeliest are listed.
 
     Raises:
@@ -139,6 +143,7 @@ class UncertaintyRewriteRetriever(Rewriting, BaseRetriever):  # type: ignore[mis
         llm: The reader; see :class:`UncertaintyRewriter`.
         retriever: A retriever, or a runnable from a question to documents; or one of surerag.
         rewriter: A model that rewrites; the reader itself if left out.
+        entailer: See :class:`UncertaintyRewriter`.
         vocabulary_size: Tokens that the model can emit, where only the likeliest are listed.
         decision_key: Where in a document's metadata to tell the decision.
 

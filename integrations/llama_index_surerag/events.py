@@ -19,21 +19,29 @@ class GateDecisionEvent(BaseEvent):
         question: What was asked.
         retrieve: Whether to retrieve.
         reason: In words.
-        entropy: The gate's signal, in nats.
+        gate: Name of the gate.
+        signal: The gate's signal.
+        unit: Of the signal.
         lower: Smallest value that the signal can have.
         upper: Largest value that the signal can have.
-        exact: Whether the three are equal, the full vocabulary having been seen.
+        exact: Whether the three are known to be equal.
         threshold: What the signal was compared with.
+        calls: What was asked for so that the gate could decide: answers, beginnings of one, judgements.
+        tokens: Tokens generated until then.
     """
 
     question: str
     retrieve: bool
     reason: str
-    entropy: float | None = None
+    gate: str = ""
+    signal: float | None = None
+    unit: str = ""
     lower: float | None = None
     upper: float | None = None
     exact: bool = False
     threshold: float | None = None
+    calls: int = 0
+    tokens: int = 0
 
     @classmethod
     def class_name(cls) -> str:

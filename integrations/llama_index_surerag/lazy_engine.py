@@ -32,15 +32,17 @@ from surerag.drivers import AnswerStream, AsyncAnswerStream
 from surerag.errors import ConfigurationError
 from surerag.options import takes
 from surerag.readers import Reader
+from surerag.services import Entailer
 from surerag.types import Passage
 
 
 class LazyRetrievalQueryEngine(MethodEngine[LazyRAG, LazyRAGResult]):
-    """Answers from document summaries, and retrieves only when its reader's entropy says that it must.
+    """Answers from document summaries, and retrieves only when a gate says that its reader is unsure.
 
-    ``response.metadata`` holds the decision (``retrieve``, ``reason``, ``entropy``, ``lower``, ``upper``,
-    ``exact``, ``threshold``), ``mode``, ``prompt_tokens``, ``completion_tokens``, ``retrievals`` and
-    ``timings``; ``summary_ids`` and ``passage_ids`` tell the two kinds of ``source_nodes`` apart.
+    ``response.metadata`` holds the decision (``retrieve``, ``reason``, ``gate``, ``signal``, ``unit``,
+    ``lower``, ``upper``, ``exact``, ``threshold``, and what it cost: ``calls``, ``tokens``), ``mode``,
+    ``prompt_tokens``, ``completion_tokens``, ``retrievals`` and ``timings``; ``summary_ids`` and
+    ``passage_ids`` tell the two kinds of ``source_nodes`` apart.
     ``source_nodes`` are what the reader was shown for its answer: the summaries where the gate stayed
     shut; the retrieved nodes and then the summaries where it opened. When streaming, the decision is
     there before the first word; tokens and timings come when the stream has been read.
@@ -78,6 +80,7 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG, LazyRAGResult]):
         summarize: Summarize | LLM = None,
         embed_model: BaseEmbedding | None = None,
         node_postprocessors: Sequence[BaseNodePostprocessor] | None = None,
+        entailer: Entailer | None = None,
         streaming: bool = False,
         prompts: Mapping[str, TemplateLike] | None = None,
         callback_manager: CallbackManager | None = None,
@@ -94,6 +97,8 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG, LazyRAGResult]):
                 function, or an LLM (or reader) that writes each summary once; default two sentences.
             embed_model: Searches summaries; the index's own or ``Settings.embed_model`` if left out.
             node_postprocessors: Applied to retrieved nodes, in order.
+            entailer: Says which sampled answers mean the same, for a gate with
+                ``same_meaning="entailment"``: an entailer of surerag, such as ``NLIEntailer``.
             streaming: Whether ``query`` returns a stream.
             prompts: Replaced prompts, by the names that ``get_prompts`` gives.
             callback_manager: Receives LlamaIndex's callbacks.
@@ -102,7 +107,7 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG, LazyRAGResult]):
         Raises:
             ConfigurationError: If an option or argument is unknown, of the wrong kind or out of bounds.
             MissingServiceError: If the mode needs a retriever or summaries that are not there.
-            CapabilityError: If the gate needs entropies that the LLM cannot give.
+            CapabilityError: If the gate needs log-probabilities that the LLM cannot give.
             InputError: If there is nothing to summarize.
             PromptError: If a replaced prompt is unknown or lacks slots.
         """
@@ -119,6 +124,7 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG, LazyRAGResult]):
             if retriever is None
             else NodeRetriever(retriever_of(retriever, wanted.top_n), postprocessors),
             tier_one(retriever, wanted, summaries, summarize, embed_model),
+            entailer,
             **options,
         )
         return cls(core, prompts, model, streaming=streaming, callback_manager=callback_manager)

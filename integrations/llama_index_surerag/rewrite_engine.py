@@ -23,6 +23,7 @@ from llama_index_surerag.services import NodeRetriever, bundle_of, reader_of, re
 from surerag import DynQROptions, RewriteResult, UncertaintyRewriter
 from surerag.options import takes
 from surerag.readers import Reader
+from surerag.services import Entailer
 from surerag.types import Passage
 
 
@@ -63,6 +64,7 @@ class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter, RewriteRes
         llm: LLM | Reader | None = None,
         *,
         rewriter: LLM | Reader | None = None,
+        entailer: Entailer | None = None,
         node_postprocessors: Sequence[BaseNodePostprocessor] | None = None,
         prompts: Mapping[str, TemplateLike] | None = None,
         callback_manager: CallbackManager | None = None,
@@ -74,6 +76,8 @@ class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter, RewriteRes
             retriever: The pipeline's retriever, or its index.
             llm: The LLM, or a reader of surerag; ``Settings.llm`` if left out.
             rewriter: An LLM or reader that rewrites; the same one if left out.
+            entailer: Says which sampled answers mean the same, for the metric ``"disagreement"`` with
+                ``same_meaning="entailment"``: an entailer of surerag, such as ``NLIEntailer``.
             node_postprocessors: Applied to retrieved nodes, in order.
             prompts: Replaced prompts, by the names that ``get_prompts`` gives.
             callback_manager: Receives LlamaIndex's callbacks.
@@ -86,7 +90,7 @@ class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter, RewriteRes
         """
         model = Settings.llm if llm is None else llm
         postprocessors = with_manager(node_postprocessors, callback_manager)
-        core = rewriter_over(retriever, model, rewriter, postprocessors, options)
+        core = rewriter_over(retriever, model, rewriter, entailer, postprocessors, options)
         return cls(core, prompts, model, callback_manager=callback_manager)
 
     def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
@@ -146,6 +150,7 @@ def rewriter_over(
     retriever: BaseRetriever | BaseIndex[Any],
     llm: LLM | Reader,
     rewriter: LLM | Reader | None,
+    entailer: Entailer | None,
     postprocessors: Sequence[BaseNodePostprocessor],
     options: Mapping[str, Any],
 ) -> UncertaintyRewriter:
@@ -155,6 +160,7 @@ def rewriter_over(
         reader_of(llm),
         NodeRetriever(retriever_of(retriever, wanted.top_n), postprocessors),
         None if rewriter is None or rewriter is llm else reader_of(rewriter),
+        entailer,
         **options,
     )
 

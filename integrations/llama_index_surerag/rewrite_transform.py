@@ -23,6 +23,7 @@ from surerag import DynQROptions, RewriteResult, UncertaintyRewriter, arun, run
 from surerag.effects import Program
 from surerag.options import takes
 from surerag.readers import Reader
+from surerag.services import Entailer
 
 
 @dataclass
@@ -51,6 +52,8 @@ class UncertaintyRewriteTransform(WithPrompts[UncertaintyRewriter], BaseQueryTra
         retriever: The pipeline's retriever, or its index.
         llm: The LLM, or a reader of surerag; ``Settings.llm`` if left out.
         rewriter: An LLM or reader that rewrites; the same one if left out.
+        entailer: Says which sampled answers mean the same, for the metric ``"disagreement"`` with
+            ``same_meaning="entailment"``: an entailer of surerag, such as ``NLIEntailer``.
         rewrite_text: Whether to put the rewrite into ``query_str`` as well, for retrievers that search by
             words (BM25) and so ignore custom strings; the reader is then shown the rewrite.
         node_postprocessors: Applied to retrieved nodes, in order.
@@ -70,6 +73,7 @@ class UncertaintyRewriteTransform(WithPrompts[UncertaintyRewriter], BaseQueryTra
         llm: LLM | Reader | None = None,
         *,
         rewriter: LLM | Reader | None = None,
+        entailer: Entailer | None = None,
         rewrite_text: bool = False,
         node_postprocessors: Sequence[BaseNodePostprocessor] | None = None,
         prompts: Mapping[str, TemplateLike] | None = None,
@@ -77,7 +81,7 @@ class UncertaintyRewriteTransform(WithPrompts[UncertaintyRewriter], BaseQueryTra
     ) -> None:
         """Build a transform from what a pipeline has; see the class."""
         model = Settings.llm if llm is None else llm
-        core = rewriter_over(retriever, model, rewriter, node_postprocessors or (), options)
+        core = rewriter_over(retriever, model, rewriter, entailer, node_postprocessors or (), options)
         super().__init__(core, prompts, model)
         self._rewrite_text = rewrite_text
 

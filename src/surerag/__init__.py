@@ -39,10 +39,13 @@ if TYPE_CHECKING:
         Consensus,
         Judgement,
     )
+    from surerag.methods.lazy_rag.combined_gates import CombinedGate, all_of, any_of
     from surerag.methods.lazy_rag.component import LazyRAG
-    from surerag.methods.lazy_rag.gate import EntropyGate, GateDecision
+    from surerag.methods.lazy_rag.gate import FirstPass, Gate, GateDecision, Look, Measured
     from surerag.methods.lazy_rag.options import LazyRAGOptions
     from surerag.methods.lazy_rag.result import LazyRAGPlan, LazyRAGResult
+    from surerag.methods.lazy_rag.sample_gates import DisagreementGate, FunctionGate
+    from surerag.methods.lazy_rag.token_gates import EntropyGate, MarginGate
     from surerag.methods.seper.component import SePer, SePerCase
     from surerag.methods.seper.options import Adaptive, SePerOptions
     from surerag.methods.seper.result import (
@@ -72,6 +75,7 @@ _HOMES = {
     "ChunkerOptions": "surerag.methods.dense_rag.options",
     "ClusterCompressor": "surerag.methods.edc2.component",
     "ClusterReport": "surerag.methods.edc2.result",
+    "CombinedGate": "surerag.methods.lazy_rag.combined_gates",
     "CompressionResult": "surerag.methods.edc2.result",
     "Consensus": "surerag.methods.edc2.result",
     "ContextRefiner": "surerag.methods.dense_rag.component",
@@ -79,11 +83,15 @@ _HOMES = {
     "DenseCache": "surerag.methods.dense_rag.memory",
     "DenseOptions": "surerag.methods.dense_rag.options",
     "DenseResult": "surerag.methods.dense_rag.result",
+    "DisagreementGate": "surerag.methods.lazy_rag.sample_gates",
     "Drawn": "surerag.methods.seper.result",
     "DynQROptions": "surerag.methods.dynqr.options",
     "EDC2Options": "surerag.methods.edc2.options",
-    "EntropyGate": "surerag.methods.lazy_rag.gate",
+    "EntropyGate": "surerag.methods.lazy_rag.token_gates",
     "FewShot": "surerag.methods.edc2.options",
+    "FirstPass": "surerag.methods.lazy_rag.gate",
+    "FunctionGate": "surerag.methods.lazy_rag.sample_gates",
+    "Gate": "surerag.methods.lazy_rag.gate",
     "GateDecision": "surerag.methods.lazy_rag.gate",
     "Interval": "surerag.methods.seper.result",
     "Judgement": "surerag.methods.edc2.result",
@@ -91,6 +99,9 @@ _HOMES = {
     "LazyRAGOptions": "surerag.methods.lazy_rag.options",
     "LazyRAGPlan": "surerag.methods.lazy_rag.result",
     "LazyRAGResult": "surerag.methods.lazy_rag.result",
+    "Look": "surerag.methods.lazy_rag.gate",
+    "MarginGate": "surerag.methods.lazy_rag.token_gates",
+    "Measured": "surerag.methods.lazy_rag.gate",
     "OpenAIReader": "surerag.readers.openai",
     "Passage": "surerag.types",
     "PassageUtility": "surerag.methods.seper.result",
@@ -116,6 +127,8 @@ _HOMES = {
     "UncertaintyRewriter": "surerag.methods.dynqr.component",
     "UtilityResult": "surerag.methods.seper.result",
     "aiter_many": "surerag.drivers",
+    "all_of": "surerag.methods.lazy_rag.combined_gates",
+    "any_of": "surerag.methods.lazy_rag.combined_gates",
     "arun": "surerag.drivers",
     "arun_many": "surerag.drivers",
     "astream": "surerag.drivers",
@@ -139,6 +152,7 @@ __all__ = [
     "ChunkerOptions",
     "ClusterCompressor",
     "ClusterReport",
+    "CombinedGate",
     "CompressionResult",
     "Consensus",
     "ContextRefiner",
@@ -146,11 +160,15 @@ __all__ = [
     "DenseCache",
     "DenseOptions",
     "DenseResult",
+    "DisagreementGate",
     "Drawn",
     "DynQROptions",
     "EDC2Options",
     "EntropyGate",
     "FewShot",
+    "FirstPass",
+    "FunctionGate",
+    "Gate",
     "GateDecision",
     "Interval",
     "Judgement",
@@ -158,6 +176,9 @@ __all__ = [
     "LazyRAGOptions",
     "LazyRAGPlan",
     "LazyRAGResult",
+    "Look",
+    "MarginGate",
+    "Measured",
     "OpenAIReader",
     "Passage",
     "PassageUtility",
@@ -181,6 +202,8 @@ __all__ = [
     "UncertaintyRewriter",
     "UtilityResult",
     "aiter_many",
+    "all_of",
+    "any_of",
     "arun",
     "arun_many",
     "astream",

@@ -42,6 +42,9 @@ class Calibration:
         n: Questions in the sample.
         model: Identity of the reader.
         signal: What was thresholded, such as ``"mean entropy of 8 tokens"``.
+        next_rate: Share of the sample that would act at the next smaller threshold. A signal of few distinct
+            values (the disagreement of five samples has seven) has few rates to choose from: a budget between
+            ``rate`` and this one cannot be met exactly, and the smaller is taken.
     """
 
     threshold: float
@@ -55,6 +58,7 @@ class Calibration:
     n: int
     model: str = ""
     signal: str = ""
+    next_rate: float | None = None
 
     def save(self, path: str | Path) -> None:
         """Write this as JSON."""
@@ -98,8 +102,8 @@ def calibrate_threshold(
 
     With ``budget``: the smallest threshold at which no more than this share of the sample acts. With
     ``max_loss``: the largest threshold such that there, and at every smaller one, accuracy on the sample is
-    lower by no more than this than that of always acting. Where none is, it is 0, and whatever has a signal
-    above zero acts; where signals may be negative, it lies below all of them.
+    lower by no more than this than that of always acting. Where none is, all act: it is 0 where all signals
+    are above zero, and else lies below all of them.
 
     Args:
         signals: Uncertainty of each question's first answer, shape [n]; infinite for an empty one, which
@@ -126,14 +130,19 @@ def calibrate_threshold(
         0.9
         >>> calibrate_threshold([-9.0, -8.0, math.inf, -7.0], budget=0.5).threshold
         -8.0
+        >>> few_values = calibrate_threshold([0.0, 0.0, 0.5, 0.5, 0.5, 0.67], budget=0.5)
+        >>> round(few_values.threshold, 2), round(few_values.rate, 2), round(few_values.next_rate, 2)
+        (0.5, 0.17, 0.67)
     """
     limit = _limit(budget, max_loss)
     given = _sample("signals", signals)
     finite = given[np.isfinite(given)]
-    # The rules take signals from zero on; those of another scale are lifted there, and the result put back.
-    lift = 1.0 - finite.min() if len(finite) and finite.min() < 0 else 0.0
-    above = math.nextafter(finite.max() + lift, math.inf) if len(finite) else 1.0
-    values = np.where(np.isfinite(given), given + lift, above)
+    above = math.nextafter(finite.max(), math.inf) if len(finite) else 1.0
+    # The rules go by order alone: by place among the values seen, from 1 on, so that a threshold comes out as
+    # the very number that was measured, to which others are equal or not. Place 0 is below all of them.
+    seen, places = np.unique(np.where(np.isfinite(given), given, above), return_inverse=True)
+    levels = np.append(0.0 if seen[0] > 0 else seen[0] - 1.0, seen)
+    values = places + 1.0
     gains: list[NDArray[np.float64]] = []
     find: Callable[[NDArray[np.float64], float], float] = _within_budget
     if max_loss is not None:
@@ -144,19 +153,20 @@ def calibrate_threshold(
             raise InputError(f"signals and correctness differ in length: {[len(values), *map(len, gains)]}")
         find = _within_loss
     sample = np.stack([values, *gains], axis=1)
-    threshold = find(sample, limit)
+    place = find(sample, limit)
     rng = np.random.default_rng(seed)
     found = [find(sample[rng.integers(len(sample), size=len(sample))], limit) for _ in range(resamples)]
-    found = found or [threshold]
+    found = found or [place]
     lower, upper = np.quantile(found, [0.025, 0.975], method="closest_observation")
-    acts = values > threshold
+    acts = values > place
     return Calibration(
-        threshold=float(threshold - lift),
-        lower=float(lower - lift),
-        upper=float(upper - lift),
+        threshold=float(levels[int(place)]),
+        lower=float(levels[int(lower)]),
+        upper=float(levels[int(upper)]),
         rule="budget" if budget is not None else "loss",
         limit=limit,
         rate=float(acts.mean()),
+        next_rate=float((values >= place).mean()),
         accuracy=float(np.where(acts, gains[1], gains[0]).mean()) if gains else None,
         reference=float(gains[1].mean()) if gains else None,
         n=len(values),

@@ -98,13 +98,23 @@ class Entail:
 
 
 @dataclass(frozen=True, slots=True)
+class Give:
+    """Give an answer that is there already; answered by itself.
+
+    No service is asked: it is for a streaming driver, which makes one piece of it.
+    """
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
 class Emit:
     """Make something known to whoever listens; answered by None."""
 
     event: Event
 
 
-Effect = Generate | Begin | Finish | Cancel | Score | Embed | Retrieve | Entail | Emit
+Effect = Generate | Begin | Finish | Cancel | Score | Embed | Retrieve | Entail | Give | Emit
 Program = Generator[Effect, Any, R]
 """A method at work: yields effects, receives their answers, returns its result."""
 
@@ -155,6 +165,12 @@ def retrieve(query: str, k: int | None, *, tier: Tier = "passages") -> Program[l
 def entail(pairs: Sequence[Pair]) -> Program[NDArray[np.float64]]:
     """Yield :class:`Entail`."""
     result: NDArray[np.float64] = yield Entail(tuple(pairs))
+    return result
+
+
+def give(generation: Generation) -> Program[Generation]:
+    """Yield :class:`Give`."""
+    result: Generation = yield Give(generation)
     return result
 
 

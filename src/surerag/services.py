@@ -9,7 +9,7 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from surerag.errors import CapabilityError, ConfigurationError, MissingServiceError
+from surerag.errors import ConfigurationError, MissingServiceError
 from surerag.readers.protocol import BaseReader, Capabilities, Reader
 from surerag.types import ANSWER_TOKENS, Generation, Pair, Passage, Prompt, Sampling, TokenTrace
 
@@ -139,20 +139,6 @@ class Services:
         if wanted is not None:
             return wanted
         return ANSWER_TOKENS if self.reader is None else self.reader.max_tokens
-
-    def require_entropy(self, method: str) -> None:
-        """Check that the reader reports entropies.
-
-        Raises:
-            MissingServiceError: If there is no reader.
-            CapabilityError: If it has no log-probabilities to compute them from.
-        """
-        self.require(method, "reader")
-        if self.reader is not None and self.reader.capabilities.entropy is None:
-            raise CapabilityError(
-                f"{method} needs entropies, and {self.reader.name} returns no log-probabilities",
-                hint="use a local model (TransformersReader), or a server that returns top log-probabilities",
-            )
 
 
 def _article(name: str) -> str:

@@ -46,11 +46,15 @@ async def test_a_sure_reader_answers_without_retrieval(retriever: Any, given: An
         assert output["decision"] == {
             "retrieve": False,
             "reason": "entropy at or below threshold",
-            "entropy": pytest.approx(SURE),
+            "gate": "entropy",
+            "signal": pytest.approx(SURE),
+            "unit": "nats",
             "lower": pytest.approx(SURE),
             "upper": pytest.approx(SURE),
             "exact": True,
             "threshold": 1.0,
+            "calls": 1,
+            "tokens": 5,
         }
     assert [call.verb for call in reader.history] == ["begin", "finish"] * 2
     assert all("Where?" in prompt and SUMMARY in prompt for prompt in reader.prompts)

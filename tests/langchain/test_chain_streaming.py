@@ -116,7 +116,7 @@ async def test_an_open_gate_costs_n_tokens_and_a_shut_one_one_request(
         chain = LazyRetrievalChain(chat(server), retriever, SUMMARY, threshold=0.0, gate_tokens=3)
         output = await ask(chain)
         assert output["decision"]["retrieve"]
-        assert output["decision"]["lower"] <= output["decision"]["entropy"] <= output["decision"]["upper"]
+        assert output["decision"]["lower"] <= output["decision"]["signal"] <= output["decision"]["upper"]
         record = await asyncio.to_thread(server.streams[0].wait)
         assert (record.sent, record.closed_early) == (3, True)
         assert len(server.requests) == 2
@@ -217,7 +217,7 @@ async def test_decisions_are_seen_in_astream_events(retriever: Any) -> None:
     names = [event["name"] if event["event"] == "on_custom_event" else event["event"] for event in seen]
     assert names.index("lazy_rag.gate") < names.index("on_retriever_start") < names.index("on_chain_stream")
     [gate] = [event for event in seen if event["name"] == "lazy_rag.gate"]
-    assert gate["data"]["entropy"] == pytest.approx(2.0)
+    assert gate["data"]["signal"] == pytest.approx(2.0)
 
 
 async def test_async_handlers_run_in_the_callers_loop(retriever: Any) -> None:

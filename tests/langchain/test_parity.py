@@ -37,12 +37,12 @@ def retriever(documents: list[Document]) -> Any:
 
 
 def seen(answer: str, decision: dict[str, Any], documents: Iterable[str]) -> tuple[Any, ...]:
-    return answer, decision["retrieve"], pytest.approx(decision["entropy"], abs=1e-5), list(documents)
+    return answer, decision["retrieve"], pytest.approx(decision["signal"], abs=1e-5), list(documents)
 
 
 def seen_in(output: dict[str, Any]) -> tuple[Any, ...]:
     documents = [document.page_content for document in output["documents"]]
-    return output["answer"], output["decision"]["retrieve"], output["decision"]["entropy"], documents
+    return output["answer"], output["decision"]["retrieve"], output["decision"]["signal"], documents
 
 
 async def test_core_and_chain_sync_and_async_alone_and_batched(
@@ -53,7 +53,7 @@ async def test_core_and_chain_sync_and_async_alone_and_batched(
     settings: dict[str, Any] = {"top_n": 2, "n_summaries": 1, "max_tokens": 6, "gate_tokens": 3}
     trial = LazyRAG(reader, RunnableRetriever(retriever), summaries, **settings).run_many(QUESTIONS)
     # A threshold between two entropies: both branches are taken, and rounding decides nothing.
-    entropies = sorted(result.decision.entropy or 0.0 for result in trial)
+    entropies = sorted(result.decision.signal or 0.0 for result in trial)
     tau = (entropies[1] + entropies[2]) / 2
     core = LazyRAG(reader, RunnableRetriever(retriever), summaries, threshold=tau, **settings)
     expected = [

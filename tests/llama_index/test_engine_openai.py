@@ -49,7 +49,7 @@ async def test_a_shut_gate_is_one_request_and_an_open_one_hangs_up_after_n_token
         assert len(server.requests) == 2
         assert response.metadata["retrieve"] is True
         assert not response.metadata["exact"]
-        assert response.metadata["lower"] <= response.metadata["entropy"] <= response.metadata["upper"]
+        assert response.metadata["lower"] <= response.metadata["signal"] <= response.metadata["upper"]
         assert str(response).startswith("In the lake of Mir")
 
 
@@ -80,7 +80,7 @@ def test_an_llm_and_the_core_reader_decide_alike() -> None:
         assert theirs.reader.name == mine.core.reader.name
         for result, response in zip(theirs.run_many(questions), map(mine.query, questions), strict=True):
             assert response.response == result.answer
-            assert response.metadata["entropy"] == pytest.approx(result.decision.entropy, abs=1e-5)
+            assert response.metadata["signal"] == pytest.approx(result.decision.signal, abs=1e-5)
 
 
 def test_no_key_is_in_what_an_engine_tells() -> None:

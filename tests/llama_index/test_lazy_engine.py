@@ -55,7 +55,7 @@ def shut(response: Any) -> None:
     assert str(response).startswith("She was born in Velm")
     metadata = response.metadata
     assert (metadata["retrieve"], metadata["threshold"], metadata["mode"]) == (False, 1.0, "lazy")
-    assert metadata["entropy"] == metadata["lower"] == metadata["upper"] == pytest.approx(0.1)
+    assert metadata["signal"] == metadata["lower"] == metadata["upper"] == pytest.approx(0.1)
     assert metadata["passage_ids"] == []
     assert [node.node_id for node in response.source_nodes] == metadata["summary_ids"] == ["ada:summary"]
     assert response.source_nodes[0].node.ref_doc_id == "ada"
@@ -67,7 +67,7 @@ def opened(response: Any) -> None:
     assert str(response).startswith("In the lake of Mir")
     metadata = response.metadata
     assert (metadata["retrieve"], metadata["reason"]) == (True, "entropy above threshold")
-    assert metadata["entropy"] == pytest.approx(2.0)
+    assert metadata["signal"] == pytest.approx(2.0)
     assert len(metadata["passage_ids"]) == 2
     assert [node.node_id for node in response.source_nodes] == [
         *metadata["passage_ids"],
@@ -129,7 +129,7 @@ async def test_the_other_modes(reader: ScriptedReader, mode: str, passages: int,
     lazy = engine(reader, mode=mode)
     for response in (lazy.query(UNKNOWN), await lazy.aquery(UNKNOWN)):
         assert response.metadata["mode"] == mode
-        assert response.metadata["entropy"] is None
+        assert response.metadata["signal"] is None
         assert len(response.metadata["passage_ids"]) == passages
         assert len(response.metadata["summary_ids"]) == summaries
 

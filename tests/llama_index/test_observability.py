@@ -40,7 +40,7 @@ async def test_events_tell_the_decision_within_the_query(
         assert (RetrievalEndEvent in kinds) == (question == UNKNOWN)
         [gate] = [event for event in EVENTS if isinstance(event, GateDecisionEvent)]
         assert (gate.question, gate.retrieve) == (question, question == UNKNOWN)
-        assert gate.entropy == response.metadata["entropy"]
+        assert gate.signal == response.metadata["signal"]
         assert gate.span_id is not None
         assert "_query" in gate.span_id or "_aquery" in gate.span_id
 

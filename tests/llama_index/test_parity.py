@@ -34,8 +34,7 @@ def core(reader: object, **settings: Any) -> LazyRAG:
         reader,
         PassageIndex.from_passages(passages, encoder),
         SummaryIndex.from_passages(summaries, encoder),
-        **SETTINGS,
-        **settings,
+        **{**SETTINGS, **settings},
     )
 
 
@@ -44,7 +43,7 @@ def engine(reader: object, **settings: Any) -> LazyRetrievalQueryEngine:
 
 
 def test_both_branches_are_taken(reader: TransformersReader) -> None:
-    entropies = sorted(result.decision.entropy for result in core(reader).run_many(QUESTIONS))
+    entropies = sorted(result.decision.signal for result in core(reader).run_many(QUESTIONS))
     assert entropies[0] < entropies[-1]
 
 
@@ -52,7 +51,7 @@ def test_both_branches_are_taken(reader: TransformersReader) -> None:
 async def test_core_and_engine_agree_sync_async_alone_batched_and_streamed(
     reader: TransformersReader, mode: str
 ) -> None:
-    entropies = sorted(result.decision.entropy for result in core(reader).run_many(QUESTIONS))
+    entropies = sorted(result.decision.signal for result in core(reader).run_many(QUESTIONS))
     tau = (entropies[1] + entropies[2]) / 2
     expected = core(reader, mode=mode, threshold=tau).run_many(QUESTIONS)
     lazy, streaming = (
@@ -73,7 +72,7 @@ async def test_core_and_engine_agree_sync_async_alone_batched_and_streamed(
             assert response.metadata["retrieve"] == result.decision.retrieve, way
             assert response.metadata["passage_ids"] == [passage.id for passage in result.passages], way
             if mode == "lazy":
-                for name in ("entropy", "lower", "upper"):
+                for name in ("signal", "lower", "upper"):
                     assert response.metadata[name] == pytest.approx(
                         getattr(result.decision, name), abs=1e-5
                     ), way

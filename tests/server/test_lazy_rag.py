@@ -68,7 +68,7 @@ def rag(reader: BaseReader, **settings: Any) -> LazyRAG:
 def tau(chat: OpenAIReader) -> float:
     """Some questions pass the gate: those below the widest gap, which no longer list of tokens moves."""
     entropies = sorted(
-        result.decision.entropy or 0.0 for result in rag(chat, threshold=1e9).run_many(QUESTIONS)
+        result.decision.signal or 0.0 for result in rag(chat, threshold=1e9).run_many(QUESTIONS)
     )
     low, high = max(pairwise(entropies), key=lambda pair: pair[1] - pair[0])
     return (low + high) / 2
@@ -100,7 +100,7 @@ def test_the_model_in_this_process_answers_the_same(chat: OpenAIReader, local: T
         assert [result.answer for result in ours] == [result.answer for result in theirs]
     ours, theirs = (rag(reader, threshold=1e9).run_many(QUESTIONS) for reader in (local, chat))
     for one, other in zip(ours, theirs, strict=True):
-        exact, low, high = one.decision.entropy, other.decision.lower, other.decision.upper
+        exact, low, high = one.decision.signal, other.decision.lower, other.decision.upper
         assert exact is not None
         assert low is not None
         assert high is not None

@@ -97,10 +97,11 @@ def answer_view(result: LazyRAGResult) -> RenderableType:
 
 def _decision(decision: GateDecision) -> str:
     action = "Retrieved" if decision.retrieve else "Not retrieved"
-    if decision.entropy is None:
+    if decision.signal is None:
         return f"{action}: {decision.reason}."
     spread = "" if decision.exact else f" [{decision.lower:.2f}, {decision.upper:.2f}]"
-    return f"{action}: entropy {decision.entropy:.2f}{spread} nats, τ = {decision.threshold:.2f}."
+    told = f"{decision.gate} {decision.signal:.2f}{spread} {decision.unit}"
+    return f"{action}: {told}, τ = {decision.threshold:.2f}."
 
 
 def _passage(number: int, passage: Passage) -> str:

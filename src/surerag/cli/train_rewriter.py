@@ -9,7 +9,7 @@ import typer
 
 Stage = Literal["all", "distil", "sample", "align"]
 Reward = Literal["uncertainty", "answer", "retrieval", "relevance"]
-Metric = Literal["perplexity", "ln_entropy", "token_entropy", "lowest_probability", "energy"]
+Metric = Literal["perplexity", "ln_entropy", "token_entropy", "lowest_probability", "energy", "disagreement"]
 
 
 def train_rewriter(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from surerag.effects import Begin, Cancel, Effect, Emit, Finish, Program
+from surerag.effects import Begin, Cancel, Effect, Emit, Finish, Give, Program
 from surerag.errors import ConfigurationError
 from surerag.types import Begun, Event
 
@@ -49,6 +49,9 @@ class Session(Generic[R]):
 
     The context (contextvars, hence tracing and callbacks) is copied when the session is made, and every
     step runs in that copy, whichever thread takes it.
+
+    Attributes:
+        streams: Whether the driver streams the answer, and has to be shown one that is there already.
     """
 
     def __init__(self, program: Program[R], on_event: Listener | None = None) -> None:
@@ -59,6 +62,7 @@ class Session(Generic[R]):
         self.effect: Effect | None = None
         self.result: R | None = None
         self.done = False
+        self.streams = False
         self.closed = False
 
     def start(self) -> None:
@@ -82,9 +86,11 @@ class Session(Generic[R]):
     def _step(self, resume: Callable[[], Effect]) -> None:
         try:
             self.effect = self.context.run(resume)
-            while isinstance(self.effect, Emit):
-                self.context.run(self._announce, self.effect.event)
-                self.effect = self.context.run(self._program.send, None)
+            while isinstance(self.effect, Emit) or (isinstance(self.effect, Give) and not self.streams):
+                if isinstance(self.effect, Emit):
+                    self.context.run(self._announce, self.effect.event)
+                value = self.effect.generation if isinstance(self.effect, Give) else None
+                self.effect = self.context.run(self._program.send, value)
         except StopIteration as stop:
             self.effect, self.result, self.done = None, stop.value, True
 

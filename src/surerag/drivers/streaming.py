@@ -13,7 +13,7 @@ from typing import Any, Generic, Self, TypeVar
 from surerag.drivers.asynchronous import adriven, aoutcome_of
 from surerag.drivers.session import Answered, Listener, Session
 from surerag.drivers.sync import driven, outcome_of
-from surerag.effects import Finish, Generate, Program
+from surerag.effects import Finish, Generate, Give, Program
 from surerag.errors import ServiceError
 from surerag.readers.closing import close_in_loop_when_dropped
 from surerag.readers.protocol import close_iterator
@@ -70,6 +70,7 @@ class AnswerStream(_Streamed[R]):
         self._services = services
         self._chunks: Iterator[Chunk] | None = None
         self._generation: Generation | None = None
+        session.streams = True
         try:
             session.start()
             while session.effect is not None and not _is_answer(session):
@@ -176,6 +177,7 @@ class _Work(Generic[R]):
     async def start(self) -> None:
         """Run up to the answer."""
         session = self.session
+        session.streams = True
         try:
             session.start()
             while session.effect is not None and not _is_answer(session):
@@ -226,8 +228,10 @@ def _chunks(session: Session[Any], services: Services) -> Iterator[Chunk]:
             return reader.stream(prompts[0], sampling)
         case Finish(begun):
             return reader.finish_stream(begun[0])
+        case Give(generation):
+            return iter([Chunk(generation.text, generation)])
         case _:
-            raise TypeError("only Generate and Finish can be streamed")
+            raise TypeError("only Generate, Finish and Give can be streamed")
 
 
 def _achunks(session: Session[Any], services: Services) -> AsyncIterator[Chunk]:
@@ -237,8 +241,14 @@ def _achunks(session: Session[Any], services: Services) -> AsyncIterator[Chunk]:
             return session.context.run(reader.astream, prompts[0], sampling)
         case Finish(begun):
             return session.context.run(reader.afinish_stream, begun[0])
+        case Give(generation):
+            return _whole(generation)
         case _:
-            raise TypeError("only Generate and Finish can be streamed")
+            raise TypeError("only Generate, Finish and Give can be streamed")
+
+
+async def _whole(generation: Generation) -> AsyncIterator[Chunk]:
+    yield Chunk(generation.text, generation)
 
 
 def _is_answer(session: Session[Any]) -> bool:
@@ -248,6 +258,8 @@ def _is_answer(session: Session[Any]) -> bool:
             return len(prompts) == 1 and sampling.n == 1
         case Finish(begun, answer=True):
             return len(begun) == 1
+        case Give():
+            return True
         case _:
             return False
 
@@ -257,7 +269,13 @@ def _answered(session: Session[Any], generation: Generation | None) -> Answered:
         raise ServiceError(
             "the reader's stream ended without its generation", hint="let the last chunk carry it"
         )
-    return Answered([[generation]] if isinstance(session.effect, Generate) else [generation])
+    match session.effect:
+        case Generate():
+            return Answered([[generation]])
+        case Give():
+            return Answered(generation)
+        case _:
+            return Answered([generation])
 
 
 def stream(program: Program[R], services: Services, *, on_event: Listener | None = None) -> AnswerStream[R]:

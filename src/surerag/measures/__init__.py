@@ -1,29 +1,40 @@
 """The papers' formulas, one function each: numpy in, numbers out."""
 
-from surerag.measures.answers import exact_match, normalize_answer, token_f1
+from surerag.measures.answers import exact_match, normalize_answer, same_answer, token_f1
 from surerag.measures.cost import api_cost
 from surerag.measures.entropy import EntropyBounds, entropy_bounds, token_entropy
 from surerag.measures.latency import break_even_latency, latency_saving
-from surerag.measures.likelihood import energy, length_normalized_entropy, lowest_probability, perplexity
+from surerag.measures.likelihood import (
+    MarginBounds,
+    energy,
+    length_normalized_entropy,
+    lowest_probability,
+    margin_bounds,
+    perplexity,
+)
 from surerag.measures.rouge import rouge_l
-from surerag.measures.semantic import degree_semantic_entropy, semantic_entropy
+from surerag.measures.semantic import degree_semantic_entropy, discrete_semantic_entropy, semantic_entropy
 from surerag.measures.seper import answer_weights, seper_hard, seper_soft
 
 __all__ = [
     "EntropyBounds",
+    "MarginBounds",
     "answer_weights",
     "api_cost",
     "break_even_latency",
     "degree_semantic_entropy",
+    "discrete_semantic_entropy",
     "energy",
     "entropy_bounds",
     "exact_match",
     "latency_saving",
     "length_normalized_entropy",
     "lowest_probability",
+    "margin_bounds",
     "normalize_answer",
     "perplexity",
     "rouge_l",
+    "same_answer",
     "semantic_entropy",
     "seper_hard",
     "seper_soft",

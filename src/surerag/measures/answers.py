@@ -31,6 +31,24 @@ def exact_match(answer: str, golds: Sequence[str]) -> bool:
     return normalize_answer(answer) in {normalize_answer(gold) for gold in golds}
 
 
+def same_answer(first: str, second: str) -> bool:
+    """Whether two short answers say the same by their words: the words of one stand, in a row, in the other.
+
+    Words are compared as exact match compares them. It takes no model, and knows neither synonyms nor
+    denials; it is made for answers of a few words, where it stands in for entailment (Farquhar et al. 2024).
+    An answer without a word says the same as another one without, only.
+
+    Example:
+        >>> same_answer("Velm.", "in the town of Velm"), same_answer("Velm", "Orun"), same_answer("", "Velm")
+        (True, False, False)
+    """
+    shorter, longer = sorted((normalize_answer(first).split(), normalize_answer(second).split()), key=len)
+    if not shorter:
+        return not longer
+    starts = range(len(longer) - len(shorter) + 1)
+    return any(longer[start : start + len(shorter)] == shorter for start in starts)
+
+
 def token_f1(answer: str, golds: Sequence[str]) -> float:
     """Largest harmonic mean of token precision and recall over the gold answers, in [0, 1].
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+_ROUNDING = 1e-3
+"""How far above zero a log-probability may lie: servers round."""
 
 
 def perplexity(logprobs: ArrayLike) -> float:
@@ -65,6 +70,38 @@ def lowest_probability(logprobs: ArrayLike) -> float:
         2.0794
     """
     return float(-_tokens(logprobs).min())
+
+
+class MarginBounds(NamedTuple):
+    """Smallest and largest want of margin, 1 − (p₁ − p₂), that fit what is known of a distribution."""
+
+    lower: float
+    upper: float
+
+
+def margin_bounds(top_logprob: float) -> MarginBounds:
+    """Interval of 1 − (p₁ − p₂), the want of margin between a step's two likeliest tokens, from p₁ alone.
+
+    The second token has nothing at the least, and at the most all that the first has left, but no more than
+    the first. The margin is that of margin sampling (Scheffer et al. 2001); its complement grows with doubt.
+
+    Args:
+        top_logprob: Natural-log probability of the likeliest token: of the one that is generated greedily.
+
+    Returns:
+        The interval, in probabilities; its lower end, 1 − p₁, is "least confidence".
+
+    Raises:
+        ValueError: If this is no log-probability.
+
+    Example:
+        >>> [tuple(round(end, 3) for end in margin_bounds(math.log(p))) for p in (0.9, 0.4)]
+        [(0.1, 0.2), (0.6, 1.0)]
+    """
+    if not top_logprob <= _ROUNDING:
+        raise ValueError(f"expected a natural-log probability, got {top_logprob!r}")
+    doubt = -math.expm1(min(top_logprob, 0.0))
+    return MarginBounds(doubt, doubt + min(doubt, 1.0 - doubt))
 
 
 def energy(logsumexp: ArrayLike, temperature: float = 1.0) -> float:

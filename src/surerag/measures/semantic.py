@@ -33,6 +33,33 @@ def semantic_entropy(weights: ArrayLike, clusters: ArrayLike) -> float:
     return float(-(p * np.log(p)).sum()) + 0.0
 
 
+def discrete_semantic_entropy(clusters: ArrayLike) -> float:
+    """Entropy over the shares of meaning clusters among sampled answers: −Σ_C (n_C/N) log(n_C/N).
+
+    The discrete variant of semantic entropy, which needs no log-probabilities (Farquhar et al., "Detecting
+    hallucinations in large language models using semantic entropy", Nature 630, 2024).
+
+    Args:
+        clusters: Meaning cluster of each of N sampled answers, numbered from 0, shape [N].
+
+    Returns:
+        Nats: 0 when all answers mean the same, log N when no two do.
+
+    Raises:
+        ValueError: If there is no answer.
+
+    Example:
+        >>> discrete_semantic_entropy([0, 0, 0]), round(discrete_semantic_entropy([0, 0, 0, 1, 1]), 4)
+        (0.0, 0.673)
+    """
+    labels = np.asarray(clusters, dtype=np.intp)
+    if labels.ndim != 1 or labels.size == 0:
+        raise ValueError(f"expected the cluster of at least one answer, got shape {labels.shape}")
+    # From the smallest cluster on: samples that fall apart in the same way tie exactly.
+    shares = np.sort(np.bincount(labels)) / labels.size
+    return math.fsum(-share * math.log(share) for share in shares if share > 0) + 0.0
+
+
 def degree_semantic_entropy(links: ArrayLike) -> float:
     """DENSE: −1/(k+1) Σ_i log(D_i/(k+1)), with D_i = Σ_j w_ij (DENSE-RAG, Eq. 6).
 

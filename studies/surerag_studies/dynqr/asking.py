@@ -26,6 +26,9 @@ MAX_TOKENS = 32
 METHOD = DynQROptions(top_n=K, n_samples=SAMPLES, max_tokens=MAX_TOKENS)
 """What the component itself is asked with, too; thresholds are applied afterwards."""
 
+COMPARED: tuple[MetricName, ...] = tuple(metric for metric in METRICS if metric != "disagreement")
+"""The paper's metrics: disagreement is none of them, and would cost samples of its own."""
+
 
 def metrics_of(reader: Reader) -> tuple[MetricName, ...]:
     """Return the metrics that a reader can give, perplexity first.
@@ -39,9 +42,9 @@ def metrics_of(reader: Reader) -> tuple[MetricName, ...]:
             f"{reader.name} returns no log-probabilities, which this study compares measures of",
             hint="use a local model (TransformersReader), or a server that returns them",
         )
-    lacking = {"token_entropy"} if can.entropy is None else set()
+    lacking: set[str] = {"token_entropy"} if can.entropy is None else set()
     lacking |= set() if can.energy else {"energy"}
-    return tuple(metric for metric in METRICS if metric not in lacking)
+    return tuple(metric for metric in COMPARED if metric not in lacking)
 
 
 class Bench:

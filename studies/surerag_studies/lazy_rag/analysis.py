@@ -13,6 +13,7 @@ from surerag.evaluation.gate.timing import GATE_LATENCY, RETRIEVAL_LATENCIES
 from surerag.evaluation.statistics import Comparison, PairedDifference, Proportion, is_monotone, share
 from surerag.measures import break_even_latency, latency_saving
 from surerag_studies.claims import Claim
+from surerag_studies.lazy_rag.gates import GateRow
 from surerag_studies.lazy_rag.results import LatencyModel, LatencyRow, LazyRagStudy
 
 PAPER_RATES = (0.92, 0.74, 0.54)
@@ -21,12 +22,15 @@ LEAST_SAVING = 0.15
 LARGEST_P = 0.001
 
 
-def study_of(report: GateReport, agreement: Agreement, *, seed: int, encoder: str) -> LazyRagStudy:
+def study_of(
+    report: GateReport, agreement: Agreement, gates: Sequence[GateRow], *, seed: int, encoder: str
+) -> LazyRagStudy:
     """Compute every finding of the study.
 
     Args:
         report: The gate against the fixed modes.
         agreement: How the component's own run at the calibrated threshold compares.
+        gates: Other gates beside the entropy gate.
         seed: Seed of the world that was asked.
         encoder: Identity of the model behind both indices.
     """
@@ -45,6 +49,7 @@ def study_of(report: GateReport, agreement: Agreement, *, seed: int, encoder: st
         least_saving=LEAST_SAVING,
         agreement=agreement,
         latency=_latency_model(report.modes),
+        gates=tuple(gates),
         claims=_claims(report.separation, report.sweep, monotone, difference, saving, agreement),
     )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from surerag.evaluation.gate.results import Agreement, GateReport
 from surerag.evaluation.statistics import PairedDifference, Proportion
 from surerag_studies.claims import Claim
+from surerag_studies.lazy_rag.gates import GateRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class LazyRagStudy(GateReport):
         least_saving: What the saving must reach.
         agreement: The component's own run against the sweep.
         latency: Table III.
+        gates: Other gates beside the entropy gate, where all retrieve equally often.
         claims: Claims tested.
     """
 
@@ -69,4 +71,5 @@ class LazyRagStudy(GateReport):
     least_saving: float
     agreement: Agreement
     latency: LatencyModel
+    gates: tuple[GateRow, ...]
     claims: tuple[Claim, ...]

@@ -25,6 +25,7 @@ from surerag.services import Encoder
 from surerag.world.tiers import Tiers, index_world
 from surerag.world.world import World
 from surerag_studies.lazy_rag.analysis import study_of
+from surerag_studies.lazy_rag.gates import compared_gates
 from surerag_studies.lazy_rag.results import LazyRagStudy
 
 MAX_LOSS = 0.01
@@ -95,7 +96,8 @@ def lazy_rag_study(
     answers = ask_all(rag, questions, stages)
     report = report_of(records(answers), threshold_of(calibration, seed=other), rag)
     agreement = _agreement(rag, calibration.threshold, answers, stages)
-    study = study_of(report, agreement, seed=seed, encoder=encoder.name)
+    gates = compared_gates(rag, answers, stages)
+    study = study_of(report, agreement, gates, seed=seed, encoder=encoder.name)
     return Finding(study, answers, live.with_options(threshold=calibration.threshold))
 
 

@@ -11,6 +11,7 @@ from surerag.evaluation.formatting import p_value, percent, percent_with_interva
 from surerag.evaluation.gate.tables import modes_table
 from surerag.evaluation.statistics import Comparison
 from surerag_studies.claims import claims_table
+from surerag_studies.lazy_rag.gates import AtRate
 from surerag_studies.lazy_rag.results import LatencyModel, LatencyRow, LazyRagStudy
 
 
@@ -22,6 +23,8 @@ def study_tables(study: LazyRagStudy) -> RenderableType:
         kinds_table(study),
         *(separation_table(found) for found in [study.separation] if found is not None),
         sweep_table(study),
+        gates_table(study),
+        gate_costs_table(study),
         latency_table(study.latency),
         claims_table(study.claims),
     )
@@ -89,6 +92,53 @@ def sweep_table(study: LazyRagStudy) -> Table:
             percent_with_interval(point.accuracy),
         )
     return table
+
+
+def gates_table(study: LazyRagStudy) -> Table:
+    """Accuracy under each gate where all retrieve equally often."""
+    table = plain_table("Accuracy where all gates retrieve equally often, % (less that of entropy, points)")
+    table.add_column("Gate", no_wrap=True)
+    for at in study.gates[0].rates:
+        table.add_column(f"{percent(at.rate, 0)} retrieve", justify="right", no_wrap=True)
+    for row in study.gates:
+        reference = row is study.gates[0]
+        table.add_row(row.name, *(_accuracy(at, reference=reference) for at in row.rates))
+    table.caption = (
+        "Of questions that tie as many retrieve as it takes, whichever they are; paired bootstrap intervals."
+    )
+    return table
+
+
+def gate_costs_table(study: LazyRagStudy) -> Table:
+    """What each gate knows, and what a decision costs."""
+    table = plain_table("What each gate knows, and what a decision costs")
+    table.add_column("Gate", no_wrap=True)
+    for name in ("First\nright", "AUROC for wrong\nfirst answers", "Values", "Calls", "Tokens"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in study.gates:
+        area = row.separation
+        table.add_row(
+            row.name,
+            f"{100 * row.first.value:.1f}",
+            "n/a" if area is None else f"{area.value:.3f} [{area.low:.3f}, {area.high:.3f}]",
+            f"{row.levels:,}",
+            f"{row.calls:.0f}",
+            f"{row.tokens:.1f}",
+        )
+    table.caption = (
+        "First: share of right first answers in %, greedy ones or those of the largest cluster of samples. "
+        "Values: how many different ones the signal takes. The call of entropy or margin is no loss where "
+        "the gate stays shut."
+    )
+    return table
+
+
+def _accuracy(at: AtRate, *, reference: bool) -> str:
+    if reference:
+        return f"{100 * at.accuracy:.1f}"
+    found = at.against_entropy
+    interval = f"[{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
+    return f"{100 * at.accuracy:.1f} ({100 * found.value:+.1f})\n{interval}"
 
 
 def latency_table(model: LatencyModel) -> Table:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from surerag import ScriptedReader, TransformersReader, UncertaintyRewriter
-from surerag.errors import CapabilityError, ConfigurationError, LogprobsError
+from surerag.entailment import ExactEntailer
+from surerag.errors import CapabilityError, ConfigurationError, LogprobsError, MissingServiceError
 from surerag.methods.dynqr.metrics import METRICS, MetricName, uncertainty_of
 from surerag.readers.scripted import reply
 from surerag.types import EntropyTrace, Generation, Sampling, TokenTrace
+from tests.methods.disagreeing import text_reader
 from tests.methods.dynqr.painter import CLEAR, VAGUE, Library, knowing
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
 
@@ -72,7 +75,7 @@ def test_an_answer_without_words_is_infinitely_uncertain(metric: MetricName) -> 
     assert uncertainty_of(metric, reply(""), [reply("")]) == math.inf
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", [metric for metric in METRICS if metric != "disagreement"])
 def test_what_is_missing_is_an_error_not_a_number(metric: MetricName) -> None:
     bare = Generation("Velm")
     with pytest.raises(LogprobsError):
@@ -80,7 +83,7 @@ def test_what_is_missing_is_an_error_not_a_number(metric: MetricName) -> None:
     if metric in ("token_entropy", "energy"):
         with pytest.raises(LogprobsError):
             uncertainty_of(metric, Generation("Velm", trace=TokenTrace(("Velm",), (-0.1,))))
-    with pytest.raises(CapabilityError, match=metric):
+    with pytest.raises(CapabilityError, match=rf'{metric}.* Pass metric="disagreement"'):
         UncertaintyRewriter(ScriptedReader(logprob=None), Library(), metric=metric, threshold=1.0)
 
 
@@ -119,3 +122,39 @@ def test_a_threshold_is_needed_where_the_paper_gives_none() -> None:
         UncertaintyRewriter(ScriptedReader(), Library(), metric="lowest_probability")
     with pytest.raises(ConfigurationError, match=r"metric must be one of perplexity, .* or a function"):
         UncertaintyRewriter(ScriptedReader(), Library(), metric="doubt", threshold=1.0)  # type: ignore[arg-type]
+
+
+def test_disagreement_needs_text_alone_and_its_cost_stands_in_the_result() -> None:
+    reader = text_reader(**{"Rewrite the query": CLEAR, "Ada was born": "In Velm"})
+    rewriter = UncertaintyRewriter(reader, Library(), metric="disagreement", n_samples=5)
+    certain, uncertain = rewriter.run(CLEAR), rewriter.run(VAGUE)
+    assert (certain.acted, certain.answer, certain.costs.samples) == (False, "In Velm", 5)
+    assert (uncertain.acted, uncertain.answer, uncertain.kept) == (True, "In Velm", "rewritten")
+    assert uncertain.original.uncertainty == pytest.approx(math.log(5))
+    assert uncertain.uncertainty < 0.65 == uncertain.steps[0].threshold
+    assert (uncertain.costs.answers, uncertain.costs.samples, uncertain.costs.calls) == (2, 10, 13)
+    assert {step.metric for step in uncertain.steps if step.name != "rewrite"} == {"disagreement"}
+    assert uncertain.to_dict()["steps"][0]["metric"] == "disagreement"
+    assert rewriter.signal == "disagreement of 5 samples, same words, answer from all passages"
+    assert {call.sampling.trace for call in reader.history if call.sampling is not None} == {"none"}
+
+
+def test_by_entailment_disagreement_needs_an_entailer_and_others_have_no_use_for_one() -> None:
+    settings: dict[str, Any] = {"metric": "disagreement", "same_meaning": "entailment"}
+    with pytest.raises(MissingServiceError, match="needs an entailer"):
+        UncertaintyRewriter(text_reader(), Library(), **settings)
+    with pytest.raises(ConfigurationError, match="asks no entailer"):
+        UncertaintyRewriter(ScriptedReader(), Library(), entailer=ExactEntailer())
+    with pytest.raises(ConfigurationError, match="one sample cannot disagree"):
+        UncertaintyRewriter(text_reader(), Library(), metric="disagreement", n_samples=1)
+    judged = UncertaintyRewriter(text_reader(), Library(), entailer=ExactEntailer(), n_samples=3, **settings)
+    assert judged.with_options(threshold=math.inf).run(VAGUE).costs.judgements == 6
+
+
+def test_disagreement_is_calibrated_like_any_metric() -> None:
+    reader = text_reader(**{"Rewrite the query": CLEAR, "Ada was born": "In Velm"})
+    rewriter = UncertaintyRewriter(reader, Library(), metric="disagreement", n_samples=5)
+    found = rewriter.calibrate([CLEAR, VAGUE], budget=0.5)
+    assert (found.rate, found.next_rate) == (0.5, 1.0)
+    acted = rewriter.with_options(threshold=found).run_many([CLEAR, VAGUE])
+    assert [result.acted for result in acted] == [False, True]

@@ -31,7 +31,7 @@ def test_a_sure_reader_answers_from_the_summary_and_nothing_is_retrieved_or_said
     rag, corpus, summaries = pipeline(reader, threshold=0.5, gate_tokens=4, n_summaries=2)
     result = rag.run("Where?")
     assert result.answer == "in the town of Velm by the river Orun, they say"
-    assert (result.decision.retrieve, result.decision.entropy) == (False, pytest.approx(0.2))
+    assert (result.decision.retrieve, result.decision.signal) == (False, pytest.approx(0.2))
     assert (corpus.asked, result.retrievals, result.passages) == ([], 0, ())
     assert summaries.asked == [("Where?", 2)]
     assert [call.verb for call in reader.history] == ["begin", "finish"]
@@ -131,7 +131,7 @@ def test_events_hold_plain_values() -> None:
     rag, _, _ = pipeline(ScriptedReader(["Velm", "Velm"], entropy=2.0))
     rag.with_options(on_event=events.append).run("Where?")
     data = json.loads(json.dumps([dict(event.data) for event in events]))
-    assert data[0]["entropy"] == pytest.approx(2.0)
+    assert data[0]["signal"] == pytest.approx(2.0)
     assert data[1]["passages"] == ["p0", "p1", "p2", "p3"]
 
 

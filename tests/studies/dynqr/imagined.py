@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from surerag.methods.dynqr.metrics import METRICS
+from surerag_studies.dynqr.asking import COMPARED
 from surerag_studies.dynqr.records import Attempted, Cost, Record
 from surerag_studies.dynqr.results import Agreement, DynQRStudy, TrainingStudy
 from surerag_studies.dynqr.study import Recorded, study_of
@@ -17,7 +17,7 @@ KINDS = ("under-specified", "single-hop", "two-hop")
 
 def attempted(rng: np.random.Generator, right: bool) -> Attempted:
     doubt = float(rng.gamma(1.5, 0.02) if right else rng.gamma(4.0, 0.2))
-    uncertainty: dict[Any, float] = {metric: 1 + doubt + 0.01 * at for at, metric in enumerate(METRICS)}
+    uncertainty: dict[Any, float] = {metric: 1 + doubt + 0.01 * at for at, metric in enumerate(COMPARED)}
     uncertainty["energy"] -= 20
     return Attempted("Velm" if right else "Orun", right, float(right), uncertainty, Cost(0, 1, 110, 3))
 
@@ -55,7 +55,7 @@ def imagined_study(
 ) -> DynQRStudy:
     """Return a study of such records, calibrated on others."""
     return study_of(
-        Recorded(imagined_records(seed=1), list(records or imagined_records()), METRICS),
+        Recorded(imagined_records(seed=1), list(records or imagined_records()), COMPARED),
         seed=7,
         calibration_seed=8,
         model="imagined",

@@ -165,7 +165,7 @@ def calibrated(
 
 def signal(result: LazyRAGResult) -> float:
     """Return the gate's signal; infinite where there was no first answer to judge."""
-    return math.inf if result.decision.entropy is None else result.decision.entropy
+    return math.inf if result.decision.signal is None else result.decision.signal
 
 
 def records(answers: Answers) -> list[Record]:

@@ -12,10 +12,11 @@ from typing import Literal
 
 from surerag.effects import ModelRole, Program, emit, generate, retrieve
 from surerag.errors import MISCONFIGURED, InputError
-from surerag.methods.dynqr.metrics import uncertainty_of
+from surerag.methods.dynqr.metrics import SAMPLED, metric_name, uncertainty_of
 from surerag.methods.dynqr.options import DynQROptions
 from surerag.methods.dynqr.result import Attempt, RewriteCosts, RewriteResult, Step
 from surerag.methods.dynqr.rewrites import Rewrite, alternated, read_rewrite
+from surerag.methods.meanings import Meanings, meanings_of
 from surerag.prompts import format_passages, in_conversation
 from surerag.types import Generation, Message, Passage, Prompt, Sampling
 
@@ -78,7 +79,8 @@ def _gate(original: Attempt, options: DynQROptions) -> Step:
     reason = "uncertainty above threshold" if act else "uncertainty at or below threshold"
     if not original.answer.strip():
         reason = "empty first answer" if act else "empty first answer, but never to be rewritten"
-    return Step("gate", "rewrite" if act else "stop", reason, original.uncertainty, threshold)
+    metric = metric_name(options.metric)
+    return Step("gate", "rewrite" if act else "stop", reason, original.uncertainty, threshold, metric)
 
 
 def _attempts(asking: Asking, original: Attempt) -> Program[tuple[list[Attempt], Step]]:
@@ -159,7 +161,8 @@ def _decided(
         if not asking.options.verify:
             reason = "post-verification is off"
         outcome = "rewritten" if replaced else "original"
-        taken.append(Step("verify", outcome, reason, best.uncertainty, original.uncertainty))
+        metric = metric_name(asking.options.metric)
+        taken.append(Step("verify", outcome, reason, best.uncertainty, original.uncertainty, metric))
     result = RewriteResult(
         question=asking.question,
         original=original,
@@ -206,16 +209,23 @@ class Asking:
         prompts = [self.prompt(passages) for passages in contexts.values()]
         answers = yield from self._generate(prompts, self.options.answering)
         sampled: list[list[Generation]] = [[] for _ in prompts]
-        if metric == "ln_entropy":
+        if metric in SAMPLED:
             sampled = yield from self._generate(prompts, self.options.sampling)
-        drawn = sum(map(len, sampled))
+        meant = [Meanings(()) for _ in prompts]
+        if metric == "disagreement":
+            meant = []
+            for samples in sampled:
+                meant.append((yield from meanings_of(self.question, samples, self.options.same_meaning)))
         self.costs = replace(
-            self.costs, answers=self.costs.answers + len(prompts), samples=self.costs.samples + drawn
+            self.costs,
+            answers=self.costs.answers + len(prompts),
+            samples=self.costs.samples + sum(map(len, sampled)),
+            judgements=self.costs.judgements + sum(found.judgements for found in meant),
         )
         return [
-            Attempt(query, tuple(passages), answer, uncertainty_of(metric, answer, samples))
-            for (query, passages), [answer, *_], samples in zip(
-                contexts.items(), answers, sampled, strict=True
+            Attempt(query, tuple(passages), answer, uncertainty_of(metric, answer, samples, found.clusters))
+            for (query, passages), [answer, *_], samples, found in zip(
+                contexts.items(), answers, sampled, meant, strict=True
             )
         ]
 

@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 from surerag.calibration import Calibration, calibrate_threshold, check_sample
 from surerag.component import Component, asynchronous, sync
 from surerag.effects import Program
-from surerag.errors import CapabilityError
+from surerag.errors import CapabilityError, ConfigurationError, MissingServiceError
 from surerag.measures import exact_match
 from surerag.methods.dynqr.algorithm import rewrite_when_uncertain
-from surerag.methods.dynqr.metrics import Metric, metric_name
+from surerag.methods.dynqr.metrics import SAMPLED, Metric, metric_name
 from surerag.methods.dynqr.options import DynQROptions
 from surerag.methods.dynqr.result import RewriteResult
+from surerag.methods.meanings import meaning_name, warn_if_never_disagreed
 from surerag.readers.protocol import Reader
-from surerag.services import Retriever, Services
+from surerag.services import Entailer, Retriever, Services
 from surerag.types import Message
 
 
@@ -32,10 +33,13 @@ class UncertaintyRewriter(Component[str | tuple[str, Sequence[Message]], Rewrite
         retriever: Finds passages.
         rewriter: The model that rewrites: one that was trained to, or any other, which is then prompted to.
             The reader itself if left out.
+        entailer: Says which sampled answers mean the same, for the metric ``"disagreement"`` with
+            ``same_meaning="entailment"``.
 
     Raises:
-        ConfigurationError: If an option is out of range, or the metric has no default threshold.
-        MissingServiceError: If reader or retriever is not there.
+        ConfigurationError: If an option is out of range, the metric has no default threshold, or an entailer
+            is there that nobody asks.
+        MissingServiceError: If reader or retriever is not there, or an entailer that is needed.
         CapabilityError: If the reader cannot give what the metric needs.
 
     Example:
@@ -54,20 +58,48 @@ class UncertaintyRewriter(Component[str | tuple[str, Sequence[Message]], Rewrite
     reader: Reader = field(repr=False)
     retriever: Retriever = field(repr=False)
     rewriter: Reader | None = field(default=None, repr=False)
+    entailer: Entailer | None = field(default=None, repr=False)
 
     def _connected(self) -> Services:
-        services = Services(reader=self.reader, retriever=self.retriever, rewriter=self.rewriter)  # type: ignore[arg-type]  # completed by Services
+        services = Services(
+            reader=self.reader,  # type: ignore[arg-type]  # completed by Services
+            retriever=self.retriever,
+            rewriter=self.rewriter,  # type: ignore[arg-type]  # likewise
+            entailer=self.entailer,
+        )
         services.require("UncertaintyRewriter", "reader", "retriever")
         require_metric(self.metric, self.reader)
+        self._require_meanings()
         self.boundary()  # raises where there is none
         if isinstance(self.threshold, Calibration):
             self.threshold.check(self.reader.name, self.signal)
         return services
 
+    def _require_meanings(self) -> None:
+        """Refuse an entailer that is missing, or that nobody asks, and samples that cannot disagree."""
+        named = 'metric="disagreement", same_meaning="entailment"'
+        disagreement = self.metric == "disagreement"
+        asked = disagreement and self.same_meaning == "entailment"
+        if asked and self.entailer is None:
+            raise MissingServiceError(
+                f"{named} needs an entailer", hint="pass entailer=NLIEntailer(), or JudgeEntailer(reader)"
+            )
+        if not asked and self.entailer is not None:
+            raise ConfigurationError(
+                f"the metric {metric_name(self.metric)} asks no entailer",
+                hint=f"pass {named}; or leave the entailer out",
+            )
+        if disagreement and self.n_samples < 2:
+            raise ConfigurationError(
+                f"one sample cannot disagree; n_samples must be at least 2, got {self.n_samples}"
+            )
+
     @property
     def signal(self) -> str:
         """What is compared with the threshold; a calibration belongs to it."""
-        drawn = f" of {self.n_samples} samples" if self.metric == "ln_entropy" else ""
+        drawn = f" of {self.n_samples} samples" if self.metric in SAMPLED else ""
+        if self.metric == "disagreement":
+            drawn += f", {meaning_name(self.same_meaning)}"
         shown = "all" if self.top_n is None else self.top_n
         return f"{metric_name(self.metric)}{drawn}, answer from {shown} passages"
 
@@ -113,6 +145,9 @@ class UncertaintyRewriter(Component[str | tuple[str, Sequence[Message]], Rewrite
         Returns:
             A calibration to pass as ``threshold``.
 
+        Warns:
+            CalibrationWarning: If sampled answers never disagree.
+
         Raises:
             ConfigurationError: Unless exactly one of ``budget`` and ``max_loss`` is given, and in range; if
                 ``max_loss`` comes without gold answers.
@@ -122,6 +157,8 @@ class UncertaintyRewriter(Component[str | tuple[str, Sequence[Message]], Rewrite
         always = -math.inf if max_loss is not None else math.inf
         results = self.with_options(threshold=always).run_many(questions)
         signals = [result.original.uncertainty for result in results]
+        if self.metric == "disagreement":
+            warn_if_never_disagreed(signals)
         without = with_ = None
         if max_loss is not None and golds is not None:
             pairs = list(zip(results, golds, strict=True))
@@ -145,7 +182,7 @@ def require_metric(metric: Metric, reader: Reader) -> None:
     Raises:
         CapabilityError: Naming both.
     """
-    if callable(metric):
+    if callable(metric) or metric == "disagreement":
         return
     can = reader.capabilities
     lacking = {
@@ -155,6 +192,6 @@ def require_metric(metric: Metric, reader: Reader) -> None:
     if lacking is not None:
         raise CapabilityError(
             f"the metric {metric} needs {lacking}, and {reader.name} returns none",
-            hint="use a local model (TransformersReader), a server that returns log-probabilities, "
-            "another metric, or a function of your own",
+            hint='pass metric="disagreement", which needs text only, or a function of your own; or use a '
+            "local model (TransformersReader), or a server that returns log-probabilities",
         )

@@ -8,19 +8,32 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from surerag.errors import ConfigurationError, LogprobsError
-from surerag.measures import energy, length_normalized_entropy, lowest_probability, perplexity
+from surerag.errors import LogprobsError
+from surerag.measures import (
+    discrete_semantic_entropy,
+    energy,
+    length_normalized_entropy,
+    lowest_probability,
+    perplexity,
+)
+from surerag.methods.functions import name_of, number_from
 from surerag.types import Generation, TokenTrace, TraceKind
 
-MetricName = Literal["perplexity", "ln_entropy", "token_entropy", "lowest_probability", "energy"]
+MetricName = Literal[
+    "perplexity", "ln_entropy", "token_entropy", "lowest_probability", "energy", "disagreement"
+]
 Metric = MetricName | Callable[[Generation], float]
 """``"perplexity"`` (about 1 to 2, the paper's choice); ``"ln_entropy"``, length-normalised entropy over
 sampled answers (nats a token); ``"token_entropy"``, mean entropy of the answer's steps (nats; the middle of
 each interval where only top log-probabilities are known); ``"lowest_probability"``, −log of the least likely
-token; ``"energy"``, −logsumexp of the raw logits, averaged over steps (negative as a rule). Or a function of
-your own on a generation, larger for a less certain one, which may combine several metrics."""
+token; ``"energy"``, −logsumexp of the raw logits, averaged over steps (negative as a rule). Not of the paper:
+``"disagreement"`` (nats), the discrete semantic entropy of sampled answers, without log-probabilities. Or a
+function of your own on a generation, larger for a less certain one, which may combine several metrics."""
 
 METRICS: tuple[MetricName, ...] = get_args(MetricName)
+
+SAMPLED: tuple[MetricName, ...] = ("ln_entropy", "disagreement")
+"""Metrics of sampled answers, which cost as many more."""
 
 
 def metric_name(metric: Metric) -> str:
@@ -30,20 +43,27 @@ def metric_name(metric: Metric) -> str:
         >>> metric_name("energy"), metric_name(len)
         ('energy', 'len')
     """
-    return metric if isinstance(metric, str) else getattr(metric, "__name__", type(metric).__name__)
+    return metric if isinstance(metric, str) else name_of(metric)
 
 
 def trace_of(metric: Metric) -> TraceKind:
     """Return what a metric reads of an answer's trace; a function of one's own may read all of it.
 
     Example:
-        >>> trace_of("perplexity"), trace_of("token_entropy")
-        ('logprobs', 'entropy')
+        >>> trace_of("perplexity"), trace_of("token_entropy"), trace_of("disagreement")
+        ('logprobs', 'entropy', 'none')
     """
+    if metric == "disagreement":
+        return "none"
     return "logprobs" if metric in ("perplexity", "ln_entropy", "lowest_probability") else "entropy"
 
 
-def uncertainty_of(metric: Metric, answer: Generation, samples: Sequence[Generation] = ()) -> float:
+def uncertainty_of(
+    metric: Metric,
+    answer: Generation,
+    samples: Sequence[Generation] = (),
+    clusters: Sequence[int] = (),
+) -> float:
     """Return how uncertain a reader is of its answer.
 
     An answer without a word tells nothing, whatever the metric: it is infinitely uncertain.
@@ -53,6 +73,7 @@ def uncertainty_of(metric: Metric, answer: Generation, samples: Sequence[Generat
         answer: The answer.
         samples: Sampled answers to the same prompt, for ``"ln_entropy"``; those without a word say nothing of
             any token, and are left out.
+        clusters: Meaning cluster of each sampled answer, for ``"disagreement"``.
 
     Raises:
         LogprobsError: If the generations lack what the metric needs.
@@ -68,7 +89,9 @@ def uncertainty_of(metric: Metric, answer: Generation, samples: Sequence[Generat
     if not answer.text.strip():
         return math.inf
     if callable(metric):
-        return _number(metric(answer), metric)
+        return number_from(metric(answer), f"the metric {metric_name(metric)}")
+    if metric == "disagreement":
+        return discrete_semantic_entropy(clusters)
     if metric == "ln_entropy":
         spoken = [trace.logprobs for trace in map(_trace, samples) if len(trace)]
         return length_normalized_entropy(spoken) if spoken else math.inf
@@ -98,12 +121,3 @@ def _trace(generation: Generation) -> TokenTrace:
 
 def _lacking(what: str, use: str) -> LogprobsError:
     return LogprobsError(f"an answer came back without {what}", hint=f"use {use}")
-
-
-def _number(value: object, metric: Metric) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or math.isnan(value):
-        raise ConfigurationError(
-            f"the metric {metric_name(metric)} returned {value!r} where a number was expected",
-            hint="return a number for every answer, larger for a less certain one",
-        )
-    return float(value)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from surerag.calibration import Calibration
 from surerag.errors import ConfigurationError
 from surerag.methods.dynqr.metrics import Metric, metric_name, trace_of
+from surerag.methods.meanings import SameMeaningOption
 from surerag.options import AnswerTokens, Doc, Options, StopTexts, Within, options
 from surerag.prompts import CLOSED_BOOK, DYNQR_ANSWER, REWRITE, REWRITE_IN_CONVERSATION, PromptSet
 from surerag.types import Sampling
@@ -16,8 +17,10 @@ from surerag.types import Sampling
 Documents = Literal["substitute", "expand"]
 OnFailure = Literal["original", "raise"]
 
-PERPLEXITY_THRESHOLD = 1.2
-"""Where Table 3 has its best thresholds for perplexity, near enough."""
+THRESHOLDS = {"perplexity": 1.2, "disagreement": 0.65}
+"""Defaults. Table 3 has its best thresholds for perplexity near 1.2. That of disagreement is from no paper:
+it lies between the entropies of two samples against one and of three against two, so that an answer is
+certain where about two thirds of the samples agree."""
 
 
 @options
@@ -34,18 +37,18 @@ class DynQROptions(Options):
     threshold: Annotated[
         float | Calibration | None,
         Doc(
-            f"""Rewrite iff the uncertainty of the first answer exceeds this, in the unit of the metric (the
-            paper's θ); −inf always rewrites, inf never. None is {PERPLEXITY_THRESHOLD}, which only perplexity
-            has. A calibration may stand in its place; it warns when it was made for another reader or
-            metric."""
+            """Rewrite iff the uncertainty of the first answer exceeds this, in the unit of the metric (the
+            paper's θ); −inf always rewrites, inf never. None is 1.2 for perplexity and 0.65 for disagreement;
+            the other metrics have no default. A calibration may stand in its place; it warns when it was made
+            for another reader or metric."""
         ),
     ] = None
     metric: Annotated[
         Metric,
         Doc(
             """The uncertainty (Table 5): ``"perplexity"``, ``"ln_entropy"``, ``"token_entropy"``,
-            ``"lowest_probability"``, ``"energy"``, or a function of a generation, larger for a less certain
-            one."""
+            ``"lowest_probability"``, ``"energy"``; ``"disagreement"`` of sampled answers, for readers without
+            log-probabilities; or a function of a generation, larger for a less certain one."""
         ),
     ] = "perplexity"
     documents: Annotated[
@@ -64,7 +67,10 @@ class DynQROptions(Options):
     verify: Annotated[
         bool, Doc("Post-verification: keep the less uncertain answer. Without it the rewrite's is kept.")
     ] = True
-    n_samples: Annotated[int, Within(1), Doc('N, answers to sample for the metric ``"ln_entropy"``.')] = 10
+    n_samples: Annotated[
+        int, Within(1), Doc('N, answers to sample for the metrics ``"ln_entropy"`` and ``"disagreement"``.')
+    ] = 10
+    same_meaning: SameMeaningOption = "words"
     max_tokens: AnswerTokens = None
     stop: StopTexts = ()
     rewrite_tokens: Annotated[
@@ -101,12 +107,14 @@ class DynQROptions(Options):
         """
         if isinstance(self.threshold, Calibration):
             return self.threshold.threshold
-        if self.threshold is None and self.metric != "perplexity":
+        if self.threshold is not None:
+            return self.threshold
+        if callable(self.metric) or self.metric not in THRESHOLDS:
             raise ConfigurationError(
                 f"the metric {metric_name(self.metric)} has no default threshold",
                 hint="pass threshold=…; calibrate() finds one, and may start from any, such as 0",
             )
-        return PERPLEXITY_THRESHOLD if self.threshold is None else self.threshold
+        return THRESHOLDS[self.metric]
 
     @property
     def answering(self) -> Sampling:
@@ -117,7 +125,7 @@ class DynQROptions(Options):
 
     @property
     def sampling(self) -> Sampling:
-        """How to sample the N answers of ``"ln_entropy"``."""
+        """How to sample the N answers of ``"ln_entropy"`` and ``"disagreement"``."""
         return replace(self.answering, n=self.n_samples, temperature=1.0)
 
     @property

@@ -46,6 +46,7 @@ class Step:
         uncertainty: What was compared, if something was.
         threshold: What it was compared with: the option's value at the gate, after it the original answer's
             uncertainty.
+        metric: Name of the uncertainty, if one was compared.
     """
 
     name: StepName
@@ -53,6 +54,7 @@ class Step:
     reason: str
     uncertainty: float | None = None
     threshold: float | None = None
+    metric: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -62,6 +64,7 @@ class Step:
             "reason": self.reason,
             "uncertainty": finite(self.uncertainty),
             "threshold": finite(self.threshold),
+            "metric": self.metric,
         }
 
 
@@ -72,10 +75,11 @@ class RewriteCosts:
     Attributes:
         retrievals: How often the retriever was asked.
         answers: Answers that were generated.
-        samples: Further answers that were sampled, for ``"ln_entropy"``.
+        samples: Further answers that were sampled, for ``"ln_entropy"`` and ``"disagreement"``.
         rewrites: Rewrites that were generated.
         prompt_tokens: Of all prompts, each counted once however many samples it got; a rewriter's too.
         completion_tokens: Of everything generated.
+        judgements: Pairs of sampled answers that an entailer judged, for ``"disagreement"``.
     """
 
     retrievals: int = 0
@@ -84,6 +88,7 @@ class RewriteCosts:
     rewrites: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    judgements: int = 0
 
     @property
     def calls(self) -> int:

@@ -1,4 +1,4 @@
-"""L-RAG: answer from a summary, and retrieve only when entropy says that the reader is unsure.
+"""L-RAG: answer from a summary, and retrieve only when a gate says that the reader is unsure.
 
 Voloshyn, "L-RAG: Balancing Context and Retrieval with Entropy-Based Lazy Loading", section III.
 """
@@ -9,13 +9,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from surerag.effects import Program, begin, cancel, emit, finish, generate, retrieve
+from surerag.effects import Program, begin, cancel, emit, finish, generate, give, retrieve
 from surerag.errors import InputError
-from surerag.methods.lazy_rag.gate import GateDecision
+from surerag.methods.lazy_rag.gate import FirstPass, GateDecision
 from surerag.methods.lazy_rag.options import LazyRAGOptions
 from surerag.methods.lazy_rag.result import LazyRAGPlan, LazyRAGResult
+from surerag.methods.meanings import Meanings, meanings_of, typical
 from surerag.prompts import format_passages
-from surerag.types import Generation, Passage, Prompt, Template
+from surerag.types import Begun, Generation, Passage, Prompt, Template
 
 
 def lazy_rag(
@@ -38,10 +39,10 @@ def lazy_rag(
             f"mode {options.mode!r} with{'' if oracle is not None else 'out'} gold passages",
             hint='pass oracle=… in mode "oracle", and only there',
         )
-    gate, watch = options.gate, _Stopwatch()
+    watch = _Stopwatch()
     passages: list[Passage] = list(oracle or [])
     summaries: list[Passage] = []
-    spent: list[Generation] = []
+    spent = _Spent()
     decision = GateDecision(options.mode in ("standard", "strong"), f"mode {options.mode}")
 
     if options.mode in ("lazy", "strong"):
@@ -50,18 +51,24 @@ def lazy_rag(
     context = "\n".join(summary.text for summary in summaries)
 
     if options.mode == "lazy":
-        n_tokens = gate.n_tokens or options.answer_tokens
-        [begun] = yield from begin([_prompt(options, question, context)], n_tokens, options.first_pass)
+        begun, seen = yield from _first_pass(question, options, _prompt(options, question, context))
         watch.lap("first_pass")
-        decision = gate.decide(begun.partial.trace)
+        decision = options.gate_in_force.decide(seen, options.boundary())
         yield from emit("lazy_rag.gate", question=question, **asdict(decision))
+        spent.add(seen.samples)
         if not decision.retrieve:
-            yield from _announce(LazyRAGPlan(decision, (), tuple(summaries), begun.partial.prompt_tokens))
-            [answer] = yield from finish([begun], answer=True)
+            read = spent.prompt_tokens + sum(one.partial.prompt_tokens for one in begun)
+            yield from _announce(LazyRAGPlan(decision, (), tuple(summaries), read))
+            if begun:
+                [answer] = yield from finish(begun, answer=True)
+                spent.add([answer])
+            else:
+                answer = yield from give(typical(seen.samples, seen.clusters))
             watch.lap("answer")
             return _result(question, options, decision, [], summaries, answer, spent, watch)
-        yield from cancel([begun])
-        spent.append(begun.partial)
+        if begun:
+            yield from cancel(begun)
+            spent.add([one.partial for one in begun])
 
     if decision.retrieve:
         passages = yield from retrieve(question, options.top_n)
@@ -71,11 +78,33 @@ def lazy_rag(
 
     details = format_passages(passage.text for passage in passages)
     prompt = _prompt(options, question, context, details)
-    read = sum(generation.prompt_tokens for generation in spent)
-    yield from _announce(LazyRAGPlan(decision, tuple(passages), tuple(summaries), read))
+    yield from _announce(LazyRAGPlan(decision, tuple(passages), tuple(summaries), spent.prompt_tokens))
     [[answer]] = yield from generate([prompt], options.answering, answer=True)
+    spent.add([answer])
     watch.lap("answer")
     return _result(question, options, decision, passages, summaries, answer, spent, watch)
+
+
+def _first_pass(
+    question: str, options: LazyRAGOptions, prompt: Prompt
+) -> Program[tuple[list[Begun], FirstPass]]:
+    """Ask for what the gate has to see: the beginning of the greedy answer, samples, or both.
+
+    Returns:
+        What was begun, to be finished or cancelled, and what the gate gets to see.
+    """
+    look = options.gate_in_force.look
+    begun: list[Begun] = []
+    samples: list[Generation] = []
+    if look.n_tokens != 0:
+        begun = yield from begin([prompt], look.n_tokens or options.answer_tokens, options.first_pass)
+    if look.n_samples:
+        [samples] = yield from generate([prompt], options.sampling)
+    found = Meanings(())
+    if samples:
+        found = yield from meanings_of(question, samples, look.same_meaning or "words")
+    answer = begun[0].partial if begun else None
+    return begun, FirstPass(answer, tuple(samples), found.clusters, found.judgements)
 
 
 def _announce(plan: LazyRAGPlan) -> Program[None]:
@@ -107,10 +136,9 @@ def _result(
     passages: Sequence[Passage],
     summaries: Sequence[Passage],
     answer: Generation,
-    spent: Sequence[Generation],
+    spent: _Spent,
     watch: _Stopwatch,
 ) -> LazyRAGResult:
-    passes = [*spent, answer]
     return LazyRAGResult(
         question=question,
         answer=answer.text,
@@ -119,11 +147,24 @@ def _result(
         summaries=tuple(summaries),
         generation=answer,
         mode=options.mode,
-        prompt_tokens=sum(generation.prompt_tokens for generation in passes),
-        completion_tokens=sum(generation.completion_tokens for generation in passes),
+        prompt_tokens=spent.prompt_tokens,
+        completion_tokens=spent.completion_tokens,
         retrievals=int(decision.retrieve),
         timings=dict(watch.laps),
     )
+
+
+class _Spent:
+    """Tokens that were read and generated."""
+
+    def __init__(self) -> None:
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+
+    def add(self, answers: Sequence[Generation]) -> None:
+        """Count the answers to one prompt, which was read once for all of them."""
+        self.prompt_tokens += answers[0].prompt_tokens if answers else 0
+        self.completion_tokens += sum(answer.completion_tokens for answer in answers)
 
 
 class _Stopwatch:

@@ -9,13 +9,16 @@ from dataclasses import dataclass, field
 from surerag.calibration import Calibration, calibrate_threshold, check_sample
 from surerag.component import Component, astreaming, asynchronous, streaming, sync
 from surerag.effects import Program
-from surerag.errors import InputError
+from surerag.errors import CapabilityError, ConfigurationError, InputError, MissingServiceError
 from surerag.measures import exact_match
 from surerag.methods.lazy_rag.algorithm import lazy_rag
+from surerag.methods.lazy_rag.gate import Gate
 from surerag.methods.lazy_rag.options import LazyRAGOptions
 from surerag.methods.lazy_rag.result import LazyRAGResult
+from surerag.methods.lazy_rag.sample_gates import DisagreementGate
+from surerag.methods.meanings import warn_if_never_disagreed
 from surerag.readers.protocol import Reader
-from surerag.services import Retriever, Services
+from surerag.services import Entailer, Retriever, Services
 from surerag.types import Passage
 
 
@@ -36,17 +39,19 @@ class FixedSummary:
 
 @dataclass(frozen=True)
 class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], LazyRAGOptions):
-    """Answer from a summary; retrieve only when the reader's entropy says that it must (L-RAG).
+    """Answer from a summary; retrieve only when a gate says that the reader is unsure (L-RAG).
 
     Attributes:
-        reader: The model that answers; mode ``"lazy"`` needs one that reports entropies.
+        reader: The model that answers; the paper's gate needs one that reports entropies, the gate
+            ``"disagreement"`` one that answers in text.
         retriever: Tier 2: finds passages. Modes ``"lazy"``, ``"standard"`` and ``"strong"`` need it.
         summaries: Tier 1: an index of document summaries, or the summary of the one document as text.
+        entailer: Says which sampled answers mean the same, for a gate with ``same_meaning="entailment"``.
 
     Raises:
-        ConfigurationError: If an option is out of bounds.
-        MissingServiceError: If the mode needs a service that is not there.
-        CapabilityError: If the gate needs entropies that the reader cannot give.
+        ConfigurationError: If an option is out of bounds, or the gate has no use for it.
+        MissingServiceError: If the mode or the gate needs a service that is not there.
+        CapabilityError: If the gate needs entropies or log-probabilities that the reader cannot give.
 
     Example:
         >>> from surerag import LazyRAG, ScriptedReader
@@ -60,17 +65,25 @@ class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], Laz
     reader: Reader = field(repr=False)
     retriever: Retriever | None = field(default=None, repr=False)
     summaries: Retriever | str | None = field(default=None, repr=False)
+    entailer: Entailer | None = field(default=None, repr=False)
 
     def _connected(self) -> Services:
         summaries = FixedSummary(self.summaries) if isinstance(self.summaries, str) else self.summaries
-        services = Services(reader=self.reader, retriever=self.retriever, summaries=summaries)  # type: ignore[arg-type]  # completed by Services
+        services = Services(
+            reader=self.reader,  # type: ignore[arg-type]  # completed by Services
+            retriever=self.retriever,
+            summaries=summaries,
+            entailer=self.entailer,
+        )
         services.require("LazyRAG", "reader")
         if self.mode in ("lazy", "standard", "strong"):
             services.require(f'LazyRAG in mode "{self.mode}"', "retriever")
         if self.mode in ("lazy", "strong"):
             services.require(f'LazyRAG in mode "{self.mode}"', "summaries")
+        gate = self.gate_in_force
+        self.boundary()  # raises where there is none
         if self.mode == "lazy":
-            services.require_entropy("LazyRAG")
+            require_look(gate, self.reader, self.entailer)
         if isinstance(self.threshold, Calibration):
             self.threshold.check(self.reader.name, self.signal)
         return services
@@ -78,12 +91,7 @@ class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], Laz
     @property
     def signal(self) -> str:
         """What the gate compares with the threshold; a calibration belongs to it."""
-        tokens = {
-            "mean": f"mean entropy of {self.gate_tokens} tokens",
-            "max": "largest entropy",
-            "first": "first entropy",
-        }
-        return f"{tokens[self.aggregate]} ({self.estimate} estimate, {self.n_summaries} summaries)"
+        return f"{self.gate_in_force.signal} ({self.n_summaries} summaries)"
 
     def program(self, question: str, oracle: Sequence[Passage] | None = None) -> Program[LazyRAGResult]:
         """Return the method at work on one question, for a driver of your own.
@@ -94,7 +102,7 @@ class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], Laz
 
         Raises:
             InputError: If the question is empty, or gold passages are missing or out of place.
-            ServiceError: If the reader fails, or returns no log-probabilities after all.
+            ServiceError: If the reader fails, or returns none of the log-probabilities that it promised.
         """
         return lazy_rag(question, self, oracle)
 
@@ -114,7 +122,7 @@ class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], Laz
         """Find the threshold on a sample of questions; the one that is set does not matter.
 
         The first pass is completed for each question, and for ``max_loss`` the second one, too: two
-        answers a question.
+        answers a question, or as many more as the gate samples.
 
         Args:
             questions: The sample.
@@ -127,6 +135,9 @@ class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], Laz
         Returns:
             A calibration to pass as ``threshold``.
 
+        Warns:
+            CalibrationWarning: If sampled answers never disagree.
+
         Raises:
             ConfigurationError: Unless exactly one of ``budget`` and ``max_loss`` is given, and in range; if
                 ``max_loss`` comes without gold answers.
@@ -135,8 +146,10 @@ class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], Laz
         check_sample(questions, golds, budget=budget, max_loss=max_loss)
         first = self.with_options(mode="lazy", threshold=math.inf).run_many(questions)
         # An empty first answer opens the gate at any threshold.
-        entropies = [result.decision.entropy for result in first]
-        signals = [math.inf if value is None else value for value in entropies]
+        found = [result.decision.signal for result in first]
+        signals = [math.inf if value is None else value for value in found]
+        if isinstance(self.gate_in_force, DisagreementGate):
+            warn_if_never_disagreed(signals)
         without = with_ = None
         if max_loss is not None and golds is not None:
             second = self.with_options(mode="strong").run_many(questions)
@@ -151,4 +164,38 @@ class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], Laz
             model=self.reader.name,
             signal=self.signal,
             seed=seed,
+        )
+
+
+def require_look(gate: Gate, reader: Reader, entailer: Entailer | None) -> None:
+    """Refuse services that cannot give what a gate has to see.
+
+    Raises:
+        CapabilityError: If the reader reports less than the gate needs.
+        MissingServiceError: If it needs an entailer, and there is none.
+        ConfigurationError: If there is one, and the gate has no use for it.
+    """
+    look, can = gate.look, reader.capabilities
+    lacking = {
+        "none": None,
+        "logprobs": None if can.logprobs else "log-probabilities",
+        "entropy": None if can.entropy is not None else "entropies",
+    }[look.needs]
+    if lacking is not None:
+        told = "returns no log-probabilities" if not can.logprobs else "lists no alternatives to its tokens"
+        other = ', or gate="margin"' if can.logprobs else ""
+        raise CapabilityError(
+            f"the gate {gate.name} needs {lacking}, and {reader.name} {told}",
+            hint=f'pass gate="disagreement", which needs text only{other}; or use a local model '
+            "(TransformersReader), or a server that returns top log-probabilities",
+        )
+    if look.same_meaning == "entailment" and entailer is None:
+        raise MissingServiceError(
+            f'the gate {gate.name} with same_meaning="entailment" needs an entailer',
+            hint="pass entailer=NLIEntailer(), or JudgeEntailer(reader)",
+        )
+    if look.same_meaning != "entailment" and entailer is not None:
+        raise ConfigurationError(
+            f"the gate {gate.name} asks no entailer",
+            hint='pass gate="disagreement", same_meaning="entailment"; or leave the entailer out',
         )

@@ -1,18 +1,15 @@
-"""Gates: from the first tokens of an answer to a decision. Replaceable; L-RAG's is on entropy."""
+"""What a gate is: what it has to see of the first pass, what it makes of it, and the decision."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import NamedTuple
 
-import numpy as np
-
-from surerag.errors import ConfigurationError, LogprobsError
-from surerag.types import EntropyTrace, TokenTrace
-
-Aggregate = Literal["mean", "max", "first"]
-Estimate = Literal["lower", "middle", "upper"]
+from surerag.errors import ConfigurationError
+from surerag.methods.meanings import SameMeaning
+from surerag.types import Generation, TraceKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,102 +19,209 @@ class GateDecision:
     Attributes:
         retrieve: Whether to retrieve.
         reason: In words, for people.
-        entropy: The gate's signal in nats (an estimate, where the reader gives an interval); None in
-            modes without a gate.
+        gate: Name of the gate; empty in modes without one.
+        signal: The gate's signal, larger for a less certain reader (an estimate, where only an interval is
+            known); None where the first pass said nothing, and in modes without a gate.
+        unit: Of the signal: ``"nats"``, ``"probability"`` …
         lower: Smallest value that the signal can have.
         upper: Largest value that the signal can have.
-        exact: Whether the reader saw the full vocabulary, so that the three are equal.
-        threshold: τ; None in modes without a gate.
+        exact: Whether the three are known to be equal.
+        threshold: What the signal was compared with (the paper's τ); None in modes without a gate.
+        calls: Answers, or beginnings of one, that were asked for so that the gate could decide, and pairs of
+            answers that were judged. A gate that sees the beginning of the answer costs one call, which is no
+            loss where it stays shut.
+        tokens: Tokens generated until then; 0 where the reader cannot tell.
     """
 
     retrieve: bool
     reason: str
-    entropy: float | None = None
+    gate: str = ""
+    signal: float | None = None
+    unit: str = ""
     lower: float | None = None
     upper: float | None = None
     exact: bool = False
     threshold: float | None = None
-
-
-class Gate(Protocol):
-    """Decides from the first tokens of an answer whether they can be trusted."""
-
-    @property
-    def n_tokens(self) -> int | None:
-        """Tokens that the gate has to see; None for all of them."""
-
-    def decide(self, trace: TokenTrace | None) -> GateDecision:
-        """Decide."""
+    calls: int = 0
+    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class EntropyGate:
-    """L-RAG's gate: retrieve iff the aggregated entropy of the first n tokens exceeds τ (Eq. 3 and 4).
+class Look:
+    """What a gate has to see before it can decide.
 
     Attributes:
-        threshold: τ, in nats.
-        tokens: n of Eq. 3; the paper does not state it. An answer that is shorter is judged by what
-            there is.
-        aggregate: ``"mean"`` (Eq. 3), ``"max"`` (section III-A: "at any generation step"; it has to see
-            the whole answer), or ``"first"`` (the first token alone).
-        estimate: Which point of the interval to decide on, where entropies are bounded, not exact.
+        n_tokens: Tokens of the greedy answer; None for all of them, 0 for a gate that needs no such answer.
+        trace: What to ask for of the answer's trace.
+        needs: What the trace must hold: a reader that cannot give it is refused.
+        n_samples: Answers to sample.
+        temperature: Of sampling.
+        seed: Of sampling.
+        same_meaning: How to tell which samples mean the same; None is as for others, else by their words.
     """
 
-    threshold: float = 1.0
-    tokens: int = 8
-    aggregate: Aggregate = "mean"
-    estimate: Estimate = "middle"
+    n_tokens: int | None = 0
+    trace: TraceKind = "none"
+    needs: TraceKind = "none"
+    n_samples: int = 0
+    temperature: float = 1.0
+    seed: int = 0
+    same_meaning: SameMeaning | None = None
 
-    def __post_init__(self) -> None:
-        if not self.threshold >= 0:
-            raise ConfigurationError(f"threshold must be 0 or more nats, got {self.threshold!r}")
-        if self.tokens < 1:
-            raise ConfigurationError(f"the gate needs at least 1 token, got {self.tokens!r}")
-        if self.aggregate not in ("mean", "max", "first"):
-            raise ConfigurationError(f"aggregate must be mean, max or first, got {self.aggregate!r}")
-        if self.estimate not in ("lower", "middle", "upper"):
-            raise ConfigurationError(f"estimate must be lower, middle or upper, got {self.estimate!r}")
+
+@dataclass(frozen=True, slots=True)
+class FirstPass:
+    """What a gate gets to see.
+
+    Attributes:
+        answer: The greedy answer, or its beginning; None where no gate asked for it.
+        samples: Sampled answers to the same prompt.
+        clusters: Meaning cluster of each sample. Where there is no greedy answer, and the gate stays shut,
+            the first sample of the largest is the answer.
+        judgements: Pairs of samples that an entailer judged for it.
+    """
+
+    answer: Generation | None = None
+    samples: tuple[Generation, ...] = ()
+    clusters: tuple[int, ...] = ()
+    judgements: int = 0
 
     @property
-    def n_tokens(self) -> int | None:
-        """Tokens that the gate has to see; None for all of them."""
-        return {"mean": self.tokens, "max": None, "first": 1}[self.aggregate]
+    def calls(self) -> int:
+        """Answers that were asked for, and pairs that were judged."""
+        return (self.answer is not None) + len(self.samples) + self.judgements
 
-    def decide(self, trace: TokenTrace | None) -> GateDecision:
-        """Decide from the trace of an answer's beginning.
+    @property
+    def tokens(self) -> int:
+        """Tokens generated so far."""
+        begun = () if self.answer is None else (self.answer,)
+        return sum(generation.completion_tokens for generation in (*begun, *self.samples))
 
-        An answer without a single token tells nothing: the gate opens.
+
+class Measured(NamedTuple):
+    """A gate's signal, as an interval where no more is known; None where the reader said nothing."""
+
+    signal: float | None
+    lower: float | None = None
+    upper: float | None = None
+    exact: bool = False
+
+
+class Gate(ABC):
+    """Decides from a first pass whether to retrieve: iff its signal exceeds the threshold.
+
+    A gate of your own derives from this. Make it a frozen dataclass, and its settings are written down with
+    the rest.
+    """
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What decisions call it."""
+
+    @property
+    @abstractmethod
+    def signal(self) -> str:
+        """What is compared with the threshold, with all that changes its scale; calibrations belong to it."""
+
+    @property
+    def unit(self) -> str:
+        """Of the signal; empty for a scale of its own."""
+        return ""
+
+    @property
+    def least(self) -> float:
+        """Smallest value that the signal can have; a threshold below it is refused."""
+        return float("-inf")
+
+    @property
+    def default_threshold(self) -> float | None:
+        """What is compared with where the user sets nothing; None where there is no sensible value."""
+        return None
+
+    @property
+    @abstractmethod
+    def look(self) -> Look:
+        """What it has to see."""
+
+    @abstractmethod
+    def measure(self, seen: FirstPass) -> Measured:
+        """Measure what was seen.
 
         Raises:
-            LogprobsError: If there are no entropies.
+            LogprobsError: If a trace lacks what it needs.
         """
-        if trace is None or trace.entropy is None:
-            raise LogprobsError(
-                "the first pass came back without entropies",
-                hint="use a reader that promises them, and a server that returns top log-probabilities",
-            )
-        if len(trace) == 0:
-            return GateDecision(
-                True, "empty first answer", threshold=self.threshold, exact=trace.entropy.exact
-            )
-        lower, middle, upper = (self.signal(values) for values in _interval(trace.entropy))
-        signal = {"lower": lower, "middle": middle, "upper": upper}[self.estimate]
-        retrieve = signal > self.threshold
-        reason = "entropy above threshold" if retrieve else "entropy at or below threshold"
-        return GateDecision(retrieve, reason, signal, lower, upper, trace.entropy.exact, self.threshold)
 
-    def signal(self, entropies: Sequence[float]) -> float:
-        """Aggregate entropies of an answer's steps: H̄ = (1/n) Σ H(t) over the first n (Eq. 3).
+    def decide(self, seen: FirstPass, threshold: float) -> GateDecision:
+        """Decide. A reader that says nothing tells nothing: the gate opens.
 
-        Example:
-            >>> EntropyGate(tokens=2).signal([1.0, 2.0, 9.0])
-            1.5
-            >>> EntropyGate(aggregate="max").signal([1.0, 2.0, 9.0])
-            9.0
+        Args:
+            seen: What the look asked for.
+            threshold: What to compare with, in the gate's unit.
+
+        Raises:
+            LogprobsError: If a trace lacks what the gate needs.
         """
-        seen = np.asarray(entropies[: self.n_tokens], dtype=np.float64)
-        return float(seen.max() if self.aggregate == "max" else seen.mean())
+        found = self.measure(seen)
+        retrieve = found.signal is None or found.signal > threshold
+        reason = f"{self.name} {'above' if retrieve else 'at or below'} threshold"
+        return GateDecision(
+            retrieve,
+            "empty first answer" if found.signal is None else reason,
+            self.name,
+            found.signal,
+            self.unit,
+            found.lower,
+            found.upper,
+            found.exact,
+            threshold,
+            seen.calls,
+            seen.tokens,
+        )
+
+    def threshold_for(self, wanted: float | None) -> float:
+        """Return the threshold in force: what is wanted, or the gate's own.
+
+        Raises:
+            ConfigurationError: If there is none, or it lies below all signals.
+        """
+        found = self.default_threshold if wanted is None else wanted
+        if found is None:
+            raise ConfigurationError(
+                f"the gate {self.name} has no default threshold",
+                hint="pass threshold=…; calibrate() finds one, and may start from any, such as 0",
+            )
+        if not found >= self.least:
+            unit = f" {self.unit}".rstrip()
+            raise ConfigurationError(f"threshold must be at least {self.least:g}{unit}, got {found!r}")
+        return found
 
 
-def _interval(entropy: EntropyTrace) -> tuple[tuple[float, ...], ...]:
-    return entropy.lower, entropy.middle, entropy.upper
+def combined_look(looks: Sequence[Look]) -> Look:
+    """Return a look at all that several gates have to see.
+
+    Raises:
+        ConfigurationError: If they want samples of different kinds: one set of samples serves all.
+
+    Example:
+        >>> both = combined_look([Look(8, "entropy", "entropy"), Look(n_samples=5), Look(n_samples=3)])
+        >>> both.n_tokens, both.trace, both.n_samples
+        (8, 'entropy', 5)
+    """
+    kinds: tuple[TraceKind, ...] = ("none", "logprobs", "entropy")
+    sampling = [look for look in looks if look.n_samples]
+    meanings = {look.same_meaning for look in sampling if look.same_meaning is not None}
+    if len({(look.temperature, look.seed) for look in sampling}) > 1 or len(meanings) > 1:
+        raise ConfigurationError(
+            "gates that decide together read the same samples, and theirs differ",
+            hint="give them one temperature, one seed and one same_meaning",
+        )
+    return Look(
+        None if any(look.n_tokens is None for look in looks) else max(look.n_tokens or 0 for look in looks),
+        max((look.trace for look in looks), key=kinds.index),
+        max((look.needs for look in looks), key=kinds.index),
+        max(look.n_samples for look in looks),
+        sampling[0].temperature if sampling else 1.0,
+        sampling[0].seed if sampling else 0,
+        next(iter(meanings), None),
+    )

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from surerag.calibration import Calibration
-from surerag.methods.lazy_rag.gate import Aggregate, EntropyGate, Estimate
+from surerag.errors import ConfigurationError
+from surerag.methods.lazy_rag.combined_gates import GateLike, gate_name
+from surerag.methods.lazy_rag.gate import Gate
+from surerag.methods.lazy_rag.sample_gates import DisagreementGate, FunctionGate
+from surerag.methods.lazy_rag.token_gates import Aggregate, EntropyGate, Estimate, MarginGate
+from surerag.methods.meanings import SameMeaningOption
 from surerag.options import AnswerTokens, Doc, Options, StopTexts, Within, options
 from surerag.prompts import CLOSED_BOOK, FROM_CONTEXT, FROM_CONTEXT_AND_DETAILS, PromptSet
 from surerag.types import Sampling
 
 Mode = Literal["lazy", "none", "standard", "strong", "oracle"]
 """The rows of Table I: gated; no retrieval; passages always; summaries and passages always; gold passages."""
+
+
+_SETTINGS_OF = {
+    "gate_tokens": ("entropy", "margin"),
+    "aggregate": ("entropy",),
+    "estimate": ("entropy", "margin"),
+    "n_samples": ("disagreement",),
+    "same_meaning": ("disagreement",),
+}
+"""The gates, by name, that each option is about."""
 
 
 @options
@@ -34,18 +49,32 @@ class LazyRAGOptions(Options):
             the question)."""
         ),
     ] = "lazy"
-    threshold: Annotated[
-        float | Calibration,
-        Within(0),
+    gate: Annotated[
+        GateLike,
         Doc(
-            """Retrieve iff the entropy of the first pass exceeds this, in nats (the paper's τ). A calibration
+            """What decides whether to retrieve: ``"entropy"`` of the first tokens (the paper's);
+            ``"margin"`` between the two likeliest ones, for readers that list no alternatives; or
+            ``"disagreement"`` of a few sampled answers, for readers without log-probabilities (Claude …).
+            Or a gate with settings of its own (``DisagreementGate(n_samples=10)``), several of them
+            (``any_of``, ``all_of``), or a function of the whole first answer, a ``Generation``, larger for a
+            less certain one."""
+        ),
+    ] = "entropy"
+    threshold: Annotated[
+        float | Calibration | None,
+        Doc(
+            """Retrieve iff the gate's signal exceeds this (the paper's τ), in the unit of the gate; None is
+            the gate's own: 1.0 nats of entropy, 0.5 want of margin, 0.65 nats of disagreement. A calibration
             may stand in its place; it warns when it was made for another reader or gate."""
         ),
-    ] = 1.0
+    ] = None
     gate_tokens: Annotated[
         int,
         Within(1),
-        Doc("Tokens of the first pass that the gate looks at (n of Eq. 3). The paper does not state it."),
+        Doc(
+            """Tokens of the first pass that the gates ``"entropy"`` and ``"margin"`` look at (n of Eq. 3).
+            The paper does not state it."""
+        ),
     ] = 8
     aggregate: Annotated[
         Aggregate,
@@ -58,6 +87,10 @@ class LazyRAGOptions(Options):
         Estimate,
         Doc("Point of the interval to decide on, for readers that know only top-k log-probabilities."),
     ] = "middle"
+    n_samples: Annotated[
+        int, Within(2), Doc('Answers to sample for the gate ``"disagreement"``, which is what it costs.')
+    ] = 5
+    same_meaning: SameMeaningOption = "words"
     top_n: Annotated[
         int | None,
         Within(1),
@@ -76,19 +109,53 @@ class LazyRAGOptions(Options):
     ] = PromptSet()
 
     @property
-    def gate(self) -> EntropyGate:
-        """The gate that these options describe."""
-        threshold = self.threshold
-        if isinstance(threshold, Calibration):
-            threshold = threshold.threshold
-        return EntropyGate(threshold, self.gate_tokens, self.aggregate, self.estimate)
+    def gate_in_force(self) -> Gate:
+        """The gate that these options describe.
 
-    @property
-    def first_pass(self) -> Sampling:
-        """How to answer before it is settled whether to retrieve: once, greedily, with entropies."""
-        return Sampling(max_tokens=self.answer_tokens, stop=self.stop, trace="entropy")
+        Raises:
+            ConfigurationError: If an option is set that this gate does not read.
+        """
+        for name, gates in _SETTINGS_OF.items():
+            if self.gate not in gates and getattr(self, name) != self.OPTIONS[name].default:
+                raise ConfigurationError(
+                    f"{name} is for the gate {' or '.join(gates)}, and the gate is {gate_name(self.gate)}",
+                    hint="leave it out, or set what belongs to the gate in the gate itself",
+                )
+        if isinstance(self.gate, Gate):
+            return self.gate
+        made: Mapping[Any, Callable[[], Gate]] = {
+            "entropy": lambda: EntropyGate(
+                tokens=self.gate_tokens, aggregate=self.aggregate, estimate=self.estimate
+            ),
+            "margin": lambda: MarginGate(tokens=self.gate_tokens, estimate=self.estimate),
+            "disagreement": lambda: DisagreementGate(
+                n_samples=self.n_samples, same_meaning=self.same_meaning
+            ),
+        }
+        return FunctionGate(self.gate) if callable(self.gate) else made[self.gate]()
+
+    def boundary(self) -> float:
+        """Return the threshold as a number.
+
+        Raises:
+            ConfigurationError: If none is set and the gate has none of its own, or it lies below all signals.
+        """
+        if isinstance(self.threshold, Calibration):
+            return self.threshold.threshold
+        return self.gate_in_force.threshold_for(self.threshold)
 
     @property
     def answering(self) -> Sampling:
         """How to answer once it is settled: once, greedily; of this answer only the text is needed."""
-        return replace(self.first_pass, trace="none")
+        return Sampling(max_tokens=self.answer_tokens, stop=self.stop, trace="none")
+
+    @property
+    def first_pass(self) -> Sampling:
+        """How to answer before it is settled whether to retrieve: greedily, with what the gate reads."""
+        return replace(self.answering, trace=self.gate_in_force.look.trace)
+
+    @property
+    def sampling(self) -> Sampling:
+        """How to sample the answers that a gate compares."""
+        look = self.gate_in_force.look
+        return replace(self.answering, n=look.n_samples, temperature=look.temperature, seed=look.seed)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from surerag.errors import ConfigurationError
 from surerag.extras import extra
+from surerag.methods.dynqr.metrics import SAMPLED
 from surerag.prompts import format_passages
 from surerag.training.rewriter.alignment import preferences
 from surerag.training.rewriter.options import AlignOptions, DistilOptions, FineTuning, SampleOptions
@@ -108,7 +109,7 @@ def sample_cost(
         for passages in contexts
     ]
     context = sum(map(count, shown)) / len(shown)
-    answers = tries * (1 + (options.n_samples if options.metric == "ln_entropy" else 0))
+    answers = tries * (1 + (options.n_samples if options.metric in SAMPLED else 0))
     read = _prompts(queries, options.prompts["rewrite"].render, count)
     return StageCost(
         "sample",

@@ -159,7 +159,8 @@ class SampleOptions:
         metric: The reader's uncertainty. This and the next four are as in
             :class:`surerag.UncertaintyRewriter`: a rewrite is answered from as at inference.
         top_n: Passages to answer from, at most; None takes all that the retriever returns.
-        n_samples: N, answers sampled for each rewrite if the metric is ``"ln_entropy"``.
+        n_samples: N, answers sampled for each rewrite if the metric is ``"ln_entropy"`` or
+            ``"disagreement"``.
         max_tokens: Length of an answer, at most; None is the reader's own limit.
         stop: Texts that end an answer.
         window: Queries in one batch of local models, or under way at a server.

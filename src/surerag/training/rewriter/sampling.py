@@ -15,7 +15,7 @@ from surerag.effects import Program
 from surerag.journal import Answers, Journal, OnChange
 from surerag.measures import exact_match
 from surerag.methods.dynqr.component import require_metric
-from surerag.methods.dynqr.metrics import metric_name
+from surerag.methods.dynqr.metrics import SAMPLED, metric_name
 from surerag.methods.dynqr.options import DynQROptions
 from surerag.methods.dynqr.result import RewriteCosts
 from surerag.readers.protocol import BaseReader, Reader
@@ -225,7 +225,7 @@ def _settings(options: SampleOptions, method: DynQROptions) -> dict[str, Any]:
         "rewrite_tokens": options.rewrite_tokens,
         "rewrite_words": options.rewrite_words,
         "metric": metric_name(options.metric),
-        "n_samples": options.n_samples if options.metric == "ln_entropy" else None,
+        "n_samples": options.n_samples if options.metric in SAMPLED else None,
         "top_n": options.top_n,
         "max_tokens": method.max_tokens,
         "stop": list(options.stop),
