@@ -44,10 +44,7 @@ def page(found: Sequence[tuple[Model, Sequence[Cell]]]) -> str:
 def _section(house: House, found: Sequence[tuple[Model, Sequence[Cell]]]) -> str:
     names = [cell.part for cell in found[0][1]]
     title = "In the core" if house == "core" else f"In {house}"
-    rows = [
-        [model.name, *(_SIGNS[cell.outcome] for cell in cells)]
-        for model, cells in found
-    ]
+    rows = [[model.name, *(_SIGNS[cell.outcome] for cell in cells)] for model, cells in found]
     lines = [f"## {title}", "", *_table(["model", *names], rows), ""]
     for model, cells in found:
         lines += [f"**{model.name}**{f': {model.note}' if model.note else ''}", "", *_details(cells), ""]

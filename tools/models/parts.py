@@ -1,4 +1,4 @@
-"""The parts that users put into a pipeline, each run once with a model, in the core and in both frameworks."""
+"""The parts that users put into a pipeline, each run with a model: in the core and in both frameworks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ House = Literal["core", "LlamaIndex", "LangChain"]
 
 QUESTION = "Where was Ada born?"
 ANSWER = "Velm"
-TEXTS = ("Ada was born in Velm, a town of painters and of rain.", "Velm stands on the Orun, which is a river.")
+TEXTS = (
+    "Ada was born in Velm, a town of painters and of rain.",
+    "Velm stands on the Orun, which is a river.",
+)
 SUMMARY = "Ada is a painter."
 REPHRASED = "Velm, a town of painters and of rain, is where Ada was born."
 EVIDENCE = "Ada was born in Velm."
