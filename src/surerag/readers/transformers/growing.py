@@ -22,6 +22,10 @@ from surerag.types import EntropyTrace, FinishReason, Generation, Sampling, Toke
 _THOUGHTS = 1 << 63
 # Tokens of thoughts that a memory is given room for at a time; where it needs more, it moves.
 _THOUGHTS_ROOM = 1024
+_LESS = (
+    "raise thinking_tokens or the window, shorten the prompt, or have it think less or not at all "
+    "(thinking=False, or what its chat template knows, such as template_options={'reasoning_effort': 'low'})"
+)
 
 
 class Asked(NamedTuple):
@@ -273,8 +277,8 @@ class GrowingSequence:
         if limit <= self.asked.thinking_tokens:
             return f"the model was still thinking after {spent} tokens, and thinking_tokens is {limit}"
         return (
-            f"the model was still thinking after {spent} tokens: beside {len(self.asked.ids)} of the prompt and "
-            f"{self.sampling.max_tokens} of the answer, its window leaves {self.asked.thinking_tokens} "
+            f"the model was still thinking after {spent} tokens: its window leaves no more beside "
+            f"{len(self.asked.ids)} of the prompt and {self.sampling.max_tokens} of the answer "
             f"(thinking_tokens is {limit})"
         )
 
@@ -289,9 +293,3 @@ class GrowingSequence:
             pieces.append(piece[: end - position])
             position += len(piece)
         return len(pieces), tuple(pieces)
-
-
-_LESS = (
-    "raise thinking_tokens, have it think less or not at all (thinking=False, or what its chat template knows, such "
-    "as template_options={'reasoning_effort': 'low'}), or ask for less at a time"
-)

@@ -41,6 +41,9 @@ THINKING_TOKENS = 4096
 """Tokens that may be thought before an answer, where nobody sets another limit."""
 
 
+_NOTHING = Usage()
+
+
 class TransformersReader(BaseReader):
     """A causal language model in this process, with log-probabilities and exact entropies.
 
@@ -296,8 +299,8 @@ class TransformersReader(BaseReader):
             raise InputError(f"{len(prompts)} prompts came with {len(continuations)} continuations")
         if not self._encoder.manner.scores:
             raise CapabilityError(
-                f"{self.name} thinks before it answers, and its chat template writes no answer without thoughts, "
-                "so that given text cannot be scored as its answer",
+                f"{self.name} thinks before it answers, and how an answer without thoughts begins is not known, "
+                "so that given text cannot be scored",
                 hint="score with a model that does not think, or whose thinking can be switched off",
             )
         with self._lock:
@@ -414,12 +417,10 @@ class TransformersReader(BaseReader):
         for index, prompt in enumerate(prompts):
             ids, opened = self._encoder.read(prompt)
             self._check_length(index, len(ids), sampling.max_tokens)
-            limit = self._thinking_tokens
-            left = (
-                limit if self._model.window is None else self._model.window - len(ids) - sampling.max_tokens
-            )
             thinks = bool(opened) or self._encoder.manner.expected
-            found.append(Asked(ids, opened, thinks, min(limit, left), limit))
+            limit, window = self._thinking_tokens, self._model.window
+            left = limit if window is None else min(limit, window - len(ids) - sampling.max_tokens)
+            found.append(Asked(ids, opened, thinks, left, limit))
         return found
 
     def _check_length(self, index: int, length: int, further: int) -> None:
@@ -446,8 +447,8 @@ class TransformersReader(BaseReader):
         return handle
 
 
-def _said(sequences: Sequence[GrowingSequence], since: Usage = Usage()) -> Usage:
-    """Return how much of answers and of thoughts was generated, since that was less."""
+def _said(sequences: Sequence[GrowingSequence], since: Usage = _NOTHING) -> Usage:
+    """Return how much of answers and of thoughts was generated, beyond what was before."""
     return Usage(
         completion_tokens=sum(map(len, sequences)) - since.completion_tokens,
         thinking_tokens=sum(sequence.thinking_tokens for sequence in sequences) - since.thinking_tokens,

@@ -28,8 +28,8 @@ SWITCHES = ("enable_thinking", "thinking")
 the first, DeepSeek-V3.1 and Granite the second."""
 
 _OURS = frozenset(
-    "conversation messages chat_template add_generation_prompt continue_final_message tokenize padding truncation "
-    "max_length return_tensors return_dict return_assistant_tokens_mask sanitize_control_tokens "
+    "conversation messages chat_template add_generation_prompt continue_final_message tokenize padding "
+    "truncation max_length return_tensors return_dict return_assistant_tokens_mask sanitize_control_tokens "
     "tokenizer_kwargs".split()
 )
 # Longer descriptions of variables would make a name unreadable; they are hashed.
@@ -169,9 +169,11 @@ def manner_without_template(
             + ("template_options" if options else "thinking=False"),
             hint="leave it out; thoughts are told from answers all the same",
         )
-    apart = thinking is True or speaks_of_thoughts(str(tokenizer.chat_template or ""))
+    opened = render is not None and bool(left_open(render(_ASKED)))
+    apart = thinking is True or opened or speaks_of_thoughts(str(tokenizer.chat_template or ""))
     # After a plain text the model goes on, it does not answer: nothing is thought before.
-    return Manner("apart" if apart else "none", bool(thinking), not (apart and (render or thinking)), {})
+    scores = not apart or (render is None and not thinking)
+    return Manner("apart" if apart else "none", bool(thinking), scores, {})
 
 
 def _switched(switch: str | None, options: Mapping[str, Any], thinking: bool | None) -> bool | None:
@@ -180,8 +182,8 @@ def _switched(switch: str | None, options: Mapping[str, Any], thinking: bool | N
         if thinking is False:
             raise ConfigurationError(
                 f"the chat template has no switch for thinking ({' or '.join(SWITCHES)})",
-                hint="leave thinking=False out: thoughts are told from answers. Where the template knows another "
-                "variable, set it, such as template_options={'reasoning_effort': 'low'}",
+                hint="leave thinking=False out: thoughts are told from answers. Where the template knows "
+                "another variable, set it, such as template_options={'reasoning_effort': 'low'}",
             )
         return None
     if switch not in options:
@@ -203,10 +205,7 @@ def _check(options: Mapping[str, Any]) -> None:
             hint="only variables of the chat template go there",
         )
     try:
-        plain = (
-            all(isinstance(name, str) for name in options)
-            and json.loads(json.dumps(dict(options))) == options
-        )
+        plain = json.loads(json.dumps(dict(options))) == options
     except (TypeError, ValueError):
         plain = False
     if not plain:
