@@ -28,6 +28,9 @@ _OPENINGS = (*_CLOSING, _CHANNEL, "<|start|>assistant<|channel|>")
 _FINAL = re.compile(r"<\|channel\|>final[^<]*<\|message\|>")
 _END = re.compile(r"<\|(?:return|end|call)\|>\s*$")
 
+THINKING_TOKENS = 4096
+"""Tokens that may be thought before an answer, where nobody sets another limit."""
+
 CHANNEL = _CHANNEL
 """The mark by which a vocabulary is known to be that of harmony."""
 

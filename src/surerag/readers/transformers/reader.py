@@ -18,6 +18,7 @@ from surerag.errors import (
 )
 from surerag.readers.pieces import TrimmedPieces
 from surerag.readers.protocol import BaseReader, Capabilities
+from surerag.readers.thinking import THINKING_TOKENS
 from surerag.readers.transformers.encoding import PromptEncoder
 from surerag.readers.transformers.engine import Engine
 from surerag.readers.transformers.growing import Asked, GrowingSequence
@@ -36,10 +37,6 @@ from surerag.types import (
     TokenTrace,
     Usage,
 )
-
-THINKING_TOKENS = 4096
-"""Tokens that may be thought before an answer, where nobody sets another limit."""
-
 
 _NOTHING = Usage()
 
@@ -299,8 +296,8 @@ class TransformersReader(BaseReader):
             raise InputError(f"{len(prompts)} prompts came with {len(continuations)} continuations")
         if not self._encoder.manner.scores:
             raise CapabilityError(
-                f"{self.name} thinks before it answers, and how an answer without thoughts begins is not known, "
-                "so that given text cannot be scored",
+                f"{self.name} thinks before it answers, and how an answer without thoughts begins is not "
+                "known, so that given text cannot be scored",
                 hint="score with a model that does not think, or whose thinking can be switched off",
             )
         with self._lock:
