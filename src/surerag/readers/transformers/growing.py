@@ -230,7 +230,9 @@ class GrowingSequence:
             self._scanner = StopScanner(self.sampling.stop)
         if not thoughts.thinking:
             self._thoughts = None
-            self._pieces[-1] = fresh
+            whole = self._pieces[-1]
+            # A token's own white space stays; what ends the thoughts goes.
+            self._pieces[-1] = fresh if whole[: len(whole) - len(fresh)].strip() else whole
             self._retake()
             return
         if self._pieces[-1] or not self._detokenizer.flush():
