@@ -167,7 +167,8 @@ class GrowingSequence:
         """Take the next token; an end token ends the sequence and is not kept."""
         token = opinion.token
         self._tries += self._awaits_answer
-        if token in self._vocabulary.ends and not (self._thinks and token in self._vocabulary.between):
+        inside = self._thinks and self._thoughts is not None and not self._thoughts.closed
+        if token in self._vocabulary.ends and not (inside and token in self._vocabulary.between):
             self._end()
             return
         self.last_token = token
