@@ -25,7 +25,8 @@ from tests.readers.tiny_models import CHAT_TEMPLATE, tiny_model, tiny_tokenizer
 
 SEED_OSS = (
     "{% for m in messages %}<|turn|>{{ m.role }}\n{{ m.content }}<|end|>{% endfor %}<|turn|>assistant\n"
-    "{% if thinking_budget is defined and thinking_budget == 0 %}<seed:think><seed:cot_budget_reflect>{% endif %}"
+    "{% if thinking_budget is defined and thinking_budget == 0 %}<seed:think><seed:cot_budget_reflect>"
+    "{% endif %}"
 )
 NEMOTRON = (
     "{% set ns = namespace(enable_thinking=true) %}{% for m in messages %}{% if '/no_think' in m.content %}"
