@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
@@ -21,10 +20,8 @@ RETRIEVER = BM25Retriever(WORLD.passages)
 SUMMARY = " ".join(passage.text for passage in WORLD.passages[:3])
 
 
-def decide(reader: TransformersReader, threshold: float, **settings: Any) -> list[LazyRAGResult]:
-    rag = LazyRAG(
-        reader, RETRIEVER, SUMMARY, top_n=3, gate_tokens=4, max_tokens=10, threshold=threshold, **settings
-    )
+def decide(reader: TransformersReader, threshold: float) -> list[LazyRAGResult]:
+    rag = LazyRAG(reader, RETRIEVER, SUMMARY, top_n=3, gate_tokens=4, max_tokens=10, threshold=threshold)
     return rag.run_many(TEXTS)
 
 
@@ -36,9 +33,8 @@ def threshold() -> float:
     return (low + high) / 2
 
 
-@pytest.mark.parametrize("mode", ["standard", "strong"])
-def test_lazy_rag_decides_and_answers_the_same(threshold: float, mode: str) -> None:
-    plain, thinking = (decide(reader, threshold, mode=mode) for reader in (plain_reader(), thinking_reader()))
+def test_lazy_rag_decides_and_answers_the_same(threshold: float) -> None:
+    plain, thinking = (decide(reader, threshold) for reader in (plain_reader(), thinking_reader()))
     assert {result.decision.retrieve for result in plain} == {True, False}
     for one, other in zip(plain, thinking, strict=True):
         assert one.answer == other.answer

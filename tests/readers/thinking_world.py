@@ -17,6 +17,9 @@ from surerag.world import embedded_reader_path
 THOUGHT = ("<think>", "\nWhich river? The Orun. No: Tarn, so Velm", "\n. ", "</think>", "\n\n")
 """Tokens that are said before every answer; an answer's stop texts may stand in it."""
 
+# A logit whose probability is zero in any precision, and a number all the same.
+_NEVER = -1e4
+
 
 @cache
 def plain_reader() -> TransformersReader:
@@ -71,6 +74,7 @@ class ThinkingModel(torch.nn.Module):
         """Return logits of the last position [rows, 1, vocabulary and thought]."""
         # A row that ended without an answer keeps its last thought while others go on.
         last = int(input_ids[:, -1].min())
+        assert past_key_values is not None or input_ids.max() < self._thought[0], "it has a memory"
         if last == self._asked and input_ids.shape[1] > 1:
             self._read(input_ids[:, :-1], past_key_values)
             return self._said(input_ids, self._thought[0])
@@ -79,7 +83,7 @@ class ThinkingModel(torch.nn.Module):
         ids = torch.where(input_ids < self._thought[0], input_ids, self._asked)
         logits = self._read(ids, past_key_values)
         return CausalLMOutputWithPast(
-            logits=torch.nn.functional.pad(logits, (0, len(self._thought)), value=-torch.inf)
+            logits=torch.nn.functional.pad(logits, (0, len(self._thought)), value=_NEVER)
         )
 
     def _read(self, ids: Tensor, memory: Cache | None) -> Tensor:
@@ -89,6 +93,6 @@ class ThinkingModel(torch.nn.Module):
         return logits[:, -1:]
 
     def _said(self, ids: Tensor, token: int) -> CausalLMOutputWithPast:
-        logits = torch.full((len(ids), 1, self._thought[-1] + 1), -torch.inf)
+        logits = torch.full((len(ids), 1, self._thought[-1] + 1), _NEVER)
         logits[..., token] = 0.0
         return CausalLMOutputWithPast(logits=logits)
