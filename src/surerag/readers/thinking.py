@@ -141,7 +141,7 @@ class Thoughts:
         return at + len(closing) if at >= 0 else None
 
 
-def answer_begins(text: str, *, opened: bool | str = False) -> int | None:
+def answer_begins(text: str, *, opened: bool = False) -> int | None:
     """Return where the answer begins in a whole text; None if it ends inside the thoughts.
 
     Example:
