@@ -244,6 +244,12 @@ def test_a_thought_without_an_end_costs_its_own_prompt_alone() -> None:
                 assert_same(given[0] if isinstance(given, list) else reader.finish([given])[0], answer)
             # Nothing was generated a second time.
             assert reader.usage.requests == used + len(PROMPTS)
+        # What nobody asks for again gives its memory back when something else is asked for.
+        with pytest.raises(ThinkingBudgetError):
+            reader.begin(PROMPTS, 2, sampling)
+        kept = next(handle for handles in reader._spared._handles.values() for handle in handles)
+        reader.generate(["y"], replace(sampling, max_tokens=1))
+        assert kept.fate == "cancelled"
 
 
 def test_an_empty_thought_is_no_part_of_the_answer() -> None:
