@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -24,6 +24,7 @@ from langchain_surerag.documents import passages_of
 from surerag.adapting import shared, takes_template
 from surerag.errors import ConfigurationError, MissingServiceError, ServiceError
 from surerag.readers import BaseReader, Reader
+from surerag.readers.thinking import THINKING_TOKENS
 from surerag.readers.threads import in_thread
 from surerag.types import Passage
 
@@ -39,6 +40,9 @@ def reader_from_model(
     max_concurrency: int = 8,
     scoring: Scoring | None = None,
     chat_template: bool = True,
+    thinking: bool | None = None,
+    thinking_tokens: int = THINKING_TOKENS,
+    template_options: Mapping[str, Any] | None = None,
 ) -> BaseReader:
     """Make a reader of a chat model or an LLM, with whatever is wrapped around it.
 
@@ -75,6 +79,10 @@ def reader_from_model(
         chat_template: Whether the model of a HuggingFacePipeline is asked through its tokenizer's chat
             template, if there is one. LangChain sends it raw text, which no chat model was trained on; False
             does so, too. ChatHuggingFace always goes through the template.
+        thinking: Whether the model of a HuggingFacePipeline shall think before it answers; see
+            ``TransformersReader``, as for the two that follow.
+        thinking_tokens: Tokens that it may think, at most.
+        template_options: Variables of its tokenizer's chat template.
 
     Warns:
         ChatTemplateWarning: Once for a tokenizer, where its template is used and LangChain would not.
@@ -91,7 +99,8 @@ def reader_from_model(
         >>> reader.generate(["Where was Ada born?"], Sampling())[0][0].text, reader.capabilities.logprobs
         ('Velm', False)
     """
-    local = pipeline_reader(model, chat_template=chat_template) if logprobs is not False else None
+    thinks = {"thinking": thinking, "thinking_tokens": thinking_tokens, "template_options": template_options}
+    local = pipeline_reader(model, chat_template=chat_template, **thinks) if logprobs is not False else None
     if local is not None:
         return local
     return ModelReader(
@@ -116,16 +125,18 @@ def reader_of(model: Any, **settings: Any) -> Reader:
     return model if isinstance(model, Reader) else shared(reader_from_model, model, **settings)
 
 
-_readers: weakref.WeakKeyDictionary[Any, dict[tuple[bool, int], BaseReader]] = weakref.WeakKeyDictionary()
+_readers: weakref.WeakKeyDictionary[Any, dict[tuple[bool, int, str], BaseReader]] = (
+    weakref.WeakKeyDictionary()
+)
 _readers_lock = threading.Lock()
 
 
-def pipeline_reader(model: object, *, chat_template: bool = True) -> BaseReader | None:
+def pipeline_reader(model: object, *, chat_template: bool = True, **thinking: Any) -> BaseReader | None:
     """Return a reader of the model inside a Hugging Face pipeline, or None if there is none.
 
     LangChain's own way through a pipeline loses log-probabilities, all samples but the first, and stop
     texts. There is one reader for each pipeline and rendering, so that all who use it are answered in merged
-    batches.
+    batches. ``thinking`` are those settings of a TransformersReader.
     """
     while isinstance(model, RunnableBindingBase):
         model = model.bound
@@ -141,15 +152,16 @@ def pipeline_reader(model: object, *, chat_template: bool = True) -> BaseReader 
     # A ChatHuggingFace may bring a tokenizer of its own, and so another template.
     with _readers_lock:
         readers = _readers.setdefault(pipeline, {})
-        if (templated, id(tokenizer)) not in readers:
-            readers[templated, id(tokenizer)] = _reader_of(pipeline.model, tokenizer, chat_template=templated)
-        return readers[templated, id(tokenizer)]
+        key = templated, id(tokenizer), repr(sorted(thinking.items()))
+        if key not in readers:
+            readers[key] = _reader_of(pipeline.model, tokenizer, chat_template=templated, **thinking)
+        return readers[key]
 
 
-def _reader_of(model: Any, tokenizer: Any, *, chat_template: bool) -> BaseReader:
+def _reader_of(model: Any, tokenizer: Any, *, chat_template: bool, **thinking: Any) -> BaseReader:
     from surerag.readers.transformers import TransformersReader
 
-    reader: BaseReader = TransformersReader(model, tokenizer, chat_template=chat_template)
+    reader: BaseReader = TransformersReader(model, tokenizer, chat_template=chat_template, **thinking)
     return reader
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -26,6 +26,7 @@ from llama_index_surerag.prompts import messages_for, text_for
 from surerag.adapting import shared, takes_template
 from surerag.errors import CapabilityError, ConfigurationError, ServiceError
 from surerag.readers import BaseReader, Reader
+from surerag.readers.thinking import THINKING_TOKENS
 from surerag.readers.threads import in_thread
 from surerag.services import Encoder, Retriever
 from surerag.types import Message, Passage
@@ -51,6 +52,9 @@ def reader_from_llm(
     call_options: CallOptions | None = None,
     name: str | None = None,
     chat_template: bool = True,
+    thinking: bool | None = None,
+    thinking_tokens: int = THINKING_TOKENS,
+    template_options: Mapping[str, Any] | None = None,
 ) -> BaseReader:
     """Make a reader of a LlamaIndex LLM.
 
@@ -84,6 +88,10 @@ def reader_from_llm(
         call_options: For LLMs of other kinds: what to pass with each call, given the sampling.
         name: Identity of the model, where the LLM does not tell it.
         chat_template: False to send a ``HuggingFaceLLM`` that is no chat model raw text, as LlamaIndex does.
+        thinking: Whether a ``HuggingFaceLLM`` shall think before it answers; see ``TransformersReader``, as
+            for the two that follow.
+        thinking_tokens: Tokens that it may think, at most.
+        template_options: Variables of its tokenizer's chat template.
 
     Returns:
         The reader.
@@ -108,7 +116,13 @@ def reader_from_llm(
     if logprobs is False or (logprobs is None and family is None):
         return TextLLMReader(llm, settings)
     if family == "huggingface":
-        return _reader_from_huggingface_llm(llm, chat_template=chat_template)
+        return _reader_from_huggingface_llm(
+            llm,
+            chat_template=chat_template,
+            thinking=thinking,
+            thinking_tokens=thinking_tokens,
+            template_options=template_options,
+        )
     if family == "openai":
         size = vocabulary_size or _vocabulary_size(tokenizer) or WIDEST_VOCABULARY
         most = 20 if llm.metadata.is_chat_model else 5
@@ -158,7 +172,7 @@ def _vocabulary_size(tokenizer: Any) -> int | None:
     )
 
 
-def _reader_from_huggingface_llm(llm: Any, *, chat_template: bool) -> BaseReader:
+def _reader_from_huggingface_llm(llm: Any, *, chat_template: bool, **thinking: Any) -> BaseReader:
     """Return a reader over the LLM's model; torch is imported here, when there is such a model.
 
     Prompts are wrapped as the user has the LLM wrap them, else by the tokenizer's chat template, and begin as
@@ -185,6 +199,7 @@ def _reader_from_huggingface_llm(llm: Any, *, chat_template: bool) -> BaseReader
         end_tokens=llm.stopping_ids or (),
         render=None if templated else render,
         max_tokens=llm.max_new_tokens,
+        **thinking,
     )
 
 

@@ -4,8 +4,9 @@ Reasoning models write their thoughts before the answer, between marks. What is 
 likelihoods, the first tokens that a gate looks at) and what is counted belongs to the answer alone.
 
 The marks that are known: ``<think>`` (DeepSeek-R1, Qwen3 and most that follow them), ``<thinking>``,
-``<thought>``, ``<reasoning>``, ``[THINK]`` (Magistral), ``<seed:think>`` (Seed-OSS), and the channels of
-gpt-oss (harmony), in which an analysis, and perhaps a commentary, come before ``final``.
+``<thought>``, ``<reasoning>``, ``[THINK]`` (Magistral), ``<seed:think>`` (Seed-OSS), the thought channel of
+Gemma 4, and the channels of gpt-oss (harmony), in which an analysis, and perhaps a commentary, come before
+``final``.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ _PAIRS = (
     ("<thought>", "</thought>"),
     ("<reasoning>", "</reasoning>"),
     ("[THINK]", "[/THINK]"),
+    ("<|channel>thought", "<channel|>"),
 )
 _CLOSING = dict(_PAIRS)
 _CHANNEL = "<|channel|>"
@@ -26,18 +28,31 @@ _OPENINGS = (*_CLOSING, _CHANNEL, "<|start|>assistant<|channel|>")
 _FINAL = re.compile(r"<\|channel\|>final[^<]*<\|message\|>")
 _END = re.compile(r"<\|(?:return|end|call)\|>\s*$")
 
+THINKING_TOKENS = 4096
+"""Tokens that may be thought before an answer, where nobody sets another limit."""
+
+CHANNEL = _CHANNEL
+"""The mark by which a vocabulary is known to be that of harmony."""
+
+MARKS = frozenset({*_CLOSING, *_CLOSING.values(), "<|channel>", _CHANNEL})
+"""Marks, and the tokens of marks; a decoder that leaves special tokens out has to show these."""
+
+CHANNEL_MARKS = frozenset({"<|start|>", "<|message|>", "<|constrain|>", "<|end|>"})
+"""Tokens that stand between harmony's channels. Elsewhere, the same texts mean other things."""
+
 
 class Thoughts:
     r"""Finds, in text that comes piece by piece, where the thoughts end and the answer begins.
 
     Args:
         opened: Whether the prompt itself ended with the opening mark, as the templates of some models have
-            it, so that the text begins inside the thoughts.
+            it, so that the text begins inside the thoughts; or that mark, where it is not ``<think>``.
 
     Attributes:
         text: All text so far.
         begins: Where the answer begins in it: at the first character after the thoughts that is no white
             space. 0 if there are no thoughts, None while that is open.
+        closed: Whether thoughts have ended; if ``begins`` is None then, only white space came after them.
 
     Example:
         >>> thoughts = Thoughts()
@@ -52,10 +67,12 @@ class Thoughts:
         (29, False)
     """
 
-    def __init__(self, *, opened: bool = False) -> None:
+    def __init__(self, *, opened: bool | str = False) -> None:
         self.text = ""
         self.begins: int | None = None
-        self._closing = "</think>" if opened else None
+        self.closed = False
+        mark = "<think>" if opened is True else opened
+        self._closing = _CLOSING.get(mark, _CHANNEL) if mark else None
         self._searched = 0
         self._shown = 0
 
@@ -107,6 +124,7 @@ class Thoughts:
                 return
             self._closing = _CLOSING.get(opening, _CHANNEL)
         end = self._closed_at(self._closing)
+        self.closed = end is not None
         if end is not None and (answer := self.text[end:].lstrip()):
             self.begins = len(self.text) - len(answer)
 
@@ -139,3 +157,26 @@ def answer_begins(text: str, *, opened: bool = False) -> int | None:
     thoughts.feed(text)
     thoughts.end()
     return thoughts.begins
+
+
+def left_open(text: str) -> str:
+    r"""Return the mark of the thoughts that a text opens and does not close; empty if there are none.
+
+    Example:
+        >>> left_open("assistant\n<think>\n"), left_open("assistant\n<think>\n\n</think>\n\n")
+        ('<think>', '')
+    """
+    places = {text.rfind(opening): opening for opening in (*_CLOSING, _CHANNEL)}
+    last = max(places)
+    mark = places[last]
+    return mark if last >= 0 and answer_begins(text[last:] + "x") is None else ""
+
+
+def speaks_of_thoughts(template: str) -> bool:
+    """Return whether a chat template knows marks of thoughts, so that its model may write them.
+
+    Example:
+        >>> speaks_of_thoughts("{{ content.split('</think>')[-1] }}"), speaks_of_thoughts("{{ content }}")
+        (True, False)
+    """
+    return any(mark in template for mark in (*_CLOSING, *_CLOSING.values(), _CHANNEL))

@@ -390,16 +390,19 @@ def _check_chunks(trial: Trial, chunks: list[Chunk], answer: Generation) -> None
 
 
 def _demand_scores(reader: BaseReader, trial: Trial, sampling: Sampling) -> None:
-    """Compare traces of what was said with traces of reading it again, wherever tokens agree."""
+    """Compare traces of what was said with traces of reading it again, wherever tokens agree.
+
+    An answer after thoughts is left out: it is read as one that nothing was thought before.
+    """
     applies(reader.capabilities.score, "it does not claim to score")
     applies(reader.capabilities.logprobs, "it has no log-probabilities")
     compared = 0
     for prompt, row in zip(trial.prompts, reader.generate(trial.prompts, sampling), strict=True):
-        for said in map(_trace, row):
+        for said in (_trace(answer) for answer in row if not answer.thinking_tokens):
             if not len(said):
                 continue
             (read,) = reader.score([prompt], ["".join(said.tokens)])
             if read.tokens == said.tokens:
                 trial.close("reading what it said: log-probabilities", read.logprobs, said.logprobs)
                 compared += 1
-    applies(compared > 0, "read again, its answers split into other tokens")
+    applies(compared > 0, "read again, its answers split into other tokens, or follow thoughts")

@@ -18,25 +18,36 @@ import json
 import re
 import secrets
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-from jinja2 import TemplateError
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from surerag.errors import InputError
+from surerag.readers.thinking import left_open
+from surerag.readers.transformers.templates import ChatTemplate, Manner, Render, manner_without_template
 from surerag.types import Message, Prompt, as_messages
 
 _BRACKETS = frozenset("<>[]{}|")
-Render = Callable[[Sequence[Message]], str]
-"""Writes a conversation as one text, control tokens included, up to where the answer begins."""
 
 # The other names stand between these. They are drawn anew in every process, so that no document can
 # contain them, on purpose or not; they never reach the model.
 _NONCE = secrets.token_hex(8)
 _OPEN, _CLOSE = f"\U000f5a10{_NONCE}.", f".{_NONCE}\U000f5a11"
+
+
+class Encoded(NamedTuple):
+    """A prompt as the model reads it.
+
+    Attributes:
+        ids: Its tokens.
+        opened: The mark of the thoughts that it opens and does not close; empty if there are none.
+    """
+
+    ids: list[int]
+    opened: str
 
 
 class PromptEncoder:
@@ -47,6 +58,13 @@ class PromptEncoder:
         chat_template: Whether to use its chat template, if it has one.
         template_options: Further variables of the template, such as ``enable_thinking``.
         render: What writes prompts in place of the template.
+        thinking: Whether the model shall think; None switches it off where the template can do that.
+
+    Attributes:
+        manner: What is settled about thinking.
+
+    Raises:
+        ConfigurationError: If a setting cannot work.
     """
 
     def __init__(
@@ -55,30 +73,48 @@ class PromptEncoder:
         chat_template: bool = True,
         template_options: Mapping[str, Any] | None = None,
         render: Render | None = None,
+        thinking: bool | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._own = render
-        self._templated = render is not None or (chat_template and bool(tokenizer.chat_template))
-        self._options = dict(template_options or {})
+        self._template: ChatTemplate | None = None
+        options = template_options or {}
+        if render is None and chat_template and tokenizer.chat_template:
+            self._template = ChatTemplate(tokenizer, options, thinking)
+            self.manner: Manner = self._template.manner
+        else:
+            self.manner = manner_without_template(tokenizer, options, thinking, render)
+        self._templated = render is not None or self._template is not None
+        # What stands behind the last message, for prompts and for prompts that an unthought answer follows.
+        self._endings: dict[bool, str] = {}
 
-    def encode(self, prompt: Prompt) -> list[int]:
+    def encode(self, prompt: Prompt, *, unthought: bool = False) -> list[int]:
         """Return the token ids of a prompt, ready to be answered.
+
+        Args:
+            prompt: What is asked.
+            unthought: Whether an answer shall follow before which nothing was thought.
 
         Raises:
             InputError: If nothing is left to read.
         """
-        ids = self._encode(prompt, "")
-        if not ids:
-            raise InputError("a prompt has no tokens", hint="ask something")
-        return ids
+        return self.read(prompt, unthought=unthought).ids
 
-    def encode_with(self, prompt: Prompt, continuation: str) -> list[int]:
+    def read(self, prompt: Prompt, *, unthought: bool = False) -> Encoded:
+        """Like :meth:`encode`, and tell whether the prompt leaves thoughts open."""
+        encoded = self._encode(prompt, "", unthought)
+        if not encoded.ids:
+            raise InputError("a prompt has no tokens", hint="ask something")
+        return encoded
+
+    def encode_with(self, prompt: Prompt, continuation: str, *, unthought: bool = False) -> list[int]:
         """Return the ids of what follows the prompt when both stand in one text.
 
         Where the last token of the prompt and the first of the continuation would fuse, the
         continuation is encoded by itself, so that the prompt stays what :meth:`encode` makes of it.
         """
-        before, both = self._encode(prompt, ""), self._encode(prompt, continuation)
+        before = self._encode(prompt, "", unthought).ids
+        both = self._encode(prompt, continuation, unthought).ids
         if both[: len(before)] == before:
             return both[len(before) :]
         # Behind a line break, so that tokenizers that begin a text with a space do not add one.
@@ -90,43 +126,47 @@ class PromptEncoder:
         """Return how many tokens a text has by itself."""
         return len(self._plain(text))
 
-    def _encode(self, prompt: Prompt, continuation: str) -> list[int]:
+    def _encode(self, prompt: Prompt, continuation: str, unthought: bool) -> Encoded:
         messages = as_messages(prompt)
         if not self._templated:
             text = "\n\n".join(message.content for message in messages)
-            return [*self._opening, *self._plain(text + continuation)]
+            return Encoded([*self._opening, *self._plain(text + continuation)], "")
         aside = _SetAside(self._controls.pattern)
-        rendered = self._render([Message(m.role, aside.hide(m.content)) for m in messages])
+        hidden = [Message(m.role, aside.hide(m.content)) for m in messages]
+        rendered = self._render(hidden, unthought)
+        opened = self._left_open(rendered, unthought)
         continuation = aside.hide(continuation)
         if not aside.found:
             ids = self._ids(rendered + continuation)
-            if not self._controls.in_disguise or self._controls.among(ids) == self._written(messages):
-                return ids
-        return self._guarded.encode(aside.restore(self._guarded.rename(rendered) + continuation))
+            if not self._controls.in_disguise or self._controls.among(ids) == self._written(
+                messages, unthought
+            ):
+                return Encoded(ids, opened)
+        text = aside.restore(self._guarded.rename(rendered) + continuation)
+        return Encoded(self._guarded.encode(text), opened)
 
-    def _written(self, messages: Sequence[Message]) -> list[int]:
+    def _written(self, messages: Sequence[Message], unthought: bool) -> list[int]:
         """Return the ids of the control tokens that the template itself writes around such messages."""
         blank = [Message(m.role, f"{_CLOSE}0{_OPEN}" if m.content.strip() else m.content) for m in messages]
-        return self._controls.among(self._ids(self._render(blank)))
+        return self._controls.among(self._ids(self._render(blank, unthought)))
 
-    def _render(self, messages: Sequence[Message]) -> str:
+    def _render(self, messages: Sequence[Message], unthought: bool) -> str:
         if self._own is not None:
             return self._opened(self._own(messages))
-        try:
-            return self._apply(messages)
-        except TemplateError:
-            # Some templates know no system role: its text then opens the first user turn.
-            if not messages or messages[0].role != "system" or len(messages) == 1:
-                raise
-            system, user, *rest = messages
-            return self._apply([Message(user.role, f"{system.content}\n\n{user.content}"), *rest])
+        if self._template is None:
+            raise RuntimeError("plain text is not rendered")
+        return self._template.render(messages, unthought=unthought)
 
-    def _apply(self, messages: Sequence[Message]) -> str:
-        turns = [{"role": message.role, "content": message.content} for message in messages]
-        rendered = self._tokenizer.apply_chat_template(
-            turns, tokenize=False, add_generation_prompt=True, **self._options
-        )
-        return str(rendered)
+    def _left_open(self, rendered: str, unthought: bool) -> str:
+        """Return the mark of thoughts that the template, not a message, leaves open."""
+        if unthought not in self._endings:
+            asked = self._render((Message("user", _OPEN),), unthought)
+            self._endings[unthought] = asked[asked.rfind(_OPEN) + len(_OPEN) :]
+        ending = self._endings[unthought]
+        if rendered.endswith(ending):
+            return left_open(ending)
+        # Some templates end according to what was said.
+        return left_open("\n".join(rendered.rstrip().splitlines()[-1:]))
 
     def _opened(self, text: str) -> str:
         """Begin a text as the tokenizer begins one, unless it does already."""

@@ -9,11 +9,12 @@ from typing import NamedTuple, TypeVar
 from transformers import PreTrainedTokenizerBase
 
 from surerag.errors import ServiceError
+from surerag.readers.transformers.growing import Asked, GrowingSequence, vocabulary_of
 from surerag.readers.transformers.memory import Part, join, joinable
 from surerag.readers.transformers.model import CausalModel, is_out_of_memory, release_memory
 from surerag.readers.transformers.prefill import Prefill, Read, families, plan_readings
 from surerag.readers.transformers.scoring import score_rows, trace_of
-from surerag.readers.transformers.sequences import Flight, GrowingSequence, Handle, close, hold, release
+from surerag.readers.transformers.sequences import Flight, Handle, close, release
 from surerag.types import Sampling, TokenTrace
 
 T = TypeVar("T")
@@ -21,10 +22,11 @@ R = TypeVar("R")
 
 
 class Row(NamedTuple):
-    """One sequence of a batch: the prompt that it follows, and how many tokens may follow."""
+    """One sequence of a batch: its prompt, how many tokens may follow, and how many get room at once."""
 
     prompt: Sequence[int]
     further: int
+    room: int
 
 
 class Engine:
@@ -43,6 +45,7 @@ class Engine:
         self._model = model
         self._prefill = Prefill(model)
         self._tokenizer = tokenizer
+        self._vocabulary = vocabulary_of(tokenizer, model.end_tokens)
         self._budget = max_batch_tokens
         self._min_shared = min_shared
 
@@ -51,7 +54,7 @@ class Engine:
         """Prompt tokens that went through the model; see :class:`Prefill`."""
         return self._prefill.tokens_read
 
-    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[list[GrowingSequence]]:
+    def generate(self, prompts: Sequence[Asked], sampling: Sampling) -> list[list[GrowingSequence]]:
         """Grow ``sampling.n`` sequences from each prompt until they end."""
         if sampling.temperature == 0 and sampling.n > 1:
             # Without chance, all samples are one.
@@ -64,19 +67,19 @@ class Engine:
             reads.clear()
             return flight.fly().started
 
-        grown = self._after_reading([Row(prompt, sampling.max_tokens) for prompt, _ in samples], grow)
+        grown = self._after_reading([_row(prompt, sampling) for prompt, _ in samples], grow)
         return [grown[start : start + sampling.n] for start in range(0, len(grown), sampling.n)]
 
-    def begin(self, prompts: Sequence[Sequence[int]], n_tokens: int, sampling: Sampling) -> list[Handle]:
-        """Grow the first sample of each prompt by so many tokens, and keep what can go on."""
+    def begin(self, prompts: Sequence[Asked], n_tokens: int, sampling: Sampling) -> list[Handle]:
+        """Grow the first sample of each prompt to so many tokens of an answer; keep what can go on."""
 
         def grow(some: Sequence[int], reads: list[Read]) -> list[Handle]:
             sequences = [self._sequence(prompts[i], sampling, 0) for i in some]
             flight = Flight.from_reads(self._model, sequences, reads)
             reads.clear()
-            return hold(flight.fly(n_tokens))
+            return flight.begin(n_tokens)
 
-        return self._after_reading([Row(prompt, sampling.max_tokens) for prompt in prompts], grow)
+        return self._after_reading([_row(prompt, sampling) for prompt in prompts], grow)
 
     def score(
         self, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]
@@ -89,7 +92,9 @@ class Engine:
             scored = score_rows(self._model, memory, reads, tails)
             return [trace_of(self._tokenizer, row) for row in scored]
 
-        rows = [Row(prompt, len(tail)) for prompt, tail in zip(prompts, continuations, strict=True)]
+        rows = [
+            Row(prompt, len(tail), len(tail)) for prompt, tail in zip(prompts, continuations, strict=True)
+        ]
         return self._after_reading(rows, read_on)
 
     def finish(self, handles: Sequence[Handle]) -> list[GrowingSequence]:
@@ -123,8 +128,8 @@ class Engine:
         release(handles)
         return [None] * len(handles)
 
-    def _sequence(self, prompt: Sequence[int], sampling: Sampling, sample: int) -> GrowingSequence:
-        return GrowingSequence(self._tokenizer, self._model.end_tokens, prompt, sampling, sample)
+    def _sequence(self, asked: Asked, sampling: Sampling, sample: int) -> GrowingSequence:
+        return GrowingSequence(self._vocabulary, asked, sampling, sample)
 
     def _after_reading(
         self, rows: Sequence[Row], work: Callable[[Sequence[int], list[Read]], list[R]]
@@ -140,7 +145,7 @@ class Engine:
         for index, row in enumerate(rows):
             numbers.setdefault(tuple(row.prompt), []).append(index)
         prompts, members = list(numbers), list(numbers.values())
-        room = max((row.further for row in rows), default=0)
+        room = max((row.room for row in rows), default=0)
         results: dict[int, R] = {}
 
         def read_and_work(some: Sequence[int]) -> list[None]:
@@ -196,6 +201,10 @@ class Engine:
             for run in runs
             for batch in pack([(parts[i].length + further[i], 1) for i in run], self._budget)
         ]
+
+
+def _row(asked: Asked, sampling: Sampling) -> Row:
+    return Row(asked.ids, asked.further(sampling), asked.room(sampling))
 
 
 def pack(costs: Sequence[tuple[int, int]], budget: int) -> list[list[int]]:

@@ -10,14 +10,23 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from surerag.errors import ConfigurationError, ContextLengthError, InputError
+from surerag.errors import (
+    CapabilityError,
+    ConfigurationError,
+    ContextLengthError,
+    InputError,
+)
 from surerag.readers.pieces import TrimmedPieces
 from surerag.readers.protocol import BaseReader, Capabilities
-from surerag.readers.transformers.encoding import PromptEncoder, Render
+from surerag.readers.thinking import THINKING_TOKENS
+from surerag.readers.transformers.encoding import PromptEncoder
 from surerag.readers.transformers.engine import Engine
+from surerag.readers.transformers.growing import Asked, GrowingSequence
 from surerag.readers.transformers.loading import load
 from surerag.readers.transformers.model import CausalModel
-from surerag.readers.transformers.sequences import GrowingSequence, Handle, close
+from surerag.readers.transformers.sequences import Handle, close
+from surerag.readers.transformers.spared import Spared
+from surerag.readers.transformers.templates import Render, variables
 from surerag.types import (
     ANSWER_TOKENS,
     Begun,
@@ -28,6 +37,8 @@ from surerag.types import (
     TokenTrace,
     Usage,
 )
+
+_NOTHING = Usage()
 
 
 class TransformersReader(BaseReader):
@@ -40,13 +51,21 @@ class TransformersReader(BaseReader):
 
     Calls from several threads are served one after the other.
 
+    Of a model that thinks before it answers, everything that is measured and counted is the answer's: text,
+    trace, first tokens, stop texts and ``max_tokens``; its thoughts are counted apart. By default thinking is
+    switched off where the chat template has a switch for it. Otherwise thoughts are told from the answer by
+    their marks: an answer of any model that begins with such a mark, or whose prompt ends with one, begins
+    after them. (Until an answer's first characters can no more become a mark, nothing of it is shown; most
+    answers tell with their first token.) A model that stops inside its thoughts has given an empty answer.
+
     Args:
         model: Any causal language model of ``transformers``, on its device, in its dtype; it is put
             into evaluation mode.
         tokenizer: The tokenizer that belongs to it.
         chat_template: Whether to use the tokenizer's chat template, if it has one. Without one, prompts
             are plain text, and the turns of a conversation are joined by empty lines.
-        template_options: Further variables for the chat template, such as ``{"enable_thinking": False}``.
+        template_options: Further variables for the chat template, such as ``{"reasoning_effort": "low"}``:
+            plain values, as JSON has them. They are part of the reader's name.
         max_batch_tokens: Tokens, prompts and answers together, that one batch may hold.
         min_shared_prefix: Shortest common prefix, in tokens, worth reading separately.
         window: Tokens that prompt and answer may have together; None takes it from the model's config.
@@ -57,9 +76,14 @@ class TransformersReader(BaseReader):
             is put before it where it is missing. What looks like a control token *inside* a message stays
             text, as with templates.
         max_tokens: Length of an answer, at most, where nobody sets another.
+        thinking: False to switch thinking off, True to have the model think, by the template's switch where
+            there is one; None switches it off where that can be done.
+        thinking_tokens: Tokens that may be thought before an answer, at most; fewer where the window leaves
+            no more beside the prompt and ``max_tokens``.
 
     Raises:
-        ConfigurationError: If a setting cannot work, or an end token is not in the vocabulary.
+        ConfigurationError: If a setting cannot work, an end token is not in the vocabulary, or thinking
+            shall be switched off and the chat template has no switch for it.
 
     Example:
         >>> reader = TransformersReader(model, tokenizer)  # doctest: +SKIP
@@ -80,18 +104,27 @@ class TransformersReader(BaseReader):
         end_tokens: Sequence[int | str] = (),
         render: Render | None = None,
         max_tokens: int = ANSWER_TOKENS,
+        thinking: bool | None = None,
+        thinking_tokens: int = THINKING_TOKENS,
     ) -> None:
+        if thinking_tokens < 1:
+            raise ConfigurationError(
+                f"thinking_tokens must be at least 1, got {thinking_tokens}",
+                hint="thinking=False switches thinking off, where the chat template can",
+            )
         if max_batch_tokens < 1 or min_shared_prefix < 1:
             raise ConfigurationError(
                 "max_batch_tokens and min_shared_prefix must be at least 1, "
                 f"got {max_batch_tokens} and {min_shared_prefix}"
             )
         self._model = CausalModel(model.eval(), tokenizer, window, end_tokens)
-        self._encoder = PromptEncoder(tokenizer, chat_template, template_options, render)
+        self._encoder = PromptEncoder(tokenizer, chat_template, template_options, render, thinking)
         self._engine = Engine(self._model, tokenizer, max_batch_tokens, min_shared_prefix)
         self._lock = threading.RLock()
         self._usage = Usage()
         self._max_tokens = max_tokens
+        self._thinking_tokens = thinking_tokens
+        self._spared = Spared()
         self._settings: dict[str, Any] | None = None
 
     @classmethod
@@ -111,6 +144,8 @@ class TransformersReader(BaseReader):
         end_tokens: Sequence[int | str] = (),
         render: Render | None = None,
         max_tokens: int = ANSWER_TOKENS,
+        thinking: bool | None = None,
+        thinking_tokens: int = THINKING_TOKENS,
         **model_options: Any,
     ) -> TransformersReader:
         """Load a model and its tokenizer from a hub or a folder.
@@ -129,6 +164,8 @@ class TransformersReader(BaseReader):
             end_tokens: Further tokens that end an answer.
             render: Writes prompts in place of the chat template. To pickle the reader, it must pickle.
             max_tokens: Length of an answer, at most, where nobody sets another.
+            thinking: Whether the model shall think.
+            thinking_tokens: Tokens that may be thought before an answer.
             **model_options: Passed to ``AutoModelForCausalLM.from_pretrained``.
         """
         reading: dict[str, Any] = {
@@ -140,6 +177,8 @@ class TransformersReader(BaseReader):
             "end_tokens": end_tokens,
             "render": render,
             "max_tokens": max_tokens,
+            "thinking": thinking,
+            "thinking_tokens": thinking_tokens,
         }
         loading: dict[str, Any] = {
             "device": device,
@@ -171,19 +210,38 @@ class TransformersReader(BaseReader):
         return self
 
     def __repr__(self) -> str:
-        """Name the model and its device."""
-        return f"TransformersReader({self.name!r}, device={str(self._model.device)!r})"
+        """Name the model, its device, and what is done about thinking."""
+        thinking = self._encoder.manner.thinking
+        told = "" if thinking == "none" else f", thinking={thinking!r}"
+        return f"TransformersReader({self.name!r}, device={str(self._model.device)!r}{told})"
 
     @cached_property
     def name(self) -> str:
-        """The model's id or the last part of its path, and a short hash of its weights."""
-        return f"{self._model.origin}@{self._model.fingerprint}"
+        """The model's id or the last part of its path, a short hash of its weights, and template variables.
+
+        The variables are those of ``template_options``, and the one that switches thinking: a calibration
+        for one manner of answering is none for another.
+        """
+        return f"{self._model.origin}@{self._model.fingerprint}{variables(self._encoder.manner.options)}"
 
     @property
     def capabilities(self) -> Capabilities:
-        """Everything that a local model can do."""
+        """Everything that a local model can do.
+
+        Of a model whose thoughts are told apart, given text is scored as an answer that nothing was thought
+        before: as with thinking switched off, or behind the empty thought that the chat template writes
+        before an answer. Where it knows neither, ``score`` is False.
+        """
+        manner = self._encoder.manner
         return Capabilities(
-            logprobs=True, entropy="exact", energy=True, score=True, begin="native", stream=True, local=True
+            logprobs=True,
+            entropy="exact",
+            energy=True,
+            score=manner.scores,
+            begin="native",
+            stream=True,
+            local=True,
+            thinking=manner.thinking,
         )
 
     @property
@@ -193,7 +251,7 @@ class TransformersReader(BaseReader):
 
     @property
     def usage(self) -> Usage:
-        """Prompts asked, their tokens as the caller sees them, and tokens generated."""
+        """Prompts asked, their tokens as the caller sees them, tokens of answers, and of thoughts."""
         return self._usage
 
     @property
@@ -210,52 +268,76 @@ class TransformersReader(BaseReader):
 
         Raises:
             ContextLengthError: If a prompt and ``max_tokens`` do not fit the window together.
+            ThinkingBudgetError: If the model was still thinking when its budget for one of them was spent.
+                The answers to the others are kept: asked for next, without it, they cost nothing.
         """
         with self._lock:
-            encoded = self._encoded(prompts, sampling)
-            grown = self._engine.generate(encoded, sampling)
-            self._count(encoded, [sequence for row in grown for sequence in row])
+            asked = self._asked(prompts, sampling)
+            grown = self._spared.rows(asked, sampling)
+            if grown is None:
+                grown = self._engine.generate(asked, sampling)
+                self._count(asked, [sequence for row in grown for sequence in row])
+                if len(asked) > 1 and any(sequence.ended == "thinking" for row in grown for sequence in row):
+                    self._spared.keep_rows(asked, sampling, grown)
             return [[sequence.generation() for sequence in row] for row in grown]
 
     def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
         """Return what the model thinks of each continuation after its prompt.
 
-        A continuation is taken as it stands: begin it with a space where the model would.
+        A continuation is taken as it stands: begin it with a space where the model would. It is scored as
+        an answer that nothing was thought before; see :attr:`capabilities`.
 
         Raises:
+            CapabilityError: If the model thinks, and how an answer without thoughts begins is not known.
             InputError: If there is not one continuation for each prompt, or one is empty.
             ContextLengthError: If a prompt and its continuation do not fit the window together.
         """
         if len(prompts) != len(continuations):
             raise InputError(f"{len(prompts)} prompts came with {len(continuations)} continuations")
+        if not self._encoder.manner.scores:
+            raise CapabilityError(
+                f"{self.name} thinks before it answers, and how an answer without thoughts begins is not "
+                "known, so that given text cannot be scored",
+                hint="score with a model that does not think, or whose thinking can be switched off",
+            )
         with self._lock:
-            before = [self._encoder.encode(prompt) for prompt in prompts]
-            after = [self._encoder.encode_with(p, c) for p, c in zip(prompts, continuations, strict=True)]
+            before = [self._encoder.encode(prompt, unthought=True) for prompt in prompts]
+            after = [
+                self._encoder.encode_with(prompt, continuation, unthought=True)
+                for prompt, continuation in zip(prompts, continuations, strict=True)
+            ]
             for index, (ids, tail) in enumerate(zip(before, after, strict=True)):
                 if not tail:
                     raise InputError(
                         f"continuation {index} has no tokens", hint="score a text that is not empty"
                     )
                 self._check_length(index, len(ids), len(tail))
-            self._usage += Usage(len(prompts), sum(map(len, before)) + sum(map(len, after)), 0)
+            self._usage += Usage(len(prompts), sum(map(len, before)) + sum(map(len, after)))
             return self._engine.score(before, after)
 
     def begin(self, prompts: Sequence[Prompt], n_tokens: int, sampling: Sampling) -> list[Begun]:
-        """Generate the first ``n_tokens`` tokens of each prompt's first sample, and keep the memory.
+        """Generate the first ``n_tokens`` tokens of each prompt's first answer, and keep the memory.
 
-        The memory is freed by ``finish`` or ``cancel``, or when the handles are dropped.
+        A model that thinks does so here; the tokens are those after its thoughts. The memory is freed by
+        ``finish`` or ``cancel``, or when the handles are dropped.
 
         Raises:
             ConfigurationError: If ``n_tokens`` is less than 1.
             ContextLengthError: If a prompt and ``max_tokens`` do not fit the window together.
+            ThinkingBudgetError: If the model was still thinking when its budget for one of them was spent.
+                The others are kept, with their memory, until something else is asked for.
         """
         if n_tokens < 1:
             raise ConfigurationError(f"n_tokens must be at least 1, got {n_tokens}")
         sampling = replace(sampling, n=1)
         with self._lock:
-            encoded = self._encoded(prompts, sampling)
-            handles = self._engine.begin(encoded, n_tokens, sampling)
-            self._count(encoded, [handle.sequence for handle in handles])
+            asked = self._asked(prompts, sampling)
+            handles = self._spared.handles(asked, n_tokens, sampling)
+            if handles is None:
+                handles = self._engine.begin(asked, n_tokens, sampling)
+                self._count(asked, [handle.sequence for handle in handles])
+                if len(asked) > 1 and any(handle.sequence.ended == "thinking" for handle in handles):
+                    self._spared.keep_handles(asked, n_tokens, sampling, handles)
             return [
                 Begun(handle.sequence.generation(), done=handle.sequence.ended is not None, state=handle)
                 for handle in handles
@@ -273,12 +355,11 @@ class TransformersReader(BaseReader):
             handles = [self._waiting(item) for item in begun]
             if len(set(map(id, handles))) < len(handles):
                 raise InputError("the same generation is to be finished twice")
-            started = sum(len(handle.sequence) for handle in handles)
+            started = _said([handle.sequence for handle in handles])
             try:
                 finished = self._engine.finish(handles)
             finally:
-                grown = sum(len(handle.sequence) for handle in handles) - started
-                self._usage += Usage(completion_tokens=grown)
+                self._usage += _said([handle.sequence for handle in handles], since=started)
             return [sequence.generation() for sequence in finished]
 
     def cancel(self, begun: Sequence[Begun]) -> None:
@@ -309,7 +390,7 @@ class TransformersReader(BaseReader):
             if sequence.ended is None:
                 flight = self._engine.resume([handle])
                 sequence = flight.sequences[0]
-            started = len(sequence)
+            started = _said([sequence])
             close([handle], "finished")
         trimmed, shown = TrimmedPieces(), 0
         try:
@@ -326,13 +407,18 @@ class TransformersReader(BaseReader):
                     flight.step()
         finally:
             with self._lock:
-                self._usage += Usage(completion_tokens=len(sequence) - started)
+                self._usage += _said([sequence], since=started)
 
-    def _encoded(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[int]]:
-        encoded = [self._encoder.encode(prompt) for prompt in prompts]
-        for index, ids in enumerate(encoded):
+    def _asked(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Asked]:
+        found: list[Asked] = []
+        for index, prompt in enumerate(prompts):
+            ids, opened = self._encoder.read(prompt)
             self._check_length(index, len(ids), sampling.max_tokens)
-        return encoded
+            thinks = bool(opened) or self._encoder.manner.expected
+            limit, window = self._thinking_tokens, self._model.window
+            left = limit if window is None else min(limit, window - len(ids) - sampling.max_tokens)
+            found.append(Asked(ids, opened, thinks, left, limit))
+        return found
 
     def _check_length(self, index: int, length: int, further: int) -> None:
         if self._model.window is not None and length + further > self._model.window:
@@ -343,8 +429,8 @@ class TransformersReader(BaseReader):
                 hint="shorten the context by that many tokens, or lower max_tokens",
             )
 
-    def _count(self, encoded: Sequence[Sequence[int]], sequences: Sequence[GrowingSequence]) -> None:
-        self._usage += Usage(len(encoded), sum(map(len, encoded)), sum(map(len, sequences)))
+    def _count(self, asked: Sequence[Asked], sequences: Sequence[GrowingSequence]) -> None:
+        self._usage += Usage(len(asked), sum(len(one.ids) for one in asked)) + _said(sequences)
 
     def _waiting(self, begun: Begun) -> Handle:
         handle = begun.state
@@ -356,6 +442,14 @@ class TransformersReader(BaseReader):
         if handle.fate != "waiting":
             raise InputError(f"this generation was {handle.fate} before", hint="begin it again")
         return handle
+
+
+def _said(sequences: Sequence[GrowingSequence], since: Usage = _NOTHING) -> Usage:
+    """Return how much of answers and of thoughts was generated, beyond what was before."""
+    return Usage(
+        completion_tokens=sum(map(len, sequences)) - since.completion_tokens,
+        thinking_tokens=sum(sequence.thinking_tokens for sequence in sequences) - since.thinking_tokens,
+    )
 
 
 def _rebuild(kind: type[TransformersReader], settings: dict[str, Any]) -> TransformersReader:

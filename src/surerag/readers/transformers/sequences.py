@@ -1,128 +1,21 @@
-"""Sequences: one while it grows, a batch that grows together, and those that wait to go on.
+"""Sequences: a batch that grows together, and those that wait to go on.
 
-A :class:`GrowingSequence` knows its tokens, what the model thought of them and when it ends. A
-:class:`Flight` gives the sequences of a batch one token a step. A :class:`Handle` is a sequence that
+A :class:`Flight` gives the sequences of a batch one token a step. A :class:`Handle` is a sequence that
 was put down, with its memory, and can go on later.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Literal
 
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
-from surerag.readers.transformers.decoding import (
-    Detokenizer,
-    Draw,
-    Opinion,
-    StopScanner,
-    choose,
-    sequence_key,
-)
+from surerag.readers.transformers.decoding import choose
+from surerag.readers.transformers.growing import GrowingSequence
 from surerag.readers.transformers.memory import Memory, Part, join
 from surerag.readers.transformers.model import CausalModel, is_out_of_memory
 from surerag.readers.transformers.prefill import Read, following
-from surerag.types import EntropyTrace, FinishReason, Generation, Sampling, TokenTrace
-
-
-class GrowingSequence:
-    """A sample of a prompt, fed one token at a time.
-
-    A token that reaches into a stop text belongs to the answer if it begins before it: its
-    probability is then in the trace, and its text is cut. Tokens that begin at the stop text or
-    after it are not in the trace. A character of which only some bytes came is not shown.
-
-    Attributes:
-        prompt: Token ids of the prompt.
-        sampling: How it is sampled.
-        ended: Why it ended, or None while it grows.
-    """
-
-    def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        end_tokens: frozenset[int],
-        prompt: Sequence[int],
-        sampling: Sampling,
-        sample: int = 0,
-    ) -> None:
-        self.prompt = prompt
-        self.sampling = sampling
-        self.ended: Literal["stop", "length"] | None = None
-        self._end_tokens = end_tokens
-        self._key = sequence_key(prompt, sampling.seed, sample)
-        self._detokenizer = Detokenizer(tokenizer)
-        self._scanner = StopScanner(sampling.stop)
-        self._opinions: list[Opinion] = []
-        self._pieces: list[str] = []
-
-    def __len__(self) -> int:
-        return len(self._opinions)
-
-    def fork(self) -> GrowingSequence:
-        """Return a copy that grows on independently."""
-        twin = copy.copy(self)
-        twin._detokenizer = self._detokenizer.fork()
-        twin._scanner = copy.copy(self._scanner)
-        twin._opinions, twin._pieces = self._opinions[:], self._pieces[:]
-        return twin
-
-    @property
-    def draw(self) -> Draw:
-        """What the choice of the next token depends on."""
-        return Draw(self.sampling, self._key, len(self))
-
-    @property
-    def last_token(self) -> int:
-        """The newest token, which the model has not read yet."""
-        return self._opinions[-1].token if self._opinions else self.prompt[-1]
-
-    @property
-    def remaining(self) -> int:
-        """Tokens that may still come."""
-        return self.sampling.max_tokens - len(self)
-
-    def accept(self, opinion: Opinion) -> None:
-        """Take the next token; an end token ends the sequence and is not kept."""
-        if opinion.token in self._end_tokens:
-            self.ended = "stop"
-            return
-        self._opinions.append(opinion)
-        piece = self._detokenizer.feed(opinion.token)
-        self._pieces.append(piece)
-        if self._scanner.feed(piece):
-            self.ended = "stop"
-        elif self.remaining <= 0:
-            self.ended = "length"
-
-    @property
-    def shown(self) -> str:
-        """Text that is certain to be part of the answer, white space not yet stripped."""
-        return self._scanner.text[: self._scanner.safe] if self.ended is None else self._scanner.text
-
-    def generation(self) -> Generation:
-        """Return the answer so far; ``"partial"`` while it grows."""
-        finish: FinishReason = self.ended or "partial"
-        kept, pieces = self._kept()
-        columns = [opinion[1:] for opinion in self._opinions[:kept]]
-        logprobs, entropies, logsumexps = zip(*columns, strict=True) if columns else ((), (), ())
-        trace = TokenTrace(pieces, logprobs, EntropyTrace(entropies, entropies, exact=True), logsumexps)
-        return Generation(self._scanner.text.strip(), len(self.prompt), trace, finish, len(self))
-
-    def _kept(self) -> tuple[int, tuple[str, ...]]:
-        """Return how many tokens belong to the answer, and their texts."""
-        if not self._scanner.stopped:
-            return len(self._pieces), tuple(self._pieces)
-        end, position, pieces = len(self._scanner.text), 0, []
-        for piece in self._pieces:
-            if position >= end:
-                break
-            pieces.append(piece[: end - position])
-            position += len(piece)
-        return len(pieces), tuple(pieces)
 
 
 class Flight:
@@ -170,12 +63,38 @@ class Flight:
         """Whether any sequence still grows."""
         return any(sequence.ended is None for sequence in self.sequences)
 
-    def fly(self, tokens: int | None = None) -> Flight:
-        """Grow until all have ended, or by so many tokens."""
-        while self.growing and tokens != 0:
+    def fly(self) -> Flight:
+        """Grow until all have ended."""
+        while self.growing:
             self.step()
-            tokens = None if tokens is None else tokens - 1
         return self
+
+    def begin(self, tokens: int) -> list[Handle]:
+        """Grow until each has so many tokens of an answer, or has ended; put them down as they are there.
+
+        Sequences that think get there at different times. Those that are there wait; the others go on.
+        """
+        there: dict[int, Handle] = {}
+        while self.growing:
+            self.step()
+            rows = [row for row, sequence in enumerate(self.sequences) if sequence.ended is None]
+            ready = [row for row in rows if _has_begun(self.sequences[row], tokens)]
+            if len(ready) == len(rows):
+                break
+            if ready:
+                there |= self._put_down(ready)
+        block = Block(self.memory)
+        for row, sequence in enumerate(self.sequences):
+            if sequence.ended is None:
+                there[id(sequence)] = Handle(self.model, sequence, block, row)
+        return [there.get(id(sequence)) or Handle(self.model, sequence, None, 0) for sequence in self.started]
+
+    def _put_down(self, rows: Sequence[int]) -> dict[int, Handle]:
+        """Take rows out of the flight, with their memory."""
+        block = Block(self.memory.select(rows))
+        gone = [Handle(self.model, self.sequences[row], block, place) for place, row in enumerate(rows)]
+        self._keep([row for row in range(len(self.sequences)) if row not in rows])
+        return {id(handle.sequence): handle for handle in gone}
 
     def step(self) -> None:
         """Give every sequence that grows one more token."""
@@ -193,12 +112,19 @@ class Flight:
     def _shed(self) -> None:
         rows = [row for row, sequence in enumerate(self.sequences) if sequence.ended is None]
         if len(rows) <= len(self.sequences) * 3 // 4:
-            self.sequences = [self.sequences[row] for row in rows]
-            self.memory = self.memory.select(rows, _room(self.sequences))
+            self._keep(rows)
+
+    def _keep(self, rows: Sequence[int]) -> None:
+        self.sequences = [self.sequences[row] for row in rows]
+        self.memory = self.memory.select(rows, _room(self.sequences))
 
 
 def _room(sequences: Sequence[GrowingSequence]) -> int:
-    return max(sequence.remaining for sequence in sequences)
+    return max(sequence.room for sequence in sequences)
+
+
+def _has_begun(sequence: GrowingSequence, tokens: int) -> bool:
+    return sequence.settled and len(sequence) >= tokens
 
 
 class Block:
@@ -281,13 +207,3 @@ def release(handles: Sequence[Handle]) -> None:
             block.release(members)
         for handle in members:
             handle.block = None
-
-
-def hold(flight: Flight) -> list[Handle]:
-    """Put down a flight's sequences, so that those that still grow can go on later."""
-    block = Block(flight.memory)
-    rows = {id(sequence): row for row, sequence in enumerate(flight.sequences)}
-    return [
-        Handle(flight.model, sequence, block if sequence.ended is None else None, rows.get(id(sequence), 0))
-        for sequence in flight.started
-    ]

@@ -1,0 +1,64 @@
+"""What a call had ready when one of its prompts failed, so that the others need not be asked for again.
+
+A call answers all of its prompts or none. Where many callers' prompts are merged into one call, a model
+that thinks about one of them without an end would cost all others their answers: they are asked once more,
+one caller at a time. What is asked for again is the same by construction (a sample depends on its prompt,
+the seed and its number alone), so it is handed out from here, until something else is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+
+from surerag.readers.transformers.growing import Asked, GrowingSequence
+from surerag.readers.transformers.sequences import Handle, close
+from surerag.types import Sampling
+
+
+class Spared:
+    """Grown sequences and begun ones by what was asked for. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._rows: dict[Hashable, list[GrowingSequence]] = {}
+        self._handles: dict[Hashable, list[Handle]] = {}
+
+    def keep_rows(
+        self, asked: Sequence[Asked], sampling: Sampling, rows: Sequence[list[GrowingSequence]]
+    ) -> None:
+        """Keep the samples of each prompt."""
+        self.clear()
+        self._rows = {_key(one, sampling): row for one, row in zip(asked, rows, strict=True)}
+
+    def rows(self, asked: Sequence[Asked], sampling: Sampling) -> list[list[GrowingSequence]] | None:
+        """Return the samples of all these prompts, if they are here; they stay for the next who asks."""
+        found = [self._rows.get(_key(one, sampling), []) for one in asked]
+        if asked and all(len(row) >= sampling.n for row in found):
+            return [row[: sampling.n] for row in found]
+        self.clear()
+        return None
+
+    def keep_handles(
+        self, asked: Sequence[Asked], n_tokens: int, sampling: Sampling, handles: Sequence[Handle]
+    ) -> None:
+        """Keep what was begun of each prompt."""
+        self.clear()
+        for one, handle in zip(asked, handles, strict=True):
+            self._handles.setdefault((_key(one, sampling), n_tokens), []).append(handle)
+
+    def handles(self, asked: Sequence[Asked], n_tokens: int, sampling: Sampling) -> list[Handle] | None:
+        """Return what was begun of all these prompts, if it is here, and let go of it."""
+        keys = [(_key(one, sampling), n_tokens) for one in asked]
+        if keys and all(len(self._handles.get(key, [])) >= keys.count(key) for key in keys):
+            return [self._handles[key].pop(0) for key in keys]
+        self.clear()
+        return None
+
+    def clear(self) -> None:
+        """Let go of everything."""
+        close([handle for handles in self._handles.values() for handle in handles], "cancelled")
+        self._rows, self._handles = {}, {}
+
+
+def _key(asked: Asked, sampling: Sampling) -> Hashable:
+    return tuple(asked.ids), replace(sampling, n=1)
