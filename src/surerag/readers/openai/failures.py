@@ -18,6 +18,7 @@ from surerag.readers.failures import REFUSED_HINT, kind_of, status_of
 from surerag.readers.openai.logprobs import NO_LOGPROBS_HINT
 from surerag.readers.openai.retry import OverloadedError, retry_after
 from surerag.readers.openai.text import malformed
+from surerag.readers.refusals import refusals_in
 
 _HINTS = {
     401: "set OPENAI_API_KEY, or pass api_key=…",
@@ -43,7 +44,7 @@ class ToldError(Exception):
 
 
 def sdk_errors() -> tuple[type[Exception], ...]:
-    """Return what the SDK raises: its own errors, those of HTTP and JSON that a stream lets through, and ours."""
+    """Return what may come of a request: the SDK's errors, those of HTTP and JSON, and those told within."""
     import httpx
     import openai
 
@@ -80,6 +81,17 @@ def refused(error: Exception) -> bool:
     OpenAI answers 403 where a model gives no log-probabilities.
     """
     return status_of(error) in (400, 403, 422)
+
+
+def hint_for(name: str, otherwise: str = REFUSED_HINT) -> str:
+    """Return what to change where a service refuses a field that is needed."""
+    hints = {
+        "temperature": "sample at temperature=1.0, or use a model that can be told how to sample; OpenAI's "
+        'from gpt-5.1 on can with thinking=False (reasoning_effort="none")',
+        "top_p": "sample with top_p=1.0",
+        "top_k": "sample with top_k=None",
+    }
+    return hints.get(name, otherwise)
 
 
 def explained(
@@ -121,7 +133,8 @@ def explained(
             asked_for = f", and asks to wait {wait:g} s" if wait is not None else ""
             return OverloadedError(f"{server} answered {status}{asked_for}: {message}", retry_after=wait)
         if kind is RefusedError:
-            hint = _HINTS.get(status, REFUSED_HINT)
+            names = [refusal.name for refusal in refusals_in(message, asked)]
+            hint = hint_for(names[0] if names else "", _HINTS.get(status, REFUSED_HINT))
             return RefusedError(f"{server} refused the request ({status}): {message}", hint=hint)
         return ServiceError(f"{server} refused the request ({status}): {message}")
     if isinstance(error, ToldError):

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from surerag.errors import CapabilityError, RefusedError
-from surerag.readers.failures import REFUSED_HINT
+from surerag.readers.openai.failures import hint_for
 from surerag.readers.openai.logprobs import Wanted
 from surerag.readers.openai.parse import Api, Draft
 from surerag.readers.openai.requests import answer_at_once
@@ -138,7 +138,7 @@ class Knowledge:
         if not draft.thought and not draft.opened:
             return
         self.thinks, self.opened = True, self.opened or draft.opened
-        self._allow()
+        self.allow()
 
     def saw_opened(self) -> None:
         """Note that the prompt's template opens thoughts.
@@ -147,16 +147,21 @@ class Knowledge:
             CapabilityError: If the model was told not to think.
         """
         self.thinks = self.opened = True
-        self._allow()
+        self.allow()
 
-    def _allow(self) -> None:
-        if self.thinking is False:
+    def allow(self) -> None:
+        """Refuse to go on with a model that thinks although it was told not to.
+
+        Raises:
+            CapabilityError: If it does.
+        """
+        if self.thinks and self.thinking is False:
             said = "; ".join(f"{name}: {words}" for name, words in self._reasons.items() if name in _SWITCHES)
             raise CapabilityError(
                 f"{self.model} thinks before it answers, although it was told not to"
                 + (f" (the service said of {said})" if said else ""),
-                hint="leave thinking=False out, so that its thoughts are told apart; or give the service's own "
-                'switch, such as extra_body={"thinking": {"type": "disabled"}}; or use a model that can '
+                hint="leave thinking=False out, so that its thoughts are told apart; or give the service's "
+                'own switch, such as extra_body={"thinking": {"type": "disabled"}}; or use a model that can '
                 "answer at once",
             )
 
@@ -173,14 +178,3 @@ def kept(sampling: Sampling | None) -> frozenset[str]:
         return frozenset()
     found = needed(sampling)
     return found | {"include"} if "logprobs" in found else found
-
-
-def hint_for(name: str) -> str:
-    """Return what to change where a service refuses a field that is needed."""
-    hints = {
-        "temperature": "sample at temperature=1.0, or use a model that can be told how to sample; OpenAI's from "
-        'gpt-5.1 on can with thinking=False (reasoning_effort="none")',
-        "top_p": "sample with top_p=1.0",
-        "top_k": "sample with top_k=None",
-    }
-    return hints.get(name, REFUSED_HINT)

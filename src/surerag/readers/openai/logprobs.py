@@ -51,7 +51,7 @@ class Step(NamedTuple):
 
 
 def steps_of(logprobs: object, top: int) -> list[Step]:
-    """Read log-probabilities in the form of the chat API, or in that of completions; none where there are none.
+    """Read log-probabilities in the form of the chat API, or in that of completions; none if there are none.
 
     Raises:
         LogprobsError: If they are malformed, or no natural logarithms of probabilities.

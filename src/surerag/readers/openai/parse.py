@@ -180,7 +180,7 @@ class Draft:
                 raise UnforeseenThoughtsError(
                     "what was streamed turns out to be the model's thoughts: its prompt template opens them, "
                     "and only their end is marked",
-                    hint="ask again, which works now that it is known; or call probe() when you build the reader",
+                    hint="ask again, which works now that it is known; or call probe() once before",
                 )
             self._thoughts, self.opened = Thoughts(opened=True), True
             fresh = self._thoughts.feed(text)
@@ -224,7 +224,7 @@ class Draft:
         if self.budget:
             granted = f"thinking_tokens={self.budget} and {granted}"
         return ThinkingBudgetError(
-            f"the model was still thinking after {spent or 'all its'} tokens, with {granted}: there is no answer",
+            f"the model was still thinking after {spent or 'all its'} tokens, with {granted}: no answer came",
             hint=BUDGET_HINT,
         )
 

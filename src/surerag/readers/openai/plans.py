@@ -40,8 +40,8 @@ def samples(
 ) -> Plan[list[list[Generation]]]:
     """Ask for ``sampling.n`` answers to each prompt, and again for those that were left out.
 
-    An answer that was cut off while a model was still thinking, before it was known to think, is asked for
-    again with tokens to think.
+    An answer that was cut off because a model spent its tokens on thinking, before it was known to think, is
+    asked for again with tokens to do so.
 
     Args:
         known: What is known of the model; it learns from the answers.
@@ -52,8 +52,10 @@ def samples(
         count: Corrects the reader's totals.
 
     Raises:
-        ThinkingBudgetError: If a model was still thinking when its budget was spent.
+        CapabilityError: If a model thinks although it was told not to.
+        ThinkingBudgetError: If it was still thinking when its budget was spent.
     """
+    known.allow()
     wanted = wanted_for(sampling, wanted)
     needed = sampling.n if sampling.temperature > 0 else 1
     answers: list[list[Generation]] = [[] for _ in prompts]
@@ -80,6 +82,8 @@ def samples(
             except ThinkingBudgetError:
                 if budget or not known.thinks:
                     raise
+                continue
+            if not budget and any(_starved(generation, sampling) for generation in found):
                 continue
             answers[asked.position] += found
             known.together = known.together and (len(found) == asked.size or len(found) > 1)
@@ -159,6 +163,12 @@ async def ainquire(inquiry: Inquiry[R], transport: Transport) -> R:
     except StopIteration as end:
         result: R = end.value
         return result
+
+
+def _starved(answer: Generation, sampling: Sampling) -> bool:
+    """Whether an answer was cut short by the thoughts before it."""
+    spent = answer.completion_tokens < sampling.max_tokens
+    return answer.finish == "length" and answer.thinking_tokens > 0 and spent
 
 
 def _generations(

@@ -31,6 +31,7 @@ PROBE_PROMPTS = (
 _TOPS = (20, 5, 1, 0)
 _TOKENS = 3
 _LONG = 24
+_ENOUGH = 256
 _WAYS: Mapping[Api, tuple[Scoring, ...]] = {
     "chat": ("prompt_logprobs",),
     "completions": ("echo", "prompt_logprobs"),
@@ -174,7 +175,10 @@ class _Questions:
         """Settle on a prompt that the model has something to say to."""
         for self._prompt in prompts:
             budget = self._known.budget
-            plain = yield self.ask(patient=True)
+            # Long enough to see thoughts end whose beginning is not marked.
+            plain = yield self.ask(
+                patient=True, max_tokens=_TOKENS if self._api == "completions" else _ENOUGH
+            )
             if isinstance(plain, ServiceError):
                 raise plain
             draft = self._draft(plain, self.wanted(None), budget=budget)
@@ -343,7 +347,9 @@ class _Questions:
         if isinstance(finding, ServiceError):
             self._note(finding, ["temperature", "seed", "logprobs"])
             return None
-        draft = self._known.draft(wanted, Sampling(max_tokens=_LONG), budget=budget, usage=usage_of(finding))
+        draft = self._known.draft(
+            wanted, Sampling(max_tokens=_ENOUGH), budget=budget, usage=usage_of(finding)
+        )
         try:
             draft.feed(choices_of(finding)[0])
             self._known.saw(draft)

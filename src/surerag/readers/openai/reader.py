@@ -46,9 +46,11 @@ class OpenAIReader(BaseReader):
     Entropies are intervals (``"bounded"``): a server lists only the likeliest tokens. More
     ``top_logprobs`` and the model's own ``vocabulary_size`` make them narrower.
 
-    Of a model that thinks before it answers, text, trace, the first tokens of ``begin`` and the limit on tokens
-    are those of the answer; its thoughts are counted apart (``Generation.thinking_tokens``). That it thinks is
-    learnt from its first answer, or from :meth:`probe`, and stands in ``capabilities`` from then on.
+    Of a model that thinks before it answers, text, trace, the first tokens of ``begin`` and the limit on
+    tokens are those of the answer; its thoughts are counted apart (``Generation.thinking_tokens``). That it
+    thinks is learnt from its first answer, or from :meth:`probe`, and stands in ``capabilities`` from then
+    on. Where only the end of the thoughts is marked, as by templates that open them, call :meth:`probe`: a
+    first answer that is shorter than its thoughts cannot be told from one.
 
     A parameter that the service refuses is left out from then on where the answer can do without it, with a
     ``LeftOutWarning`` where that may be felt; where it cannot, the service's own words are in the error.
@@ -419,6 +421,7 @@ class OpenAIReader(BaseReader):
         return await self._transport.aopen(again.ask, again.draft, use)
 
     def _streamed(self, prompt: Prompt, sampling: Sampling) -> _Streamed:
+        self._known.allow()
         one, budget = replace(sampling, n=1), self._known.budget
         wanted = wanted_for(one, self._wanted)
         fields: dict[str, Any] = {"stream": True}

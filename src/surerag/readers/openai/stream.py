@@ -206,10 +206,10 @@ class OpenStream(_Reading):
     def primed(self) -> Self:
         """Read up to the answer's first token, past what the model thinks before it."""
         try:
-            while not self.enough(1) and self._read() is not None:
-                pass
-            if not self.enough(1) or self.done:
-                self.whole()
+            while self._read() is not None:
+                if self.enough(1) and not self.done:
+                    return self
+            self.whole()
         except BaseException:
             self.close()
             raise
@@ -281,10 +281,10 @@ class AsyncOpenStream(_Reading):
     async def primed(self) -> Self:
         """Read up to the answer's first token, past what the model thinks before it."""
         try:
-            while not self.enough(1) and await self._read() is not None:
-                pass
-            if not self.enough(1) or self.done:
-                self.whole()
+            while await self._read() is not None:
+                if self.enough(1) and not self.done:
+                    return self
+            self.whole()
         except BaseException:
             self.close()
             raise
