@@ -543,8 +543,8 @@ PERSONALITIES: Mapping[str, Personality] = {
             _o_series, _always, covered="none", counts_thoughts=True,
         ),
         Personality(
-            "azure-v1", "my-deployment", "https://learn.microsoft.com/azure/ai-foundry/openai/api-version-lifecycle, "
-            "https://github.com/langchain-ai/langgraph/issues/5943", _azure, root="/openai/v1",
+            "azure-v1", "my-deployment", "https://learn.microsoft.com/azure/ai-foundry/openai/api-version-lifecycle"
+            ", https://github.com/langchain-ai/langgraph/issues/5943", _azure, root="/openai/v1",
         ),
         Personality(
             "vllm-qwen3", "Qwen/Qwen3-8B", _VLLM_DOCS + ", https://github.com/sgl-project/sglang/issues/25055",

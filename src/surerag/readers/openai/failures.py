@@ -110,7 +110,7 @@ def explained(
     import httpx
     import openai
 
-    message = clean(said(error))[:300]
+    message = clean(said(error))[:300].rstrip(". ")
     if isinstance(error, openai.APITimeoutError | httpx.TimeoutException):
         return OverloadedError(f"{server} did not answer in time")
     if isinstance(error, openai.APIConnectionError | httpx.TransportError):
