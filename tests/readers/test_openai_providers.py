@@ -150,6 +150,16 @@ def test_a_temperature_that_can_be_done_without_is_left_out_with_one_warning() -
             reader.generate(["q"], TEXT)
 
 
+def test_it_is_told_when_it_is_felt_and_not_before() -> None:
+    with scripted("gpt-5") as server:
+        reader = reader_of(server)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            reader.generate(["q"], Sampling(n=2, temperature=1.0, max_tokens=20, trace="none"))
+        with pytest.warns(LeftOutWarning, match="gpt-5 refuses temperature"):
+            reader.generate(["q"], TEXT)
+
+
 def test_a_temperature_that_is_needed_is_an_error_also_once_it_is_known() -> None:
     drawn = Sampling(n=3, temperature=0.7, trace="none")
     with scripted("gpt-5") as server:
