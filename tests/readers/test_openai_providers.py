@@ -17,7 +17,7 @@ from surerag.errors import (
     ThinkingBudgetError,
 )
 from surerag.readers.openai import OpenAIReader
-from surerag.readers.openai.parse import Api
+from surerag.readers.openai.parse import Api, UnforeseenThoughtsError
 from surerag.readers.refusals import LeftOutWarning
 from surerag.types import Generation, Sampling
 from tests.servers.fake_openai import FakeOpenAI
@@ -335,9 +335,11 @@ def test_a_field_of_the_users_own_that_is_refused_is_not_left_out() -> None:
 def test_a_template_that_opens_the_thoughts_is_noticed_in_a_stream() -> None:
     with scripted("vllm-r1-raw") as server:
         reader = reader_of(server)
-        begun = reader.begin(["q"], 2, TEXT)
-        with pytest.raises(Exception, match=r"turns out to be the model's thoughts.*call probe\(\)"):
-            reader.finish(begun)
+        early = reader.begin(["q"], 2, TEXT)
+        with pytest.raises(
+            UnforeseenThoughtsError, match=r"turns out to be the model's thoughts.*call probe\(\)"
+        ):
+            reader.finish(early)
         reader.generate(["q"], TEXT)
         (begun,) = reader.begin(["q"], 2, TRACED)
         assert begun.partial.text == "Velm lies"

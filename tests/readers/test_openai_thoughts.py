@@ -130,7 +130,7 @@ def pieces_of(style: str) -> list[tuple[dict[str, str], list[str]]]:
     answer = [({"content": token}, [token]) for token in ANSWER]
     if style == "sglang":  # https://github.com/sgl-project/sglang/issues/26778
         return [*(({"reasoning_content": token}, []) for token in THOUGHT), *answer]
-    mark = [({}, ["</think>"])] if style == "vllm with marks" else []
+    mark: list[tuple[dict[str, str], list[str]]] = [({}, ["</think>"])] if style == "vllm with marks" else []
     return [*(({"reasoning": token}, [token]) for token in THOUGHT), *mark, *answer]
 
 
