@@ -277,6 +277,15 @@ def test_a_budget_that_ends_inside_the_thoughts_is_an_error_with_its_numbers(nam
         assert len(server.requests) <= 10
 
 
+def test_marks_with_nothing_between_them_are_not_asked_for_again() -> None:
+    with FakeOpenAI(Script(lambda _: "<think> </think> one two three")) as server:
+        reader = OpenAIReader("toy", base_url=server.base_url, vocabulary_size=1000)
+        answer = reader.generate(["q"], Sampling(max_tokens=3))[0][0]
+        assert (answer.text, answer.finish, answer.thinking_tokens) == ("one", "length", 2)
+        assert len(server.requests) == 1
+        assert reader.capabilities.thinking == "none"
+
+
 def test_told_to_think_it_has_tokens_for_it_at_once() -> None:
     with scripted("vllm-qwen3") as server:
         reader = reader_of(server, thinking=True, thinking_tokens=100)

@@ -101,6 +101,17 @@ def test_a_template_that_opened_the_thoughts_is_seen_in_a_whole_answer(opened: b
     assert draft.opened
 
 
+def test_an_answer_without_thoughts_is_one_also_of_a_model_whose_template_opens_them() -> None:
+    draft = Draft(WANTED, opened=True)
+    shown = "".join(
+        draft.feed({"delta": {"content": token}, "logprobs": listed([token])}) for token in ANSWER
+    )
+    shown += draft.feed({"delta": {}, "finish_reason": "stop"})
+    assert told(draft.generation()) == ("Velm or Velm", 3, 0)
+    assert shown == "Velm or Velm"
+    assert not draft.thought
+
+
 def test_marks_with_nothing_between_them_are_no_thoughts() -> None:
     tokens = ["<think>", "\n\n", "</think>", "\n\n", *ANSWER]
     draft = Draft(WANTED)
