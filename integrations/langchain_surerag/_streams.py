@@ -10,7 +10,7 @@ from typing import Any, cast
 from langchain_core.outputs import Generation as Answer
 
 from langchain_surerag._asking import Piece
-from langchain_surerag._dialects import Dialect
+from langchain_surerag.dialects import Dialect
 from surerag.errors import ServiceError
 from surerag.readers.closing import HangUp, close_in_loop_when_dropped, close_when_dropped
 from surerag.readers.failures import refusals
@@ -26,14 +26,13 @@ class Draft:
     texts are kept to here as well: models without the keyword ignore it.
 
     Args:
-        sampling: Limits of the answer.
-        traced: Whether the answer shall carry log-probabilities.
+        sampling: Limits of the answer, and what it shall carry.
     """
 
-    def __init__(self, sampling: Sampling, *, traced: bool) -> None:
+    def __init__(self, sampling: Sampling) -> None:
+        self._sampling = sampling
         self._stop = sampling.stop
-        self._limit = sampling.max_tokens if traced else None
-        self._traced = traced
+        self._traced = False
         self._dialect: Dialect | None = None
         self._parsed: Parsed | None = None
         self._trimmed = TrimmedPieces()
@@ -63,7 +62,9 @@ class Draft:
         """
         if self._parsed is None:
             self._dialect = dialect
-            self._parsed = Parsed(dialect.wanted(traced=self._traced), limit=self._limit)
+            wanted = dialect.wanted(self._sampling.trace)
+            self._traced = wanted.logprobs
+            self._parsed = Parsed(wanted, limit=self._sampling.max_tokens if wanted.logprobs else None)
         with dialect.blamed():
             self._parsed.feed(dialect.choice(answer))
         counted = dialect.usage(answer)

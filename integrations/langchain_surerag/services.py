@@ -18,8 +18,8 @@ from langchain_core.runnables.configurable import DynamicRunnable
 from langchain_core.vectorstores import VectorStoreRetriever
 from numpy.typing import NDArray
 
-from langchain_surerag._dialects import DialectOptions, Scoring
 from langchain_surerag._model_reader import ModelReader
+from langchain_surerag.dialects import DialectOptions, Scoring
 from langchain_surerag.documents import passages_of
 from surerag.adapting import shared, takes_template
 from surerag.errors import ConfigurationError, MissingServiceError, ServiceError
@@ -45,18 +45,28 @@ def reader_from_model(
     ========================================  =============================================================
     model                                     what the reader gives
     ========================================  =============================================================
-    ChatOpenAI and its relatives              log-probabilities, entropy as an interval, first tokens by an
-                                              open stream
+    ChatOpenAI and its relatives, over chat   log-probabilities, entropy as an interval, first tokens by an
+    completions or the Responses API          open stream
+    ChatOllama, OllamaLLM, ChatFireworks,     the same
+    ChatGoogleGenerativeAI, ChatVertexAI,
+    ChatOpenRouter, ChatTogether
     OpenAI (completions) and its relatives    the same, and scores of given text: see ``scoring``
+    ChatLlamaCpp                              log-probabilities and entropy; one answer at a time
     HuggingFacePipeline, ChatHuggingFace      a TransformersReader on its model: exact entropies, batches
-    any other                                 text only
+    any other                                 text only, unless its class was registered with
+                                              :func:`~langchain_surerag.register_dialect`
     ========================================  =============================================================
 
-    ``bind``, ``with_config``, ``with_retry``, ``with_fallbacks`` and ``configurable_fields`` around a model
-    keep working; of several models, the reader promises what all of them can do. Calls run under the run
-    of the chain that asks. Samples at a temperature above 0 bypass LangChain's LLM cache, which would
-    answer all of them with one. The model's own errors, retries and time-outs stay LangChain's,
-    but what its provider refuses for good is a ``RefusedError``.
+    ``bind``, ``with_config``, ``with_retry``, ``with_fallbacks``, ``configurable_fields`` and
+    ``init_chat_model`` around a model keep working; of several models, the reader promises what all of them
+    can do. Calls run under the run of the chain that asks. Samples at a temperature above 0 bypass LangChain's
+    LLM cache, which would answer all of them with one.
+
+    A model is asked for what a method uses, and no more. What it was built or bound with holds, unless answers
+    are drawn or measured and would be those of another distribution by it; then an ``OverruledWarning`` names
+    both values. What its provider refuses is left out from then on where a method can do without it.
+    The model's own errors, retries and time-outs stay LangChain's, but what its provider refuses for good is a
+    ``RefusedError``.
 
     Args:
         model: The model; without prompt or output parser.
@@ -81,8 +91,7 @@ def reader_from_model(
 
     Raises:
         ConfigurationError: If there is no language model in it, or a setting cannot work.
-        CapabilityError: If the model is set to an API that loses log-probabilities, or ``"echo"`` is
-            insisted on for a model without echo.
+        CapabilityError: If ``"echo"`` is insisted on for a model without echo.
 
     Example:
         >>> from langchain_core.language_models import FakeListChatModel
@@ -129,9 +138,9 @@ def pipeline_reader(model: object, *, chat_template: bool = True) -> BaseReader 
     """
     while isinstance(model, RunnableBindingBase):
         model = model.bound
-    chat = model if type(model).__name__ == "ChatHuggingFace" else None
+    chat = model if _is_a(model, "ChatHuggingFace") else None
     llm = getattr(chat, "llm", None) if chat is not None else model
-    pipeline = getattr(llm, "pipeline", None) if type(llm).__name__ == "HuggingFacePipeline" else None
+    pipeline = getattr(llm, "pipeline", None) if _is_a(llm, "HuggingFacePipeline") else None
     if pipeline is None or getattr(pipeline, "task", "") != "text-generation":
         return None
     tokenizer = getattr(chat, "tokenizer", None) or pipeline.tokenizer
@@ -144,6 +153,11 @@ def pipeline_reader(model: object, *, chat_template: bool = True) -> BaseReader 
         if (templated, id(tokenizer)) not in readers:
             readers[templated, id(tokenizer)] = _reader_of(pipeline.model, tokenizer, chat_template=templated)
         return readers[templated, id(tokenizer)]
+
+
+def _is_a(model: object, name: str) -> bool:
+    """Whether a class of this name is among a model's; its package need not be installed to ask."""
+    return any(base.__name__ == name for base in type(model).__mro__)
 
 
 def _reader_of(model: Any, tokenizer: Any, *, chat_template: bool) -> BaseReader:

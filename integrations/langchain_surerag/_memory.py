@@ -1,0 +1,116 @@
+"""What a reader learnt about its models: what they refuse, whether they think, and what was said of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+from langchain_surerag.dialects import Asked, Dialect, LanguageModel, tell_overruled
+from surerag.errors import LogprobsRefusedError, RefusedError, ServiceError
+from surerag.readers.failures import kind_of, status_of
+from surerag.readers.openai.failures import said
+from surerag.readers.refusals import Understood, needed, refusals_in, tell_left_out
+
+_REFUSALS = (None, 400, 422)
+"""Statuses by which a request is refused for what is in it; clients that refuse by themselves have none."""
+
+
+class Memory:
+    """What is known of each of a reader's models, by its identity; threads may share it."""
+
+    def __init__(self) -> None:
+        self._understood: dict[str, Understood] = {}
+        self._thinking: set[str] = set()
+        self._said: set[Hashable] = set()
+        self._lock = threading.Lock()
+
+    def informed(self, dialect: Dialect) -> Dialect:
+        """Return a dialect that knows what is known of its model."""
+        name = identity(dialect.model)
+        with self._lock:
+            understood, thinks = self._understood.get(name), name in self._thinking
+        if understood is None and not thinks:
+            return dialect
+        return replace(dialect, understood=understood or dialect.understood, thinks=thinks)
+
+    def saw_thinking(self, dialect: Dialect) -> bool:
+        """Note that a model thinks before it answers; return whether that is news."""
+        name = identity(dialect.model)
+        with self._lock:
+            known = name in self._thinking
+            self._thinking.add(name)
+        return not known
+
+    def tell(self, dialect: Dialect, asked: Asked) -> None:
+        """Say once of each of the user's settings that it gives way."""
+        name = identity(dialect.model)
+        for overruled in dialect.settled(asked).overruled:
+            if self._first((name, overruled)):
+                tell_overruled(name, overruled)
+
+    def learn(self, dialect: Dialect, asked: Asked, error: Exception) -> bool:
+        """Take a refusal to heart.
+
+        Args:
+            dialect: In which the model was asked.
+            asked: What it was asked for.
+            error: What was raised.
+
+        Returns:
+            Whether asking again is of use: without what the model refuses.
+
+        Raises:
+            RefusedError: If it refuses what cannot be done without.
+        """
+        if kind_of(error) not in (RefusedError, ServiceError) or status_of(error) not in _REFUSALS:
+            return False
+        message = said(error)
+        for own, name in dialect.aliases.items():
+            message = message.replace(own, name)
+        sent = dialect.attempted(asked)
+        wanted = needed(asked.sampling) if dialect.traces else needed(replace(asked.sampling, trace="none"))
+        learnt = dialect.understood.learnt(message, sent, wanted)
+        if learnt is None:
+            self._explain(dialect, error, message, wanted & sent.keys())
+            return False
+        name = identity(dialect.model)
+        with self._lock:
+            known = self._understood.get(name, Understood())
+            self._understood[name] = Understood(
+                known.dropped | learnt.dropped,
+                {**known.most, **learnt.most},
+                {**known.renamed, **learnt.renamed},
+            )
+        fresh = learnt.dropped - dialect.understood.dropped
+        tell_left_out(name, [item for item in fresh if self._first((name, item))], asked.sampling)
+        return True
+
+    def _explain(self, dialect: Dialect, error: Exception, message: str, wanted: frozenset[str]) -> None:
+        """Raise our error if a message refuses what is wanted."""
+        refused = refusals_in(message, dict.fromkeys(sorted(wanted)))
+        if refused:
+            name = refused[0].name
+            kind = LogprobsRefusedError if "logprobs" in name else RefusedError
+            raise kind(
+                f"{identity(dialect.model)} refuses {name}: {message[:300]}", hint=dialect.advice(name)
+            ) from error
+
+    def _first(self, words: Hashable) -> bool:
+        with self._lock:
+            first = words not in self._said
+            self._said.add(words)
+        return first
+
+
+def identity(model: LanguageModel) -> str:
+    """Return which model this is: its class, the name of what it asks, and where that is."""
+    names = (getattr(model, attribute, None) for attribute in ("model_name", "model", "model_id", "repo_id"))
+    asked = next((name for name in names if isinstance(name, str) and name), "")
+    urls = (getattr(model, attribute, None) for attribute in ("openai_api_base", "base_url", "endpoint_url"))
+    where = urlsplit(next((url for url in urls if isinstance(url, str) and url), ""))
+    port = f":{where.port}" if where.port else ""
+    # The paths of one host may lead to different models; what follows a "?" may be a credential.
+    address = f"@{where.hostname}{port}{where.path.rstrip('/')}" if where.hostname else ""
+    return f"{type(model).__name__}({asked}{address})"
