@@ -13,7 +13,7 @@ from surerag.readers.failures import kind_of, status_of
 from surerag.readers.openai.failures import said
 from surerag.readers.refusals import Understood, needed, refusals_in, tell_left_out
 
-_REFUSALS = (None, 400, 422)
+_REFUSALS = (None, 400, 403, 422)
 """Statuses by which a request is refused for what is in it; clients that refuse by themselves have none."""
 
 

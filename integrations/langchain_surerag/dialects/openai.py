@@ -52,7 +52,8 @@ class OpenAIChatDialect(Dialect):
         """Ask over chat completions, and outside streams for all samples at once."""
         settled = self.settled(asked)
         arguments = {**self.kept(settled), **self.keywords(settled.values)}
-        if extra := self._extra_body(settled):
+        own = {**(getattr(self.model, "extra_body", None) or {}), **self.bound.get("extra_body", {})}
+        if (extra := self._extra_body(own, settled)) or own:
             arguments["extra_body"] = extra
         if asked.n > 1:
             # A listening callback handler would turn this into one stream, with the samples mixed up.
@@ -85,9 +86,8 @@ class OpenAIChatDialect(Dialect):
         """Leave out what goes into the request's body beside the SDK's keywords."""
         return {name: value for name, value in settings.items() if name not in self._beside}
 
-    def _extra_body(self, settled: Settled) -> dict[str, Any]:
-        """Say what the SDK has no keyword for, and what ChatOpenAI would rename."""
-        own = {**(getattr(self.model, "extra_body", None) or {}), **self.bound.get("extra_body", {})}
+    def _extra_body(self, own: Mapping[str, Any], settled: Settled) -> dict[str, Any]:
+        """Say what the SDK has no keyword for, and what ChatOpenAI would rename, beside what the user says."""
         gone = {"max_tokens", "max_completion_tokens", *settled.values, *settled.unset}
         extra = {name: value for name, value in own.items() if name not in gone}
         extra |= {name: settled.values[name] for name in self._beside if name in settled.values}
@@ -209,7 +209,8 @@ class CompletionsDialect(Dialect):
         """Say the number of alternatives in the one keyword that there is."""
         found = {name: value for name, value in settings.items() if name not in ("top_k", "top_logprobs")}
         if found.pop("logprobs", False):
-            found["logprobs"] = settings.get("top_logprobs", 0)
+            # The sampled token's own comes with any number, but some servers take 0 for none at all.
+            found["logprobs"] = settings.get("top_logprobs", 1)
         return found
 
     def prepared(self, asked: Asked) -> Prepared:
