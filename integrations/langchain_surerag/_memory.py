@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Hashable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from langchain_surerag.dialects import Asked, Dialect, LanguageModel, tell_overruled
@@ -12,6 +13,9 @@ from surerag.errors import LogprobsRefusedError, RefusedError, ServiceError
 from surerag.readers.failures import kind_of, status_of
 from surerag.readers.openai.failures import said
 from surerag.readers.refusals import Understood, needed, refusals_in, tell_left_out
+
+if TYPE_CHECKING:
+    from langchain_surerag._streams import Draft
 
 _REFUSALS = (None, 400, 403, 422)
 """Statuses by which a request is refused for what is in it; clients that refuse by themselves have none."""
@@ -23,6 +27,7 @@ class Memory:
     def __init__(self) -> None:
         self._understood: dict[str, Understood] = {}
         self._thinking: set[str] = set()
+        self._opened: set[str] = set()
         self._said: set[Hashable] = set()
         self._lock = threading.Lock()
 
@@ -30,18 +35,24 @@ class Memory:
         """Return a dialect that knows what is known of its model."""
         name = identity(dialect.model)
         with self._lock:
-            understood, thinks = self._understood.get(name), name in self._thinking
-        if understood is None and not thinks:
-            return dialect
-        return replace(dialect, understood=understood or dialect.understood, thinks=thinks)
+            understood = self._understood.get(name, dialect.understood)
+            thinks, opened = name in self._thinking or dialect.options.thinking, name in self._opened
+        return replace(dialect, understood=understood, thinks=thinks, opened=opened)
 
-    def saw_thinking(self, dialect: Dialect) -> bool:
-        """Note that a model thinks before it answers; return whether that is news."""
+    def saw(self, draft: Draft) -> bool:
+        """Note whether an answer was thought about first; return whether that is news.
+
+        Then the model had no tokens allowed for it, or its thoughts were taken for the answer.
+        """
+        dialect = draft.dialect
+        if dialect is None or not (draft.thought or draft.opened):
+            return False
         name = identity(dialect.model)
         with self._lock:
-            known = name in self._thinking
             self._thinking.add(name)
-        return not known
+            if draft.opened:
+                self._opened.add(name)
+        return not dialect.thinks or (draft.opened and not dialect.opened)
 
     def tell(self, dialect: Dialect, asked: Asked) -> None:
         """Say once of each of the user's settings that it gives way."""
@@ -77,12 +88,7 @@ class Memory:
             return False
         name = identity(dialect.model)
         with self._lock:
-            known = self._understood.get(name, Understood())
-            self._understood[name] = Understood(
-                known.dropped | learnt.dropped,
-                {**known.most, **learnt.most},
-                {**known.renamed, **learnt.renamed},
-            )
+            self._understood[name] = self._understood.get(name, Understood()).joined(learnt)
         fresh = learnt.dropped - dialect.understood.dropped
         tell_left_out(name, [item for item in fresh if self._first((name, item))], asked.sampling)
         return True

@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 from langchain_core.prompt_values import PromptValue, StringPromptValue
 from langchain_core.runnables import Runnable, ensure_config
 
 from langchain_surerag._asking import (
     Leaf,
-    Piece,
     Replied,
     Setup,
     can_stream,
@@ -26,9 +25,9 @@ from langchain_surerag._asking import (
     usage_of,
 )
 from langchain_surerag._memory import Memory, identity
-from langchain_surerag._streams import AsyncOpenStream, Draft, OpenStream
+from langchain_surerag._streams import AsyncOpenStream, Draft, OpenStream, Source
 from langchain_surerag.dialects import Asked, Dialect, DialectOptions, Scoring, Thinking
-from surerag.errors import CapabilityError, ConfigurationError, ServiceError
+from surerag.errors import CapabilityError, ConfigurationError, ServiceError, ThinkingBudgetError
 from surerag.readers import BaseReader, Capabilities
 from surerag.readers.failures import refusals
 from surerag.readers.fan_out import aeach, each
@@ -119,7 +118,6 @@ def _said(dialect: Dialect, prompt: str) -> TokenTrace | None:
     draft = Draft(_SAID.sampling)
     for answer in replied.result.generations[0][:1]:
         draft.add(replied.dialect, answer)
-    draft.end()
     return draft.generation().trace
 
 
@@ -234,16 +232,14 @@ class ModelReader(BaseReader):
         while True:
             with refusals(self._name):
                 replied = self._grafted.invoke(prompt_value(prompt), asked=asked)
-            found = self._read(replied, asked)
-            if found is not None:
+            if (found := self._read(replied, asked)) is not None:
                 return found
 
     async def _aanswers(self, prompt: Prompt, asked: Asked) -> list[Generation]:
         while True:
             with refusals(self._name):
                 replied = await self._grafted.ainvoke(prompt_value(prompt), asked=asked)
-            found = self._read(replied, asked)
-            if found is not None:
+            if (found := self._read(replied, asked)) is not None:
                 return found
 
     def _read(self, replied: Replied, asked: Asked) -> list[Generation] | None:
@@ -255,13 +251,19 @@ class ModelReader(BaseReader):
         answers = replied.result.generations[0] if replied.result.generations else []
         if not answers:
             raise ServiceError(f"{self._name} returned no answer", hint="look at what its server returns")
-        drafts = [self._draft(asked.sampling) for _ in answers]
+        drafts = [Draft(asked.sampling) for _ in answers]
         for draft, answer in zip(drafts, answers, strict=True):
             draft.add(replied.dialect, answer)
-            draft.end()
         usage = usage_of(replied.result)
-        self._count(usage if usage.prompt_tokens else drafts[0].usage)
-        found = [draft.generation() for draft in drafts]
+        counted = drafts[0].usage
+        self._count(counted if counted.prompt_tokens or not usage.prompt_tokens else usage)
+        news = [self._memory.saw(draft) for draft in drafts]
+        try:
+            found = [draft.generation() for draft in drafts]
+        except ThinkingBudgetError:
+            if any(news):
+                return None
+            raise
         return [replace(item, prompt_tokens=item.prompt_tokens or usage.prompt_tokens) for item in found]
 
     # The first tokens, and on from there.
@@ -350,16 +352,19 @@ class ModelReader(BaseReader):
                 yield chunk
 
     def _opened(self, prompt: Prompt, sampling: Sampling) -> OpenStream:
-        pieces = self._grafted.stream(prompt_value(prompt), asked=Asked(sampling, streamed=True))
-        return OpenStream(cast("Iterator[Piece]", pieces), self._draft(sampling), self._count, self._name)
+        asked = Asked(sampling, streamed=True)
+        return OpenStream(
+            self._source(lambda: self._grafted.stream(prompt_value(prompt), asked=asked), sampling)
+        )
 
     def _aopened(self, prompt: Prompt, sampling: Sampling) -> AsyncOpenStream:
-        pieces = self._grafted.astream(prompt_value(prompt), asked=Asked(sampling, streamed=True))
-        draft = self._draft(sampling)
-        return AsyncOpenStream(cast("AsyncIterator[Piece]", pieces), draft, self._count, self._name)
+        asked = Asked(sampling, streamed=True)
+        return AsyncOpenStream(
+            self._source(lambda: self._grafted.astream(prompt_value(prompt), asked=asked), sampling)
+        )
 
-    def _draft(self, sampling: Sampling) -> Draft:
-        return Draft(sampling)
+    def _source(self, open_stream: Callable[[], Any], sampling: Sampling) -> Source:
+        return Source(open_stream, sampling, self._count, self._memory.saw, self._name)
 
     # Given text.
 

@@ -6,7 +6,8 @@ import asyncio
 import inspect
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
@@ -22,7 +23,7 @@ from langchain_surerag._model_reader import ModelReader
 from langchain_surerag.dialects import DialectOptions, Scoring
 from langchain_surerag.documents import passages_of
 from surerag.adapting import shared, takes_template
-from surerag.errors import ConfigurationError, MissingServiceError, ServiceError
+from surerag.errors import CapabilityError, ConfigurationError, MissingServiceError, ServiceError
 from surerag.readers import BaseReader, Reader
 from surerag.readers.threads import in_thread
 from surerag.types import Passage
@@ -38,6 +39,8 @@ def reader_from_model(
     vocabulary_size: int = 300_000,
     max_concurrency: int = 8,
     scoring: Scoring | None = None,
+    thinking: bool = False,
+    thinking_tokens: int = 4096,
     chat_template: bool = True,
 ) -> BaseReader:
     """Make a reader of a chat model or an LLM, with whatever is wrapped around it.
@@ -59,14 +62,14 @@ def reader_from_model(
 
     ``bind``, ``with_config``, ``with_retry``, ``with_fallbacks``, ``configurable_fields`` and
     ``init_chat_model`` around a model keep working; of several models, the reader promises what all of them
-    can do. Calls run under the run of the chain that asks. Samples at a temperature above 0 bypass LangChain's
-    LLM cache, which would answer all of them with one.
+    can do. Calls run under the run of the chain that asks. Samples at a temperature above 0 bypass
+    LangChain's LLM cache, which would answer all of them with one.
 
-    A model is asked for what a method uses, and no more. What it was built or bound with holds, unless answers
-    are drawn or measured and would be those of another distribution by it; then an ``OverruledWarning`` names
-    both values. What its provider refuses is left out from then on where a method can do without it.
-    The model's own errors, retries and time-outs stay LangChain's, but what its provider refuses for good is a
-    ``RefusedError``.
+    A model is asked for what a method uses, and no more. What it was built or bound with holds, unless
+    answers are drawn or measured and would be those of another distribution by it; then an
+    ``OverruledWarning`` names both values. What its provider refuses is left out from then on where a method
+    can do without it. The model's own errors, retries and time-outs stay LangChain's, but what its provider
+    refuses for good is a ``RefusedError``.
 
     Args:
         model: The model; without prompt or output parser.
@@ -82,6 +85,10 @@ def reader_from_model(
             differ: some echo log-probabilities one place off, which no answer shows. ``"probe"`` asks
             twice, at once and in this thread, and compares: the reader scores if what the model said is
             read as likely as it was said. ``"echo"`` takes the server at its word. None does not score.
+        thinking: Whether the model is known to think before it answers, so that its first request already
+            has tokens for it. Otherwise that is learnt from its answers, if they show it. What it thinks is
+            told from the answer, and left out of text, trace and gates.
+        thinking_tokens: Tokens that a model which thinks gets for that, besides those of the answer.
         chat_template: Whether the model of a HuggingFacePipeline is asked through its tokenizer's chat
             template, if there is one. LangChain sends it raw text, which no chat model was trained on; False
             does so, too. ChatHuggingFace always goes through the template.
@@ -105,7 +112,7 @@ def reader_from_model(
         return local
     return ModelReader(
         model,
-        DialectOptions(logprobs, top_logprobs, vocabulary_size, scoring),
+        DialectOptions(logprobs, top_logprobs, vocabulary_size, scoring, thinking_tokens, thinking),
         max_concurrency=max_concurrency,
     )
 
@@ -123,6 +130,18 @@ def reader_of(model: Any, **settings: Any) -> Reader:
     if model is None:
         raise MissingServiceError("there is no model", hint="pass llm=…")
     return model if isinstance(model, Reader) else shared(reader_from_model, model, **settings)
+
+
+@contextmanager
+def advised(reader: Reader) -> Iterator[None]:
+    """Say in the error about a model that lacks what a method needs what to do about it in LangChain."""
+    try:
+        yield
+    except CapabilityError as error:
+        if not isinstance(reader, ModelReader) or not reader.advice:
+            raise
+        found = str(error).removesuffix(f". {error.hint[:1].upper()}{error.hint[1:]}.")
+        raise CapabilityError(found, hint=reader.advice) from error
 
 
 _readers: weakref.WeakKeyDictionary[Any, dict[tuple[bool, int], BaseReader]] = weakref.WeakKeyDictionary()

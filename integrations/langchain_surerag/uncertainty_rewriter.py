@@ -20,7 +20,7 @@ from langchain_surerag._events import Announcing, announce, announcer
 from langchain_surerag.documents import Decision, documents_of
 from langchain_surerag.inputs import asked
 from langchain_surerag.parts import MethodRunnable, SerializablePart
-from langchain_surerag.services import reader_of, retriever_of
+from langchain_surerag.services import advised, reader_of, retriever_of
 from surerag import DynQROptions, RewriteResult, arun, run
 from surerag import UncertaintyRewriter as CoreRewriter
 from surerag.effects import Program

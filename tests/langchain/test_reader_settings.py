@@ -99,7 +99,9 @@ def test_a_temperature_that_would_change_a_measurement_gives_way_and_that_is_sai
     server: FakeOpenAI,
 ) -> None:
     reader = reader_from_model(chat(server, temperature=0.2))
-    with pytest.warns(OverruledWarning, match=r"has temperature=0\.2, and is asked with temperature=0\.0") as said:
+    with pytest.warns(
+        OverruledWarning, match=r"has temperature=0\.2, and is asked with temperature=0\.0"
+    ) as said:
         reader.generate(["a", "b"], MEASURED)
         reader.cancel(reader.begin(["c"], 1, MEASURED))
     assert len(said) == 1

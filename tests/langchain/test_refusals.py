@@ -208,7 +208,11 @@ def test_completions_are_refused_and_learn_alike() -> None:
 
 # What is wrong with every request raises in every part, also where failures are degraded.
 
-OTHERS = [(400, "messages: at least one message is required"), (401, "Incorrect API key"), (404, "no such model")]
+OTHERS = [
+    (400, "messages: at least one message is required"),
+    (401, "Incorrect API key"),
+    (404, "no such model"),
+]
 
 
 @pytest.mark.parametrize(("status", "message"), OTHERS)
@@ -229,9 +233,7 @@ def test_what_is_misconfigured_raises_at_the_first_call(part: str, status: int, 
                 model, RunnableLambda(lambda _: documents), on_failure="original"
             ).invoke("Velm?"),
             "chain": lambda: LazyRetrievalChain(model, None, "Velm is a city.", mode="none").invoke("Velm?"),
-            "evaluator": lambda: DeltaSePerEvaluator(
-                model, ExactEntailer(), weights="frequency"
-            )(
+            "evaluator": lambda: DeltaSePerEvaluator(model, ExactEntailer(), weights="frequency")(
                 inputs={"question": "Velm?"},
                 outputs={"documents": documents},
                 reference_outputs={"answer": "Velm"},

@@ -14,7 +14,7 @@ from langchain_core.outputs import ChatGeneration, Generation
 from langchain_surerag._connections import OpenedStreams
 from langchain_surerag._overheard import Overheard
 from langchain_surerag.dialects.settings import ALIASES, SETTINGS, Asked, Settled, held_in, settle
-from surerag.errors import LogprobsError, ServiceError, SureragError
+from surerag.errors import LogprobsError, ServiceError, SureragError, ThinkingBudgetError
 from surerag.readers.openai.parse import Wanted, token_count
 from surerag.readers.refusals import Understood
 from surerag.types import TraceKind, Usage
@@ -27,14 +27,19 @@ Thinking = Literal["none", "off", "apart"]
 OPENAI_TOP_LOGPROBS = 20
 """The most alternatives that OpenAI's chat API lists at each token."""
 
-THINKING_TOKENS = 8192
-"""What a model may think on top of an answer's length, once it was seen to think at all."""
-
 DO_WITHOUT = (
     'or do without: LazyRetrievalChain(…, mode="standard"), DeltaSePerEvaluator(…, weights="frequency"), a '
     "metric of your own for UncertaintyRewriter; reader_from_model(…, logprobs=False) reads text alone"
 )
 """What to do where there are no log-probabilities."""
+
+THINKING_HINT = (
+    "raise reader_from_model(…, thinking_tokens=…) and what the model was built with, or have it answer at "
+    'once: ChatOpenAI(…, reasoning_effort="none"), ChatOpenAI(…, extra_body={"chat_template_kwargs": '
+    '{"enable_thinking": False}}), ChatOllama(…, reasoning=False), '
+    "ChatGoogleGenerativeAI(…, thinking_budget=0)"
+)
+"""What to do where a model thinks for longer than it may."""
 
 _ENDS = {
     "max_tokens": "length",
@@ -58,6 +63,8 @@ class DialectOptions:
     top_logprobs: int | None = None
     vocabulary_size: int = 300_000
     scoring: Scoring | None = None
+    thinking_tokens: int = 4096
+    thinking: bool = False
 
 
 class Prepared(NamedTuple):
@@ -82,6 +89,7 @@ class Dialect:
         bound: Keywords that the user bound to it.
         understood: What it was found to refuse.
         thinks: Whether it was seen to think before it answered.
+        opened: Whether its prompts open the thoughts, so that only their end is marked.
         logprobs: Whether it gives log-probabilities; set by class.
         scores: Whether it can score given text; set by class.
         serial: Whether it answers one request at a time, and no stream of it may be left open: a model in
@@ -107,6 +115,7 @@ class Dialect:
     bound: Mapping[str, Any] = field(default_factory=dict)
     understood: Understood = field(default_factory=Understood)
     thinks: bool = False
+    opened: bool = False
 
     logprobs: ClassVar[bool] = True
     scores: ClassVar[bool] = False
@@ -139,6 +148,11 @@ class Dialect:
     def thinking(self) -> Thinking:
         """What is known of its thinking."""
         return "apart" if self.thinks else "none"
+
+    @property
+    def budget(self) -> int:
+        """Tokens to allow for thinking, besides those of the answer: none before it is known to think."""
+        return self.options.thinking_tokens if self.thinks else 0
 
     # How it is asked.
 
@@ -182,7 +196,7 @@ class Dialect:
             self._happening_anyway(),
             traced=self.traces and (asked.echo or asked.sampling.trace != "none"),
             top_logprobs=self.top_logprobs,
-            thinking=THINKING_TOKENS if self.thinks else 0,
+            thinking=self.budget,
         )
         values = {self.called(name): value for name, value in found.values.items() if name in self.takes}
         told = tuple(item for item in found.overruled if self.called(item.name) in values)
@@ -261,12 +275,17 @@ class Dialect:
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
-        """Say in errors about log-probabilities whose they are, and what to change."""
+        """Say in errors about log-probabilities and thoughts whose they are, and what to change."""
         try:
             yield
+        except ThinkingBudgetError as error:
+            raise ThinkingBudgetError(
+                f"{type(self.model).__name__}: {_without_hint(error)}", hint=THINKING_HINT
+            ) from error
         except LogprobsError as error:
-            found = str(error).removesuffix(f". {error.hint[:1].upper()}{error.hint[1:]}.")
-            raise LogprobsError(f"{type(self.model).__name__}: {found}", hint=self.fix) from error
+            raise LogprobsError(
+                f"{type(self.model).__name__}: {_without_hint(error)}", hint=self.fix
+            ) from error
 
     @contextmanager
     def asking(self) -> Iterator[None]:
@@ -295,6 +314,10 @@ class Dialect:
         reasons = (info.get(name) for name in ("finish_reason", "stop_reason", "done_reason"))
         reason = next((found for found in reasons if found is not None), None)
         return _ENDS.get(reason, reason) if isinstance(reason, str) else reason
+
+
+def _without_hint(error: SureragError) -> str:
+    return str(error).removesuffix(f". {error.hint[:1].upper()}{error.hint[1:]}.")
 
 
 def thoughts_of(answer: ChatGeneration) -> str:

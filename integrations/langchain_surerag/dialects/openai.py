@@ -39,6 +39,15 @@ class OpenAIChatDialect(Dialect):
         off = effort == "none" or template.get("enable_thinking") is False
         return "off" if off and not self.thinks else super().thinking
 
+    def choice(self, answer: Generation) -> dict[str, Any]:
+        """Take tokens of an answer without a word for thoughts: servers tell them apart, and LangChain drops them."""
+        found = super().choice(answer)
+        tokens = (found["logprobs"] or {}).get("content") or []
+        message = found.get("message", {})
+        if tokens and not message.get("content") and "reasoning_content" not in message:
+            message["reasoning_content"] = "".join(str(entry.get("token")) for entry in tokens)
+        return found
+
     def advice(self, name: str) -> str:
         """Name the setting by which reasoning models take what they refuse."""
         if name in ("temperature", "top_p"):
@@ -87,7 +96,7 @@ class OpenAIChatDialect(Dialect):
         return {name: value for name, value in settings.items() if name not in self._beside}
 
     def _extra_body(self, own: Mapping[str, Any], settled: Settled) -> dict[str, Any]:
-        """Say what the SDK has no keyword for, and what ChatOpenAI would rename, beside what the user says."""
+        """Say what the SDK has no keyword for, and what ChatOpenAI would rename, beside the user's."""
         gone = {"max_tokens", "max_completion_tokens", *settled.values, *settled.unset}
         extra = {name: value for name, value in own.items() if name not in gone}
         extra |= {name: settled.values[name] for name in self._beside if name in settled.values}

@@ -140,7 +140,8 @@ def settle(
     if asked.sampled:
         own = held.get("seed", 0)
         values["seed"] = asked.seed + (own if isinstance(own, int) else 0)
-    if sampling.stop:
+    if sampling.stop and not thinking:
+        # Meant for the answer, they may stand in the thoughts; the answer is cut where it is read.
         values["stop"] = list(dict.fromkeys([*_texts(held.get("stop")), *sampling.stop]))
     unset = frozenset[str]()
     if traced:

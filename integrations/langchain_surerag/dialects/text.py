@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from langchain_surerag._connections import OpenedStreams
-from langchain_surerag.dialects.base import DO_WITHOUT, Dialect, Prepared
+from langchain_surerag.dialects.base import DO_WITHOUT, Dialect, Prepared, Thinking
 from langchain_surerag.dialects.settings import ALIASES, SETTINGS, Asked, Settled
 
 
@@ -48,19 +48,21 @@ class TextDialect(Dialect):
 
 
 class AnthropicDialect(TextDialect):
-    """ChatAnthropic: the length of an answer has to hold the thinking that the user allows for."""
+    """ChatAnthropic: the user says whether it thinks, and for how long, which is part of the length."""
 
     fix = f"Anthropic's API gives none; use a model that returns them; {DO_WITHOUT}"
 
-    def _wished(self, asked: Asked, held: Mapping[str, Any]) -> Settled:
-        """Add the budget for thinking, which Anthropic counts into the length."""
-        found = super()._wished(asked, held)
-        thinking = self.bound.get("thinking", getattr(self.model, "thinking", None)) or {}
-        budget, length = thinking.get("budget_tokens"), found.values.get("max_tokens")
-        if isinstance(budget, int) and isinstance(length, int) and length <= budget:
-            length = min(length + budget, held.get("max_tokens", length + budget))
-            return found._replace(values={**found.values, "max_tokens": length})
-        return found
+    @property
+    def budget(self) -> int:
+        """Tokens for thinking: as many as the user allows for."""
+        said = self.bound.get("thinking", getattr(self.model, "thinking", None)) or {}
+        allowed = said.get("budget_tokens", 0)
+        return allowed if isinstance(allowed, int) and allowed else super().budget
+
+    @property
+    def thinking(self) -> Thinking:
+        """What is known of its thinking."""
+        return "apart" if self.budget else "none"
 
 
 class GroqDialect(TextDialect):
