@@ -280,6 +280,7 @@ class Leaf(Runnable[PromptValue, Replied]):
 
     def _request(self, *, asked: Asked, **bound: Any) -> _Request:
         dialect = self._memory.informed(self._dialect.bound_with(bound))
+        self._memory.require(dialect, asked)
         self._memory.tell(dialect, asked)
         return _Request(dialect, *dialect.prepared(asked))
 

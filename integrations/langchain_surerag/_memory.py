@@ -28,6 +28,7 @@ class Memory:
         self._understood: dict[str, Understood] = {}
         self._thinking: set[str] = set()
         self._opened: set[str] = set()
+        self._reasons: dict[tuple[str, str], str] = {}
         self._said: set[Hashable] = set()
         self._lock = threading.Lock()
 
@@ -53,6 +54,19 @@ class Memory:
             if draft.opened:
                 self._opened.add(name)
         return not dialect.thinks or (draft.opened and not dialect.opened)
+
+    def require(self, dialect: Dialect, asked: Asked) -> None:
+        """Refuse to ask for what cannot be had: several answers drawn at a temperature that is refused.
+
+        Raises:
+            RefusedError: With the provider's own words.
+        """
+        for name in sorted(
+            _kept(dialect, asked) & dialect.understood.dropped & dialect.attempted(asked).keys()
+        ):
+            with self._lock:
+                message = self._reasons.get((identity(dialect.model), name), "")
+            raise _refusal(dialect, name, message)
 
     def tell(self, dialect: Dialect, asked: Asked) -> None:
         """Say once of each of the user's settings that it gives way."""
@@ -81,33 +95,35 @@ class Memory:
         for own, name in dialect.aliases.items():
             message = message.replace(own, name)
         sent = dialect.attempted(asked)
-        wanted = needed(asked.sampling) if dialect.traces else needed(replace(asked.sampling, trace="none"))
-        learnt = dialect.understood.learnt(message, sent, wanted)
+        kept = _kept(dialect, asked)
+        learnt = dialect.understood.learnt(message, sent, kept)
         if learnt is None:
-            self._explain(dialect, error, message, wanted & sent.keys())
+            if refused := refusals_in(message, {name: sent[name] for name in sorted(kept & sent.keys())}):
+                raise _refusal(dialect, refused[0].name, message) from error
             return False
         name = identity(dialect.model)
+        fresh = learnt.dropped - dialect.understood.dropped
         with self._lock:
             self._understood[name] = self._understood.get(name, Understood()).joined(learnt)
-        fresh = learnt.dropped - dialect.understood.dropped
+            self._reasons |= {(name, item): message for item in fresh}
         tell_left_out(name, [item for item in fresh if self._first((name, item))], asked.sampling)
         return True
-
-    def _explain(self, dialect: Dialect, error: Exception, message: str, wanted: frozenset[str]) -> None:
-        """Raise our error if a message refuses what is wanted."""
-        refused = refusals_in(message, dict.fromkeys(sorted(wanted)))
-        if refused:
-            name = refused[0].name
-            kind = LogprobsRefusedError if "logprobs" in name else RefusedError
-            raise kind(
-                f"{identity(dialect.model)} refuses {name}: {message[:300]}", hint=dialect.advice(name)
-            ) from error
 
     def _first(self, words: Hashable) -> bool:
         with self._lock:
             first = words not in self._said
             self._said.add(words)
         return first
+
+
+def _kept(dialect: Dialect, asked: Asked) -> frozenset[str]:
+    """Return which parameters cannot be left out."""
+    return needed(asked.sampling if dialect.traces else replace(asked.sampling, trace="none"))
+
+
+def _refusal(dialect: Dialect, name: str, message: str) -> RefusedError:
+    kind = LogprobsRefusedError if "logprobs" in name else RefusedError
+    return kind(f"{identity(dialect.model)} refuses {name}: {message[:300]}", hint=dialect.advice(name))
 
 
 def identity(model: LanguageModel) -> str:

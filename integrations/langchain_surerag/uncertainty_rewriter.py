@@ -37,13 +37,14 @@ class Rewriting(SerializablePart[CoreRewriter], DynQROptions):  # type: ignore[m
     vocabulary_size: int = 300_000
 
     def _core(self) -> CoreRewriter:
-        return CoreRewriter(
-            reader_of(self.llm, vocabulary_size=self.vocabulary_size),
-            retriever_of(self.retriever),
-            # A rewriter's log-probabilities are of no use.
-            None if self.rewriter is None else reader_of(self.rewriter, top_logprobs=0),
-            **self.chosen(),
-        )
+        reader = reader_of(self.llm, vocabulary_size=self.vocabulary_size)
+        with advised(reader):
+            return CoreRewriter(
+                reader,
+                retriever_of(self.retriever),
+                None if self.rewriter is None else reader_of(self.rewriter),
+                **self.chosen(),
+            )
 
 
 class UncertaintyRewriter(  # type: ignore[misc]  # fields that are set are in force

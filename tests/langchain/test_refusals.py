@@ -146,6 +146,12 @@ def test_a_refused_temperature_raises_where_several_answers_are_drawn() -> None:
         reader = reader_from_model(chat(server))
         with pytest.raises(RefusedError, match=r"refuses temperature: .*reasoning_effort=\"none\""):
             reader.generate(["?"], Sampling(n=3, temperature=0.7, trace="none"))
+        # Also once a text, which can do without, has found it out.
+        reader = reader_from_model(chat(server))
+        with pytest.warns(LeftOutWarning):
+            reader.generate(["?"], TEXT)
+        with pytest.raises(RefusedError, match="Only the default"):
+            reader.generate(["?"], Sampling(n=3, temperature=0.7, trace="none"))
         # At its own temperature it draws them.
         assert [answer.text for answer in reader.generate(["?"], DRAWN)[0]] == ["Velm"] * 3
 

@@ -46,13 +46,15 @@ def at_most(name: str, limit: int) -> Rule:
 
 FIXED_TEMPERATURE = Rule(
     lambda body: body.get("temperature", 1) != 1,
-    "Unsupported value: 'temperature' does not support 0 with this model. Only the default (1) value is supported.",
+    "Unsupported value: 'temperature' does not support 0 with this model. Only the default (1) value is "
+    "supported.",
     "temperature",
     "unsupported_value",
 )
 RENAMED_LIMIT = Rule(
     lambda body: "max_tokens" in body,
-    "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
+    "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' "
+    "instead.",
     "max_tokens",
     "unsupported_parameter",
 )

@@ -40,7 +40,7 @@ class OpenAIChatDialect(Dialect):
         return "off" if off and not self.thinks else super().thinking
 
     def choice(self, answer: Generation) -> dict[str, Any]:
-        """Take tokens of an answer without a word for thoughts: servers tell them apart, and LangChain drops them."""
+        """Take tokens without a word of text for thoughts: servers tell these apart, LangChain drops them."""
         found = super().choice(answer)
         tokens = (found["logprobs"] or {}).get("content") or []
         message = found.get("message", {})

@@ -165,13 +165,16 @@ def tell_overruled(model: str, overruled: Overruled) -> None:
     )
 
 
+_SHAPING = {"temperature", "top_p", "top_k"}
+
+
 def _decided(asked: Asked, held: Mapping[str, Any], *, traced: bool) -> tuple[str, ...]:
     """Return which of the settings that shape a distribution are the method's to decide."""
     if asked.sampled:
-        return ("temperature", "top_p", "top_k")
+        return tuple(sorted(_SHAPING))
     measured = traced or asked.sampling.n > 1
     # Where the likeliest token is taken, it does not matter among how many.
-    return ("temperature",) if measured or "temperature" not in held else ()
+    return ("temperature",) if measured or not held.keys() & _SHAPING else ()
 
 
 def _texts(stop: Any) -> list[str]:
