@@ -82,7 +82,8 @@ class Draft:
         if self._parsed is None:
             self._dialect = dialect
             wanted = dialect.wanted(self._sampling.trace)
-            limited = self._streamed or wanted.logprobs or dialect.budget > 0
+            beyond = dialect.budget > 0 or dialect.least_tokens > self._sampling.max_tokens
+            limited = self._streamed or wanted.logprobs or beyond
             self._parsed = Parsed(
                 wanted,
                 limit=self._sampling.max_tokens if limited else None,
@@ -123,9 +124,10 @@ class Draft:
             generation = self._parsed.generation(first)
         if self._streamed and generation.finish != "partial":
             generation = replace(generation, text=self.shown)
-        if not self._parsed.wanted.logprobs:
+        counted = self._parsed.usage.completion_tokens + self._parsed.usage.thinking_tokens
+        if not self._parsed.wanted.logprobs and not counted:
             # Pieces are no tokens.
-            generation = replace(generation, completion_tokens=self._parsed.usage.completion_tokens)
+            generation = replace(generation, completion_tokens=0)
         return generation
 
     def _feed(self, choice: Mapping[str, Any]) -> None:

@@ -102,6 +102,15 @@ def test_ollama_is_asked_for_text_alone_where_that_is_all() -> None:
         assert body["options"] == {"temperature": 0.3, "num_predict": 9, "stop": ["##", "Question:"]}
 
 
+def test_options_that_are_bound_to_ollama_hold() -> None:
+    ollama = pytest.importorskip("langchain_ollama")
+    with FakeOllama(Script(lambda _: "In Velm")) as server:
+        model = ollama.ChatOllama(model="toy", base_url=server.url)
+        model = model.bind(options={"num_predict": 3, "num_ctx": 512, "temperature": 0.3})
+        reader_from_model(model).generate([QUESTION], PLAIN)
+        assert server.bodies[0]["options"] == {"num_predict": 3, "num_ctx": 512, "temperature": 0.3}
+
+
 def test_an_old_ollama_server_that_ignores_log_probabilities_is_told_of() -> None:
     ollama = pytest.importorskip("langchain_ollama")
     with FakeOllama(logprobs=False) as server:
@@ -292,6 +301,17 @@ async def test_the_responses_api_gives_log_probabilities(expected: Any) -> None:
         assert chunks[-1].generation.trace == whole.trace
 
 
+def test_the_responses_api_takes_no_short_length_and_the_answer_is_cut_here() -> None:
+    with provider("responses", Script(lambda _: "In Velm on the river Orun")) as server:
+        model = chat(server, base_url=server.url, model="gpt-4o", use_responses_api=True)
+        reader = reader_from_model(model)
+        [[answer]] = reader.generate([QUESTION], Sampling(max_tokens=2))
+        assert (answer.text, answer.finish, len(answer.trace)) == ("In Velm", "length", 2)
+        [[text]] = reader.generate([QUESTION], Sampling(max_tokens=2, trace="none"))
+        assert (text.finish, text.completion_tokens) == ("length", 2)
+        assert [request.body["max_output_tokens"] for request in server.requests] == [16, 16]
+
+
 def test_text_alone_works_over_the_responses_api_also_of_models_that_reason() -> None:
     for name in ("responses", "responses-gpt-5"):
         with provider(name, Script(lambda _: "In Velm. Question: what?")) as server:
@@ -366,8 +386,12 @@ async def test_together_is_asked_with_a_number(expected: Any) -> None:
 
 def complete(wire: Wire) -> None:
     """Answer with the fields that OpenRouter's client insists on."""
-    more = {"id": "gen-1", "created": 1, "model": "toy", "system_fingerprint": None}
-    wire.body(json.dumps({**wire.honest(), **more}).encode())
+    answer = {**wire.honest(), "id": "gen-1", "created": 1, "model": "toy", "system_fingerprint": None}
+    listed = (answer["choices"][0]["logprobs"] or {}).get("content", [])
+    for entry in listed:
+        for token in (entry, *entry["top_logprobs"]):
+            token["bytes"] = list(token["token"].encode())
+    wire.body(json.dumps(answer).encode())
 
 
 def test_openrouter_gives_what_its_route_gives(expected: Any) -> None:

@@ -96,7 +96,9 @@ class Dialect:
             this process that is no server; set by class.
         takes: Settings that its class knows, by OpenAI's names; no others are sent. Set by class.
         anyway: What its provider does where nothing is said; set by class.
+        aliases: Names by which its provider's messages call a setting, and OpenAI's; set by class.
         most_top_logprobs: Alternatives a token that are asked for if the user names no number; set by class.
+        least_tokens: The smallest length that its provider takes; answers are cut here. Set by class.
         fix: What to do where it gives no log-probabilities; set by class.
 
     Example:
@@ -124,6 +126,7 @@ class Dialect:
     anyway: ClassVar[Mapping[str, Any]] = {"temperature": 1.0, "top_p": 1.0}
     aliases: ClassVar[Mapping[str, str]] = {}
     most_top_logprobs: ClassVar[int] = OPENAI_TOP_LOGPROBS
+    least_tokens: ClassVar[int] = 1
     fix: ClassVar[str] = f"use a model that returns them, or a local model; {DO_WITHOUT}"
 
     def bound_with(self, keywords: Mapping[str, Any]) -> Dialect:
@@ -198,6 +201,7 @@ class Dialect:
             top_logprobs=self.top_logprobs,
             thinking=self.budget,
         )
+        found.values["max_tokens"] = max(found.values["max_tokens"], self.least_tokens)
         values = {self.called(name): value for name, value in found.values.items() if name in self.takes}
         told = tuple(item for item in found.overruled if self.called(item.name) in values)
         return found._replace(values=values, overruled=told)

@@ -10,7 +10,7 @@ from langchain_core.outputs import Generation
 from langchain_surerag._connections import OpenedStreams
 from langchain_surerag._overheard import OVERHEARD, Entries, Listening, Overheard
 from langchain_surerag.dialects.base import DO_WITHOUT, Dialect, Prepared, Thinking
-from langchain_surerag.dialects.settings import SETTINGS, Asked
+from langchain_surerag.dialects.settings import SETTINGS, Asked, held_in
 
 _FIELDS = {"max_tokens": "num_predict"}
 
@@ -31,8 +31,12 @@ class OllamaDialect(Dialect):
         reasoning = self.bound.get("reasoning", getattr(self.model, "reasoning", None))
         return "off" if reasoning is False and not self.thinks else super().thinking
 
+    def held(self) -> dict[str, Any]:
+        """Return what the user built or bound, also as options."""
+        return {**super().held(), **held_in(self.bound.get("options") or {})}
+
     def prepared(self, asked: Asked) -> Prepared:
-        """Set the fields of a copy; log-probabilities are keywords."""
+        """Set the fields of a copy, or bound options, which win over them; log-probabilities are keywords."""
         settled = self.settled(asked)
         values = dict(settled.values)
         arguments = self.kept(settled)
@@ -40,8 +44,10 @@ class OllamaDialect(Dialect):
         if values.get("top_k", 1) is None:
             # What Ollama takes for no limit.
             values["top_k"] = 0
-        changes = self.fields_without(settled.unset)
-        changes |= {_FIELDS.get(name, name): value for name, value in values.items()}
+        options = {_FIELDS.get(name, name): value for name, value in values.items()}
+        changes = {**self.fields_without(settled.unset), **options}
+        if own := self.bound.get("options"):
+            arguments["options"] = {**own, **options}
         return Prepared(self.copied(asked, **changes), arguments, OpenedStreams())
 
     def logprobs_of(self, answer: Generation) -> Any:

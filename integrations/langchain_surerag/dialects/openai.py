@@ -133,6 +133,7 @@ class ResponsesDialect(Dialect):
     """Chat models that are set to OpenAI's Responses API, whose log-probabilities LangChain leaves out."""
 
     takes = SETTINGS - {"n", "seed", "stop", "top_k"}
+    least_tokens = 16
     fix = (
         "the Responses API gives them for models that do not reason: build it with ChatOpenAI(…, "
         'reasoning={"effort": "none"}), or with ChatOpenAI(…, use_responses_api=False) for chat completions; '
