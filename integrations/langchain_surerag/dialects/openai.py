@@ -42,10 +42,11 @@ class OpenAIChatDialect(Dialect):
     def choice(self, answer: Generation) -> dict[str, Any]:
         """Take tokens without a word of text for thoughts: servers tell these apart, LangChain drops them."""
         found = super().choice(answer)
-        tokens = (found["logprobs"] or {}).get("content") or []
-        message = found.get("message", {})
-        if tokens and not message.get("content") and "reasoning_content" not in message:
-            message["reasoning_content"] = "".join(str(entry.get("token")) for entry in tokens)
+        message, listed = found.get("message", {}), found["logprobs"]
+        entries = listed.get("content") if isinstance(listed, Mapping) else None
+        if isinstance(entries, list) and not message.get("content") and "reasoning_content" not in message:
+            tokens = (entry.get("token") for entry in entries if isinstance(entry, Mapping))
+            message["reasoning_content"] = "".join(token for token in tokens if isinstance(token, str))
         return found
 
     def advice(self, name: str) -> str:
