@@ -98,6 +98,13 @@ class Draft:
             or (self._marked and self._start() > 1 and not self._thoughts.thought)
         )
 
+    @property
+    def starved(self) -> bool:
+        """Whether thoughts that no tokens were granted for left too few for the answer, or may yet do so."""
+        if self.budget or self.limit is None or self.finish == "stop" or not self.thought:
+            return False
+        return self.finish is None or self.tokens < self.limit
+
     def feed(self, choice: Json) -> str:
         """Take one choice of an answer, or of one piece of a stream, and return what it adds to the answer.
 
@@ -139,7 +146,7 @@ class Draft:
         if self.finish is not None:
             self.text += self._thoughts.end()
         if self._ended_inside():
-            raise self._budget_error()
+            raise self.budget_error()
         cut = first is not None and (self.finish is None or self.tokens > first)
         finish: FinishReason = "partial" if cut else self.finish or "partial"
         if not self.wanted.logprobs:
@@ -185,6 +192,10 @@ class Draft:
             self._thoughts, self.opened = Thoughts(opened=True), True
             fresh = self._thoughts.feed(text)
         fresh += self._thoughts.end() if self.finish is not None else ""
+        if self.opened and self.finish == "stop" and self._thoughts.thinking:
+            # What ends of its own accord without closing any thoughts had none.
+            said, self._thoughts = self._thoughts.text, Thoughts()
+            fresh = self._thoughts.feed(said) + self._thoughts.end()
         return without_end(fresh) if self._thoughts.thought else fresh
 
     def _show(self) -> str:
@@ -218,7 +229,8 @@ class Draft:
         early = self.finish == "length" or (self.stop and not self.budget and not self.full)
         return bool(early) and self.thought
 
-    def _budget_error(self) -> ThinkingBudgetError:
+    def budget_error(self) -> ThinkingBudgetError:
+        """Return the error of an answer that thoughts left no room for."""
         spent = self._thinking_tokens()
         granted = f"max_tokens={self.limit}" if self.limit is not None else "its max_tokens"
         if self.budget:

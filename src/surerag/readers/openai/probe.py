@@ -225,7 +225,7 @@ class _Questions:
             return False
         finding = yield self.ask(**switches)
         if isinstance(finding, ServiceError):
-            self.notes.append(str(finding))
+            self.notes.append(_bare(finding))
             return False
         draft = self._known.draft(self.wanted(None), Sampling(max_tokens=_TOKENS), budget=1)
         draft.usage = usage_of(finding)
@@ -233,7 +233,7 @@ class _Questions:
             draft.feed(choices_of(finding)[0])
             draft.generation()
         except ServiceError as error:
-            self.notes.append(str(error))
+            self.notes.append(_bare(error))
             return False
         return not draft.thought
 
@@ -261,7 +261,7 @@ class _Questions:
             budget = self._known.budget
             answer = yield self.ask(asked, stream=True)
             if isinstance(answer, ServiceError):
-                self.notes.append(str(answer))
+                self.notes.append(_bare(answer))
                 continue
             draft = self._known.draft(asked, Sampling(max_tokens=_TOKENS), budget=budget, streamed=True)
             try:
@@ -272,7 +272,7 @@ class _Questions:
                         draft.feed(choice)
                 generation = draft.generation()
             except ServiceError as error:
-                self.notes.append(f"in a stream: {error}")
+                self.notes.append(f"in a stream: {_bare(error)}")
                 continue
             if draft.finish is not None and draft.tokens:
                 return generation
@@ -321,12 +321,12 @@ class _Questions:
             answer = yield ask._replace(patient=False)
             listed = self._known.listed(wanted)
             if isinstance(answer, ServiceError):
-                self.notes.append(str(answer))
+                self.notes.append(_bare(answer))
                 continue
             try:
                 trace = score_trace(how, answer, self._prompt, text, listed)
             except ServiceError as error:
-                self.notes.append(f"{how}: {error}")
+                self.notes.append(f"{how}: {_bare(error)}")
                 continue
             values = [step.logprob for step in said]
             if len(trace) != len(said):
@@ -356,17 +356,23 @@ class _Questions:
             draft.generation()
         except ThinkingBudgetError as error:
             if budget or not self._known.thinks:
-                self.notes.append(str(error))
+                self.notes.append(_bare(error))
             return None
         except ServiceError as error:
-            self.notes.append(str(error))
+            self.notes.append(_bare(error))
             return None
         return draft
 
     def _note(self, error: ServiceError, names: Sequence[str]) -> None:
         """Keep what the service said, and which of these parameters it refuses by that."""
-        self.notes.append(str(error))
+        self.notes.append(_bare(error))
         self.refused |= {refusal.name for refusal in refusals_in(str(error), dict.fromkeys(names))}
+
+
+def _bare(error: ServiceError) -> str:
+    """Return what an error says without its advice, which is to probe."""
+    advice = f". {error.hint[:1].upper()}{error.hint[1:]}." if error.hint else ""
+    return str(error).removesuffix(advice)
 
 
 def _differ(one: Sequence[float], other: Sequence[float]) -> bool:

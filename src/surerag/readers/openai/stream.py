@@ -163,10 +163,16 @@ class _Reading:
         self._report.saw(self.draft)
         return self.draft.generation()
 
-    def part(self, tokens: int) -> Generation:
-        """Return so many tokens of an answer that goes on."""
+    def begins(self) -> None:
+        """Note that of an answer something may be shown from now on.
+
+        Raises:
+            ThinkingBudgetError: If it was thought about, and no tokens were granted for that: it may end too
+                early. Asked for again, it has them.
+        """
         self._report.saw(self.draft)
-        return self.draft.generation(tokens)
+        if self.draft.starved:
+            raise self.draft.budget_error()
 
     def count(self) -> None:
         """Count what was read, as the server does where it tells, else by its tokens."""
@@ -194,9 +200,11 @@ class OpenStream(_Reading):
         try:
             while self._read() is not None:
                 if self.enough(tokens) and not self.done:
-                    return Begun(self.part(tokens), done=False, state=self)
-            self.claim()
+                    self.begins()
+                    return Begun(self.draft.generation(tokens), done=False, state=self)
             whole = self.whole()
+            self.begins()
+            self.claim()
         except BaseException:
             self.close()
             raise
@@ -208,8 +216,10 @@ class OpenStream(_Reading):
         try:
             while self._read() is not None:
                 if self.enough(1) and not self.done:
+                    self.begins()
                     return self
             self.whole()
+            self.begins()
         except BaseException:
             self.close()
             raise
@@ -269,9 +279,11 @@ class AsyncOpenStream(_Reading):
         try:
             while await self._read() is not None:
                 if self.enough(tokens) and not self.done:
-                    return Begun(self.part(tokens), done=False, state=self)
-            self.claim()
+                    self.begins()
+                    return Begun(self.draft.generation(tokens), done=False, state=self)
             whole = self.whole()
+            self.begins()
+            self.claim()
         except BaseException:
             self.close()
             raise
@@ -283,8 +295,10 @@ class AsyncOpenStream(_Reading):
         try:
             while await self._read() is not None:
                 if self.enough(1) and not self.done:
+                    self.begins()
                     return self
             self.whole()
+            self.begins()
         except BaseException:
             self.close()
             raise
