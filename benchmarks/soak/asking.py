@@ -233,11 +233,11 @@ def langchain(url: str) -> list[Way]:
     from langchain_core.runnables import RunnableLambda
     from langchain_openai import ChatOpenAI
 
-    import langchain_surerag._dialects
+    import langchain_surerag._connections
     from langchain_surerag import ClusterCompressor as Compressor
     from langchain_surerag import LazyRetrievalChain, UncertaintyRewriteRetriever
 
-    langchain_surerag._dialects.LIMITS = LIMITS
+    langchain_surerag._connections.LIMITS = LIMITS
     model = ChatOpenAI(model="langchain", base_url=url, api_key="k", max_retries=1, timeout=5.0)
 
     def documents(query: str) -> list[Document]:

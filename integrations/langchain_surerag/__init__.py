@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from langchain_surerag.cluster_compressor import ClusterCompressor
     from langchain_surerag.dense_evaluator import DenseEvaluator
     from langchain_surerag.dense_refiner import DenseRefiner
+    from langchain_surerag.dialects import Asked, Dialect, OverruledWarning, register_dialect
     from langchain_surerag.lazy_chain import LazyRetrievalChain, create_lazy_retrieval_tool
     from langchain_surerag.seper_evaluator import DeltaSePerEvaluator
     from langchain_surerag.services import EmbeddingEncoder, RunnableRetriever, reader_from_model
@@ -20,33 +21,41 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AdaptiveSemanticSplitter": "langchain_surerag.adaptive_splitter",
+    "Asked": "langchain_surerag.dialects",
     "ClusterCompressor": "langchain_surerag.cluster_compressor",
     "DeltaSePerEvaluator": "langchain_surerag.seper_evaluator",
     "DenseEvaluator": "langchain_surerag.dense_evaluator",
     "DenseRefiner": "langchain_surerag.dense_refiner",
+    "Dialect": "langchain_surerag.dialects",
     "EmbeddingEncoder": "langchain_surerag.services",
     "LazyRetrievalChain": "langchain_surerag.lazy_chain",
+    "OverruledWarning": "langchain_surerag.dialects",
     "RunnableRetriever": "langchain_surerag.services",
     "UncertaintyRewriteRetriever": "langchain_surerag.uncertainty_rewriter",
     "UncertaintyRewriter": "langchain_surerag.uncertainty_rewriter",
     "create_lazy_retrieval_tool": "langchain_surerag.lazy_chain",
     "reader_from_model": "langchain_surerag.services",
+    "register_dialect": "langchain_surerag.dialects",
     "summaries_of": "langchain_surerag.summaries",
 }
 
 __all__ = [
     "AdaptiveSemanticSplitter",
+    "Asked",
     "ClusterCompressor",
     "DeltaSePerEvaluator",
     "DenseEvaluator",
     "DenseRefiner",
+    "Dialect",
     "EmbeddingEncoder",
     "LazyRetrievalChain",
+    "OverruledWarning",
     "RunnableRetriever",
     "UncertaintyRewriteRetriever",
     "UncertaintyRewriter",
     "create_lazy_retrieval_tool",
     "reader_from_model",
+    "register_dialect",
     "summaries_of",
 ]
 

@@ -9,7 +9,7 @@ callbacks arrive, and ``configurable`` reaches the model.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Sequence
 from contextlib import aclosing, closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
@@ -19,12 +19,21 @@ from langchain_core.language_models import BaseChatModel, BaseLanguageModel, Bas
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from langchain_core.outputs import ChatGeneration, Generation, GenerationChunk, LLMResult
 from langchain_core.prompt_values import ChatPromptValue, PromptValue, StringPromptValue
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableWithFallbacks, ensure_config
+from langchain_core.runnables import (
+    Runnable,
+    RunnableConfig,
+    RunnableSequence,
+    RunnableWithFallbacks,
+    ensure_config,
+)
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.config import merge_configs
 from langchain_core.runnables.configurable import DynamicRunnable
 
-from langchain_surerag._dialects import Asked, Dialect, DialectOptions, OpenedStreams, dialect_of
+from langchain_surerag._connections import OpenedStreams
+from langchain_surerag._memory import Memory
+from langchain_surerag._overheard import OVERHEARD, Overheard
+from langchain_surerag.dialects import Asked, Dialect, DialectOptions, LanguageModel, dialect_of
 from surerag.errors import ConfigurationError
 from surerag.readers.openai.parse import usage_of as counted
 from surerag.types import Generation as Answer
@@ -86,9 +95,6 @@ def filled(
     return samples
 
 
-LanguageModel = BaseLanguageModel[Any]
-
-
 @dataclass(frozen=True, eq=False)
 class Replied:
     """What a model answered, and the dialect that can read it."""
@@ -105,22 +111,37 @@ class Piece:
     chunk: Generation
 
 
-def graft(model: object, options: DialectOptions) -> Runnable[PromptValue, Replied]:
+class Setup(NamedTuple):
+    """What the user says about a reader's models, and what the reader learns about them."""
+
+    options: DialectOptions
+    memory: Memory
+
+
+def graft(model: object, setup: Setup) -> Runnable[PromptValue, Replied]:
     """Return the model's runnable with a leaf in the model's place.
 
     Raises:
         ConfigurationError: If there is no language model at the bottom.
     """
+    if is_configurable(model):
+        return Configured(model, setup)
     match model:
         case BaseLanguageModel():
-            return Leaf(model, options)
+            return Leaf(model, setup)
         case DynamicRunnable():
-            return Configured(model, options)
+            return Configured(model, setup)
         case RunnableBindingBase():
-            return cast("Runnable[PromptValue, Replied]", _with(model, bound=graft(model.bound, options)))
+            return cast("Runnable[PromptValue, Replied]", _with(model, bound=graft(model.bound, setup)))
         case RunnableWithFallbacks():
-            first, *others = [graft(item, options) for item in model.runnables]
+            first, *others = [graft(item, setup) for item in model.runnables]
             return cast("Runnable[PromptValue, Replied]", _with(model, runnable=first, fallbacks=others))
+        case RunnableSequence() if leaves(model.first, setup.options):
+            raise ConfigurationError(
+                f"expected a chat model or an LLM, got a sequence that begins with {_named(model.first)}",
+                hint="pass the model itself, not what with_structured_output or a parser makes of it: the "
+                "parts write their prompts and read the answers themselves",
+            )
         case _:
             raise ConfigurationError(
                 f"expected a chat model or an LLM, got {type(model).__name__}",
@@ -131,6 +152,8 @@ def graft(model: object, options: DialectOptions) -> Runnable[PromptValue, Repli
 
 def leaves(model: object, options: DialectOptions) -> list[Dialect]:
     """Return the dialect of every model that may come to answer, keywords bound on the way included."""
+    if is_configurable(model):
+        return leaves(_settled(model, None), options)
     match model:
         case DynamicRunnable():
             alternatives = [
@@ -152,11 +175,38 @@ def _with(wrapper: Any, **changes: object) -> object:
     return wrapper.model_copy(update=changes)
 
 
+def is_configurable(model: object) -> bool:
+    """Whether this is what ``init_chat_model`` returns for a model that the config decides."""
+    return type(model).__name__ == "_ConfigurableModel" and isinstance(model, Runnable)
+
+
+def _settled(model: Any, config: RunnableConfig | None) -> Runnable[Any, Any]:
+    """Return the model that ``init_chat_model`` makes for a config, with what was declared on it.
+
+    Raises:
+        ConfigurationError: If none can be made.
+    """
+    try:
+        return cast("Runnable[Any, Any]", model._model(config))
+    except (TypeError, ValueError, ImportError) as error:
+        raise ConfigurationError(
+            f"init_chat_model makes no model: {error}",
+            hint='name a default, as in init_chat_model("openai:gpt-4.1", configurable_fields="any")',
+        ) from error
+
+
+def _named(model: Runnable[Any, Any]) -> str:
+    while isinstance(model, RunnableBindingBase):
+        model = model.bound
+    return type(model).__name__
+
+
 class Leaf(Runnable[PromptValue, Replied]):
     """One model, asked in its dialect. It opens no run of its own: the model does."""
 
-    def __init__(self, model: LanguageModel, options: DialectOptions) -> None:
-        self._dialect = dialect_of(model, options)
+    def __init__(self, model: LanguageModel, setup: Setup) -> None:
+        self._dialect = dialect_of(model, setup.options)
+        self._memory = setup.memory
 
     def get_name(self, suffix: str | None = None, *, name: str | None = None) -> str:
         """Name the model, as traces show it."""
@@ -164,55 +214,74 @@ class Leaf(Runnable[PromptValue, Replied]):
 
     def invoke(self, input: PromptValue, config: RunnableConfig | None = None, **kwargs: Any) -> Replied:
         """Ask for whole answers; ``asked`` says which, all other keywords are the user's."""
-        request = self._request(**kwargs)
         traced = _traced(ensure_config(config))
-        with request.dialect.asking():
-            result = request.model.generate_prompt([input], **traced, **request.arguments)
-        return Replied(request.dialect, result)
+        while True:
+            request = self._request(**kwargs)
+            try:
+                with request.dialect.asking():
+                    result = request.model.generate_prompt([input], **traced, **request.arguments)
+            except Exception as error:
+                if self._memory.learn(request.dialect, kwargs["asked"], error):
+                    continue
+                raise
+            return request.replied(result)
 
     async def ainvoke(
         self, input: PromptValue, config: RunnableConfig | None = None, **kwargs: Any
     ) -> Replied:
         """Like :meth:`invoke`, without blocking."""
-        request = self._request(**kwargs)
         traced = _traced(ensure_config(config))
-        with request.dialect.asking():
-            result = await request.model.agenerate_prompt([input], **traced, **request.arguments)
-        return Replied(request.dialect, result)
+        while True:
+            request = self._request(**kwargs)
+            try:
+                with request.dialect.asking():
+                    result = await request.model.agenerate_prompt([input], **traced, **request.arguments)
+            except Exception as error:
+                if self._memory.learn(request.dialect, kwargs["asked"], error):
+                    continue
+                raise
+            return request.replied(result)
 
     def stream(
         self, input: PromptValue, config: RunnableConfig | None = None, **kwargs: Any
     ) -> Iterator[Any]:
         """Ask for an answer in chunks; yields a :class:`Piece` for each."""
-        request = self._request(**kwargs)
-        seen = _SeenChunks()
-        chunks = request.model.stream(input, _listening(request.model, config, seen), **request.arguments)
-        try:
-            with request.dialect.asking(), closing(cast("Any", chunks)):
-                for chunk in chunks:
-                    for found in seen.take(chunk):
-                        yield Piece(request.dialect, found)
-        finally:
-            request.opened.close()
+        while True:
+            request = self._request(**kwargs)
+            begun = False
+            try:
+                with closing(request.pieces(input, config)) as pieces:
+                    for piece in pieces:
+                        begun = True
+                        yield piece
+            except Exception as error:
+                if not begun and self._memory.learn(request.dialect, kwargs["asked"], error):
+                    continue
+                raise
+            return
 
     async def astream(
         self, input: PromptValue, config: RunnableConfig | None = None, **kwargs: Any
     ) -> AsyncIterator[Any]:
         """Like :meth:`stream`, without blocking."""
-        request = self._request(**kwargs)
-        seen = _SeenChunks()
-        chunks = request.model.astream(input, _listening(request.model, config, seen), **request.arguments)
-        try:
-            with request.dialect.asking():
-                async with aclosing(cast("Any", chunks)):
-                    async for chunk in chunks:
-                        for found in seen.take(chunk):
-                            yield Piece(request.dialect, found)
-        finally:
-            await request.opened.aclose()
+        while True:
+            request = self._request(**kwargs)
+            begun = False
+            try:
+                async with aclosing(request.apieces(input, config)) as pieces:
+                    async for piece in pieces:
+                        begun = True
+                        yield piece
+            except Exception as error:
+                if not begun and self._memory.learn(request.dialect, kwargs["asked"], error):
+                    continue
+                raise
+            return
 
     def _request(self, *, asked: Asked, **bound: Any) -> _Request:
-        dialect = self._dialect.bound_with(bound)
+        dialect = self._memory.informed(self._dialect.bound_with(bound))
+        self._memory.require(dialect, asked)
+        self._memory.tell(dialect, asked)
         return _Request(dialect, *dialect.prepared(asked))
 
 
@@ -221,25 +290,69 @@ class _Request(NamedTuple):
     model: LanguageModel
     arguments: dict[str, Any]
     opened: OpenedStreams
+    overheard: Overheard | None
+
+    def replied(self, result: LLMResult) -> Replied:
+        """Return what was answered, with what LangChain left out of it."""
+        for answer in result.generations[0][:1] if result.generations else []:
+            self._complete(answer)
+        return Replied(self.dialect, result)
+
+    def pieces(self, input: PromptValue, config: RunnableConfig | None) -> Generator[Piece]:
+        """Yield what the model streams."""
+        seen = _SeenChunks()
+        chunks = self.model.stream(input, _listening(self.model, config, seen), **self.arguments)
+        try:
+            with self.dialect.asking(), closing(cast("Any", chunks)):
+                for chunk in chunks:
+                    for found in seen.take(chunk):
+                        yield Piece(self.dialect, self._complete(found))
+        finally:
+            self.opened.close()
+
+    async def apieces(self, input: PromptValue, config: RunnableConfig | None) -> AsyncGenerator[Piece]:
+        """Like :meth:`pieces`, without blocking."""
+        seen = _SeenChunks()
+        chunks = self.model.astream(input, _listening(self.model, config, seen), **self.arguments)
+        try:
+            with self.dialect.asking():
+                async with aclosing(cast("Any", chunks)):
+                    async for chunk in chunks:
+                        for found in seen.take(chunk):
+                            yield Piece(self.dialect, self._complete(found))
+        finally:
+            await self.opened.aclose()
+
+    def _complete(self, answer: Generation) -> Generation:
+        """Put back what LangChain left out."""
+        if self.overheard is not None and (entries := self.overheard.take()):
+            answer.generation_info = {**(answer.generation_info or {}), OVERHEARD: {"content": entries}}
+        return answer
 
 
 class Configured(Runnable[PromptValue, Replied]):
-    """A model whose fields or identity the caller's config decides, at each call."""
+    """A model whose fields or identity the caller's config decides, at each call.
 
-    def __init__(self, model: DynamicRunnable[Any, Any], options: DialectOptions) -> None:
+    It was declared by ``configurable_fields`` or ``configurable_alternatives``, or by ``init_chat_model``.
+    """
+
+    def __init__(self, model: Any, setup: Setup) -> None:
         self._model = model
-        self._options = options
-        graft(model.default, options)
+        self._setup = setup
+        graft(_settled(model, None) if is_configurable(model) else model.default, setup)
 
     def get_name(self, suffix: str | None = None, *, name: str | None = None) -> str:
         """Name the model, as traces show it."""
-        return self._model.get_name(suffix, name=name)
+        return str(self._model.get_name(suffix, name=name))
 
     def _settled(
         self, config: RunnableConfig | None
     ) -> tuple[Runnable[PromptValue, Replied], RunnableConfig]:
-        model, settled = self._model.prepare(ensure_config(config))
-        return graft(model, self._options), settled
+        settled = ensure_config(config)
+        if is_configurable(self._model):
+            return graft(_settled(self._model, settled), self._setup), settled
+        model, settled = self._model.prepare(settled)
+        return graft(model, self._setup), settled
 
     def invoke(self, input: PromptValue, config: RunnableConfig | None = None, **kwargs: Any) -> Replied:
         """Ask the model that the config names."""

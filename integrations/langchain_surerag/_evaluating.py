@@ -17,7 +17,7 @@ from langchain_surerag.parts import AdaptedPart
 from surerag import Passage, arun, run
 from surerag.component import Component
 from surerag.effects import Program
-from surerag.errors import InputError, SureragError
+from surerag.errors import MISCONFIGURED, InputError, SureragError
 from surerag.types import Event
 
 logger = logging.getLogger("surerag")
@@ -197,6 +197,8 @@ class ExampleEvaluator(AdaptedPart[T], Generic[T, R]):
         on_event = announcer(ensure_config())
         try:
             return self._checked(run(self._program(given), self.core.services, on_event=on_event))
+        except MISCONFIGURED:
+            raise
         except Exception as error:
             return self._reason(given, error, on_event)
 
@@ -205,6 +207,8 @@ class ExampleEvaluator(AdaptedPart[T], Generic[T, R]):
             try:
                 found = await arun(self._program(given), self.core.services, on_event=on_event)
                 return self._checked(found)
+            except MISCONFIGURED:
+                raise
             except Exception as error:
                 return self._reason(given, error, on_event)
 

@@ -6,17 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar, cast
-from urllib.parse import urlsplit
+from typing import Any, NamedTuple, TypeVar
 
-from langchain_core.language_models import BaseLanguageModel
 from langchain_core.prompt_values import PromptValue, StringPromptValue
 from langchain_core.runnables import Runnable, ensure_config
 
 from langchain_surerag._asking import (
     Leaf,
-    Piece,
     Replied,
+    Setup,
     can_stream,
     filled,
     graft,
@@ -26,9 +24,10 @@ from langchain_surerag._asking import (
     text_of,
     usage_of,
 )
-from langchain_surerag._dialects import Asked, Dialect, DialectOptions, Scoring
-from langchain_surerag._streams import AsyncOpenStream, Draft, OpenStream
-from surerag.errors import CapabilityError, ConfigurationError, ServiceError
+from langchain_surerag._memory import Memory, identity
+from langchain_surerag._streams import AsyncOpenStream, Draft, OpenStream, Source
+from langchain_surerag.dialects import Asked, Dialect, DialectOptions, Scoring, Thinking
+from surerag.errors import CapabilityError, ConfigurationError, ServiceError, ThinkingBudgetError
 from surerag.readers import BaseReader, Capabilities
 from surerag.readers.failures import refusals
 from surerag.readers.fan_out import aeach, each
@@ -73,7 +72,7 @@ def read_back(pair: Pair, replied: Replied) -> TokenTrace:
     dialect = replied.dialect
     choices = [dialect.choice(answer) for answer in replied.result.generations[0][:1]]
     with dialect.blamed():
-        return score_trace("echo", {"choices": choices}, *pair, dialect.wanted(traced=True))
+        return score_trace("echo", {"choices": choices}, *pair, dialect.wanted("entropy"))
 
 
 def obstacle_to_scoring(dialects: Sequence[Dialect], scoring: Scoring | None) -> str:
@@ -116,10 +115,9 @@ def _misreading(dialect: Dialect) -> str:
 
 def _said(dialect: Dialect, prompt: str) -> TokenTrace | None:
     replied = _leaf(dialect).invoke(StringPromptValue(text=prompt), asked=_SAID, **dialect.bound)
-    draft = Draft(_SAID.sampling, traced=True)
+    draft = Draft(_SAID.sampling)
     for answer in replied.result.generations[0][:1]:
         draft.add(replied.dialect, answer)
-    draft.end()
     return draft.generation().trace
 
 
@@ -146,7 +144,7 @@ def _compared(dialect: Dialect, prompt: str, said: TokenTrace) -> str:
 
 
 def _leaf(dialect: Dialect) -> Leaf:
-    return Leaf(dialect.model, dialect.options)
+    return Leaf(dialect.model, Setup(dialect.options, Memory()))
 
 
 T = TypeVar("T")
@@ -170,13 +168,13 @@ class ModelReader(BaseReader):
         if options.top_logprobs is not None and options.top_logprobs < 0:
             raise ConfigurationError(f"top_logprobs must be 0 or more, got {options.top_logprobs!r}")
         self.model = model
-        self._grafted = graft(model, options)
-        dialects = leaves(model, options)
-        for dialect in dialects:
-            dialect.check()
+        self._memory = Memory()
+        self._grafted = graft(model, Setup(options, self._memory))
+        self._dialects = dialects = leaves(model, options)
         self._obstacle = obstacle_to_scoring(dialects, options.scoring)
         self._capabilities = _common(dialects, scores=not self._obstacle)
-        self._name = "|".join(dict.fromkeys(_name(dialect.model) for dialect in dialects))
+        self._name = "|".join(dict.fromkeys(identity(dialect.model) for dialect in dialects))
+        self._serial = any(dialect.serial for dialect in dialects)
         self._max_concurrency = max_concurrency
         self._usage = UsageCount()
 
@@ -191,7 +189,21 @@ class ModelReader(BaseReader):
     @property
     def capabilities(self) -> Capabilities:
         """What the model can do; of several, what all of them can."""
-        return self._capabilities
+        known = {self._memory.informed(dialect).thinking for dialect in self._dialects}
+        thinking: Thinking = "apart" if "apart" in known else "off" if known == {"off"} else "none"
+        return replace(self._capabilities, thinking=thinking)
+
+    @property
+    def advice(self) -> str:
+        """What to do where its log-probabilities are needed and it has none."""
+        return next((dialect.fix for dialect in self._dialects if not dialect.traces), "")
+
+    @property
+    def max_tokens(self) -> int:
+        """Length of an answer, at most, where nobody sets another: what the model was built or bound with."""
+        held = [dialect.held().get("max_tokens") for dialect in self._dialects]
+        lengths = [length for length in held if isinstance(length, int) and length > 0]
+        return min(lengths, default=super().max_tokens)
 
     @property
     def usage(self) -> Usage:
@@ -217,26 +229,41 @@ class ModelReader(BaseReader):
         return filled(found, left_out, more, sampling.n)
 
     def _answers(self, prompt: Prompt, asked: Asked) -> list[Generation]:
-        with refusals(self._name):
-            replied = self._grafted.invoke(prompt_value(prompt), asked=asked)
-        return self._read(replied, asked)
+        while True:
+            with refusals(self._name):
+                replied = self._grafted.invoke(prompt_value(prompt), asked=asked)
+            if (found := self._read(replied, asked)) is not None:
+                return found
 
     async def _aanswers(self, prompt: Prompt, asked: Asked) -> list[Generation]:
-        with refusals(self._name):
-            replied = await self._grafted.ainvoke(prompt_value(prompt), asked=asked)
-        return self._read(replied, asked)
+        while True:
+            with refusals(self._name):
+                replied = await self._grafted.ainvoke(prompt_value(prompt), asked=asked)
+            if (found := self._read(replied, asked)) is not None:
+                return found
 
-    def _read(self, replied: Replied, asked: Asked) -> list[Generation]:
+    def _read(self, replied: Replied, asked: Asked) -> list[Generation] | None:
+        """Return the answers; None if they ended within thoughts that no tokens had been allowed for.
+
+        Raises:
+            ThinkingBudgetError: If they did so although they had been.
+        """
         answers = replied.result.generations[0] if replied.result.generations else []
         if not answers:
             raise ServiceError(f"{self._name} returned no answer", hint="look at what its server returns")
-        drafts = [self._draft(asked.sampling) for _ in answers]
+        drafts = [Draft(asked.sampling) for _ in answers]
         for draft, answer in zip(drafts, answers, strict=True):
             draft.add(replied.dialect, answer)
-            draft.end()
         usage = usage_of(replied.result)
-        self._count(usage if usage.prompt_tokens else drafts[0].usage)
-        found = [draft.generation() for draft in drafts]
+        counted = drafts[0].usage
+        self._count(counted if counted.prompt_tokens or not usage.prompt_tokens else usage)
+        news = [self._memory.saw(draft) for draft in drafts]
+        try:
+            found = [draft.generation() for draft in drafts]
+        except ThinkingBudgetError:
+            if any(news):
+                return None
+            raise
         return [replace(item, prompt_tokens=item.prompt_tokens or usage.prompt_tokens) for item in found]
 
     # The first tokens, and on from there.
@@ -294,6 +321,8 @@ class ModelReader(BaseReader):
 
     def stream(self, prompt: Prompt, sampling: Sampling) -> Iterator[Chunk]:
         """Yield an answer piece by piece."""
+        if self._serial:
+            return super().stream(prompt, sampling)
         return self._opened(prompt, sampling).chunks()
 
     def finish_stream(self, begun: Begun) -> Iterator[Chunk]:
@@ -304,6 +333,10 @@ class ModelReader(BaseReader):
 
     async def astream(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Chunk]:
         """Like ``stream``, without blocking the event loop."""
+        if self._serial:
+            [[answer]] = await self.agenerate([prompt], replace(sampling, n=1))
+            yield Chunk(answer.text, answer)
+            return
         async with aclosing(self._aopened(prompt, sampling).chunks()) as chunks:
             async for chunk in chunks:
                 yield chunk
@@ -319,16 +352,19 @@ class ModelReader(BaseReader):
                 yield chunk
 
     def _opened(self, prompt: Prompt, sampling: Sampling) -> OpenStream:
-        pieces = self._grafted.stream(prompt_value(prompt), asked=Asked(sampling, streamed=True))
-        return OpenStream(cast("Iterator[Piece]", pieces), self._draft(sampling), self._count, self._name)
+        asked = Asked(sampling, streamed=True)
+        return OpenStream(
+            self._source(lambda: self._grafted.stream(prompt_value(prompt), asked=asked), sampling)
+        )
 
     def _aopened(self, prompt: Prompt, sampling: Sampling) -> AsyncOpenStream:
-        pieces = self._grafted.astream(prompt_value(prompt), asked=Asked(sampling, streamed=True))
-        draft = self._draft(sampling)
-        return AsyncOpenStream(cast("AsyncIterator[Piece]", pieces), draft, self._count, self._name)
+        asked = Asked(sampling, streamed=True)
+        return AsyncOpenStream(
+            self._source(lambda: self._grafted.astream(prompt_value(prompt), asked=asked), sampling)
+        )
 
-    def _draft(self, sampling: Sampling) -> Draft:
-        return Draft(sampling, traced=self._capabilities.logprobs)
+    def _source(self, open_stream: Callable[[], Any], sampling: Sampling) -> Source:
+        return Source(open_stream, sampling, self._count, self._memory.saw, self._name)
 
     # Given text.
 
@@ -386,8 +422,8 @@ class ModelReader(BaseReader):
 
 
 def _common(dialects: Sequence[Dialect], *, scores: bool) -> Capabilities:
-    logprobs = all(dialect.logprobs for dialect in dialects)
-    streams = all(can_stream(dialect.model) for dialect in dialects)
+    logprobs = all(dialect.traces for dialect in dialects)
+    streams = all(can_stream(dialect.model) and not dialect.serial for dialect in dialects)
     return Capabilities(
         logprobs=logprobs,
         entropy="bounded" if logprobs and all(dialect.top_logprobs for dialect in dialects) else None,
@@ -397,17 +433,6 @@ def _common(dialects: Sequence[Dialect], *, scores: bool) -> Capabilities:
         # LangChain's own async entry points are awaited; what a model does there is its business.
         native_async=True,
     )
-
-
-def _name(model: BaseLanguageModel[Any]) -> str:
-    names = (getattr(model, attribute, None) for attribute in ("model_name", "model", "model_id", "repo_id"))
-    asked = next((name for name in names if isinstance(name, str) and name), "")
-    urls = (getattr(model, attribute, None) for attribute in ("openai_api_base", "base_url", "endpoint_url"))
-    where = urlsplit(next((url for url in urls if isinstance(url, str) and url), ""))
-    port = f":{where.port}" if where.port else ""
-    # The paths of one host may lead to different models; what follows a "?" may be a credential.
-    address = f"@{where.hostname}{port}{where.path.rstrip('/')}" if where.hostname else ""
-    return f"{type(model).__name__}({asked}{address})"
 
 
 def _state(begun: Begun, kind: type[S]) -> S:

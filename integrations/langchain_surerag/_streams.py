@@ -3,48 +3,66 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
-from dataclasses import replace
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from langchain_core.outputs import Generation as Answer
 
 from langchain_surerag._asking import Piece
-from langchain_surerag._dialects import Dialect
-from surerag.errors import ServiceError
+from langchain_surerag.dialects import Dialect
+from surerag.errors import ServiceError, ThinkingBudgetError
 from surerag.readers.closing import HangUp, close_in_loop_when_dropped, close_when_dropped
 from surerag.readers.failures import refusals
 from surerag.readers.openai.parse import Draft as Parsed
-from surerag.readers.pieces import TrimmedPieces, cut_at_stop
+from surerag.readers.openai.parse import UnforeseenThoughtsError
+from surerag.readers.pieces import TrimmedPieces
 from surerag.types import Begun, Chunk, Generation, Sampling, Usage
 
 
 class Draft:
-    """Chunks of one answer, or the whole of it, joined and checked.
+    """Chunks of one answer, or the whole of it, joined and checked, its thoughts told from it.
 
-    Log-probabilities are read by the code that reads them for OpenAIReader, so both say the same. Stop
-    texts are kept to here as well: models without the keyword ignore it.
+    They are read by the code that reads them for OpenAIReader, so both say the same. Stop texts are kept to
+    here as well: models without the keyword ignore it.
 
     Args:
-        sampling: Limits of the answer.
-        traced: Whether the answer shall carry log-probabilities.
+        sampling: Limits of the answer, and what it shall carry.
+        streamed: Whether it comes in chunks.
     """
 
-    def __init__(self, sampling: Sampling, *, traced: bool) -> None:
-        self._stop = sampling.stop
-        self._limit = sampling.max_tokens if traced else None
-        self._traced = traced
+    def __init__(self, sampling: Sampling, *, streamed: bool = False) -> None:
+        self._sampling = sampling
+        self._streamed = streamed
         self._dialect: Dialect | None = None
         self._parsed: Parsed | None = None
         self._trimmed = TrimmedPieces()
-        self._fed = 0
         self.shown = ""
-        self.stopped = False
+
+    @property
+    def dialect(self) -> Dialect | None:
+        """The dialect of the model that answers; None before it began to."""
+        return self._dialect
 
     @property
     def tokens(self) -> int:
-        """Tokens that came so far."""
+        """Tokens of the answer that came so far."""
         return self._parsed.tokens if self._parsed is not None else 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it ended here, whatever may follow."""
+        return self._parsed is not None and self._parsed.full
+
+    @property
+    def thought(self) -> bool:
+        """Whether it was thought about first."""
+        return self._parsed is not None and self._parsed.thought
+
+    @property
+    def opened(self) -> bool:
+        """Whether its prompt opened the thoughts, and only their end is marked."""
+        return self._parsed is not None and self._parsed.opened
 
     @property
     def usage(self) -> Usage:
@@ -52,77 +70,118 @@ class Draft:
         if self._parsed is None:
             return Usage(1)
         counted = self._parsed.usage
-        seen = self.tokens if self._traced else 0
-        return Usage(1, counted.prompt_tokens, counted.completion_tokens or seen)
+        seen = self._parsed.wanted.logprobs or counted.completion_tokens or counted.thinking_tokens
+        return self._parsed.spent() if seen else Usage(1, counted.prompt_tokens)
 
     def add(self, dialect: Dialect, answer: Answer) -> None:
-        """Take a chunk.
+        """Take a chunk, or a whole answer.
 
         Raises:
             LogprobsError: If log-probabilities are wanted, and are missing or malformed.
         """
         if self._parsed is None:
             self._dialect = dialect
-            self._parsed = Parsed(dialect.wanted(traced=self._traced), limit=self._limit)
-        with dialect.blamed():
-            self._parsed.feed(dialect.choice(answer))
+            wanted = dialect.wanted(self._sampling.trace)
+            beyond = dialect.budget > 0 or dialect.least_tokens > self._sampling.max_tokens
+            limited = self._streamed or wanted.logprobs or beyond
+            self._parsed = Parsed(
+                wanted,
+                limit=self._sampling.max_tokens if limited else None,
+                stop=self._sampling.stop,
+                opened=dialect.opened,
+                budget=dialect.budget,
+            )
         counted = dialect.usage(answer)
-        if counted.prompt_tokens or counted.completion_tokens:
+        if counted != Usage(1):
             self._parsed.usage = counted
-        before = cut_at_stop(self._parsed.text, self._stop)
-        if before is not None:
-            self._parsed.text, self._parsed.finish, self.stopped = before, "stop", True
-        self.stopped = self.stopped or self._parsed.full
-        # What may yet turn out to be the beginning of a stop text is held back.
-        held = 0 if self.stopped else max((len(stop) - 1 for stop in self._stop), default=0)
-        self._show(len(self._parsed.text) - held)
+        choice = dialect.choice(answer)
+        if not self._streamed:
+            # Models that know no reasons to end still end.
+            choice["finish_reason"] = choice["finish_reason"] or "stop"
+        self._feed(choice)
 
     def end(self) -> None:
-        """Say that nothing follows, and show what was held back."""
+        """Say that nothing follows, and show what was held back.
+
+        Raises:
+            ThinkingBudgetError: If the answer ended before it began.
+        """
         if self._parsed is not None:
-            # Models that know no reasons to end still end.
-            self._parsed.finish = self._parsed.finish or "stop"
-            self._show(len(self._parsed.text))
+            if self._parsed.finish is None:
+                self._feed({"text": "", "finish_reason": "stop"})
+            self.generation()
 
     def generation(self, first: int | None = None) -> Generation:
         """Return the answer; of one that still grows, its ``first`` tokens.
 
         Raises:
             LogprobsError: If log-probabilities do not cover the text, or cannot be ones.
+            ThinkingBudgetError: If the answer ended before it began.
         """
         if self._parsed is None or self._dialect is None:
             return Generation("", finish="stop")
         with self._dialect.blamed():
             generation = self._parsed.generation(first)
-        if generation.finish != "partial":
+        if self._streamed and generation.finish != "partial":
             generation = replace(generation, text=self.shown)
-        if not self._traced:
-            generation = replace(generation, completion_tokens=self._parsed.usage.completion_tokens)
+        counted = self._parsed.usage.completion_tokens + self._parsed.usage.thinking_tokens
+        if not self._parsed.wanted.logprobs and not counted:
+            # Pieces are no tokens.
+            generation = replace(generation, completion_tokens=0)
         return generation
 
-    def _show(self, until: int) -> None:
-        if self._parsed is not None and until > self._fed:
-            self.shown += self._trimmed.feed(self._parsed.text[self._fed : until])
-            self._fed = until
+    def _feed(self, choice: Mapping[str, Any]) -> None:
+        if self._parsed is not None and self._dialect is not None:
+            with self._dialect.blamed():
+                self.shown += self._trimmed.feed(self._parsed.feed(choice))
 
 
-Count = Callable[[Usage], None]
+@dataclass(frozen=True)
+class Source:
+    """Where a stream comes from, and who is to know of it.
+
+    Attributes:
+        open: Asks for it, anew each time.
+        sampling: What is asked for.
+        count: Adds to the reader's totals.
+        saw: Notes what an answer showed of its model's thinking; says whether to ask again, knowing it.
+        name: Of the model, for messages.
+    """
+
+    open: Callable[[], Any]
+    sampling: Sampling
+    count: Callable[[Usage], None]
+    saw: Callable[[Draft], bool]
+    name: str
+
+    def draft(self) -> Draft:
+        """Return an empty answer."""
+        return Draft(self.sampling, streamed=True)
+
+
+_UNFORESEEN = (ThinkingBudgetError, UnforeseenThoughtsError)
+"""What shows only from its answer that a model thinks: asked again, it is asked and read as one that does."""
 
 
 class _Stream(ABC):  # noqa: B024  # what its two children share; neither verb can be abstract and sync
     """What sync and async streams share: the draft, and what became of the stream."""
 
-    def __init__(self, draft: Draft, count: Count, name: str) -> None:
-        self._draft = draft
-        self._count = count
-        self._name = name
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._draft = source.draft()
         self._hang_up: HangUp
         self._asked = False
         self._ended = False
         self._used = False
+        self._shown = ""
 
-    def _take(self, piece: Piece) -> None:
-        self._draft.add(piece.dialect, piece.chunk)
+    def _take(self, piece: Piece | None) -> None:
+        if piece is not None:
+            self._draft.add(piece.dialect, piece.chunk)
+        if piece is None or self._draft.stopped:
+            self._draft.end()
+            self._source.saw(self._draft)
+            self._end()
 
     def close(self) -> None:
         """Stop reading, and let the connection be closed where that is safe; again does nothing.
@@ -137,7 +196,22 @@ class _Stream(ABC):  # noqa: B024  # what its two children share; neither verb c
         if not self._ended:
             self._ended = True
             if self._asked:
-                self._count(self._draft.usage)
+                self._source.count(self._draft.usage)
+
+    def _begin_again(self) -> bool:
+        """Whether to ask once more; not if what was shown turned out to be thoughts."""
+        if self._shown or not self._source.saw(self._draft):
+            return False
+        self._hang_up()
+        self._source.count(self._draft.usage)
+        self._draft = self._source.draft()
+        return True
+
+    def _next(self) -> str:
+        """Return what may be shown by now, and was not yet."""
+        piece = self._draft.shown[len(self._shown) :]
+        self._shown += piece
+        return piece
 
     def _begun(self, n_tokens: int) -> Begun:
         return Begun(self._draft.generation(None if self._ended else n_tokens), done=self._ended, state=self)
@@ -154,10 +228,9 @@ class _Stream(ABC):  # noqa: B024  # what its two children share; neither verb c
 class OpenStream(_Stream):
     """A stream that is read by blocking."""
 
-    def __init__(self, pieces: Iterator[Piece], draft: Draft, count: Count, name: str) -> None:
-        super().__init__(draft, count, name)
-        self._pieces = pieces
-        self._hang_up = close_when_dropped(self, cast("Any", pieces).close)
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
+        self._open()
 
     def until(self, n_tokens: int) -> Begun:
         """Read the first ``n_tokens`` tokens, or all if there are fewer."""
@@ -176,42 +249,42 @@ class OpenStream(_Stream):
         """Yield all text there is and will be; the last chunk has the generation."""
         self._use()
         try:
-            shown = ""
             more = True
             while more:
-                if piece := self._draft.shown[len(shown) :]:
-                    shown += piece
+                if piece := self._next():
                     yield Chunk(piece)
                 more = self._advance()
-            yield Chunk(self._draft.shown[len(shown) :], self._whole())
+            yield Chunk(self._next(), self._whole())
         finally:
             self.close()
+
+    def _open(self) -> None:
+        self._pieces: Iterator[Piece] = self._source.open()
+        self._hang_up = close_when_dropped(self, cast("Any", self._pieces).close)
 
     def _advance(self) -> bool:
         if self._ended:
             return False
         self._asked = True
         try:
-            with refusals(self._name):
+            with refusals(self._source.name):
                 piece = next(self._pieces, None)
-            if piece is not None:
-                self._take(piece)
-        except BaseException:
+            self._take(piece)
+        except BaseException as error:
+            if isinstance(error, _UNFORESEEN) and self._begin_again():
+                self._open()
+                return True
             self.close()
             raise
-        if piece is None or self._draft.stopped:
-            self._draft.end()
-            self._end()
         return not self._ended
 
 
 class AsyncOpenStream(_Stream):
     """A stream that is read without blocking."""
 
-    def __init__(self, pieces: AsyncIterator[Piece], draft: Draft, count: Count, name: str) -> None:
-        super().__init__(draft, count, name)
-        self._pieces = pieces
-        self._hang_up = close_in_loop_when_dropped(self, cast("Any", pieces).aclose)
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
+        self._open()
 
     async def until(self, n_tokens: int) -> Begun:
         """Read the first ``n_tokens`` tokens, or all if there are fewer."""
@@ -230,30 +303,31 @@ class AsyncOpenStream(_Stream):
         """Yield all text there is and will be; the last chunk has the generation."""
         self._use()
         try:
-            shown = ""
             more = True
             while more:
-                if piece := self._draft.shown[len(shown) :]:
-                    shown += piece
+                if piece := self._next():
                     yield Chunk(piece)
                 more = await self._advance()
-            yield Chunk(self._draft.shown[len(shown) :], self._whole())
+            yield Chunk(self._next(), self._whole())
         finally:
             self.close()
+
+    def _open(self) -> None:
+        self._pieces: AsyncIterator[Piece] = self._source.open()
+        self._hang_up = close_in_loop_when_dropped(self, cast("Any", self._pieces).aclose)
 
     async def _advance(self) -> bool:
         if self._ended:
             return False
         self._asked = True
         try:
-            with refusals(self._name):
+            with refusals(self._source.name):
                 piece = await anext(self._pieces, None)
-            if piece is not None:
-                self._take(piece)
-        except BaseException:
+            self._take(piece)
+        except BaseException as error:
+            if isinstance(error, _UNFORESEEN) and self._begin_again():
+                self._open()
+                return True
             self.close()
             raise
-        if piece is None or self._draft.stopped:
-            self._draft.end()
-            self._end()
         return not self._ended

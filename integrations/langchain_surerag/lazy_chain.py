@@ -18,7 +18,7 @@ from langchain_surerag._events import Announcing, announce
 from langchain_surerag.documents import documents_of
 from langchain_surerag.inputs import ChainInput, QuestionInput, joined, question_of
 from langchain_surerag.parts import MethodRunnable
-from langchain_surerag.services import reader_of, retriever_of
+from langchain_surerag.services import advised, reader_of, retriever_of
 from langchain_surerag.summaries import Summarize, summaries_of
 from surerag import LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult, astream, stream
 from surerag.effects import Program
@@ -162,13 +162,15 @@ class LazyRetrievalChain(  # type: ignore[misc]  # a frozen base; fields that ar
     # The method.
 
     def _core(self) -> LazyRAG:
-        return LazyRAG(
-            reader_of(self.llm, vocabulary_size=self.vocabulary_size),
-            retriever_of(self.retriever),
-            summaries_of(self.summaries) if self.summaries is not None else None,
-            self.entailer,
-            **self.chosen(),
-        )
+        reader = reader_of(self.llm, vocabulary_size=self.vocabulary_size)
+        with advised(reader):
+            return LazyRAG(
+                reader,
+                retriever_of(self.retriever),
+                summaries_of(self.summaries) if self.summaries is not None else None,
+                self.entailer,
+                **self.chosen(),
+            )
 
     def _pieces(
         self, chunks: Iterator[Any], run_manager: CallbackManagerForChainRun, config: RunnableConfig

@@ -6,7 +6,8 @@ import asyncio
 import inspect
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
@@ -18,11 +19,11 @@ from langchain_core.runnables.configurable import DynamicRunnable
 from langchain_core.vectorstores import VectorStoreRetriever
 from numpy.typing import NDArray
 
-from langchain_surerag._dialects import DialectOptions, Scoring
 from langchain_surerag._model_reader import ModelReader
+from langchain_surerag.dialects import DialectOptions, Scoring
 from langchain_surerag.documents import passages_of
 from surerag.adapting import shared, takes_template
-from surerag.errors import ConfigurationError, MissingServiceError, ServiceError
+from surerag.errors import CapabilityError, ConfigurationError, MissingServiceError, ServiceError
 from surerag.readers import BaseReader, Reader
 from surerag.readers.thinking import THINKING_TOKENS
 from surerag.readers.threads import in_thread
@@ -49,18 +50,28 @@ def reader_from_model(
     ========================================  =============================================================
     model                                     what the reader gives
     ========================================  =============================================================
-    ChatOpenAI and its relatives              log-probabilities, entropy as an interval, first tokens by an
-                                              open stream
+    ChatOpenAI and its relatives, over chat   log-probabilities, entropy as an interval, first tokens by an
+    completions or the Responses API          open stream
+    ChatOllama, OllamaLLM, ChatFireworks,     the same
+    ChatGoogleGenerativeAI, ChatVertexAI,
+    ChatOpenRouter, ChatTogether
     OpenAI (completions) and its relatives    the same, and scores of given text: see ``scoring``
+    ChatLlamaCpp                              log-probabilities and entropy; one answer at a time
     HuggingFacePipeline, ChatHuggingFace      a TransformersReader on its model: exact entropies, batches
-    any other                                 text only
+    any other                                 text only, unless its class was registered with
+                                              :func:`~langchain_surerag.register_dialect`
     ========================================  =============================================================
 
-    ``bind``, ``with_config``, ``with_retry``, ``with_fallbacks`` and ``configurable_fields`` around a model
-    keep working; of several models, the reader promises what all of them can do. Calls run under the run
-    of the chain that asks. Samples at a temperature above 0 bypass LangChain's LLM cache, which would
-    answer all of them with one. The model's own errors, retries and time-outs stay LangChain's,
-    but what its provider refuses for good is a ``RefusedError``.
+    ``bind``, ``with_config``, ``with_retry``, ``with_fallbacks``, ``configurable_fields`` and
+    ``init_chat_model`` around a model keep working; of several models, the reader promises what all of them
+    can do. Calls run under the run of the chain that asks. Samples at a temperature above 0 bypass
+    LangChain's LLM cache, which would answer all of them with one.
+
+    A model is asked for what a method uses, and no more. What it was built or bound with holds, unless
+    answers are drawn or measured and would be those of another distribution by it; then an
+    ``OverruledWarning`` names both values. What its provider refuses is left out from then on where a method
+    can do without it. The model's own errors, retries and time-outs stay LangChain's, but what its provider
+    refuses for good is a ``RefusedError``.
 
     Args:
         model: The model; without prompt or output parser.
@@ -79,18 +90,20 @@ def reader_from_model(
         chat_template: Whether the model of a HuggingFacePipeline is asked through its tokenizer's chat
             template, if there is one. LangChain sends it raw text, which no chat model was trained on; False
             does so, too. ChatHuggingFace always goes through the template.
-        thinking: Whether the model of a HuggingFacePipeline shall think before it answers; see
-            ``TransformersReader``, as for the two that follow.
-        thinking_tokens: Tokens that it may think, at most.
-        template_options: Variables of its tokenizer's chat template.
+        thinking: Whether the model thinks before it answers. What it thinks is told from the answer, and left
+            out of text, trace and gates. A model in this process is told by its chat template: True has it
+            think, False switches that off, None switches it off where the template can. Of a service's
+            model, True says that it does, so that its first request already has tokens for it; None learns
+            it from its answers, if they show it. Whether it thinks is a setting of the model itself there.
+        thinking_tokens: Tokens that a model which thinks gets for that, besides those of the answer.
+        template_options: Variables of the chat template of a HuggingFacePipeline's tokenizer.
 
     Warns:
         ChatTemplateWarning: Once for a tokenizer, where its template is used and LangChain would not.
 
     Raises:
         ConfigurationError: If there is no language model in it, or a setting cannot work.
-        CapabilityError: If the model is set to an API that loses log-probabilities, or ``"echo"`` is
-            insisted on for a model without echo.
+        CapabilityError: If ``"echo"`` is insisted on for a model without echo.
 
     Example:
         >>> from langchain_core.language_models import FakeListChatModel
@@ -103,9 +116,15 @@ def reader_from_model(
     local = pipeline_reader(model, chat_template=chat_template, **thinks) if logprobs is not False else None
     if local is not None:
         return local
+    if thinking is False or template_options:
+        raise ConfigurationError(
+            "thinking=False and template_options are for a model in this process, and this one is a service's",
+            hint='set it in the model: ChatOpenAI(…, reasoning_effort="none"), ChatOpenAI(…, extra_body='
+            '{"chat_template_kwargs": {"enable_thinking": False}}), ChatOllama(…, reasoning=False)',
+        )
     return ModelReader(
         model,
-        DialectOptions(logprobs, top_logprobs, vocabulary_size, scoring),
+        DialectOptions(logprobs, top_logprobs, vocabulary_size, scoring, thinking_tokens, bool(thinking)),
         max_concurrency=max_concurrency,
     )
 
@@ -125,6 +144,18 @@ def reader_of(model: Any, **settings: Any) -> Reader:
     return model if isinstance(model, Reader) else shared(reader_from_model, model, **settings)
 
 
+@contextmanager
+def advised(reader: Reader) -> Iterator[None]:
+    """Say in the error about a model that lacks what a method needs what to do about it in LangChain."""
+    try:
+        yield
+    except CapabilityError as error:
+        if not isinstance(reader, ModelReader) or not reader.advice:
+            raise
+        found = str(error).removesuffix(f". {error.hint[:1].upper()}{error.hint[1:]}.")
+        raise CapabilityError(found, hint=reader.advice) from error
+
+
 _readers: weakref.WeakKeyDictionary[Any, dict[tuple[bool, int, str], BaseReader]] = (
     weakref.WeakKeyDictionary()
 )
@@ -140,9 +171,9 @@ def pipeline_reader(model: object, *, chat_template: bool = True, **thinking: An
     """
     while isinstance(model, RunnableBindingBase):
         model = model.bound
-    chat = model if type(model).__name__ == "ChatHuggingFace" else None
+    chat = model if _is_a(model, "ChatHuggingFace") else None
     llm = getattr(chat, "llm", None) if chat is not None else model
-    pipeline = getattr(llm, "pipeline", None) if type(llm).__name__ == "HuggingFacePipeline" else None
+    pipeline = getattr(llm, "pipeline", None) if _is_a(llm, "HuggingFacePipeline") else None
     if pipeline is None or getattr(pipeline, "task", "") != "text-generation":
         return None
     tokenizer = getattr(chat, "tokenizer", None) or pipeline.tokenizer
@@ -156,6 +187,11 @@ def pipeline_reader(model: object, *, chat_template: bool = True, **thinking: An
         if key not in readers:
             readers[key] = _reader_of(pipeline.model, tokenizer, chat_template=templated, **thinking)
         return readers[key]
+
+
+def _is_a(model: object, name: str) -> bool:
+    """Whether a class of this name is among a model's; its package need not be installed to ask."""
+    return any(base.__name__ == name for base in type(model).__mro__)
 
 
 def _reader_of(model: Any, tokenizer: Any, *, chat_template: bool, **thinking: Any) -> BaseReader:

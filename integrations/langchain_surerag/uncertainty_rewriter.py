@@ -20,7 +20,7 @@ from langchain_surerag._events import Announcing, announce, announcer
 from langchain_surerag.documents import Decision, documents_of
 from langchain_surerag.inputs import asked
 from langchain_surerag.parts import MethodRunnable, SerializablePart
-from langchain_surerag.services import reader_of, retriever_of
+from langchain_surerag.services import advised, reader_of, retriever_of
 from surerag import DynQROptions, RewriteResult, arun, run
 from surerag import UncertaintyRewriter as CoreRewriter
 from surerag.effects import Program
@@ -38,14 +38,15 @@ class Rewriting(SerializablePart[CoreRewriter], DynQROptions):  # type: ignore[m
     vocabulary_size: int = 300_000
 
     def _core(self) -> CoreRewriter:
-        return CoreRewriter(
-            reader_of(self.llm, vocabulary_size=self.vocabulary_size),
-            retriever_of(self.retriever),
-            # A rewriter's log-probabilities are of no use.
-            None if self.rewriter is None else reader_of(self.rewriter, top_logprobs=0),
-            self.entailer,
-            **self.chosen(),
-        )
+        reader = reader_of(self.llm, vocabulary_size=self.vocabulary_size)
+        with advised(reader):
+            return CoreRewriter(
+                reader,
+                retriever_of(self.retriever),
+                None if self.rewriter is None else reader_of(self.rewriter),
+                self.entailer,
+                **self.chosen(),
+            )
 
 
 class UncertaintyRewriter(  # type: ignore[misc]  # fields that are set are in force

@@ -155,3 +155,16 @@ def test_a_pipelines_prompt_is_its_own(pipeline: Any) -> None:
 def test_only_its_text_is_used_on_request(pipeline: Any) -> None:
     plain = HuggingFacePipeline(pipeline=pipeline, pipeline_kwargs={"max_new_tokens": 6})
     assert not reader_from_model(plain, logprobs=False).capabilities.logprobs
+
+
+class MyPipeline(HuggingFacePipeline):
+    """A user's own child of LangChain's class."""
+
+
+def test_a_child_of_a_pipelines_class_is_read_like_it(pipeline: Any) -> None:
+    readers = [
+        reader_from_model(kind(pipeline=pipeline), chat_template=False)
+        for kind in (HuggingFacePipeline, MyPipeline)
+    ]
+    assert readers[0] is readers[1]
+    assert readers[1].capabilities.entropy == "exact"

@@ -87,7 +87,7 @@ def test_a_class_that_is_not_known_may_speak_openai() -> None:
     # The tokens have to cover the text: this one does not.
     with pytest.raises(LogprobsError, match=r"^Heated: "):
         reader_from_model(Heated(logprobs_sent={"content": content}), logprobs=True).generate(["?"], GREEDY)
-    text = "t=0.7 max=None kwargs=['logprobs', 'max_tokens', 'n', 'temperature', 'top_logprobs', 'top_p']"
+    text = "t=0.7 max=None kwargs=['logprobs', 'max_tokens', 'temperature', 'top_logprobs']"
     content[0]["token"] = text
     reader = reader_from_model(Heated(logprobs_sent={"content": content}), logprobs=True, top_logprobs=1)
     assert (reader.capabilities.logprobs, reader.capabilities.begin) == (True, "whole")

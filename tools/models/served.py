@@ -124,7 +124,7 @@ def _llama_index() -> list[Model]:
             model=PERSONALITIES[name].model, api_base=url, api_key=_KEY, is_chat_model=True, max_retries=0
         )
 
-    kinds = {name: "OpenAI" for name in _OPENAI} | {name: "OpenAIResponses" for name in _RESPONSES}
+    kinds = dict.fromkeys(_OPENAI, "OpenAI") | dict.fromkeys(_RESPONSES, "OpenAIResponses")
     found = [
         Model(
             f"{kinds.get(name, 'OpenAILike')}: {name}",
