@@ -121,7 +121,8 @@ class OpenAIRequests:
         if "max_tokens" in parameters:
             parameters[limit] = parameters.pop("max_tokens")
         if not self.chat and parameters.pop("logprobs", None):
-            parameters["logprobs"] = parameters.pop("top_logprobs", 0)
+            # Of 0 alternatives, some servers make no log-probabilities at all.
+            parameters["logprobs"] = parameters.pop("top_logprobs", 1)
         if body.get("stream"):
             parameters["stream_options"] = body.get("stream_options") or {"include_usage": True}
         return Body({name: value for name, value in body.items() if name not in _OURS}, parameters)
