@@ -27,7 +27,7 @@ from surerag.readers.openai.parse import (
 from surerag.readers.openai.requests import seed_of
 from surerag.readers.pieces import cut_at_stop
 from surerag.readers.protocol import begun_from_whole
-from surerag.types import Begun, Chunk, Generation, Prompt, Sampling, Usage
+from surerag.types import Begun, Chunk, FinishReason, Generation, Prompt, Sampling, Usage
 
 
 class Source(Protocol):
@@ -160,7 +160,7 @@ class TracedLLMReader(LLMReader):
             logprobs=self._logprobs,
             entropy="bounded" if self._logprobs and self._source.top_logprobs else None,
             begin="native" if self._source.streams else "whole",
-            stream=True,
+            stream=self._source.streams or not self._logprobs,
             native_async=self._source.native_async,
             thinking=self._thinking,
         )
@@ -356,8 +356,7 @@ class TracedLLMReader(LLMReader):
         draft = self._draft(prompt, sampling)
         _note_usage(draft, answer)
         draft.feed(choice)
-        # Some servers do not say why an answer ended; one that came whole has ended.
-        draft.finish = draft.finish or "stop"
+        draft.finish = draft.finish or self._why_ended(draft, sampling)
         _stop_at(draft, sampling.stop)
         return _answered(draft.generation(), answer)
 
@@ -374,13 +373,21 @@ class TracedLLMReader(LLMReader):
 
     def _ended(self, handle: _Open) -> Generation:
         if not self._source.tells_end:
-            handle.draft.finish = handle.draft.finish or "stop"
+            handle.draft.finish = handle.draft.finish or self._why_ended(handle.draft, handle.sampling)
         if handle.draft.finish is None:
             raise TransientServiceError(
                 f"{type(self._llm).__name__}: the stream broke off before the answer ended", hint="ask again"
             )
         with failures_of(self._llm):
             return _answered(handle.draft.generation(), handle.usage)
+
+    def _why_ended(self, draft: Draft, sampling: Sampling) -> FinishReason:
+        """Return why a whole answer ended whose service does not say.
+
+        Where nothing tells an answer that was cut from one that just fitted, it is taken for cut.
+        """
+        cut = not self._source.tells_end and draft.wanted.logprobs and draft.tokens >= sampling.max_tokens
+        return "length" if cut else "stop"
 
     def _draft(self, prompt: Prompt, sampling: Sampling) -> Draft:
         length = self._vocabulary.count(flat_text(prompt)) if self._vocabulary.count else 0
