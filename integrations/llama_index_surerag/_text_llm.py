@@ -27,7 +27,7 @@ from surerag.readers.closing import HangUp, close_in_loop_when_dropped, close_wh
 from surerag.readers.failures import REFUSED_HINT, kind_of
 from surerag.readers.openai.requests import seed_of
 from surerag.readers.pieces import TrimmedPieces, cut_at_stop
-from surerag.readers.thinking import Thoughts, answer_begins
+from surerag.readers.thinking import Thoughts
 from surerag.readers.usage import UsageCount
 from surerag.types import ANSWER_TOKENS, Chunk, FinishReason, Generation, Prompt, Sampling, Usage
 
@@ -261,8 +261,7 @@ class TextLLMReader(LLMReader):
         had_room = self._settings.manners.thinks
         with failures_of(self._llm):
             found = self._read(self._requests.answer(prompt, plain, seed), sampling)
-            if found is None and not had_room:
-                self._settings.manners.thinks = True
+            if found is None and self._has_more_room(had_room):
                 found = self._read(self._requests.answer(prompt, plain, seed), sampling)
         if found is None:
             raise spent_thinking(self._llm)
@@ -273,22 +272,28 @@ class TextLLMReader(LLMReader):
         had_room = self._settings.manners.thinks
         with failures_of(self._llm):
             found = self._read(await self._requests.aanswer(prompt, plain, seed), sampling)
-            if found is None and not had_room:
-                self._settings.manners.thinks = True
+            if found is None and self._has_more_room(had_room):
                 found = self._read(await self._requests.aanswer(prompt, plain, seed), sampling)
         if found is None:
             raise spent_thinking(self._llm)
         return found
 
+    def _has_more_room(self, had_room: bool) -> bool:
+        """Whether asking again, without a limit that was meant for the answer, may bring one."""
+        return not had_room and "max_tokens" in self._dialect.takes
+
     def _read(self, answer: LLMAnswer, sampling: Sampling) -> Generation | None:
         """Return an answer without its thoughts; None if it ended inside them."""
-        begins = answer_begins(answer.text)
-        text = answer.text[begins:] if begins is not None else ""
+        thoughts = Thoughts()
+        thoughts.feed(answer.text)
+        thoughts.end()
+        text = thoughts.answer
+        if thoughts.thought or answer.thoughts or answer.thinking_tokens:
+            self._settings.manners.thinks = True
+            if thoughts.thinking or (not text.strip() and answer.finish == "length"):
+                self._count(1)
+                return None
         before = cut_at_stop(text, sampling.stop)
-        thought = begins is None or (not text.strip() and answer.finish == "length")
-        if thought and (begins is None or answer.thoughts or answer.thinking_tokens):
-            self._count(1)
-            return None
         generation = Generation(
             (text if before is None else before).strip(),
             prompt_tokens=answer.prompt_tokens,
@@ -315,11 +320,16 @@ class _Job(NamedTuple):
     sample: int
 
 
+_HARMONYS_ENDS = ("<|return|>", "<|end|>", "<|call|>")
+"""What a service may leave at the end of an answer of gpt-oss."""
+
+
 class _Said:
     """A streamed answer: without its thoughts, and up to its stop text."""
 
     def __init__(self, sampling: Sampling) -> None:
         self._thoughts = Thoughts()
+        self._stop = sampling.stop
         self._shown = Shown(sampling)
         self.finish: FinishReason = "stop"
 
@@ -339,7 +349,10 @@ class _Said:
     def feed(self, piece: LLMAnswer) -> str:
         """Take a piece and return what may be shown now."""
         self.finish = piece.finish or self.finish
-        return self._shown.feed(self._thoughts.feed(piece.text))
+        answer = self._thoughts.feed(piece.text)
+        if self._thoughts.thought:
+            self._shown.stop = (*self._stop, *_HARMONYS_ENDS)
+        return self._shown.feed(answer)
 
     def end(self) -> str:
         """Return what was held back."""
@@ -350,7 +363,7 @@ class Shown:
     """A streamed answer up to its stop text; what might be the beginning of one is held back."""
 
     def __init__(self, sampling: Sampling) -> None:
-        self._stop = sampling.stop
+        self.stop = sampling.stop
         self._pieces = TrimmedPieces()
         self._shown = 0
         self.text = ""
@@ -359,7 +372,7 @@ class Shown:
     def feed(self, added: str, *, last: bool = False) -> str:
         """Take what the LLM added and return what may be shown now."""
         if not self.stopped:
-            before = cut_at_stop(self.text + added, self._stop)
+            before = cut_at_stop(self.text + added, self.stop)
             self.stopped = before is not None
             self.text = self.text + added if before is None else before
         end = len(self.text) - (0 if last or self.stopped else self._might_stop())
@@ -368,7 +381,7 @@ class Shown:
 
     def _might_stop(self) -> int:
         """Length of the longest ending that is the beginning of a stop text."""
-        lengths = (n for stop in self._stop for n in range(1, len(stop)) if self.text.endswith(stop[:n]))
+        lengths = (n for stop in self.stop for n in range(1, len(stop)) if self.text.endswith(stop[:n]))
         return max(lengths, default=0)
 
 

@@ -348,6 +348,7 @@ class TracedLLMReader(LLMReader):
             except ThinkingBudgetError as error:
                 self._give_room(error, had_room)
                 continue
+            self._settings.manners.thinks |= any(answer.thinking_tokens for answer in got)
             self._count(1, got)
             found += got
         return found
