@@ -24,6 +24,7 @@ from surerag.types import Sampling
 from tests.servers.fake_openai import FakeOpenAI
 
 KEY = "sk-very-secret-key"
+DRAWN = Sampling(temperature=1.0)
 
 
 def reader_of(server: FakeOpenAI, api: Api = "chat", **settings: Any) -> OpenAIReader:
@@ -341,15 +342,15 @@ def test_short_keys_and_other_secrets_are_masked(
     [
         "The prompt 'which seed grows best' is too rude",
         "seed",
-        "Bad request near 'seed of doubt'; temperature is invalid",
+        "Bad request near 'seed of doubt'; the request is invalid",
     ],
 )
 def test_a_refusal_that_merely_quotes_a_name_teaches_nothing(server: FakeOpenAI, message: str) -> None:
     server.fail(400, body=json.dumps({"error": {"message": message}}).encode())
     reader = reader_of(server)
     with pytest.raises(ServiceError, match="refused the request"):
-        reader.generate(["q"], Sampling())
-    reader.generate(["q"], Sampling())
+        reader.generate(["q"], DRAWN)
+    reader.generate(["q"], DRAWN)
     assert all("seed" in request.body for request in server.requests)
 
 
@@ -374,10 +375,10 @@ def test_a_seed_that_is_refused_is_left_out_once_the_server_takes_it(
     server.fail(400, body=json.dumps(error).encode())
     server.fail(400)
     with pytest.raises(ServiceError):
-        reader.generate(["q"], Sampling())
+        reader.generate(["q"], DRAWN)
     server.fail(400, body=json.dumps(error).encode())
-    reader.generate(["q"], Sampling())
-    reader.generate(["q"], Sampling())
+    reader.generate(["q"], DRAWN)
+    reader.generate(["q"], DRAWN)
     assert ["seed" in request.body for request in server.requests] == [True, False, True, False, False]
 
 

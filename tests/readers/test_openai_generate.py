@@ -235,7 +235,7 @@ def test_own_clients_are_used_and_left_open(server: FakeOpenAI) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"api": "responses"}, "api must be"),
+        ({"api": "assistants"}, "api must be"),
         ({"scoring": "echo"}, "chat API has no echo"),
         ({"max_concurrency": 0}, "max_concurrency must be at least 1"),
         ({"retries": -1}, "retries must be at least 0"),

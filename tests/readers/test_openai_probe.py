@@ -9,6 +9,7 @@ from surerag.errors import CapabilityError, ServiceError
 from surerag.readers.openai import OpenAIReader, Probe
 from surerag.types import Sampling
 from tests.servers.fake_openai import FakeOpenAI, Quirks
+from tests.servers.providers import provider
 from tests.servers.toy_model import ToyModel
 
 SURE = ToyModel(sharpness=3.0)
@@ -144,3 +145,62 @@ async def test_aprobe_equals_probe() -> None:
         reader = OpenAIReader("toy", base_url=server.base_url)
         assert await reader.aprobe() == reader.probe()
         await reader.aclose()
+
+
+@pytest.mark.parametrize(
+    ("name", "thinks", "at_once", "top"),
+    [
+        ("gpt-4o", False, None, 20),
+        ("gpt-5", True, False, 0),
+        ("gpt-5.1", False, None, 20),
+        ("o-series", True, False, 0),
+        ("vllm-qwen3", True, True, 20),
+        ("vllm-qwen3-raw", True, True, 20),
+        ("vllm-r1-raw", True, False, 20),
+        ("gpt-oss-raw", True, False, 20),
+        ("groq", False, None, 0),
+        ("deepseek-reasoner", True, False, 0),
+        ("openrouter", False, None, 0),
+        ("cerebras", True, False, 20),
+        ("ollama", True, True, 20),
+        ("responses", False, None, 20),
+        ("responses-gpt-5", True, False, 0),
+    ],
+)
+def test_services_are_found_out_as_they_are(name: str, thinks: bool, at_once: bool | None, top: int) -> None:
+    with provider(name, SURE) as server:
+        api: Any = "responses" if name.startswith("responses") else "chat"
+        reader = OpenAIReader(server.personality.model, base_url=server.url, api=api)
+        found = reader.probe()
+        assert len(server.requests) <= 25
+        assert (found.thinks, found.answers_at_once, found.top_logprobs) == (thinks, at_once, top)
+        assert reader.capabilities.thinking == ("apart" if thinks else "none")
+        assert found.streams
+        if top:
+            assert found.greedy
+            assert found.raw_logprobs
+            assert reader.capabilities.begin == "native"
+        else:
+            assert not reader.capabilities.logprobs
+            assert any("logprobs" in note for note in found.notes)
+        assert "thinks before it answers" in str(found)
+        # What was found holds: the next answer needs one request.
+        server.requests.clear()
+        (answer,) = reader.generate(["q"], Sampling(max_tokens=5))[0]
+        assert len(server.requests) == 1
+        assert (answer.trace is not None) == bool(top)
+
+
+def test_a_probe_of_a_model_that_thinks_although_told_not_to_says_so() -> None:
+    with provider("deepseek-reasoner", SURE) as server:
+        reader = OpenAIReader("deepseek-reasoner", base_url=server.url, thinking=False)
+        with pytest.raises(CapabilityError, match="although it was told not to"):
+            reader.probe()
+
+
+def test_what_is_refused_and_what_is_limited_is_told() -> None:
+    with provider("groq", SURE) as server:
+        found = OpenAIReader("llama", base_url=server.url).probe()
+    assert "logprobs" in found.refused
+    assert found.limits == (("n", 1),)
+    assert "largest n                     1" in str(found)

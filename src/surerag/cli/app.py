@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from surerag import SePerOptions
-from surerag.cli.options import option_of
+from surerag.cli.options import option_of, with_reader
+from surerag.cli.readers import ReaderChoice
 from surerag.cli.train_rewriter import train_rewriter
 from surerag.measures.seper import Kernel
 from surerag.storage import check_file, check_folder
@@ -22,19 +24,6 @@ app = typer.Typer(
 reproduce = typer.Typer(help="Every result on the closed world, for any seed.", no_args_is_help=True)
 app.add_typer(reproduce, name="reproduce")
 
-Model = Annotated[
-    str | None,
-    typer.Option(
-        help="Hugging Face id or path of a causal model; with --base-url, the server's name for it. "
-        "Default: the embedded reader.",
-    ),
-]
-BaseUrl = Annotated[
-    str | None, typer.Option(help="An OpenAI-compatible server, such as http://localhost:8000/v1.")
-]
-ApiKeyEnv = Annotated[
-    str, typer.Option(help="Environment variable that holds the server's key.", metavar="NAME")
-]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the world. Training used none of these.")]
 
 WorldEntailment = Literal["judge", "exact"]
@@ -84,7 +73,10 @@ def _root(
 
 
 @app.command()
+@with_reader
 def demo(
+    *,
+    choice: ReaderChoice,
     documents: Annotated[
         Path | None,
         typer.Option(help="Your own documents: a folder of txt, md, html and pdf files.", metavar="DIR"),
@@ -92,9 +84,6 @@ def demo(
     question: Annotated[
         list[str] | None, typer.Option(help="What to ask your documents; may be given several times.")
     ] = None,
-    model: Model = None,
-    base_url: BaseUrl = None,
-    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
     threshold: Annotated[
         float | None,
         typer.Option(
@@ -109,9 +98,6 @@ def demo(
     ] = Path("surerag-demo"),
 ) -> None:
     """See the methods at work: on the closed world, or on your own documents."""
-    from surerag.cli.readers import ReaderChoice
-
-    choice = ReaderChoice(model, base_url, api_key_env)
     if documents is None:
         for name, given in (("--question", question), ("--threshold", threshold)):
             if given:
@@ -126,7 +112,10 @@ def demo(
 
 
 @app.command()
+@with_reader
 def evaluate(
+    *,
+    choice: ReaderChoice,
     file: Annotated[
         Path,
         typer.Argument(
@@ -138,9 +127,6 @@ def evaluate(
         Path,
         typer.Option(help="Where journal, results and report go.", metavar="DIR", callback=_writable_folder),
     ] = Path("surerag-evaluation"),
-    model: Model = None,
-    base_url: BaseUrl = None,
-    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
     entailment: Annotated[
         str | None,
         typer.Option(
@@ -174,7 +160,6 @@ def evaluate(
     if reuse and restart:
         raise typer.BadParameter("goes without --restart", param_hint="--reuse")
     from surerag.cli.evaluate import Evaluation, run_evaluate
-    from surerag.cli.readers import ReaderChoice
 
     wanted = Evaluation(
         file=file,
@@ -186,80 +171,91 @@ def evaluate(
         extremes=extremes,
         on_change="reuse" if reuse else "restart" if restart else "error",
     )
-    if not run_evaluate(ReaderChoice(model, base_url, api_key_env, concurrency), wanted):
+    if not run_evaluate(replace(choice, concurrency=concurrency), wanted):
         raise typer.Exit(1)
 
 
 app.command("train-rewriter")(train_rewriter)
 
 
+@app.command()
+@with_reader
+def doctor(*, choice: ReaderChoice) -> None:
+    """What can each method do with this model, and at which cost? A server is asked about a dozen questions.
+
+    Exit codes: 0 every method can run; 1 some cannot; 2 the model cannot be examined.
+    """
+    from surerag.cli.doctor import run_doctor
+
+    raise typer.Exit(run_doctor(choice))
+
+
 @reproduce.command("card")
+@with_reader
 def reproduce_card(
+    *,
+    choice: ReaderChoice,
     seed: Seed = 1,
     n: Annotated[int, typer.Option("-n", min=20, help="Questions for each task.")] = 400,
     json: JsonFile = None,
-    model: Model = None,
-    base_url: BaseUrl = None,
-    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
 ) -> None:
     """The embedded reader's model card, or another reader's: accuracy by task."""
-    from surerag.cli.readers import ReaderChoice
     from surerag.cli.reproduce import run_card
 
-    run_card(ReaderChoice(model, base_url, api_key_env), seed=seed, n=n, file=json)
+    run_card(choice, seed=seed, n=n, file=json)
 
 
 @reproduce.command("l-rag")
+@with_reader
 def reproduce_l_rag(
+    *,
+    choice: ReaderChoice,
     seed: Seed = 1,
     n: Annotated[int, typer.Option("-n", min=50, help="Number of questions.")] = 2000,
     json: JsonFile = None,
-    model: Model = None,
-    base_url: BaseUrl = None,
-    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
 ) -> None:
     """L-RAG: what the gate knows, what it saves, and what that costs (Tables I to III)."""
-    from surerag.cli.readers import ReaderChoice
     from surerag.cli.reproduce import run_l_rag
 
-    run_l_rag(ReaderChoice(model, base_url, api_key_env), seed=seed, n=n, file=json)
+    run_l_rag(choice, seed=seed, n=n, file=json)
 
 
 @reproduce.command("edc2")
+@with_reader
 def reproduce_edc2(
+    *,
+    choice: ReaderChoice,
     seed: Seed = 1,
     n: Annotated[int, typer.Option("-n", min=50, help="Number of questions.")] = 500,
     json: JsonFile = None,
-    model: Model = None,
-    base_url: BaseUrl = None,
-    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
 ) -> None:
     """EDC²-RAG: compressed clusters against plain RAG under noise and redundancy (Tables 2 to 4)."""
-    from surerag.cli.readers import ReaderChoice
     from surerag.cli.reproduce import run_edc2
 
-    run_edc2(ReaderChoice(model, base_url, api_key_env), seed=seed, n=n, file=json)
+    run_edc2(choice, seed=seed, n=n, file=json)
 
 
 @reproduce.command("dense")
+@with_reader
 def reproduce_dense(
+    *,
+    choice: ReaderChoice,
     seed: Seed = 1,
     n: Annotated[int, typer.Option("-n", min=20, help="Number of questions.")] = 500,
     json: JsonFile = None,
     entailment: Judge = None,
-    model: Model = None,
-    base_url: BaseUrl = None,
-    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
 ) -> None:
     """DENSE-RAG: whether the score tells understanding, and repairs mend it (Figures 2 to 4, Tables 1, 3)."""
-    from surerag.cli.readers import ReaderChoice
     from surerag.cli.reproduce import run_dense
 
-    run_dense(ReaderChoice(model, base_url, api_key_env), seed=seed, n=n, file=json, entailment=entailment)
+    run_dense(choice, seed=seed, n=n, file=json, entailment=entailment)
 
 
 @reproduce.command("dynqr")
+@with_reader
 def reproduce_dynqr(
+    *,
+    choice: ReaderChoice,
     seed: Seed = 1,
     n: Annotated[int, typer.Option("-n", min=20, help="Number of questions.")] = 500,
     json: JsonFile = None,
@@ -271,20 +267,18 @@ def reproduce_dynqr(
             "small embedded reader, which was never taught to rewrite."
         ),
     ] = None,
-    model: Model = None,
-    base_url: BaseUrl = None,
-    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
 ) -> None:
     """DynQR: rewriting where the reader is uncertain, and training a rewriter for it (Tables 2, 3 and 5)."""
-    from surerag.cli.readers import ReaderChoice
     from surerag.cli.reproduce import run_dynqr
 
-    choice = ReaderChoice(model, base_url, api_key_env)
     run_dynqr(choice, seed=seed, n=n, file=json, base=base, training=training)
 
 
 @reproduce.command("seper")
+@with_reader
 def reproduce_seper(
+    *,
+    choice: ReaderChoice,
     seed: Seed = 1,
     n: Annotated[int, typer.Option("-n", min=20, help="Number of questions.")] = 500,
     json: JsonFile = None,
@@ -293,13 +287,8 @@ def reproduce_seper(
         typer.Option(help="Draw the figures into this folder.", metavar="DIR", callback=_writable_folder),
     ] = None,
     entailment: Judge = None,
-    model: Model = None,
-    base_url: BaseUrl = None,
-    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
 ) -> None:
     """ΔSePer against the known worth of passages, and of retrievers (Table 2, Figure 3)."""
-    from surerag.cli.readers import ReaderChoice
     from surerag.cli.reproduce import run_seper
 
-    choice = ReaderChoice(model, base_url, api_key_env)
     run_seper(choice, seed=seed, n=n, file=json, plots=plots, entailment=entailment)

@@ -1,12 +1,50 @@
-"""A method's options on the command line: bound and sentence are those of the method."""
+"""What several commands have in common: a method's options, and those that name a reader."""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, TypeVar
 
 import typer
 
+from surerag.cli.readers import DEFAULT_KEY, ReaderChoice
 from surerag.options import Options
+
+R = TypeVar("R")
+
+Model = Annotated[
+    str | None,
+    typer.Option(
+        help="Hugging Face id or path of a causal model; with --base-url, the server's name for it. "
+        "Default: the embedded reader.",
+    ),
+]
+BaseUrl = Annotated[
+    str | None, typer.Option(help="An OpenAI-compatible server, such as http://localhost:8000/v1.")
+]
+ApiKeyEnv = Annotated[
+    str, typer.Option(help="Environment variable that holds the server's key.", metavar="NAME")
+]
+TemplateOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Option of the model's chat template, such as enable_thinking=false; may be given repeatedly.",
+        metavar="KEY=VALUE",
+    ),
+]
+ExtraBody = Annotated[
+    str | None,
+    typer.Option(
+        help='Further fields of every request to the server, such as \'{"reasoning_effort": "low"}\'.',
+        metavar="JSON",
+    ),
+]
+NoThinking = Annotated[
+    bool, typer.Option("--no-thinking", help="Have a model that thinks before it answers answer at once.")
+]
 
 
 def option_of(options: type[Options], name: str) -> Any:
@@ -19,3 +57,86 @@ def option_of(options: type[Options], name: str) -> Any:
     option = options.OPTIONS[name]
     least = None if option.bound is None else int(option.bound.least)
     return typer.Option(min=least, help=option.doc.replace("``", ""))
+
+
+def reader_choice(
+    model: str | None,
+    base_url: str | None,
+    api_key_env: str,
+    template_option: Sequence[str] | None,
+    extra_body: str | None,
+    no_thinking: bool,
+) -> ReaderChoice:
+    """Return which reader the options name.
+
+    Raises:
+        BadParameter: If one of them cannot be read, or goes with another one.
+    """
+    if extra_body is not None and base_url is None:
+        raise typer.BadParameter("goes with --base-url", param_hint="--extra-body")
+    if template_option and model is None and base_url is None:
+        raise typer.BadParameter("goes with --model or --base-url", param_hint="--template-option")
+    return ReaderChoice(
+        model,
+        base_url,
+        api_key_env,
+        template_options=dict(_template_option(item) for item in template_option or ()),
+        extra_body=_body(extra_body),
+        thinking=False if no_thinking else None,
+    )
+
+
+def with_reader(command: Callable[..., R]) -> Callable[..., R]:
+    """Give a command the options that name a reader, in place of its parameter ``choice``."""
+    own = inspect.signature(command, eval_str=True)
+    empty = inspect.Parameter.empty
+    told = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+        for name, annotation, default in (
+            ("model", Model, None),
+            ("base_url", BaseUrl, None),
+            ("api_key_env", ApiKeyEnv, DEFAULT_KEY),
+            ("template_option", TemplateOption, None),
+            ("extra_body", ExtraBody, None),
+            ("no_thinking", NoThinking, False),
+        )
+    ]
+
+    @functools.wraps(command)
+    def wrapped(**given: Any) -> R:
+        choice = reader_choice(**{parameter.name: given.pop(parameter.name) for parameter in told})
+        return command(choice=choice, **given)
+
+    kept = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in own.parameters.values()
+        if parameter.name != "choice"
+    ]
+    wrapped.__signature__ = own.replace(parameters=[*kept, *told])  # type: ignore[attr-defined]  # read by inspect
+    wrapped.__annotations__ = {
+        parameter.name: parameter.annotation
+        for parameter in [*kept, *told]
+        if parameter.annotation is not empty
+    }
+    return wrapped
+
+
+def _template_option(text: str) -> tuple[str, Any]:
+    """Read one option: a value that is JSON is what it says, any other is a text."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise typer.BadParameter(f"expected KEY=VALUE, got {text!r}", param_hint="--template-option")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def _body(text: str | None) -> Mapping[str, Any]:
+    try:
+        body = {} if text is None else json.loads(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"is no JSON: {error}", param_hint="--extra-body") from None
+    if not isinstance(body, dict):
+        raise typer.BadParameter(f"expected a JSON object, got {text!r}", param_hint="--extra-body")
+    return body

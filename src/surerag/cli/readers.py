@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from surerag.errors import ConfigurationError, ServiceError
 from surerag.extras import extra
 from surerag.readers.protocol import BaseReader
+
+if TYPE_CHECKING:
+    from surerag.readers.openai import OpenAIReader
 
 DEFAULT_KEY = "OPENAI_API_KEY"
 
@@ -21,12 +26,18 @@ class ReaderChoice:
         base_url: An OpenAI-compatible server.
         api_key_env: Environment variable that holds its key.
         concurrency: Requests under way at the server, at most.
+        template_options: Options of the model's chat template.
+        extra_body: Further fields of every request to the server.
+        thinking: False for answers without thinking; None as the model has it.
     """
 
     model: str | None
     base_url: str | None
     api_key_env: str
     concurrency: int = 16
+    template_options: Mapping[str, Any] = field(default_factory=dict)
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    thinking: bool | None = None
 
     @property
     def is_embedded(self) -> bool:
@@ -42,35 +53,52 @@ class ReaderChoice:
             MissingExtraError: If the packages for it are not installed.
         """
         if self.base_url is not None:
-            key = _key(self.api_key_env)
-            model = self.model or _only_model(self.base_url, key)
-            return _served(self.base_url, model, key, self.concurrency)
+            reader = self.connected(self.base_url)
+            reader.probe()
+            return reader
         if self.model is not None:
-            return _loaded(self.model)
+            return self._loaded(self.model)
         from surerag.world import embedded_reader
 
         return embedded_reader()
 
+    def connected(self, base_url: str) -> OpenAIReader:
+        """Return a reader at a server, which was asked nothing yet but which model it serves.
 
-def _loaded(id_or_path: str) -> BaseReader:
-    from surerag.readers.transformers import TransformersReader
+        Raises:
+            ConfigurationError: If it offers several models and none was named.
+            ServiceError: If it does not answer.
+            MissingExtraError: If the packages for it are not installed.
+        """
+        from surerag.readers.openai import OpenAIReader
 
-    try:
-        return TransformersReader.from_pretrained(id_or_path)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ConfigurationError(
-            f"the model {id_or_path!r} cannot be loaded: {reason}",
-            hint="give a causal model's Hugging Face id that can be reached, or the folder of a saved one",
-        ) from error
+        key = _key(self.api_key_env)
+        template = {"chat_template_kwargs": dict(self.template_options)} if self.template_options else {}
+        return OpenAIReader(
+            self.model or _only_model(base_url, key),
+            base_url=base_url,
+            api_key=key,
+            max_concurrency=self.concurrency,
+            thinking=self.thinking,
+            extra_body={**template, **self.extra_body},
+        )
 
+    def _loaded(self, id_or_path: str) -> BaseReader:
+        from surerag.readers.transformers import TransformersReader
 
-def _served(base_url: str, model: str, key: str | None, concurrency: int) -> BaseReader:
-    from surerag.readers.openai import OpenAIReader
-
-    reader = OpenAIReader(model, base_url=base_url, api_key=key, max_concurrency=concurrency)
-    reader.probe()
-    return reader
+        options: dict[str, Any] = {}
+        if self.template_options:
+            options["template_options"] = self.template_options
+        if self.thinking is not None:
+            options["thinking"] = self.thinking
+        try:
+            return TransformersReader.from_pretrained(id_or_path, **options)
+        except (OSError, ValueError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise ConfigurationError(
+                f"the model {id_or_path!r} cannot be loaded: {reason}",
+                hint="give a causal model's Hugging Face id that can be reached, or a saved one's folder",
+            ) from error
 
 
 def _key(name: str) -> str | None:

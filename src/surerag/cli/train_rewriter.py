@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+
+from surerag.cli.options import (
+    ApiKeyEnv,
+    BaseUrl,
+    ExtraBody,
+    NoThinking,
+    TemplateOption,
+    reader_choice,
+)
+from surerag.cli.readers import DEFAULT_KEY, ReaderChoice
 
 Stage = Literal["all", "distil", "sample", "align"]
 Reward = Literal["uncertainty", "answer", "retrieval", "relevance"]
@@ -44,12 +55,11 @@ def train_rewriter(
         str | None,
         typer.Option(help="The reader: Hugging Face id or path; with --base-url, the server's name for it."),
     ] = None,
-    base_url: Annotated[
-        str | None, typer.Option(help="An OpenAI-compatible server, such as http://localhost:8000/v1.")
-    ] = None,
-    api_key_env: Annotated[
-        str, typer.Option(help="Environment variable that holds the server's key.", metavar="NAME")
-    ] = "OPENAI_API_KEY",
+    base_url: BaseUrl = None,
+    api_key_env: ApiKeyEnv = DEFAULT_KEY,
+    template_option: TemplateOption = None,
+    extra_body: ExtraBody = None,
+    no_thinking: NoThinking = False,
     documents: Annotated[
         Path | None,
         typer.Option(help="What to search: a folder of txt, md, html and pdf files.", metavar="DIR"),
@@ -121,7 +131,6 @@ def train_rewriter(
     """
     if reuse and restart:
         raise typer.BadParameter("goes without --restart", param_hint="--reuse")
-    from surerag.cli.readers import ReaderChoice
     from surerag.cli.rewriter_training import Wanted, run_train_rewriter
     from surerag.training.rewriter.options import (
         AlignOptions,
@@ -145,8 +154,9 @@ def train_rewriter(
             lora=adapters,
         )
 
+    chosen = reader_choice(model, base_url, api_key_env, template_option, extra_body, no_thinking)
     run_train_rewriter(
-        ReaderChoice(model, base_url, api_key_env, concurrency),
+        replace(chosen, concurrency=concurrency),
         ReaderChoice(teacher, teacher_url, teacher_key_env, concurrency),
         Wanted(
             file=file,

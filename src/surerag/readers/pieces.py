@@ -39,3 +39,15 @@ def cut_at_stop(text: str, stop: tuple[str, ...]) -> str | None:
     """
     ends = [position for position in map(text.find, stop) if position >= 0]
     return text[: min(ends)] if ends else None
+
+
+def held_for_stop(text: str, stop: tuple[str, ...]) -> int:
+    r"""Return how many characters at the end of a text may become the beginning of a stop text.
+
+    Example:
+        >>> held_for_stop("Velm. Ques", ("\nA", "Question")), held_for_stop("Velm", ("\n",))
+        (4, 0)
+    """
+    return max(
+        (size for item in stop for size in range(1, len(item)) if text.endswith(item[:size])), default=0
+    )

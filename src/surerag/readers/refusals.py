@@ -26,12 +26,16 @@ _NOT_TAKEN = (
     r"(unsupported|unknown|unrecogni[sz]ed|unexpected|invalid|extra (inputs|fields?)|forbidden|deprecated"
     r"|not (\w+ )?(supported?|permitted|allowed|available|accepted|recogni[sz]ed|compatible|enabled)"
     r"|no such|no longer|cannot (both )?be|can't|can only|only the default|may only"
-    r"|(does|do|is|are)(n't| not))"
+    r"|input should be|(does|do|is|are)(n't| not))"
 )
 _LIMIT = re.compile(
     r"(?i)(?:<=|≤|only \w+ ?=|at most|up to|less than or equal to|maximum(?: value)?(?: of| is|:)?"
     r"|max(?:imum)? allowed:?|between \d+ and|in the range \[?\d+,|supported range \[\d+,)\s*(\d+)"
 )
+
+
+_TOGETHER = re.compile(r"(?i)\bboth\b|at the same time|mutually exclusive")
+"""Says of two parameters that either is taken, but not with the other."""
 
 
 class LeftOutWarning(UserWarning):
@@ -78,7 +82,9 @@ def refusals_in(message: str, sent: Mapping[str, Any]) -> list[Refusal]:
                 found.append(Refusal(name, most=most))
         elif _refuses(message, name):
             found.append(Refusal(name))
-    return found
+    # Beside a name in quotes, others are ordinary words: "stop", "include", "reasoning".
+    quoted = [refusal for refusal in found if re.search(rf"['\"`]{re.escape(refusal.name)}['\"`]", message)]
+    return quoted or found
 
 
 @dataclass(frozen=True)
@@ -117,20 +123,33 @@ class Understood:
         Args:
             message: What the service said.
             sent: The arguments that it refused, before :meth:`render`.
-            needed: Those of them that cannot be left out; a smaller value will do, unless it is 0.
+            needed: Those of them that cannot be left out; of a number a smaller one will do, unless it is 0.
         """
         tried = {name: value for name, value in sent.items() if name not in self.dropped}
+        refused = refusals_in(message, tried)
+        if _TOGETHER.search(message):
+            # One of them has to go; the last one that can.
+            refused = [one for one in refused if one.instead or one.name not in needed][-1:]
         learnt = self
-        for refusal in refusals_in(message, tried):
+        for refusal in refused:
             if refusal.instead is not None and self.renamed.get(refusal.name) != refusal.instead:
                 learnt = replace(learnt, renamed={**learnt.renamed, refusal.name: refusal.instead})
             elif refusal.most and self.most.get(refusal.name, refusal.most + 1) > refusal.most:
                 learnt = replace(learnt, most={**learnt.most, refusal.name: refusal.most})
             elif refusal.instead is None and refusal.name not in needed:
                 learnt = replace(learnt, dropped=learnt.dropped | {refusal.name})
-            else:
-                return None
         return None if learnt == self else learnt
+
+    def joined(self, other: Understood) -> Understood:
+        """Return what both know, as where two requests learnt at the same time.
+
+        Example:
+            >>> Understood(most={"n": 4}).joined(Understood(frozenset({"stop"}), {"n": 2})).most
+            {'n': 2}
+        """
+        limits = [*self.most.items(), *other.most.items()]
+        most = {name: min(value for key, value in limits if key == name) for name, _ in limits}
+        return Understood(self.dropped | other.dropped, most, {**self.renamed, **other.renamed})
 
 
 def needed(sampling: Sampling) -> frozenset[str]:

@@ -23,7 +23,13 @@ _PAIRS = (
 _CLOSING = dict(_PAIRS)
 _CHANNEL = "<|channel|>"
 _OPENINGS = (*_CLOSING, _CHANNEL, "<|start|>assistant<|channel|>")
+CLOSING_MARKS = frozenset({*_CLOSING.values(), "<|message|>"})
+"""Tokens after the last of which an answer stands, in a list of all tokens."""
+
 _FINAL = re.compile(r"<\|channel\|>final[^<]*<\|message\|>")
+_MARK = re.compile(
+    r"</?(?:think|thinking|seed:think|thought|reasoning)>|\[/?THINK\]|<\|(?:channel|start)\|>\w*|<\|\w+\|>"
+)
 _END = re.compile(r"<\|(?:return|end|call)\|>\s*$")
 
 
@@ -70,9 +76,16 @@ class Thoughts:
         return self._closing is not None
 
     @property
+    def thoughts(self) -> str:
+        """What was thought so far, without its marks; empty where a mark encloses nothing."""
+        if self._closing is None:
+            return ""
+        return _MARK.sub("", self.text if self.begins is None else self.text[: self.begins]).strip()
+
+    @property
     def answer(self) -> str:
         """The answer so far."""
-        return "" if self.begins is None else _END.sub("", self.text[self.begins :])
+        return "" if self.begins is None else without_end(self.text[self.begins :])
 
     def feed(self, piece: str) -> str:
         """Take a piece and return what it adds to the answer."""
@@ -121,6 +134,16 @@ class Thoughts:
         at = self.text.find(closing, self._searched)
         self._searched = at if at >= 0 else max(len(self.text) - len(closing), 0)
         return at + len(closing) if at >= 0 else None
+
+
+def without_end(text: str) -> str:
+    """Return a text without the mark of its end, which harmony's servers may leave in it.
+
+    Example:
+        >>> without_end("Velm<|return|>")
+        'Velm'
+    """
+    return _END.sub("", text)
 
 
 def answer_begins(text: str, *, opened: bool = False) -> int | None:

@@ -1,72 +1,54 @@
 """Answers of OpenAI-compatible servers, checked and made into generations; no I/O.
 
-Servers differ in what they leave out, add and count. Here a missing or impossible log-probability is
-an error, never a guess.
+Servers differ in what they leave out, add and count, and in where they put what a model thought before it
+answered.
 """
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
-from surerag.errors import LogprobsError, ServiceError
-from surerag.measures.entropy import EntropyBounds, entropy_bounds
+from surerag.errors import LogprobsError, ServiceError, ThinkingBudgetError
+from surerag.readers.openai.alignment import after_head, answer_start, is_closing
+from surerag.readers.openai.logprobs import NO_LOGPROBS_HINT, Step, Wanted, steps_of, trace_of
 from surerag.readers.openai.spelling import Token, spelled, spelled_by_first
-from surerag.types import EntropyTrace, FinishReason, Generation, TokenTrace, Usage
+from surerag.readers.openai.text import Json, malformed, mended
+from surerag.readers.pieces import cut_at_stop, held_for_stop
+from surerag.readers.thinking import Thoughts, without_end
+from surerag.types import FinishReason, Generation, Usage
 
-Api = Literal["chat", "completions"]
-Json = Mapping[str, Any]
+__all__ = ["Api", "Draft", "Json", "Wanted", "choices_of", "streamed_choice", "token_count", "usage_of"]
 
-_ROUNDED_UP = 1e-3
-"""How far above zero a log-probability may stand before it is taken for something else."""
+Api = Literal["chat", "completions", "responses"]
 
-NO_LOGPROBS_HINT = (
-    "run reader.probe() to see what this server and model give, or pass logprobs=False "
-    "if you do not need them"
+BUDGET_HINT = (
+    "raise thinking_tokens=…, or have the model answer at once with thinking=False, if it can be switched off"
 )
 
 
-class Wanted(NamedTuple):
-    """What a reader asks of each token.
-
-    Attributes:
-        logprobs: Whether log-probabilities are asked for at all.
-        top: How many of the likeliest tokens are listed; 0 for the sampled one alone.
-        vocabulary_size: Tokens that the model can emit, or a number no smaller.
-    """
-
-    logprobs: bool
-    top: int
-    vocabulary_size: int
-
-
-class Step(NamedTuple):
-    """One token: its text, its log-probability, and those of the likeliest tokens at its place.
-
-    ``given`` is what it spells, if the server says so: a token may be part of a character.
-    """
-
-    token: str
-    logprob: float
-    likeliest: tuple[float, ...]
-    given: bytes | None = None
+class UnforeseenThoughtsError(ServiceError):
+    """A stream that was taken for an answer turned out to have begun inside the model's thoughts."""
 
 
 @dataclass
 class Draft:
-    """An answer as it comes in, in one piece or in many.
+    """An answer as it comes in, in one piece or in many; what was thought before it is told apart.
 
     Attributes:
-        text: What was said so far, exactly as it came.
-        steps: The tokens so far; empty where log-probabilities are not wanted.
-        pieces: Pieces of text that came; counts tokens where there are no steps.
+        wanted: What was asked for.
+        text: The answer so far, exactly as it came.
+        steps: All tokens so far, those of thoughts included; empty where log-probabilities are not wanted.
+        pieces: Pieces of the answer that came; counts tokens where there are no steps.
         finish: Why it ended; None while it goes on.
         usage: The server's own count of tokens, once it came.
-        limit: Tokens that were asked for at most; what a server sends beyond them is cut off.
+        limit: Tokens of the answer that were asked for at most; what a server sends beyond them is cut off.
         full: Whether it was cut off, so that nothing more needs to be read.
+        stop: Texts that end the answer, wherever the server does not see to it.
+        opened: Whether the prompt's template opened the thoughts, so that the text begins inside them.
+        budget: Tokens that were granted for thinking, for the message of an error.
+        reasoning: Thoughts that came in a field of their own.
     """
 
     wanted: Wanted
@@ -77,76 +59,218 @@ class Draft:
     usage: Usage = field(default_factory=Usage)
     limit: int | None = None
     full: bool = False
+    stop: tuple[str, ...] = ()
+    opened: bool = False
+    budget: int = 0
+    reasoning: str = ""
+    _thoughts: Thoughts = field(init=False)
+    _thought_pieces: int = 0
+    _listed_apart: int = 0
+    _marked: bool = False
+    _whole: bool = False
+    _first: int | None = None
+    _shown: int = 0
     _half: str = ""
+
+    def __post_init__(self) -> None:
+        self._thoughts = Thoughts(opened=self.opened)
 
     @property
     def tokens(self) -> int:
-        """Tokens that came so far."""
-        return len(self.steps) if self.wanted.logprobs else self.pieces
+        """Tokens of the answer that came so far; none before it is known that it has begun."""
+        if self._thoughts.thinking and self.finish is None:
+            return 0
+        return len(self.steps) - self._start() if self.wanted.logprobs else self.pieces
+
+    @property
+    def answer_steps(self) -> list[Step]:
+        """The tokens of the answer, and what stands behind its end."""
+        return self.steps[self._start() :]
+
+    @property
+    def thought(self) -> bool:
+        """Whether the model thought before it answered; marks with nothing between them are no thoughts."""
+        return bool(
+            self.reasoning.strip()
+            or self._thoughts.thoughts
+            or self._listed_apart
+            or self.usage.thinking_tokens
+            or (self._marked and self._start() > 1 and not self._thoughts.thought)
+        )
 
     def feed(self, choice: Json) -> str:
-        """Take one choice of an answer, or of one piece of a stream, and return its text.
+        """Take one choice of an answer, or of one piece of a stream, and return what it adds to the answer.
 
         Raises:
             LogprobsError: If log-probabilities are wanted and missing or malformed.
+            UnforeseenThoughtsError: If what was shown of a stream turns out to have been thoughts.
             ServiceError: If the choice has no text where it should, or was withheld.
         """
-        text = self._in_full_characters(_text(choice), ends=choice.get("finish_reason") is not None)
-        steps = _steps(choice.get("logprobs"), self.wanted.top) if self.wanted.logprobs else []
-        if self.wanted.logprobs and text and not steps and not self._covers(self.text + text):
-            raise LogprobsError("the server's answer has no log-probabilities", hint=NO_LOGPROBS_HINT)
-        shown = len(self.text)
-        self.text += text
+        ended = choice.get("finish_reason") is not None
+        text = self._in_full_characters(_text(choice), ends=ended)
+        reasoning = _reasoning(choice)
+        steps = steps_of(choice.get("logprobs"), self.wanted.top) if self.wanted.logprobs else []
+        self.reasoning += reasoning
+        self._thought_pieces += bool(reasoning)
+        self._listed_apart += _count_apart(choice)
+        self._marked = self._marked or any(is_closing(step.token) for step in steps)
         self.steps += steps
-        self.pieces += bool(text)
         self.finish = _finish(choice.get("finish_reason")) or self.finish
-        if self.finish is None and self.limit is not None and self.tokens > self.limit:
-            self._cut(self.limit, shown)
-        return self.text[shown:]
+        self._whole = ended and not self._thoughts.text
+        fresh = self._told_apart(text)
+        self.text += fresh
+        self.pieces += bool(fresh)
+        if self.wanted.logprobs and fresh and not steps and not self._covered():
+            raise LogprobsError("the server's answer has no log-probabilities", hint=NO_LOGPROBS_HINT)
+        before = cut_at_stop(self.text, self.stop)
+        if before is not None:
+            self.text, self.finish, self.full = before, "stop", True
+        elif self.finish is None and self.limit is not None and self.tokens > self.limit:
+            self._cut(self.limit)
+        return self._show()
 
     def generation(self, first: int | None = None) -> Generation:
         """Return what came so far; of its tokens only the ``first``, if given.
 
         Raises:
             LogprobsError: If log-probabilities do not cover the text, or cannot be ones.
+            ThinkingBudgetError: If the answer ended before it began, inside the model's thoughts.
         """
+        if self.finish is not None:
+            self.text += self._thoughts.end()
+        if self._ended_inside():
+            raise self._budget_error()
         cut = first is not None and (self.finish is None or self.tokens > first)
         finish: FinishReason = "partial" if cut else self.finish or "partial"
         if not self.wanted.logprobs:
-            return Generation(
-                self.text.strip(),
-                prompt_tokens=self.usage.prompt_tokens,
-                finish=finish,
-                completion_tokens=self.usage.completion_tokens or self.pieces,
-            )
+            return self._text_alone(finish)
         steps, text = self._checked(), self.text
-        if cut and first is not None and len(steps) > first:
-            steps, text = steps[:first], spelled_by_first(text, self._spelling, first)
+        most = first if cut else self.limit
+        if most is not None and len(steps) > most:
+            steps, text = steps[:most], spelled_by_first(text, self._spelling, most)
+            finish = finish if cut else "length"
         return Generation(
             text.strip(),
             prompt_tokens=self.usage.prompt_tokens,
             trace=trace_of(steps, self.wanted),
             finish=finish,
             completion_tokens=len(steps),
+            thinking_tokens=self._thinking_tokens(),
         )
+
+    def spent(self) -> Usage:
+        """Return what the request cost: as the server counted, else by what came; thoughts apart."""
+        counted = self.usage.completion_tokens + self.usage.thinking_tokens
+        thinking = self._thinking_tokens()
+        answer = max(counted - thinking, 0) if counted else self.tokens
+        return Usage(1, self.usage.prompt_tokens, answer, thinking)
 
     @property
     def _spelling(self) -> list[Token]:
+        return self._tokens()[self._start() :]
+
+    def _tokens(self) -> list[Token]:
         return [Token(step.token, step.given) for step in self.steps]
 
-    def _covers(self, text: str) -> bool:
-        """Whether the tokens that came spell a text, and maybe more.
+    def _told_apart(self, text: str) -> str:
+        """Take text, and return what of it belongs to the answer."""
+        fresh = self._thoughts.feed(text)
+        if not self._thoughts.thought and "</think>" in text:
+            if not self._whole:
+                raise UnforeseenThoughtsError(
+                    "what was streamed turns out to be the model's thoughts: its prompt template opens them, "
+                    "and only their end is marked",
+                    hint="ask again, which works now that it is known; or call probe() once before",
+                )
+            self._thoughts, self.opened = Thoughts(opened=True), True
+            fresh = self._thoughts.feed(text)
+        fresh += self._thoughts.end() if self.finish is not None else ""
+        return without_end(fresh) if self._thoughts.thought else fresh
+
+    def _show(self) -> str:
+        """Return what may be shown by now: not what may become the beginning of a stop text."""
+        held = held_for_stop(self.text, self.stop) if self.finish is None else 0
+        fresh = self.text[self._shown : len(self.text) - held]
+        self._shown += len(fresh)
+        return fresh
+
+    def _start(self) -> int:
+        """Return where the answer's tokens begin."""
+        if self._first is None or self.finish is not None:
+            told = self.reasoning.strip() or self.usage.thinking_tokens or self._marked
+            if self._thoughts.thought:
+                begins = self._thoughts.begins
+                head = None if begins is None else self._thoughts.text[:begins]
+                found = len(self.steps) if head is None else after_head(head, self._tokens())
+            else:
+                found = answer_start(self.text, self._tokens()) if told else 0
+            # What was found in a beginning is kept, until the end shows all that there is to align.
+            self._first = found if self.text.strip() or self.finish is not None else None
+            return found or 0
+        return self._first
+
+    def _ended_inside(self) -> bool:
+        if self.finish is None or self.text.strip():
+            return False
+        if self._thoughts.thought and self._thoughts.begins is None:
+            return True
+        # A stop text that was meant for the answer may have stood in the thoughts.
+        early = self.finish == "length" or (self.stop and not self.budget and not self.full)
+        return bool(early) and self.thought
+
+    def _budget_error(self) -> ThinkingBudgetError:
+        spent = self._thinking_tokens()
+        granted = f"max_tokens={self.limit}" if self.limit is not None else "its max_tokens"
+        if self.budget:
+            granted = f"thinking_tokens={self.budget} and {granted}"
+        return ThinkingBudgetError(
+            f"the model was still thinking after {spent or 'all its'} tokens, with {granted}: no answer came",
+            hint=BUDGET_HINT,
+        )
+
+    def _text_alone(self, finish: FinishReason) -> Generation:
+        """Return an answer without log-probabilities, its tokens as the server counted them."""
+        thinking = self._thinking_tokens()
+        counted = self.usage.completion_tokens + self.usage.thinking_tokens
+        length, text = max(counted - thinking, 0) or self.pieces, self.text.strip()
+        if self._whole and self.limit is not None and length > self.limit:
+            # It went on into what was left of the thoughts' budget. Which words are its first tokens is not
+            # known; they are taken to be of equal length.
+            text = text[: len(text) * self.limit // length].rpartition(" ")[0].rstrip()
+            length, finish = self.limit, "length"
+        return Generation(
+            text,
+            prompt_tokens=self.usage.prompt_tokens,
+            finish=finish,
+            completion_tokens=length,
+            thinking_tokens=thinking,
+        )
+
+    def _thinking_tokens(self) -> int:
+        """Return how long the thoughts were, as exactly as it can be told."""
+        known = self._listed_apart or (self._start() if self.wanted.logprobs else 0)
+        if known or self.usage.thinking_tokens:
+            return known or self.usage.thinking_tokens
+        before = len(self._thoughts.text) - len(self.text) if self._thoughts.thought else len(self.reasoning)
+        if before <= 0:
+            return 0
+        # The server counted both together: by their share of what was said.
+        share = before / (before + len(self.text))
+        return round(self.usage.completion_tokens * share) or self._thought_pieces
+
+    def _covered(self) -> bool:
+        """Whether the tokens that came spell the answer, and maybe more.
 
         A server that holds text back, for a stop text or half a character, sends it after its tokens.
         """
-        found = spelled(text, self._spelling)
+        found = spelled(self.text, self._spelling)
         return found is not None and found.whole
 
     def _checked(self) -> list[Step]:
-        """Return the tokens of the text: those behind its end are the end token, or those of a stop text.
+        """Return the tokens of the answer: those behind its end are the end token, or those of a stop text.
 
         Raises:
-            LogprobsError: If the tokens do not spell the text.
+            LogprobsError: If the tokens do not spell the answer.
         """
         found = spelled(self.text, self._spelling)
         if found is None or (self.finish == "length" and found.whole and not found.exact):
@@ -154,8 +278,7 @@ class Draft:
             raise LogprobsError(
                 f"the server's tokens spell another text than its answer: {tokens[:60]!r} for "
                 f"{self.text.strip()[:60]!r}",
-                hint="a reasoning model's tokens are those of its thoughts, too: switch these off, "
-                "use another server, or pass logprobs=False if you do not need them",
+                hint="use another server, or pass logprobs=False if you do not need them",
             )
         if not found.whole:
             raise LogprobsError(
@@ -163,16 +286,18 @@ class Draft:
                 f"{self.text.strip()[:60]!r}",
                 hint=NO_LOGPROBS_HINT,
             )
-        return self.steps[: found.tokens] if self.finish == "stop" else list(self.steps)
+        answer = self.answer_steps
+        return answer[: found.tokens] if self.finish == "stop" else answer
 
-    def _cut(self, limit: int, shown: int) -> None:
+    def _cut(self, limit: int) -> None:
         """End an answer that the server did not end when it was long enough."""
         if self.wanted.logprobs:
+            start = self._start()
             text = spelled_by_first(self.text, self._spelling, limit)
-            self.steps = self.steps[:limit]
-            self.text = self.text[: max(len(text), shown)]
+            self.steps = self.steps[: start + limit]
+            self.text = self.text[: max(len(text), self._shown)]
         else:
-            self.text, self.pieces = self.text[:shown], limit
+            self.text, self.pieces = self.text[: self._shown], limit
         self.finish, self.full = "length", True
 
     def _in_full_characters(self, text: str, *, ends: bool) -> str:
@@ -181,33 +306,6 @@ class Draft:
         if not ends and text and "\ud800" <= text[-1] <= "\udbff":
             text, self._half = text[:-1], text[-1]
         return mended(text)
-
-
-def mended(text: str) -> str:
-    r"""Return a text that can be encoded: pairs of surrogates joined, single ones replaced.
-
-    Example:
-        >>> mended("\ud83d\ude00"), mended("a\ud83d")
-        ('😀', 'a�')
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
-
-
-def json_of(text: str) -> Any:
-    """Parse what a server sent.
-
-    Raises:
-        ServiceError: If it is no JSON, or none that can be read: too deep, or with numbers of thousands of
-            digits.
-    """
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        raise malformed(text) from None
 
 
 def choices_of(answer: object) -> list[Json]:
@@ -243,78 +341,27 @@ def streamed_choice(piece: Json) -> Json | None:
     return choice
 
 
-def malformed(answer: object) -> ServiceError:
-    """Return the error for an answer that is no OpenAI-compatible one."""
-    found = "an empty answer" if answer in (None, "", {}) else f"the answer {shown(answer)!r}"
-    return ServiceError(
-        f"the server returned {found}, where a JSON object with choices was expected",
-        hint="check that base_url ends with the API's root, such as http://localhost:8000/v1",
-    )
-
-
-def shown(value: object) -> str:
-    """Return the beginning of a value for an error's message; some cannot be written at all."""
-    try:
-        return mended(str(value)[:120])
-    except (ValueError, RecursionError):
-        return f"a {type(value).__name__} too large to show"
-
-
 def usage_of(answer: Json) -> Usage:
-    """Return the server's own count of tokens for one request; zeros where it gives none."""
+    """Return the server's own count of tokens for one request; zeros where it gives none.
+
+    Most services count thoughts among the completion, some beside it: their total tells.
+    """
     given = answer.get("usage")
     counts = given if isinstance(given, Mapping) else {}
-    return Usage(1, token_count(counts.get("prompt_tokens")), token_count(counts.get("completion_tokens")))
+    details = counts.get("completion_tokens_details", counts.get("output_tokens_details"))
+    thinking = token_count(details.get("reasoning_tokens")) if isinstance(details, Mapping) else 0
+    prompt = token_count(counts.get("prompt_tokens", counts.get("input_tokens")))
+    completion = token_count(counts.get("completion_tokens", counts.get("output_tokens")))
+    beside = token_count(counts.get("total_tokens")) == prompt + completion + thinking
+    if thinking and thinking <= completion and not beside:
+        completion -= thinking
+    return Usage(1, prompt, completion, thinking)
 
 
 def token_count(value: object) -> int:
     """Return a number of tokens; 0 for what is none, as where a server does not count."""
     number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**53
     return int(value) if number else 0  # type: ignore[call-overload]  # a number, as was just found
-
-
-def trace_of(steps: Sequence[Step], wanted: Wanted) -> TokenTrace:
-    """Return the trace of tokens, with intervals of entropy where likeliest tokens are listed.
-
-    Raises:
-        LogprobsError: If listed log-probabilities cannot belong to one distribution.
-    """
-    entropy = None
-    if wanted.top:
-        bounds = [_bounds(step, wanted) for step in steps]
-        entropy = EntropyTrace(tuple(b.lower for b in bounds), tuple(b.upper for b in bounds), exact=False)
-    return TokenTrace(
-        tuple(step.token for step in steps), tuple(min(step.logprob, 0.0) for step in steps), entropy
-    )
-
-
-def _bounds(step: Step, wanted: Wanted) -> EntropyBounds:
-    likeliest = sorted(step.likeliest, reverse=True)
-    if not likeliest:
-        raise LogprobsError(
-            f"the server listed no alternatives to the token {step.token!r}",
-            hint="pass top_logprobs=0 if you need no entropies, or another server or api",
-        )
-    # A server may add the sampled token to the list. Kept among the k likeliest, an unlikely one would
-    # claim that no unlisted token is likelier than it.
-    added = likeliest[wanted.top :]
-    listed = likeliest[: wanted.top]
-    sampled = min(added) if added else None
-    if not added and len(listed) == wanted.top and step.logprob < listed[-1] - _ROUNDED_UP:
-        sampled = step.logprob
-    try:
-        bounds = entropy_bounds(listed, wanted.vocabulary_size, sampled_logprob=sampled)
-        if len(listed) < wanted.top:
-            # Alternatives that look the same as text are listed once, so a likely one may be missing:
-            # then the smallest entropy has all that is left on one token.
-            together = entropy_bounds(listed, len(listed) + 1)
-            bounds = EntropyBounds(min(bounds.lower, together.upper), bounds.upper)
-    except ValueError as error:
-        raise LogprobsError(
-            f"the alternatives to the token {step.token!r} are no log-probabilities: {error}",
-            hint="this server may return logits or probabilities; run reader.probe()",
-        ) from None
-    return bounds
 
 
 def _text(choice: Json) -> str:
@@ -328,97 +375,28 @@ def _text(choice: Json) -> str:
     return text
 
 
+def _reasoning(choice: Json) -> str:
+    """Return thoughts in a field of their own, whose name differs from server to server."""
+    message = choice.get("message", choice.get("delta"))
+    holder = message if isinstance(message, Mapping) else choice
+    given = holder.get("reasoning_content") or holder.get("reasoning")
+    return mended(given) if isinstance(given, str) else ""
+
+
+def _count_apart(choice: Json) -> int:
+    """Return how many tokens of thoughts have a list of log-probabilities of their own (Cerebras)."""
+    message = choice.get("message", choice.get("delta"))
+    inner = message.get("reasoning_logprobs") if isinstance(message, Mapping) else None
+    listed = choice.get("reasoning_logprobs", inner)
+    content = listed.get("content") if isinstance(listed, Mapping) else listed
+    return len(content) if isinstance(content, list) else 0
+
+
 def _finish(reason: object) -> FinishReason | None:
     if reason is None:
         return None
     if reason == "content_filter":
         raise ServiceError("the server withheld its answer (content filter)")
+    if reason == "error":
+        raise ServiceError("the server broke its answer off with an error")
     return "length" if reason == "length" else "stop"
-
-
-def _steps(logprobs: object, top: int) -> list[Step]:
-    """Read log-probabilities in the form of the chat API, or in that of completions."""
-    if not isinstance(logprobs, Mapping):
-        return []
-    content = logprobs.get("content")
-    if isinstance(content, list):
-        return [_chat_step(entry, top) for entry in content]
-    tokens = logprobs.get("tokens")
-    values = logprobs.get("token_logprobs")
-    if tokens is None and values is None:
-        return []
-    if not isinstance(tokens, list) or not isinstance(values, list) or len(tokens) != len(values):
-        raise LogprobsError(
-            "the server's log-probabilities are not one for each token", hint=NO_LOGPROBS_HINT
-        )
-    likeliest = likeliest_column(logprobs, len(tokens))
-    return [completions_step(*entry, top) for entry in zip(tokens, values, likeliest, strict=True)]
-
-
-def likeliest_column(columns: Json, length: int) -> list[Any]:
-    """Return the likeliest tokens at each place of a completion; Nones where the server lists none.
-
-    Raises:
-        LogprobsError: If there is not one entry for each token.
-    """
-    listed = columns.get("top_logprobs") or [None] * length
-    if not isinstance(listed, list) or len(listed) != length:
-        raise LogprobsError(
-            f"the server lists likeliest tokens as {shown(listed)!r} for {length} tokens",
-            hint=NO_LOGPROBS_HINT,
-        )
-    return listed
-
-
-def _chat_step(entry: object, top: int) -> Step:
-    if not isinstance(entry, Mapping):
-        raise LogprobsError(f"a token's log-probability is {shown(entry)!r}", hint=NO_LOGPROBS_HINT)
-    token = mended(str(entry.get("token") or ""))
-    listed = (entry.get("top_logprobs") or []) if top else []
-    if not isinstance(listed, list):
-        raise LogprobsError(
-            f"the alternatives to the token {token!r} are {shown(listed)!r}", hint=NO_LOGPROBS_HINT
-        )
-    values = tuple(
-        number(token, item.get("logprob") if isinstance(item, Mapping) else item, listed=True)
-        for item in listed
-    )
-    return Step(token, number(token, entry.get("logprob")), values, _bytes(entry.get("bytes")))
-
-
-def _bytes(given: object) -> bytes | None:
-    if isinstance(given, list) and all(isinstance(item, int) and 0 <= item < 256 for item in given):
-        return bytes(given)
-    return None
-
-
-def completions_step(token: object, value: object, likeliest: object, top: int) -> Step:
-    """Return one token's step from its columns in a completion.
-
-    Raises:
-        LogprobsError: If a value is missing, or no natural logarithm of a probability.
-    """
-    listed = likeliest.values() if top and isinstance(likeliest, Mapping) else ()
-    values = tuple(number(token, item, listed=True) for item in listed)
-    return Step(mended(str(token)), number(token, value), values)
-
-
-def number(token: object, value: object, *, listed: bool = False) -> float:
-    """Return one log-probability; only a token that was not sampled may be impossible (minus infinity).
-
-    Raises:
-        LogprobsError: If it is missing, or no natural logarithm of a probability.
-    """
-    given = math.nan
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        try:
-            given = float(value)
-        except OverflowError:
-            given = -math.inf if value < 0 else math.inf
-    if math.isnan(given) or given > _ROUNDED_UP or (given == -math.inf and not listed):
-        raise LogprobsError(
-            f"the log-probability of the token {shown(token)!r} is {shown(value)!r}, "
-            "which is no natural logarithm of one",
-            hint=NO_LOGPROBS_HINT,
-        )
-    return min(given, 0.0)

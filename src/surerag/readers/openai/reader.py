@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar
 
-from surerag.errors import CapabilityError, ConfigurationError
+from surerag.errors import CapabilityError, ConfigurationError, ServiceError, ThinkingBudgetError
 from surerag.readers.openai.clients import Clients
+from surerag.readers.openai.knowledge import Knowledge
 from surerag.readers.openai.limits import DEADLINE, MAX_BYTES, Limits
-from surerag.readers.openai.parse import Api, Wanted
+from surerag.readers.openai.logprobs import Wanted
+from surerag.readers.openai.parse import Api, Draft, UnforeseenThoughtsError
 from surerag.readers.openai.plans import Plan, afollow, ainquire, follow, inquire, samples, scores
 from surerag.readers.openai.probe import PROBE_PROMPTS, Inquiry, Probe, probing
-from surerag.readers.openai.requests import Ask, body_of
+from surerag.readers.openai.requests import Ask, answer_at_once, body_of, wanted_for
 from surerag.readers.openai.retry import RetryPolicy
 from surerag.readers.openai.score import Scoring
 from surerag.readers.openai.stream import AsyncOpenStream, OpenStream
@@ -25,8 +27,13 @@ from surerag.types import Begun, Chunk, Generation, Prompt, Sampling, TokenTrace
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
 
-_OPENAI_MOST: Mapping[Api, int] = {"chat": 20, "completions": 5}
+R = TypeVar("R")
+
+_OPENAI_MOST: Mapping[Api, int] = {"chat": 20, "completions": 5, "responses": 20}
 _ANY_VOCABULARY = 300_000
+
+THINKING_TOKENS = 4096
+"""Tokens that a model gets for thinking before one answer, beside those of the answer."""
 
 
 class OpenAIReader(BaseReader):
@@ -39,6 +46,15 @@ class OpenAIReader(BaseReader):
     Entropies are intervals (``"bounded"``): a server lists only the likeliest tokens. More
     ``top_logprobs`` and the model's own ``vocabulary_size`` make them narrower.
 
+    Of a model that thinks before it answers, text, trace, the first tokens of ``begin`` and the limit on
+    tokens are those of the answer; its thoughts are counted apart (``Generation.thinking_tokens``). That it
+    thinks is learnt from its first answer, or from :meth:`probe`, and stands in ``capabilities`` from then
+    on. Where only the end of the thoughts is marked, as by templates that open them, call :meth:`probe`: a
+    first answer that is shorter than its thoughts cannot be told from one.
+
+    A parameter that the service refuses is left out from then on where the answer can do without it, with a
+    ``LeftOutWarning`` where that may be felt; where it cannot, the service's own words are in the error.
+
     A generation that was begun holds a connection until it is finished or cancelled; it counts towards
     ``max_concurrency`` only while it is read. What the server read for a cancelled one is missing from
     the prompt tokens in ``usage``: servers tell at the end of a stream.
@@ -49,14 +65,20 @@ class OpenAIReader(BaseReader):
             ``OPENAI_BASE_URL``, or OpenAI itself.
         api_key: Default the environment's ``OPENAI_API_KEY``. It is in no representation, no pickle
             and no error.
-        api: ``"chat"``; or ``"completions"``, for models without a chat template and for scoring.
+        api: ``"chat"``; ``"completions"``, for models without a chat template and for scoring; or OpenAI's
+            ``"responses"``.
         logprobs: Whether to ask for log-probabilities.
         top_logprobs: How many of the likeliest tokens to list for each; 0 for no entropies. The
-            default is the most that OpenAI allows: 20 for chat, 5 for completions.
+            default is the most that OpenAI allows: 20, and 5 for completions. Neither is asked for where a
+            method needs only the text.
         vocabulary_size: Tokens that the model can emit. The default is larger than any vocabulary in
             use, which keeps intervals true but makes them wider than they need be.
         scoring: How given text is scored, if you know: ``"echo"`` (completions) or
             ``"prompt_logprobs"`` (vLLM). Otherwise :meth:`probe` finds out.
+        thinking: False switches thinking off, in the ways that services document; a model that thinks all the
+            same is an error. True says that the model thinks, so that its first request already has tokens to
+            do so. None takes what comes, and tells it apart.
+        thinking_tokens: Tokens that a model which thinks gets for its thoughts, beside those of the answer.
         max_concurrency: Requests under way at most: over all threads for sync calls, and in each event
             loop for async ones.
         timeout: Seconds to wait for an answer, or for the next piece of a stream.
@@ -67,7 +89,7 @@ class OpenAIReader(BaseReader):
         max_wait: Longest pause before asking again, in seconds; a server that asks for a longer one is
             not asked again.
         extra_body: Further fields of every request's body, such as ``{"repeat_penalty": 1.0}`` for a
-            server that penalises repetition of its own accord.
+            server that penalises repetition of its own accord. They win over what the reader would say.
         client: Your own ``openai.OpenAI``; its retries are switched off in favour of ``retries``.
         async_client: Your own ``openai.AsyncOpenAI``, likewise, for use in one event loop.
 
@@ -92,6 +114,8 @@ class OpenAIReader(BaseReader):
         top_logprobs: int | None = None,
         vocabulary_size: int = _ANY_VOCABULARY,
         scoring: Scoring | None = None,
+        thinking: bool | None = None,
+        thinking_tokens: int = THINKING_TOKENS,
         max_concurrency: int = 16,
         timeout: float = 60.0,
         deadline: float = DEADLINE,
@@ -103,16 +127,17 @@ class OpenAIReader(BaseReader):
         async_client: AsyncOpenAI | None = None,
     ) -> None:
         if api not in _OPENAI_MOST:
-            raise ConfigurationError(f"api must be 'chat' or 'completions', got {api!r}")
-        if scoring == "echo" and api == "chat":
+            raise ConfigurationError(f"api must be 'chat', 'completions' or 'responses', got {api!r}")
+        if scoring == "echo" and api != "completions":
             raise ConfigurationError(
-                "the chat API has no echo", hint='use api="completions" to score by echo'
+                f"the {api} API has no echo", hint='use api="completions" to score by echo'
             )
         for name, value, least in (
             ("max_concurrency", max_concurrency, 1),
             ("retries", retries, 0),
             ("top_logprobs", top_logprobs or 0, 0),
             ("vocabulary_size", vocabulary_size, 1),
+            ("thinking_tokens", thinking_tokens, 1),
         ):
             if value < least:
                 raise ConfigurationError(f"{name} must be at least {least}, got {value!r}")
@@ -122,7 +147,7 @@ class OpenAIReader(BaseReader):
         self._wanted = Wanted(logprobs, most if logprobs else 0, vocabulary_size)
         self._scoring = scoring
         self._streams = True
-        self._honours_n = True
+        self._known = Knowledge(model, api, thinking, thinking_tokens)
         clients = Clients(
             base_url,
             api_key,
@@ -133,7 +158,9 @@ class OpenAIReader(BaseReader):
             async_client=async_client,
         )
         self._clients = clients
-        self._transport = Transport(clients, RetryPolicy(retries, max_wait), extra_body or {})
+        told = answer_at_once(api) if thinking is False else {}
+        policy = RetryPolicy(retries, max_wait)
+        self._transport = Transport(clients, policy, extra_body or {}, told, self._known)
 
     def __repr__(self) -> str:
         return f"OpenAIReader({self.name!r}, api={self._api!r}, top_logprobs={self._wanted.top})"
@@ -163,6 +190,7 @@ class OpenAIReader(BaseReader):
     @property
     def capabilities(self) -> Capabilities:
         """What the server is asked for, and, once probed, was found to do."""
+        off: Literal["off", "none"] = "off" if self._known.switched_off else "none"
         return Capabilities(
             logprobs=self._wanted.logprobs,
             entropy="bounded" if self._wanted.top else None,
@@ -170,6 +198,7 @@ class OpenAIReader(BaseReader):
             begin="native" if self._streams else "whole",
             stream=self._streams,
             native_async=True,
+            thinking="apart" if self._known.thinks else off,
         )
 
     @property
@@ -186,8 +215,11 @@ class OpenAIReader(BaseReader):
         Raises:
             LogprobsError: If the server leaves log-probabilities out, or sends malformed ones.
             ContextLengthError: If a prompt does not fit the model's window.
+            ThinkingBudgetError: If the model was still thinking when its tokens were spent.
+            CapabilityError: If it thinks although it was told not to.
+            RefusedError: If the server refuses what cannot be left out.
             TransientServiceError: If the server still fails after all retries.
-            ServiceError: If the server refuses, or its answer is malformed.
+            ServiceError: If its answer is malformed.
         """
         return follow(self._samples(prompts, sampling), self._transport)
 
@@ -219,13 +251,13 @@ class OpenAIReader(BaseReader):
             return super().begin(prompts, n_tokens, sampling)
         opened: list[Begun] = []
 
-        def one(ask: Ask) -> Begun:
-            begun = self._transport.open(ask, self._wanted, lambda stream: stream.begun(n_tokens))
+        def one(prompt: Prompt) -> Begun:
+            begun = self._open(prompt, sampling, lambda stream: stream.begun(n_tokens))
             opened.append(begun)
             return begun
 
         try:
-            return self._clients.each(one, self._asks(prompts, sampling))
+            return self._clients.each(one, prompts)
         except BaseException:
             self.cancel(opened)
             raise
@@ -236,13 +268,13 @@ class OpenAIReader(BaseReader):
             return await super().abegin(prompts, n_tokens, sampling)
         opened: list[Begun] = []
 
-        async def one(ask: Ask) -> Begun:
-            begun = await self._transport.aopen(ask, self._wanted, lambda stream: stream.begun(n_tokens))
+        async def one(prompt: Prompt) -> Begun:
+            begun = await self._aopen(prompt, sampling, lambda stream: stream.begun(n_tokens))
             opened.append(begun)
             return begun
 
         try:
-            return await self._clients.aeach(one, self._asks(prompts, sampling))
+            return await self._clients.aeach(one, prompts)
         except BaseException:
             await self.acancel(opened)
             raise
@@ -284,8 +316,7 @@ class OpenAIReader(BaseReader):
             yield from super().stream(prompt, sampling)
             return
         (opened,) = self._clients.each(
-            lambda ask: self._transport.open(ask, self._wanted, lambda stream: stream),
-            self._asks([prompt], sampling),
+            lambda asked: self._open(asked, sampling, lambda stream: stream.primed()), [prompt]
         )
         with closing(opened.chunks()) as chunks:
             yield from chunks
@@ -297,7 +328,7 @@ class OpenAIReader(BaseReader):
                 yield chunk
             return
         (opened,) = await self._clients.aeach(
-            lambda ask: self._transport.aopen(ask, self._wanted, _opened), self._asks([prompt], sampling)
+            lambda asked: self._aopen(asked, sampling, lambda stream: stream.primed()), [prompt]
         )
         async with aclosing(opened.chunks()) as chunks:
             async for chunk in chunks:
@@ -354,11 +385,7 @@ class OpenAIReader(BaseReader):
         await self._clients.aclose()
 
     def _samples(self, prompts: Sequence[Prompt], sampling: Sampling) -> Plan[list[list[Generation]]]:
-        found = yield from samples(
-            self._api, self._model, prompts, sampling, self._wanted, together=self._honours_n
-        )
-        self._honours_n = self._honours_n and found.together
-        return found.generations
+        return samples(self._known, self._model, prompts, sampling, self._wanted, self._transport.count)
 
     def _scores(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> Plan[list[TokenTrace]]:
         if self._scoring is None or not self._wanted.logprobs:
@@ -367,18 +394,56 @@ class OpenAIReader(BaseReader):
                 hint='call probe() to find out whether it can; api="completions" can more often than "chat"',
             )
         return (
-            yield from scores(self._scoring, self._api, self._model, prompts, continuations, self._wanted)
+            yield from scores(self._scoring, self._known, self._model, prompts, continuations, self._wanted)
         )
 
-    def _asks(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Ask]:
-        one = replace(sampling, n=1)
-        streamed = {"stream": True, "stream_options": {"include_usage": True}}
-        bodies = [body_of(self._api, self._model, prompt, one, self._wanted) for prompt in prompts]
-        return [Ask(self._api, body | streamed) for body in bodies]
+    def _open(self, prompt: Prompt, sampling: Sampling, use: Callable[[OpenStream], R]) -> R:
+        """Open a stream and use it; again, if only then it shows that the model thinks."""
+        asked = self._streamed(prompt, sampling)
+        try:
+            return self._transport.open(asked.ask, asked.draft, use)
+        except (ThinkingBudgetError, UnforeseenThoughtsError) as error:
+            if not self._forewarned(asked, error):
+                raise
+        again = self._streamed(prompt, sampling)
+        return self._transport.open(again.ask, again.draft, use)
+
+    async def _aopen(
+        self, prompt: Prompt, sampling: Sampling, use: Callable[[AsyncOpenStream], Awaitable[R]]
+    ) -> R:
+        asked = self._streamed(prompt, sampling)
+        try:
+            return await self._transport.aopen(asked.ask, asked.draft, use)
+        except (ThinkingBudgetError, UnforeseenThoughtsError) as error:
+            if not self._forewarned(asked, error):
+                raise
+        again = self._streamed(prompt, sampling)
+        return await self._transport.aopen(again.ask, again.draft, use)
+
+    def _streamed(self, prompt: Prompt, sampling: Sampling) -> _Streamed:
+        self._known.allow()
+        one, budget = replace(sampling, n=1), self._known.budget
+        wanted = wanted_for(one, self._wanted)
+        fields: dict[str, Any] = {"stream": True}
+        if self._api != "responses":
+            fields["stream_options"] = {"include_usage": True}
+        body = body_of(self._api, self._model, prompt, one, wanted, budget) | fields
+
+        def draft() -> Draft:
+            return self._known.draft(wanted, one, budget=budget, streamed=True)
+
+        return _Streamed(Ask(self._api, body, sampling=one), draft, budget, self._known.opened)
+
+    def _forewarned(self, asked: _Streamed, error: ServiceError) -> bool:
+        """Note what a failed stream shows, and return whether asking again, knowing it, may do."""
+        if isinstance(error, UnforeseenThoughtsError):
+            self._known.saw_opened()
+            return not asked.opened
+        return self._known.thinks and not asked.budget
 
     def _probing(self, prompt: Prompt | None) -> Inquiry[Probe]:
         prompts = PROBE_PROMPTS if prompt is None else (prompt,)
-        return probing(self.name, self._api, self._model, self._wanted.vocabulary_size, prompts)
+        return probing(self.name, self._model, self._known, self._wanted.vocabulary_size, prompts)
 
     def _learn(self, found: Probe) -> Probe:
         promised = found.logprobs and found.raw_logprobs is not False
@@ -386,8 +451,17 @@ class OpenAIReader(BaseReader):
         self._wanted = self._wanted._replace(logprobs=self._wanted.logprobs and promised, top=top)
         self._scoring = found.scoring
         self._streams = found.streams and (found.stream_logprobs or not self._wanted.logprobs)
-        self._honours_n = found.samples
+        self._known.together = found.samples
         return found
+
+
+class _Streamed(NamedTuple):
+    """A request for a stream, and what was known when it was made."""
+
+    ask: Ask
+    draft: Callable[[], Draft]
+    budget: int
+    opened: bool
 
 
 def _finish(begun: Begun) -> Generation:
@@ -400,10 +474,6 @@ async def _afinish(begun: Begun) -> Generation:
     if isinstance(begun.state, AsyncOpenStream):
         return await begun.state.finish()
     return await in_thread(_sync(begun).finish)
-
-
-async def _opened(stream: AsyncOpenStream) -> AsyncOpenStream:
-    return stream
 
 
 def _sync(begun: Begun) -> OpenStream:

@@ -1,18 +1,31 @@
-"""Requests to OpenAI-compatible servers: their bodies, and what a server refuses; no I/O."""
+"""Requests to OpenAI-compatible servers: their bodies; no I/O.
+
+A request holds what its purpose needs and nothing else: each further field is one that some model refuses.
+The temperature is always said, because 0 is no service's own; ``top_p`` where answers are drawn, also where
+it is 1, because llama.cpp, Ollama and vLLM cut the tail of the distribution unless they are told not to.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from surerag.errors import InputError
-from surerag.readers.openai.parse import Api, Wanted
+from surerag.readers.openai.logprobs import Wanted
+from surerag.readers.openai.parse import Api
 from surerag.types import Prompt, Sampling, as_messages
 
 _SEED_STEP = 0x9E3779B1
 _SEED_RANGE = 2**31
+
+_LEAST_OUTPUT = 16
+"""The Responses API takes no smaller limit; an answer is cut here."""
+
+LIMIT: Mapping[Api, str] = MappingProxyType(
+    {"chat": "max_tokens", "completions": "max_tokens", "responses": "max_output_tokens"}
+)
+"""What the limit on new tokens is called."""
 
 
 class Ask(NamedTuple):
@@ -22,35 +35,64 @@ class Ask(NamedTuple):
         api: Where it goes.
         body: What it says.
         patient: Whether it is sent again when it fails in a way that may pass.
+        sampling: What it is to get; tells which fields may be left out where a service refuses them.
+        kept: These fields, where it is not the sampling that tells.
     """
 
     api: Api
     body: dict[str, Any]
     patient: bool = True
+    sampling: Sampling | None = None
+    kept: frozenset[str] | None = None
 
 
-def body_of(api: Api, model: str, prompt: Prompt, sampling: Sampling, wanted: Wanted) -> dict[str, Any]:
+def wanted_for(sampling: Sampling, wanted: Wanted) -> Wanted:
+    """Return what to ask of each token: what the answer's trace must hold, of what the reader would ask.
+
+    Example:
+        >>> wanted_for(Sampling(trace="logprobs"), Wanted(True, 20, 100))
+        Wanted(logprobs=True, top=0, vocabulary_size=100)
+    """
+    logprobs = wanted.logprobs and sampling.trace != "none"
+    return wanted._replace(logprobs=logprobs, top=wanted.top if sampling.trace == "entropy" else 0)
+
+
+def body_of(
+    api: Api, model: str, prompt: Prompt, sampling: Sampling, wanted: Wanted, budget: int = 0
+) -> dict[str, Any]:
     """Return the body that asks for ``sampling.n`` answers to one prompt.
+
+    Args:
+        api: Where to ask.
+        model: Which model.
+        prompt: What to ask.
+        sampling: How to sample.
+        wanted: What to ask of each token.
+        budget: Tokens for thinking, of a model that is known to think. Stop texts are then not sent: they are
+            meant for the answer, and may stand in the thoughts.
 
     Raises:
         InputError: If a conversation is to go to the completions API.
     """
+    limit = sampling.max_tokens + budget
     body: dict[str, Any] = {
         "model": model,
         **prompt_body(api, prompt),
-        "max_tokens": sampling.max_tokens,
+        LIMIT[api]: max(limit, _LEAST_OUTPUT) if api == "responses" else limit,
         "temperature": sampling.temperature,
-        # Also where it changes nothing: some servers cut the tail unless told not to.
-        "top_p": sampling.top_p,
-        "seed": sampling.seed % _SEED_RANGE,
     }
-    if sampling.n > 1:
-        body["n"] = sampling.n
-    if sampling.top_k is not None:
-        # Not OpenAI's own, but understood by most servers of open models.
-        body["top_k"] = sampling.top_k
-    if sampling.stop:
-        body["stop"] = list(sampling.stop)
+    if sampling.temperature > 0:
+        body["top_p"] = sampling.top_p
+        if sampling.top_k is not None:
+            # Not OpenAI's own, but understood by most servers of open models.
+            body["top_k"] = sampling.top_k
+    if api != "responses":
+        if sampling.temperature > 0:
+            body["seed"] = sampling.seed % _SEED_RANGE
+        if sampling.n > 1:
+            body["n"] = sampling.n
+        if sampling.stop and not budget:
+            body["stop"] = list(sampling.stop)
     return body | logprobs_body(api, wanted)
 
 
@@ -61,8 +103,10 @@ def prompt_body(api: Api, prompt: Prompt) -> dict[str, Any]:
         InputError: If a conversation is to go to the completions API.
     """
     messages = as_messages(prompt)
-    if api == "chat":
-        return {"messages": [{"role": message.role, "content": message.content} for message in messages]}
+    if api != "completions":
+        turns = [{"role": message.role, "content": message.content} for message in messages]
+        # The chat API keeps nothing unless it is told to; the Responses API keeps everything.
+        return {"messages": turns} if api == "chat" else {"input": turns, "store": False}
     if len(messages) > 1:
         raise InputError(
             f"a conversation of {len(messages)} turns cannot go to the completions API",
@@ -76,8 +120,30 @@ def logprobs_body(api: Api, wanted: Wanted) -> dict[str, Any]:
     if not wanted.logprobs:
         return {}
     if api == "completions":
-        return {"logprobs": wanted.top}
+        # The sampled token's own comes with any number, but some servers take 0 for none at all.
+        return {"logprobs": max(wanted.top, 1)}
+    if api == "responses":
+        listed = {"top_logprobs": wanted.top} if wanted.top else {}
+        return {"include": ["message.output_text.logprobs"], **listed}
     return {"logprobs": True, "top_logprobs": wanted.top} if wanted.top else {"logprobs": True}
+
+
+def answer_at_once(api: Api) -> dict[str, Any]:
+    """Return the fields that switch a model's thinking off; those that a service refuses are left out.
+
+    ``reasoning_effort`` is OpenAI's (gpt-5.1 and later), and understood by Ollama, Groq and OpenRouter
+    (https://github.com/ollama/ollama/pull/14821). ``chat_template_kwargs`` are vLLM's, SGLang's and
+    llama.cpp's; templates call the option ``enable_thinking`` (Qwen3, GLM) or ``thinking`` (DeepSeek-V3.1,
+    Granite) (https://docs.vllm.ai/en/stable/features/reasoning_outputs/). Ollama ignores ``think`` here.
+    """
+    if api == "responses":
+        return {"reasoning": {"effort": "none"}}
+    if api == "completions":
+        return {}
+    return {
+        "reasoning_effort": "none",
+        "chat_template_kwargs": {"enable_thinking": False, "thinking": False},
+    }
 
 
 def seed_of(seed: int, sample: int) -> int:
@@ -88,50 +154,3 @@ def seed_of(seed: int, sample: int) -> int:
         (7, True)
     """
     return (seed + sample * _SEED_STEP) % _SEED_RANGE
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """What one server was found to refuse, so that it is asked for once only.
-
-    Attributes:
-        dropped: Fields left out from now on.
-        max_tokens: What the limit on new tokens is called.
-    """
-
-    dropped: frozenset[str] = frozenset()
-    max_tokens: str = "max_tokens"
-
-    def render(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a body in the server's own words."""
-        kept = {key: value for key, value in body.items() if key not in self.dropped}
-        if self.max_tokens != "max_tokens" and "max_tokens" in kept:
-            kept[self.max_tokens] = kept.pop("max_tokens")
-        return kept
-
-    def learnt(self, refusal: str, sent: Mapping[str, Any]) -> Dialect | None:
-        """Return what a refused request teaches; None if asking again makes no sense.
-
-        Only what changes no answer is given up: usage in streams, the seed, and a name. A refusal that
-        merely quotes a name, as from a prompt, teaches nothing.
-        """
-        if "max_completion_tokens" in refusal and "max_tokens" in sent:
-            return replace(self, max_tokens="max_completion_tokens")
-        for name in ("stream_options", "seed"):
-            if name in sent and _refuses(refusal, name):
-                return replace(self, dropped=self.dropped | {name})
-        return None
-
-
-_NOT_TAKEN = (
-    r"(unsupported|unknown|unrecogni[sz]ed|unexpected|invalid|extra (inputs|fields?)|forbidden"
-    r"|not (\w+ )?(supported|permitted|allowed|available|accepted|recogni[sz]ed)|no such)"
-)
-
-
-def _refuses(refusal: str, name: str) -> bool:
-    """Whether a server says that it does not take a field: the name, and close to it that it is refused."""
-    field = rf"\b{re.escape(name)}\b"
-    return bool(
-        re.search(rf"(?i){_NOT_TAKEN}[^.;]{{0,40}}?{field}|{field}[^.;]{{0,60}}?{_NOT_TAKEN}", refusal)
-    )

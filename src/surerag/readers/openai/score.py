@@ -6,23 +6,25 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from surerag.errors import LogprobsError
-from surerag.readers.openai.parse import (
+from surerag.readers.openai.logprobs import (
     NO_LOGPROBS_HINT,
-    Api,
-    Json,
     Step,
     Wanted,
-    choices_of,
     completions_step,
     likeliest_column,
     number,
     trace_of,
 )
+from surerag.readers.openai.parse import Api, choices_of
 from surerag.readers.openai.requests import Ask, logprobs_body, prompt_body
+from surerag.readers.openai.text import Json
 from surerag.types import Message, Prompt, TokenTrace, as_messages
 
 Scoring = Literal["echo", "prompt_logprobs"]
 """How a server reads given text back: completions with ``echo``, or the field that vLLM adds."""
+
+_KEPT = frozenset({"echo", "logprobs", "prompt_logprobs", "add_generation_prompt", "continue_final_message"})
+"""Fields without which nothing would be scored."""
 
 _ReadStep = Callable[[int], Step]
 """Reads the step at a position, on demand: the prompt's own may be null, and are not looked at."""
@@ -38,11 +40,12 @@ def score_ask(how: Scoring, api: Api, model: str, prompt: Prompt, continuation: 
     if api == "completions":
         body = {"prompt": prompt_body(api, prompt)["prompt"] + continuation, **limits}
         if how == "echo":
-            return Ask(api, {**body, "echo": True, **logprobs_body(api, wanted)})
-        return Ask(api, {**body, "prompt_logprobs": wanted.top})
+            return Ask(api, {**body, "echo": True, **logprobs_body(api, wanted)}, kept=_KEPT)
+        return Ask(api, {**body, "prompt_logprobs": wanted.top}, kept=_KEPT)
     answered = (*as_messages(prompt), Message("assistant", continuation))
     template = {"add_generation_prompt": False, "continue_final_message": True}
-    return Ask(api, {**prompt_body(api, answered), **limits, **template, "prompt_logprobs": wanted.top})
+    body = {**prompt_body(api, answered), **limits, **template, "prompt_logprobs": wanted.top}
+    return Ask(api, body, kept=_KEPT)
 
 
 def score_trace(how: Scoring, answer: Json, prompt: Prompt, continuation: str, wanted: Wanted) -> TokenTrace:

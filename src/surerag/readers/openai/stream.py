@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from surerag.errors import ServiceError, TransientServiceError
 from surerag.readers.closing import close_in_loop_when_dropped, close_when_dropped
+from surerag.readers.openai.failures import ToldError
 from surerag.readers.openai.limits import Meter
-from surerag.readers.openai.parse import Draft, Json, Wanted, json_of, malformed, streamed_choice, usage_of
+from surerag.readers.openai.parse import Draft, streamed_choice, usage_of
 from surerag.readers.openai.sse import EventParser
+from surerag.readers.openai.text import Json, json_of, malformed
 from surerag.readers.pieces import TrimmedPieces
 from surerag.types import Begun, Chunk, Generation, Usage
 
@@ -28,8 +31,9 @@ AsyncGuard = Callable[[Awaitable[Any]], Awaitable[Any]]
 class _Events:
     """The events of a response that were received, and are still to be read."""
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: Meter, piece_of: Callable[[Json], Json]) -> None:
         self._meter = meter
+        self._piece_of = piece_of
         self._parser = EventParser()
         self._received: deque[str] = deque()
         self.ended = False
@@ -48,24 +52,25 @@ class _Events:
         return not self._received and not self.ended
 
     def next(self) -> Json | None:
-        """Return the next event as JSON; None behind the last one.
+        """Return the next event as a piece of the chat or completions API; None behind the last one.
 
         Raises:
-            ServiceError: If the server sent something else, or says that it failed.
+            ServiceError: If the server sent something else.
+            ToldError: If it says that it failed.
         """
         data = self._received.popleft() if self._received else "[DONE]"
         if data.startswith("[DONE]"):
             self.ended = True
             self._received.clear()
             return None
-        return as_json(data)
+        return checked(self._piece_of(as_json(data)))
 
 
 class Events(_Events):
     """The events of a response of the sync client."""
 
-    def __init__(self, response: httpx.Response, meter: Meter) -> None:
-        super().__init__(meter)
+    def __init__(self, response: httpx.Response, meter: Meter, piece_of: Callable[[Json], Json]) -> None:
+        super().__init__(meter, piece_of)
         self._response = response
         self._bytes = response.iter_bytes()
 
@@ -84,8 +89,8 @@ class Events(_Events):
 class AsyncEvents(_Events):
     """The events of a response of the async client."""
 
-    def __init__(self, response: httpx.Response, meter: Meter) -> None:
-        super().__init__(meter)
+    def __init__(self, response: httpx.Response, meter: Meter, piece_of: Callable[[Json], Json]) -> None:
+        super().__init__(meter, piece_of)
         self._response = response
         self._bytes = response.aiter_bytes()
 
@@ -101,14 +106,27 @@ class AsyncEvents(_Events):
         return self.next()
 
 
+@dataclass(frozen=True)
+class Report:
+    """Where a stream tells what became of it.
+
+    Attributes:
+        count: Adds to the reader's totals; may be called in a finaliser.
+        saw: Notes whether the answer was thought about first; may refuse that.
+    """
+
+    count: Callable[[Usage], None]
+    saw: Callable[[Draft], None]
+
+
 class _Reading:
     """What was read of one stream, and what may still be done with it."""
 
-    def __init__(self, wanted: Wanted, count: Callable[[Usage], None], limit: int | None) -> None:
-        self.draft = Draft(wanted, limit=limit)
+    def __init__(self, draft: Draft, report: Report) -> None:
+        self.draft = draft
         self.state: Literal["open", "finished", "cancelled"] = "open"
         self._shown: list[str] = []
-        self._count = count
+        self._report = report
 
     @property
     def done(self) -> bool:
@@ -138,15 +156,21 @@ class _Reading:
 
         Raises:
             TransientServiceError: If the stream broke off.
+            ThinkingBudgetError: If it ended inside the model's thoughts.
         """
         if not self.done:
             raise TransientServiceError("the server's stream broke off before the answer ended")
+        self._report.saw(self.draft)
         return self.draft.generation()
+
+    def part(self, tokens: int) -> Generation:
+        """Return so many tokens of an answer that goes on."""
+        self._report.saw(self.draft)
+        return self.draft.generation(tokens)
 
     def count(self) -> None:
         """Count what was read, as the server does where it tells, else by its tokens."""
-        given = self.draft.usage
-        self._count(Usage(1, given.prompt_tokens, given.completion_tokens or self.draft.tokens))
+        self._report.count(self.draft.spent())
 
 
 class OpenStream(_Reading):
@@ -155,20 +179,12 @@ class OpenStream(_Reading):
     Args:
         events: What the server sends; closed once this is dropped, closed or read to its end.
         guard: Turns errors into ours.
-        wanted: What to ask of each token.
-        count: Adds to the reader's totals; may be called in a finaliser.
-        limit: Tokens to read at most, whatever the server sends.
+        draft: The answer, to be filled.
+        report: Where to tell what became of it.
     """
 
-    def __init__(
-        self,
-        events: Events,
-        guard: Guard,
-        wanted: Wanted,
-        count: Callable[[Usage], None],
-        limit: int | None = None,
-    ) -> None:
-        super().__init__(wanted, count, limit)
+    def __init__(self, events: Events, guard: Guard, draft: Draft, report: Report) -> None:
+        super().__init__(draft, report)
         self._events = events
         self._guard = guard
         self._hang_up = close_when_dropped(self, events.close)
@@ -178,7 +194,7 @@ class OpenStream(_Reading):
         try:
             while self._read() is not None:
                 if self.enough(tokens) and not self.done:
-                    return Begun(self.draft.generation(tokens), done=False, state=self)
+                    return Begun(self.part(tokens), done=False, state=self)
             self.claim()
             whole = self.whole()
         except BaseException:
@@ -186,6 +202,18 @@ class OpenStream(_Reading):
             raise
         self._end()
         return Begun(whole, done=True, state=self)
+
+    def primed(self) -> Self:
+        """Read up to the answer's first token, past what the model thinks before it."""
+        try:
+            while self._read() is not None:
+                if self.enough(1) and not self.done:
+                    return self
+            self.whole()
+        except BaseException:
+            self.close()
+            raise
+        return self
 
     def finish(self) -> Generation:
         """Read to the end."""
@@ -226,20 +254,12 @@ class AsyncOpenStream(_Reading):
     Args:
         events: What the server sends; closed once this is dropped, closed or read to its end.
         guard: Turns errors into ours.
-        wanted: What to ask of each token.
-        count: Adds to the reader's totals; may be called in a finaliser.
-        limit: Tokens to read at most, whatever the server sends.
+        draft: The answer, to be filled.
+        report: Where to tell what became of it.
     """
 
-    def __init__(
-        self,
-        events: AsyncEvents,
-        guard: AsyncGuard,
-        wanted: Wanted,
-        count: Callable[[Usage], None],
-        limit: int | None = None,
-    ) -> None:
-        super().__init__(wanted, count, limit)
+    def __init__(self, events: AsyncEvents, guard: AsyncGuard, draft: Draft, report: Report) -> None:
+        super().__init__(draft, report)
         self._events = events
         self._guard = guard
         self._hang_up = close_in_loop_when_dropped(self, events.close)
@@ -249,7 +269,7 @@ class AsyncOpenStream(_Reading):
         try:
             while await self._read() is not None:
                 if self.enough(tokens) and not self.done:
-                    return Begun(self.draft.generation(tokens), done=False, state=self)
+                    return Begun(self.part(tokens), done=False, state=self)
             self.claim()
             whole = self.whole()
         except BaseException:
@@ -257,6 +277,18 @@ class AsyncOpenStream(_Reading):
             raise
         self._end()
         return Begun(whole, done=True, state=self)
+
+    async def primed(self) -> Self:
+        """Read up to the answer's first token, past what the model thinks before it."""
+        try:
+            while await self._read() is not None:
+                if self.enough(1) and not self.done:
+                    return self
+            self.whole()
+        except BaseException:
+            self.close()
+            raise
+        return self
 
     async def finish(self) -> Generation:
         """Read to the end."""
@@ -302,12 +334,20 @@ def as_json(data: str) -> Json:
     """Return the data of one event as a JSON object.
 
     Raises:
-        ServiceError: If it is none, or tells of a failure.
+        ServiceError: If it is none.
     """
     piece = json_of(data)
     if not isinstance(piece, dict):
         raise malformed(piece)
+    return piece
+
+
+def checked(piece: Json) -> Json:
+    """Return an answer, or a piece of one, that tells of no failure.
+
+    Raises:
+        ToldError: If it does.
+    """
     if error := piece.get("error"):
-        said = error.get("message") if isinstance(error, dict) else error
-        raise ServiceError(f"the server failed while it answered: {str(said)[:300]}")
+        raise ToldError(error)
     return piece

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from surerag.errors import ConfigurationError, ServiceError
+from surerag.errors import ConfigurationError, RefusedError, ServiceError
 from surerag.readers.openai.clients import Clients
 from surerag.readers.openai.failures import explained, refused, said, sdk_errors
+from surerag.readers.openai.knowledge import Knowledge, kept
 from surerag.readers.openai.limits import Meter, aread, read
-from surerag.readers.openai.parse import Json, Wanted, choices_of, json_of, usage_of
-from surerag.readers.openai.requests import Ask, Dialect
+from surerag.readers.openai.parse import Api, Draft, choices_of, usage_of
+from surerag.readers.openai.requests import Ask
+from surerag.readers.openai.responses import chat_answer, chat_piece
 from surerag.readers.openai.retry import RetryPolicy
 from surerag.readers.openai.secrets import secrets_of_body, without_secrets
 from surerag.readers.openai.stream import (
@@ -20,7 +23,11 @@ from surerag.readers.openai.stream import (
     Events,
     Guard,
     OpenStream,
+    Report,
+    checked,
 )
+from surerag.readers.openai.text import Json, json_of
+from surerag.readers.refusals import Understood
 from surerag.readers.usage import UsageCount
 from surerag.types import Usage
 
@@ -29,7 +36,34 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-_NOT_IN_SDK = frozenset({"top_k", "prompt_logprobs", "add_generation_prompt", "continue_final_message"})
+_NAMED = frozenset({"model", "messages", "prompt", "input", "stream"})
+"""Fields that are no parameters: no word of a refusal is about them."""
+
+_ROUNDS = 8
+"""How often one request is put in other words, at most; a service names one parameter at a time."""
+
+
+@dataclass
+class _Trial:
+    """A request in the words of the moment, and what the service said against them.
+
+    Attributes:
+        ask: What is asked.
+        arguments: The whole body, before it is put in the service's words.
+        kept: Fields that cannot be left out.
+        understood: What the service is taken to refuse.
+        reasons: Its words, by the field that is left out for them.
+        refusal: What it said against this form; None if it said nothing.
+        round: How many forms were tried before.
+    """
+
+    ask: Ask
+    arguments: Mapping[str, Any]
+    kept: frozenset[str]
+    understood: Understood
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    refusal: str | None = None
+    round: int = 0
 
 
 class Transport:
@@ -38,16 +72,26 @@ class Transport:
     Args:
         clients: The SDK's clients for it.
         policy: When to ask again.
-        extra_body: Further fields of every body.
+        extra_body: Further fields of every body, as the user gave them: they win over all others.
+        told: Further fields of every body that we give, and leave out where the service refuses them.
+        known: What is known of the model.
     """
 
-    def __init__(self, clients: Clients, policy: RetryPolicy, extra_body: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        clients: Clients,
+        policy: RetryPolicy,
+        extra_body: Mapping[str, Any],
+        told: Mapping[str, Any],
+        known: Knowledge,
+    ) -> None:
         self.clients = clients
+        self.told = dict(told)
         self._counted = UsageCount()
         self._policy = policy
         self._extra_body = dict(extra_body)
         self._lost: list[str] = []
-        self._dialect = Dialect()
+        self._known = known
         clients.hide(secrets_of_body(extra_body))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -66,56 +110,75 @@ class Transport:
 
     def ask(self, ask: Ask) -> Json:
         """Send one request and return its answer; for a streamed one, its ``events``."""
-        return self._retrying(ask, lambda: self._answer(ask))
+        return self._retrying(ask, lambda: self._learning(ask, self._answer))
 
     async def aask(self, ask: Ask) -> Json:
         """Like ``ask``, over the async client."""
 
         async def attempt() -> Json:
-            return await self._aanswer(ask)
+            return await self._alearning(ask, self._aanswer)
 
         return await self._aretrying(ask, attempt)
 
-    def open(self, ask: Ask, wanted: Wanted, use: Callable[[OpenStream], R]) -> R:
-        """Open a stream and use it; both are done again if they fail in a way that may pass."""
+    def open(self, ask: Ask, draft: Callable[[], Draft], use: Callable[[OpenStream], R]) -> R:
+        """Open a stream and use it; both are done again if they fail in a way that may pass.
 
-        def attempt() -> R:
+        Args:
+            ask: What to ask.
+            draft: Makes the answer that is to be filled.
+            use: What to do with the stream.
+        """
+
+        def attempt(trial: _Trial) -> R:
             meter = Meter(self.clients.limits)
-            events = Events(self._send(ask, meter), meter)
-            return use(OpenStream(events, self._guard(ask), wanted, self.count, _limit(ask)))
+            events = Events(self._send(trial, meter), meter, _piece_of(ask.api))
+            return use(OpenStream(events, self._guard(trial), draft(), self._report))
 
-        return self._retrying(ask, attempt)
+        return self._retrying(ask, lambda: self._learning(ask, attempt))
 
-    async def aopen(self, ask: Ask, wanted: Wanted, use: Callable[[AsyncOpenStream], Awaitable[R]]) -> R:
+    async def aopen(
+        self, ask: Ask, draft: Callable[[], Draft], use: Callable[[AsyncOpenStream], Awaitable[R]]
+    ) -> R:
         """Like ``open``, over the async client."""
 
-        async def attempt() -> R:
+        async def attempt(trial: _Trial) -> R:
             meter = Meter(self.clients.limits)
-            events = AsyncEvents(await self._asend(ask, meter), meter)
-            return await use(AsyncOpenStream(events, self._aguard(ask), wanted, self.count, _limit(ask)))
+            events = AsyncEvents(await self._asend(trial, meter), meter, _piece_of(ask.api))
+            return await use(AsyncOpenStream(events, self._aguard(trial), draft(), self._report))
 
-        return await self._aretrying(ask, attempt)
+        async def patiently() -> R:
+            return await self._alearning(ask, attempt)
 
-    def _answer(self, ask: Ask) -> Json:
+        return await self._aretrying(ask, patiently)
+
+    @property
+    def _report(self) -> Report:
+        return Report(self.count, self._known.saw)
+
+    def _answer(self, trial: _Trial) -> Json:
         meter = Meter(self.clients.limits)
-        response = self._send(ask, meter)
-        guard = self._guard(ask)
+        response = self._send(trial, meter)
+        guard = self._guard(trial)
         try:
-            if not ask.body.get("stream"):
-                return self._checked(guard(lambda: read(response, meter)))
-            events = Events(response, meter)
+            if not trial.ask.body.get("stream"):
+                body = guard(lambda: read(response, meter))
+                answer: Json = guard(lambda: self._checked(trial.ask.api, body))
+                return answer
+            events = Events(response, meter, _piece_of(trial.ask.api))
             return {"events": list(iter(lambda: guard(events.read), None))}
         finally:
             response.close()
 
-    async def _aanswer(self, ask: Ask) -> Json:
+    async def _aanswer(self, trial: _Trial) -> Json:
         meter = Meter(self.clients.limits)
-        response = await self._asend(ask, meter)
-        guard = self._aguard(ask)
+        response = await self._asend(trial, meter)
+        guard = self._aguard(trial)
         try:
-            if not ask.body.get("stream"):
-                return self._checked(await guard(aread(response, meter)))
-            events = AsyncEvents(response, meter)
+            if not trial.ask.body.get("stream"):
+                body = await guard(aread(response, meter))
+                answer: Json = self._guard(trial)(lambda: self._checked(trial.ask.api, body))
+                return answer
+            events = AsyncEvents(response, meter, _piece_of(trial.ask.api))
             found = []
             while (event := await guard(events.read())) is not None:
                 found.append(event)
@@ -123,81 +186,131 @@ class Transport:
         finally:
             await response.aclose()
 
-    def _checked(self, body: bytes) -> Json:
+    def _checked(self, api: Api, body: bytes) -> Json:
         text = body.decode(errors="replace").strip()
         answer: Any = json_of(text) if text else None
+        if api == "responses":
+            answer = chat_answer(answer)
+        if isinstance(answer, Mapping):
+            checked(answer)
         choices_of(answer)
-        checked: Json = answer
-        self.count(usage_of(checked))
-        return checked
+        self.count(usage_of(answer))
+        found: Json = answer
+        return found
 
-    def _send(self, ask: Ask, meter: Meter) -> httpx.Response:
-        """Send a body, in other words if the server refuses these; return the response, its body unread."""
-        dialect = self._dialect
+    def _learning(self, ask: Ask, attempt: Callable[[_Trial], R]) -> R:
+        """Do what a request is for, in other words if the service refuses the first ones."""
+        trial = self._first_trial(ask)
         while True:
-            body = self._body(ask, dialect)
             try:
-                opening = _method(self.clients.client(), ask)(**_for_sdk(body, self._extra_body))
-                with meter.running():
-                    response: httpx.Response = opening.__enter__().http_response
-            except sdk_errors() as error:
-                dialect, failure = self._understood(error, ask, body, dialect)
+                result = attempt(trial)
+            except RefusedError:
+                following = self._next_trial(trial)
+                if following is None:
+                    raise
+                trial = following
             else:
-                # Only words that the server then took are kept for later requests.
-                self._dialect = dialect
-                return response
-            if failure is not None:
-                raise failure
+                # Only words that the service then took are kept for later requests.
+                self._keep(trial)
+                return result
 
-    async def _asend(self, ask: Ask, meter: Meter) -> httpx.Response:
-        dialect = self._dialect
+    async def _alearning(self, ask: Ask, attempt: Callable[[_Trial], Awaitable[R]]) -> R:
+        trial = self._first_trial(ask)
         while True:
-            body = self._body(ask, dialect)
             try:
-                opening = _method(self.clients.async_client(), ask)(**_for_sdk(body, self._extra_body))
-                async with meter.arunning():
-                    response: httpx.Response = (await opening.__aenter__()).http_response
-            except sdk_errors() as error:
-                dialect, failure = self._understood(error, ask, body, dialect)
+                result = await attempt(trial)
+            except RefusedError:
+                following = self._next_trial(trial)
+                if following is None:
+                    raise
+                trial = following
             else:
-                self._dialect = dialect
-                return response
-            if failure is not None:
-                raise failure
+                self._keep(trial)
+                return result
 
-    def _body(self, ask: Ask, dialect: Dialect) -> dict[str, Any]:
+    def _first_trial(self, ask: Ask) -> _Trial:
         if self._lost:
             raise ConfigurationError(
                 f"extra_body held secrets under {', '.join(self._lost)}, which a pickle does not keep",
                 hint="build the reader anew where it is used",
             )
-        return dialect.render({**ask.body, **self._extra_body})
+        arguments = _overlaid({**self.told, **ask.body}, self._extra_body)
+        needed = (kept(ask.sampling) if ask.kept is None else ask.kept) | set(self._extra_body)
+        self._known.require(arguments, needed)
+        return _Trial(ask, arguments, needed, self._known.understood)
 
-    def _understood(
-        self, error: Exception, ask: Ask, sent: Mapping[str, Any], dialect: Dialect
-    ) -> tuple[Dialect, ServiceError | None]:
-        """Return other words for the request, or what went wrong."""
-        learnt = dialect.learnt(said(error), sent) if refused(error) else None
-        if learnt is not None:
-            return learnt, None
-        return dialect, explained(error, self.clients.host, ask.body, self.clients.without_key)
+    def _next_trial(self, trial: _Trial) -> _Trial | None:
+        """Return other words for a request; None if there are none."""
+        if trial.refusal is None or trial.round >= _ROUNDS:
+            return None
+        known = trial.understood.joined(self._known.understood)
+        if known != trial.understood:
+            # Another request has learnt in the meantime.
+            return replace(trial, understood=known, refusal=None, round=trial.round + 1)
+        sent = {name: value for name, value in trial.arguments.items() if name not in _NAMED}
+        learnt = trial.understood.learnt(trial.refusal, sent, trial.kept)
+        if learnt is None:
+            return None
+        reasons = dict.fromkeys(
+            learnt.dropped - trial.understood.dropped, self.clients.without_key(trial.refusal)[:300]
+        )
+        return replace(
+            trial,
+            understood=learnt,
+            reasons={**trial.reasons, **reasons},
+            refusal=None,
+            round=trial.round + 1,
+        )
 
-    def _guard(self, ask: Ask) -> Guard:
+    def _keep(self, trial: _Trial) -> None:
+        if trial.round:
+            self._known.learnt(trial.understood, trial.reasons, trial.ask.sampling)
+
+    def _send(self, trial: _Trial, meter: Meter) -> httpx.Response:
+        """Send a body and return the response, its own body unread."""
+
+        def step() -> httpx.Response:
+            body = trial.understood.render(trial.arguments)
+            opening = _method(self.clients.client(), trial.ask)(**_for_sdk(body))
+            with meter.running():
+                response: httpx.Response = opening.__enter__().http_response
+            return response
+
+        response: httpx.Response = self._guard(trial)(step)
+        return response
+
+    async def _asend(self, trial: _Trial, meter: Meter) -> httpx.Response:
+        async def step() -> httpx.Response:
+            body = trial.understood.render(trial.arguments)
+            opening = _method(self.clients.async_client(), trial.ask)(**_for_sdk(body))
+            async with meter.arunning():
+                response: httpx.Response = (await opening.__aenter__()).http_response
+            return response
+
+        response: httpx.Response = await self._aguard(trial)(step())
+        return response
+
+    def _failure(self, error: Exception, trial: _Trial) -> ServiceError:
+        """Return our error for one of the SDK's; keep the service's words where others may do."""
+        trial.refusal = said(error) if refused(error) else None
+        return explained(error, self.clients.host, trial.arguments, self.clients.without_key)
+
+    def _guard(self, trial: _Trial) -> Guard:
         def guard(step: Callable[[], Any]) -> Any:
             try:
                 return step()
             except sdk_errors() as error:
-                failure = explained(error, self.clients.host, ask.body, self.clients.without_key)
+                failure = self._failure(error, trial)
             raise failure
 
         return guard
 
-    def _aguard(self, ask: Ask) -> AsyncGuard:
+    def _aguard(self, trial: _Trial) -> AsyncGuard:
         async def guard(step: Awaitable[Any]) -> Any:
             try:
                 return await step
             except sdk_errors() as error:
-                failure = explained(error, self.clients.host, ask.body, self.clients.without_key)
+                failure = self._failure(error, trial)
             raise failure
 
         return guard
@@ -223,17 +336,31 @@ def _method(client: Any, ask: Ask) -> Any:
     The SDK's own stream is a reference cycle around an open connection, which only the garbage collector
     takes apart.
     """
-    resource = client.chat.completions if ask.api == "chat" else client.completions
+    resources = {"chat": "chat.completions", "completions": "completions", "responses": "responses"}
+    resource = client
+    for name in resources[ask.api].split("."):
+        resource = getattr(resource, name)
     return resource.with_streaming_response.create
 
 
-def _limit(ask: Ask) -> int | None:
-    limit = ask.body.get("max_tokens")
-    return limit if isinstance(limit, int) else None
+def _piece_of(api: Api) -> Callable[[Json], Json]:
+    return chat_piece if api == "responses" else _as_it_is
 
 
-def _for_sdk(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Set apart the fields that the SDK's methods do not take by name."""
-    unknown = {key: value for key, value in body.items() if key in _NOT_IN_SDK or key in extra}
-    known = {key: value for key, value in body.items() if key not in unknown}
-    return {**known, "extra_body": unknown} if unknown else known
+def _as_it_is(piece: Json) -> Json:
+    return piece
+
+
+def _overlaid(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a body with further fields; of options for the chat template, each wins for itself."""
+    found = {**body, **extra}
+    ours, theirs = body.get("chat_template_kwargs"), extra.get("chat_template_kwargs")
+    if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
+        found["chat_template_kwargs"] = {**ours, **theirs}
+    return found
+
+
+def _for_sdk(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Set apart the parameters: the SDK's methods know some of them by name, and pass all on in this way."""
+    extra = {key: value for key, value in body.items() if key not in _NAMED}
+    return {**{key: value for key, value in body.items() if key in _NAMED}, "extra_body": extra}
