@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
+from itertools import chain, islice
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -147,15 +148,21 @@ class LentClient:
     def _whole(self, resource: Any, body: dict[str, Any]) -> Any:
         with resource.with_streaming_response.create(**body) as response:
             bound(response.http_response, LIMITS)
-            return response.parse()
+            return _checked(response.parse())
 
     def _streamed(self, resource: Any, body: dict[str, Any]) -> Iterator[Any]:
-        return self._read(resource.create(**body))
-
-    def _read(self, pieces: Any) -> Iterator[Any]:
+        pieces = resource.create(**body)
         bound(pieces.response, LIMITS)
         try:
-            for piece in pieces:
+            # A refusal may come inside the stream; then its first piece is an error.
+            return self._read(pieces, list(islice(pieces, 1)))
+        except BaseException:
+            pieces.close()
+            raise
+
+    def _read(self, pieces: Any, first: list[Any]) -> Iterator[Any]:
+        try:
+            for piece in chain(first, pieces):
                 yield piece
                 if self.ended:
                     return
@@ -196,20 +203,54 @@ class LentAsyncClient:
     async def _whole(self, resource: Any, body: dict[str, Any]) -> Any:
         async with resource.with_streaming_response.create(**body) as response:
             abound(response.http_response, LIMITS)
-            return await response.parse()
+            return _checked(await response.parse())
 
     async def _streamed(self, resource: Any, body: dict[str, Any]) -> AsyncIterator[Any]:
-        return self._read(await resource.create(**body))
-
-    async def _read(self, pieces: Any) -> AsyncIterator[Any]:
+        pieces = await resource.create(**body)
         abound(pieces.response, LIMITS)
         try:
+            first = await anext(aiter(pieces), None)
+            return self._read(pieces, [] if first is None else [first])
+        except BaseException:
+            await pieces.close()
+            raise
+
+    async def _read(self, pieces: Any, first: list[Any]) -> AsyncIterator[Any]:
+        try:
+            for piece in first:
+                yield piece
+                if self.ended:
+                    return
             async for piece in pieces:
                 yield piece
                 if self.ended:
                     return
         finally:
             await pieces.close()
+
+
+class ErrorInside(Exception):  # noqa: N818  # named for where it was found
+    """An error that a service reported in an answer of status 200.
+
+    Attributes:
+        code: The status that it stands for.
+    """
+
+    def __init__(self, error: Any) -> None:
+        super().__init__(str(error))
+        self.code = error.get("code") if isinstance(error, Mapping) else None
+
+
+def _checked(answer: Any) -> Any:
+    """Return an answer, unless it is none: a router passes a provider's error on within one.
+
+    Raises:
+        ErrorInside: If it is an error.
+    """
+    error = (getattr(answer, "model_extra", None) or {}).get("error")
+    if error and not getattr(answer, "choices", None):
+        raise ErrorInside(error)
+    return answer
 
 
 async def _nothing() -> AsyncIterator[Any]:

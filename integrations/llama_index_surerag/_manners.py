@@ -40,6 +40,11 @@ class Manners:
         name: Of the LLM, for messages.
         names: What its service calls parameters, by the names of OpenAI's API, where that differs.
         logprobs_hint: What to do where it refuses log-probabilities.
+
+    Attributes:
+        understood: What was learnt.
+        thinks: Whether the model was seen to think before it answers.
+        opened: Whether its prompt template opens the thoughts, so that only their end is marked.
     """
 
     def __init__(
@@ -47,6 +52,7 @@ class Manners:
     ) -> None:
         self.understood = Understood()
         self.thinks = False
+        self.opened = False
         self._name = name
         self._names = dict(names or {})
         self._logprobs_hint = logprobs_hint
@@ -124,9 +130,9 @@ class Manners:
         self, error: Exception, sent: Mapping[str, Any], sampling: Sampling, understood: Understood
     ) -> None:
         """Learn from a failure what to leave out; raise it where asking again would be no use."""
-        message = str(error)
+        message = _said(error)
         passing = kind_of(error) in (TransientServiceError, ContextLengthError)
-        if isinstance(error, SureragError) or passing or status_of(error) in (401, 403):
+        if isinstance(error, SureragError) or passing or status_of(error) == 401:
             raise error
         depends = {self._names.get(name, name) for name in needed(sampling)}
         with self._lock:
@@ -137,13 +143,16 @@ class Manners:
             if learnt is not None:
                 self.understood = learnt
         if learnt is None:
-            self._explain(error, message, {refusal.name for refusal in refusals_in(message, sent)} & depends)
+            refused = {refusal.name for refusal in refusals_in(message, sent)} & depends
+            if sampling.trace != "none" and "logprob" in message.lower():
+                refused.add("logprobs")
+            self._explain(error, message, refused)
             raise error
         tell_left_out(self._name, learnt.dropped - understood.dropped, sampling)
 
     def _explain(self, error: Exception, message: str, refused: set[str]) -> None:
         """Raise our error for what a method cannot do without."""
-        if refused & {self._names.get(name, name) for name in _LOGPROBS}:
+        if refused & (_LOGPROBS | {self._names.get(name, name) for name in _LOGPROBS}):
             raise LogprobsRefusedError(
                 f"{self._name} refuses to be asked for log-probabilities: {message[:300]}",
                 hint=self._logprobs_hint,
@@ -155,3 +164,9 @@ class Manners:
                 hint="use a model that can be told how to sample, such as HuggingFaceLLM or "
                 "OpenAILike(api_base=…, is_chat_model=True)",
             ) from error
+
+
+def _said(error: Exception) -> str:
+    """Return what a service said: some clients leave the better part of it out of an error's text."""
+    body = getattr(error, "body", None)
+    return f"{error} {body}" if body and str(body) not in str(error) else str(error)

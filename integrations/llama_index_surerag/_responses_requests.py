@@ -96,7 +96,12 @@ class ResponsesRequests:
             parameters["max_output_tokens"] = parameters.pop("max_tokens")
         if parameters.get("top_p") == 1:
             del parameters["top_p"]
-        kept = {name: value for name, value in body.items() if name not in _OURS}
+        kept = {
+            name: value
+            for name, value in body.items()
+            # The class sends what nobody set, too; not every server knows all of it.
+            if name not in _OURS and value not in (None, []) and (name, value) != ("truncation", "disabled")
+        }
         if parameters.pop("logprobs", None):
             # Without it, an empty list comes back.
             kept["include"] = [*(kept.get("include") or ()), _LOGPROBS]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 from llama_index.core.llms import LLM
 
 from llama_index_surerag._lent import AsyncLine, Line
-from llama_index_surerag._text_llm import LLMReader, LLMSettings, Shown, failures_of, spent_thinking
+from llama_index_surerag._text_llm import LLMReader, LLMSettings, failures_of, spent_thinking
 from llama_index_surerag.prompts import flat_text
 from surerag.errors import ConfigurationError, ServiceError, ThinkingBudgetError, TransientServiceError
 from surerag.readers import Capabilities
@@ -18,14 +18,14 @@ from surerag.readers.closing import HangUp, close_in_loop_when_dropped, close_wh
 from surerag.readers.openai.parse import (
     Draft,
     Json,
+    UnforeseenThoughtsError,
     Wanted,
     choices_of,
     streamed_choice,
-    token_count,
     usage_of,
 )
 from surerag.readers.openai.requests import seed_of
-from surerag.readers.pieces import cut_at_stop
+from surerag.readers.pieces import TrimmedPieces
 from surerag.readers.protocol import begun_from_whole
 from surerag.types import Begun, Chunk, FinishReason, Generation, Prompt, Sampling, Usage
 
@@ -105,6 +105,9 @@ class _Open:
         draft: What came of it so far.
         sampling: What was asked for.
         loop: Where it is streamed; None for a sync stream.
+
+    Attributes:
+        shown: The answer so far, as it was read while it was begun.
     """
 
     def __init__(
@@ -117,7 +120,7 @@ class _Open:
         self.stream = line.stream
         self.draft = draft
         self.sampling = sampling
-        self.usage: Json = {}
+        self.shown = ""
         self.loop = loop
         self.taken = False
         self.ended = False
@@ -348,8 +351,10 @@ class TracedLLMReader(LLMReader):
             except ThinkingBudgetError as error:
                 self._give_room(error, had_room)
                 continue
-            self._settings.manners.thinks |= any(answer.thinking_tokens for answer in got)
             self._count(1, got)
+            if not had_room and any(one.thinking_tokens and one.finish == "length" for one in got):
+                # Thoughts took of a limit that was meant for the answer; it is not sent any more.
+                continue
             found += got
         return found
 
@@ -357,9 +362,9 @@ class TracedLLMReader(LLMReader):
         draft = self._draft(prompt, sampling)
         _note_usage(draft, answer)
         draft.feed(choice)
-        draft.finish = draft.finish or self._why_ended(draft, sampling)
-        _stop_at(draft, sampling.stop)
-        return _answered(draft.generation(), answer)
+        # Some servers do not say why an answer ended; one that came whole has ended.
+        draft.finish = draft.finish or self._why_ended(draft)
+        return self._noted(draft)
 
     def _give_room(self, error: ThinkingBudgetError, had_room: bool) -> None:
         """Note that a model thinks, so that it is asked without a limit that was meant for its answer.
@@ -373,26 +378,44 @@ class TracedLLMReader(LLMReader):
         self._settings.manners.thinks = True
 
     def _ended(self, handle: _Open) -> Generation:
-        if not self._source.tells_end:
-            handle.draft.finish = handle.draft.finish or self._why_ended(handle.draft, handle.sampling)
         if handle.draft.finish is None:
             raise TransientServiceError(
                 f"{type(self._llm).__name__}: the stream broke off before the answer ended", hint="ask again"
             )
         with failures_of(self._llm):
-            return _answered(handle.draft.generation(), handle.usage)
+            return self._noted(handle.draft)
 
-    def _why_ended(self, draft: Draft, sampling: Sampling) -> FinishReason:
+    def _noted(self, draft: Draft) -> Generation:
+        """Return a whole answer, and note what it shows of how its model thinks."""
+        self._settings.manners.opened |= draft.opened
+        generation = draft.generation()
+        self._settings.manners.thinks |= generation.thinking_tokens > 0
+        return generation
+
+    def _end(self, handle: _Open) -> str:
+        """Note the end of a stream that does not tell of it, and return the text that was held back."""
+        draft = handle.draft
+        if self._source.tells_end or draft.finish is not None:
+            return ""
+        return draft.feed({"delta": {"content": ""}, "finish_reason": self._why_ended(draft)})
+
+    def _why_ended(self, draft: Draft) -> FinishReason:
         """Return why a whole answer ended whose service does not say.
 
         Where nothing tells an answer that was cut from one that just fitted, it is taken for cut.
         """
-        cut = not self._source.tells_end and draft.wanted.logprobs and draft.tokens >= sampling.max_tokens
-        return "length" if cut else "stop"
+        counted = draft.wanted.logprobs and not self._source.tells_end
+        return "length" if counted and draft.limit is not None and draft.tokens >= draft.limit else "stop"
 
     def _draft(self, prompt: Prompt, sampling: Sampling) -> Draft:
         length = self._vocabulary.count(flat_text(prompt)) if self._vocabulary.count else 0
-        return Draft(self._wanted(sampling), usage=Usage(1, length, 0), limit=sampling.max_tokens)
+        return Draft(
+            self._wanted(sampling),
+            usage=Usage(1, length, 0),
+            limit=sampling.max_tokens,
+            stop=sampling.stop,
+            opened=self._settings.manners.opened,
+        )
 
     def _wanted(self, sampling: Sampling) -> Wanted:
         top = self._source.top_logprobs if sampling.trace == "entropy" else 0
@@ -417,11 +440,12 @@ class TracedLLMReader(LLMReader):
         opened.append(handle)
         with failures_of(self._llm):
             for response in handle.stream:
-                self._feed(handle, response)
+                handle.shown += self._feed(handle, response)
                 if handle.draft.tokens >= n_tokens and handle.draft.finish is None:
                     return Begun(handle.draft.generation(n_tokens), done=False, state=handle)
                 if handle.draft.full:
                     break
+        handle.shown += self._end(handle)
         self._close(handle)
         try:
             return Begun(self._ended(handle), done=True, state=handle)
@@ -435,11 +459,12 @@ class TracedLLMReader(LLMReader):
         opened.append(handle)
         with failures_of(self._llm):
             async for response in handle.stream:
-                self._feed(handle, response)
+                handle.shown += self._feed(handle, response)
                 if handle.draft.tokens >= n_tokens and handle.draft.finish is None:
                     return Begun(handle.draft.generation(n_tokens), done=False, state=handle)
                 if handle.draft.full:
                     break
+        handle.shown += self._end(handle)
         self._close(handle)
         try:
             return Begun(self._ended(handle), done=True, state=handle)
@@ -448,36 +473,36 @@ class TracedLLMReader(LLMReader):
             return await self._abegin(prompt, n_tokens, sampling, opened)
 
     def _rest(self, handle: _Open) -> Iterator[Chunk]:
-        shown = Shown(handle.sampling)
+        pieces = TrimmedPieces()
         try:
-            if handle.draft.text:
-                yield Chunk(shown.feed(handle.draft.text))
+            if handle.shown:
+                yield Chunk(pieces.feed(handle.shown))
             if not handle.ended:
                 with failures_of(self._llm):
                     for response in handle.stream:
-                        yield Chunk(shown.feed(self._feed(handle, response)))
+                        yield Chunk(pieces.feed(self._feed(handle, response)))
                         if handle.draft.full:
                             break
+                    yield Chunk(pieces.feed(self._end(handle)))
         finally:
             self._close(handle)
-        whole = self._ended(handle)
-        yield Chunk(shown.feed("", last=True), whole)
+        yield Chunk("", self._ended(handle))
 
     async def _arest(self, handle: _Open) -> AsyncIterator[Chunk]:
-        shown = Shown(handle.sampling)
+        pieces = TrimmedPieces()
         try:
-            if handle.draft.text:
-                yield Chunk(shown.feed(handle.draft.text))
+            if handle.shown:
+                yield Chunk(pieces.feed(handle.shown))
             if not handle.ended:
                 with failures_of(self._llm):
                     async for response in handle.stream:
-                        yield Chunk(shown.feed(self._feed(handle, response)))
+                        yield Chunk(pieces.feed(self._feed(handle, response)))
                         if handle.draft.full:
                             break
+                    yield Chunk(pieces.feed(self._end(handle)))
         finally:
             self._close(handle)
-        whole = self._ended(handle)
-        yield Chunk(shown.feed("", last=True), whole)
+        yield Chunk("", self._ended(handle))
 
     def _feed(self, handle: _Open, response: Any) -> str:
         """Take a streamed response and return the text that it adds."""
@@ -486,12 +511,15 @@ class TracedLLMReader(LLMReader):
             # The request was made when its first piece was asked for; it may have taught a lower limit.
             draft.wanted = self._wanted(handle.sampling)
         _note_usage(draft, piece)
-        handle.usage = piece if piece.get("usage") else handle.usage
         choice = streamed_choice(piece)
-        # The last piece may hold nothing but usage.
-        added = draft.feed(choice) if choice is not None else ""
-        _stop_at(draft, handle.sampling.stop)
-        return added
+        if choice is None:
+            # The last piece may hold nothing but usage.
+            return ""
+        try:
+            return draft.feed(choice)
+        except UnforeseenThoughtsError:
+            self._settings.manners.opened = True
+            raise
 
     def _close(self, handle: _Open) -> None:
         if not handle.ended:
@@ -515,31 +543,6 @@ def _rows(
         for start in range(0, len(found), max(each, 1))
     ]
     return rows if sampling.temperature > 0 else [row * sampling.n for row in rows]
-
-
-def _stop_at(draft: Draft, stop: tuple[str, ...]) -> None:
-    """End an answer where a stop text comes in it: the service may have refused to be told of it."""
-    before = cut_at_stop(draft.text, stop)
-    if before is not None:
-        draft.text, draft.finish, draft.full = before, "stop", True
-
-
-def _answered(generation: Generation, answer: Json) -> Generation:
-    """Return a generation, unless all its tokens were thoughts that the service keeps to itself.
-
-    Raises:
-        ThinkingBudgetError: If there is no answer for want of tokens.
-    """
-    if not generation.text and generation.finish == "length" and thinking_tokens_of(answer):
-        raise ThinkingBudgetError("the model was still thinking when its tokens were spent")
-    return generation
-
-
-def thinking_tokens_of(answer: Json) -> int:
-    """Return the server's own count of the tokens of thoughts; 0 where it gives none."""
-    usage = answer.get("usage")
-    details = usage.get("completion_tokens_details") if isinstance(usage, Mapping) else None
-    return token_count(details.get("reasoning_tokens")) if isinstance(details, Mapping) else 0
 
 
 def _note_usage(draft: Draft, answer: Json) -> None:
