@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,12 +15,11 @@ from llama_index_surerag import LazyRetrievalQueryEngine, reader_from_llm
 from surerag.errors import LogprobsRefusedError, RefusedError, ThinkingBudgetError
 from surerag.readers import BaseReader
 from surerag.readers.openai import OpenAIReader
-from surerag.readers.openai.parse import Draft
 from surerag.types import Generation, Sampling
 from tests.llama_index import corpus
 from tests.llama_index.conftest import KEY
-from tests.servers.fake_openai import FakeOpenAI
-from tests.servers.providers import PERSONALITIES, ProviderServer, provider
+from tests.servers.fake_openai import FakeOpenAI, Json, Wire
+from tests.servers.providers import PERSONALITIES, THOUGHT, ProviderServer
 from tests.servers.toy_model import Script, ToyModel
 
 ANSWER = "Velm lies on the old river Orun"
@@ -38,12 +38,24 @@ SILENT = [name for name in PERSONALITIES if name not in LISTING]
 pytestmark = [
     pytest.mark.filterwarnings("ignore::surerag.readers.refusals.LeftOutWarning"),
     pytest.mark.filterwarnings("ignore::llama_index_surerag.LLMSettingWarning"),
-    pytest.mark.skipif(not hasattr(Draft, "thought"), reason="answers in OpenAI's form keep their thoughts"),
 ]
 
 
-def scripted(name: str, **settings: Any) -> ProviderServer:
-    return provider(name, Script(lambda _: ANSWER), **settings)
+class Service(ProviderServer):
+    """Takes a single user turn as a text, too, as OpenAI's Responses API does and LlamaIndex sends it."""
+
+    def fault_for(self, body: Json) -> Callable[[Wire], None] | None:
+        if isinstance(body.get("input"), str):
+            body["input"] = [{"role": "user", "content": body["input"]}]
+        return super().fault_for(body)
+
+
+def provider(name: str, model: ToyModel | Script | None = None, *, thought: str = THOUGHT) -> Service:
+    return Service(PERSONALITIES[name], model, thought)
+
+
+def scripted(name: str) -> Service:
+    return provider(name, Script(lambda _: ANSWER))
 
 
 def llm_of(server: ProviderServer, **settings: Any) -> LLM:
