@@ -151,7 +151,7 @@ class DialectRequests:
             thinks=self._manners.thinks,
         )
         self._manners.tell(found.overridden)
-        return found.parameters
+        return {**(dialect.uncut if sampling.temperature > 0 else {}), **found.parameters}
 
     def _options(self, given: Mapping[str, Any], sampling: Sampling) -> dict[str, Any]:
         own = self._call_options(sampling) if self._call_options else {}

@@ -17,6 +17,8 @@ class LlamaCPPDialect(LLMDialect):
         "top_logprobs",
     }
     top_logprobs = 20
+    # Else it samples among the 40 likeliest tokens, and none below a twentieth of the likeliest.
+    uncut: Mapping[str, Any] = {"top_k": 0, "min_p": 0.0}
     alone = True
     logprobs_hint = (
         'build it as LlamaCPP(…, model_kwargs={"logits_all": True}): without, llama.cpp keeps the logits of '
@@ -39,9 +41,6 @@ class LlamaCPPDialect(LLMDialect):
         """Return a copy that generates with the parameters."""
         kept = {name: value for name, value in llm.generate_kwargs.items() if name not in self.takes}
         ours = {name: value for name, value in parameters.items() if "logprobs" not in name}
-        if ours.get("temperature"):
-            # llama.cpp samples among the 40 likeliest tokens, and none below a twentieth of the likeliest.
-            ours = {"top_k": 0, "min_p": 0.0, **ours}
         if parameters.get("logprobs"):
             # 0 alternatives would be no log-probabilities at all.
             ours["logprobs"] = parameters.get("top_logprobs", 1)

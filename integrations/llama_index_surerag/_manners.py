@@ -42,6 +42,7 @@ class Manners:
         logprobs_hint: What to do where it refuses log-probabilities.
 
     Attributes:
+        logprobs_hint: What to do where log-probabilities are refused, or missing.
         understood: What was learnt.
         thinks: Whether the model was seen to think before it answers.
         opened: Whether its prompt template opens the thoughts, so that only their end is marked.
@@ -55,7 +56,7 @@ class Manners:
         self.opened = False
         self._name = name
         self._names = dict(names or {})
-        self._logprobs_hint = logprobs_hint
+        self.logprobs_hint = logprobs_hint
         self._told: set[str] = set()
         self._lock = threading.Lock()
 
@@ -155,7 +156,7 @@ class Manners:
         if refused & (_LOGPROBS | {self._names.get(name, name) for name in _LOGPROBS}):
             raise LogprobsRefusedError(
                 f"{self._name} refuses to be asked for log-probabilities: {message[:300]}",
-                hint=self._logprobs_hint,
+                hint=self.logprobs_hint,
             ) from error
         if refused:
             raise RefusedError(

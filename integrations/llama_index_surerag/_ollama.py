@@ -24,6 +24,7 @@ class OllamaDialect(LLMDialect):
     }
     names: Mapping[str, str] = {"max_tokens": "num_predict"}
     top_logprobs = 20
+    uncut: Mapping[str, Any] = {"top_k": 0}
     streams = True
     logprobs_hint = (
         "update Ollama (log-probabilities came in November 2025: server 0.12.11, pip install -U ollama), or "
@@ -102,9 +103,6 @@ def _edited(body: dict[str, Any], parameters: Mapping[str, Any]) -> dict[str, An
     """Return what is sent in place of what the LLM would send."""
     given = {name: value for name, value in (body.get("options") or {}).items() if name not in _OPTIONS}
     ours = {name: value for name, value in parameters.items() if name in _OPTIONS}
-    if ours.get("temperature") and "top_k" not in ours:
-        # Ollama samples among the 40 likeliest tokens unless told not to.
-        ours["top_k"] = 0
     asked = {name: value for name, value in parameters.items() if name in ("logprobs", "top_logprobs")}
     return {**body, **asked, "options": {**given, **ours}}
 

@@ -33,8 +33,12 @@ from surerag.types import ANSWER_TOKENS, Chunk, FinishReason, Generation, Prompt
 
 
 @contextmanager
-def failures_of(llm: LLM) -> Iterator[None]:
+def failures_of(llm: LLM, logprobs_hint: str = LOGPROBS_HINT) -> Iterator[None]:
     """Turn whatever an LLM's own code raises into an error that names the LLM.
+
+    Args:
+        llm: The LLM.
+        logprobs_hint: What to do where log-probabilities are missing.
 
     Raises:
         TransientServiceError: For rate limits, overload, time-outs and lost connections.
@@ -49,7 +53,7 @@ def failures_of(llm: LLM) -> Iterator[None]:
     except LogprobsError as error:
         raise LogprobsError(
             f"{type(llm).__name__}: {_without_hint(error)}",
-            hint=f"{LOGPROBS_HINT}; reader_from_llm(llm, logprobs=False) serves what needs text only",
+            hint=f"{logprobs_hint}; reader_from_llm(llm, logprobs=False) serves what needs text only",
         ) from error
     except SureragError as error:
         if type(error) is not ServiceError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -303,6 +304,9 @@ class TracedLLMReader(LLMReader):
         async for chunk in self._arest(_take(begun, asyncio.get_running_loop())):
             yield chunk
 
+    def _failures(self) -> AbstractContextManager[None]:
+        return failures_of(self._llm, self._settings.manners.logprobs_hint)
+
     def _fitting(self, sampling: Sampling) -> Sampling:
         """Return what can be asked of this reader: one that was made for text alone gives no traces."""
         return sampling if self._logprobs else replace(sampling, trace="none")
@@ -319,7 +323,7 @@ class TracedLLMReader(LLMReader):
 
     def _samples(self, job: _Job, sampling: Sampling) -> list[Generation]:
         collecting = self._collect(job, sampling)
-        with failures_of(self._llm):
+        with self._failures():
             wanted = next(collecting)
             try:
                 while True:
@@ -329,7 +333,7 @@ class TracedLLMReader(LLMReader):
 
     async def _asamples(self, job: _Job, sampling: Sampling) -> list[Generation]:
         collecting = self._collect(job, sampling)
-        with failures_of(self._llm):
+        with self._failures():
             wanted = next(collecting)
             try:
                 while True:
@@ -382,7 +386,7 @@ class TracedLLMReader(LLMReader):
             raise TransientServiceError(
                 f"{type(self._llm).__name__}: the stream broke off before the answer ended", hint="ask again"
             )
-        with failures_of(self._llm):
+        with self._failures():
             return self._noted(handle.draft)
 
     def _noted(self, draft: Draft) -> Generation:
@@ -423,13 +427,13 @@ class TracedLLMReader(LLMReader):
 
     def _open(self, prompt: Prompt, sampling: Sampling) -> _Open:
         sampling = replace(sampling, n=1)
-        with failures_of(self._llm):
+        with self._failures():
             line = self._source.open(prompt, sampling)
         return _Open(line, self._draft(prompt, sampling), sampling)
 
     async def _aopen(self, prompt: Prompt, sampling: Sampling) -> _Open:
         sampling = replace(sampling, n=1)
-        with failures_of(self._llm):
+        with self._failures():
             line = await self._source.aopen(prompt, sampling)
         draft = self._draft(prompt, sampling)
         return _Open(line, draft, sampling, asyncio.get_running_loop())
@@ -438,7 +442,7 @@ class TracedLLMReader(LLMReader):
         had_room = self._settings.manners.thinks
         handle = self._open(prompt, sampling)
         opened.append(handle)
-        with failures_of(self._llm):
+        with self._failures():
             for response in handle.stream:
                 handle.shown += self._feed(handle, response)
                 if handle.draft.tokens >= n_tokens and handle.draft.finish is None:
@@ -457,7 +461,7 @@ class TracedLLMReader(LLMReader):
         had_room = self._settings.manners.thinks
         handle = await self._aopen(prompt, sampling)
         opened.append(handle)
-        with failures_of(self._llm):
+        with self._failures():
             async for response in handle.stream:
                 handle.shown += self._feed(handle, response)
                 if handle.draft.tokens >= n_tokens and handle.draft.finish is None:
@@ -478,7 +482,7 @@ class TracedLLMReader(LLMReader):
             if handle.shown:
                 yield Chunk(pieces.feed(handle.shown))
             if not handle.ended:
-                with failures_of(self._llm):
+                with self._failures():
                     for response in handle.stream:
                         yield Chunk(pieces.feed(self._feed(handle, response)))
                         if handle.draft.full:
@@ -494,7 +498,7 @@ class TracedLLMReader(LLMReader):
             if handle.shown:
                 yield Chunk(pieces.feed(handle.shown))
             if not handle.ended:
-                with failures_of(self._llm):
+                with self._failures():
                     async for response in handle.stream:
                         yield Chunk(pieces.feed(self._feed(handle, response)))
                         if handle.draft.full:

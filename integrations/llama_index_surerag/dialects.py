@@ -79,6 +79,7 @@ class LLMDialect:
         names: What the model's service calls them, where that differs: in its refusals, and in what
             ``view`` and ``options`` get.
         top_logprobs: Likeliest tokens that can be listed at each step; 0 for none, hence no entropies.
+        uncut: What to send besides where answers are sampled, so that the service cuts no tail of its own.
         streams: Whether each piece of a stream carries its own tokens, so that a gate costs what it looks at.
         alone: Whether the LLM answers one request at a time, as a model in this process does.
         logprobs_hint: What to do where log-probabilities are missing; advice of a general kind if empty.
@@ -87,6 +88,7 @@ class LLMDialect:
     takes: frozenset[str] = frozenset()
     names: Mapping[str, str] = {}
     top_logprobs: int = 0
+    uncut: Mapping[str, Any] = {}
     streams: bool = False
     alone: bool = False
     logprobs_hint: str = ""
