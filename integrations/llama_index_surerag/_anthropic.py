@@ -46,8 +46,14 @@ class AnthropicDialect(LLMDialect):
 
             return create
 
-        copy._aclient = standing_in(client_of_this_loop(llm._aclient), _PATH, wrapped)
+        copy._aclient = standing_in(_here(llm._aclient), _PATH, wrapped)
         return copy
+
+
+def _here(client: Any) -> Any:
+    """Return a client of the running loop's own; the newest SDK brings an HTTP client of another kind."""
+    kinds = type(client._client).__mro__
+    return client_of_this_loop(client) if any(kind.__module__ == "httpx" for kind in kinds) else client
 
 
 def _edited(body: dict[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -52,13 +52,13 @@ def failures_of(llm: LLM, logprobs_hint: str = LOGPROBS_HINT) -> Iterator[None]:
         raise
     except LogprobsError as error:
         raise LogprobsError(
-            f"{type(llm).__name__}: {_without_hint(error)}",
+            f"{type(llm).__name__}: {without_hint(error)}",
             hint=f"{logprobs_hint}; reader_from_llm(llm, logprobs=False) serves what needs text only",
         ) from error
     except SureragError as error:
         if type(error) is not ServiceError:
             raise
-        raise ServiceError(f"{type(llm).__name__}: {_without_hint(error)}", hint=error.hint) from error
+        raise ServiceError(f"{type(llm).__name__}: {without_hint(error)}", hint=error.hint) from error
     except Exception as error:
         kind = kind_of(error)
         found = f"{type(llm).__name__} failed with {type(error).__name__}: {error}"
@@ -73,7 +73,8 @@ _HINTS: Mapping[type[ServiceError], str] = {
 _LOOK = "look at the LLM's own settings and at what its server answered"
 
 
-def _without_hint(error: SureragError) -> str:
+def without_hint(error: SureragError) -> str:
+    """Return what was found, without what to do about it."""
     return str(error)[: -len(error.hint) - len(". .")] if error.hint else str(error)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -22,10 +23,10 @@ from numpy.typing import NDArray
 
 from llama_index_surerag._dialect_requests import CallOptions, DialectRequests
 from llama_index_surerag._families import Family, family_of
-from llama_index_surerag._manners import Manners
+from llama_index_surerag._manners import LOGPROBS_HINT, Manners
 from llama_index_surerag._openai_requests import OpenAIRequests
 from llama_index_surerag._responses_requests import ResponsesRequests
-from llama_index_surerag._text_llm import LLMSettings, TextLLMReader
+from llama_index_surerag._text_llm import LLMSettings, TextLLMReader, without_hint
 from llama_index_surerag._traced_llm import Source, TracedLLMReader, Vocabulary
 from llama_index_surerag.nodes import copy_of, passages_of
 from llama_index_surerag.prompts import messages_for, text_for
@@ -146,6 +147,25 @@ def reader_from_llm(
 def reader_of(model: LLM | Reader) -> Reader:
     """Return an LLM as a reader, the same one for as long as it is used, and a reader as it is."""
     return shared(reader_from_llm, model) if isinstance(model, LLM) else model
+
+
+@contextmanager
+def advising(model: object) -> Iterator[None]:
+    """Name LlamaIndex's classes where an LLM cannot give what a method needs.
+
+    Args:
+        model: What the pipeline's user gave: an LLM, or a reader.
+    """
+    try:
+        yield
+    except CapabilityError as error:
+        if not isinstance(model, LLM):
+            raise
+        raise CapabilityError(
+            without_hint(error),
+            hint=f"{error.hint}; {LOGPROBS_HINT}; register_llm takes what surerag does not know of "
+            f"{type(model).__name__}",
+        ) from error
 
 
 def _source_of(llm: LLM, family: Family, manners: Manners, top_logprobs: int | None) -> Source | None:

@@ -194,3 +194,24 @@ def test_a_gate_decides_alike_whether_a_model_thinks_or_not(name: str) -> None:
     assert [known.metadata["retrieve"], unknown.metadata["retrieve"]] == [False, True]
     assert known.response.startswith("She was born in Velm")
     assert unknown.response.startswith("In the lake of Mir")
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("groq", "Groq"),
+        ("deepseek", "DeepSeek"),
+        ("together", "TogetherLLM"),
+        ("openrouter", "OpenRouter"),
+        ("fireworks", "Fireworks"),
+    ],
+)
+def test_classes_of_services_in_openais_form_are_known_as_such(module: str, name: str) -> None:
+    kind = getattr(pytest.importorskip(f"llama_index.llms.{module}"), name)
+    with scripted("vllm-qwen3") as server:
+        llm = kind(model="deepseek-chat", api_key=KEY, api_base=server.url, max_retries=0)
+        reader = reader_from_llm(llm)
+        [begun] = reader.begin(["q"], 2, TRACED)
+        reader.cancel([begun])
+    assert reader.capabilities.logprobs
+    assert begun.partial.trace.tokens == ("Velm", " lies")

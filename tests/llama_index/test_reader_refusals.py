@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from llama_index.core.llms import MockLLM
 from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.llms.openai import OpenAI
 
@@ -323,6 +324,12 @@ def test_every_part_that_needs_text_alone_serves_a_model_that_refuses_all_else(
         PARTS[name](thinking(server))
     assert server.accepted
     assert not {"logprobs", "top_logprobs"} & {key for request in server.requests for key in request.body}
+
+
+@pytest.mark.parametrize("part", [LazyRetrievalQueryEngine, UncertaintyRewriteQueryEngine])
+def test_a_class_of_which_only_text_is_known_is_told_what_there_is_to_do(part: Any) -> None:
+    with pytest.raises(CapabilityError, match=r"OpenAILike\(api_base=.*mode=\"standard\".*register_llm"):
+        part.from_args(corpus.index(), MockLLM())
 
 
 async def test_top_k_is_still_refused_before_anything_is_asked(server: FakeOpenAI) -> None:
