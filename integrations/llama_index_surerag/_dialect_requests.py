@@ -53,7 +53,7 @@ class DialectRequests:
         self._dialect = dialect
         self._manners = manners
         self._top_logprobs = min(top_logprobs, dialect.top_logprobs) or dialect.top_logprobs
-        self.logprobs = "logprobs" in dialect.takes
+        self._traced = "logprobs" in dialect.takes
         self.streams = dialect.streams
         self.native_async = has_native_async(llm) and not dialect.alone
 
@@ -140,7 +140,7 @@ class DialectRequests:
 
     def _parameters(self, sampling: Sampling, seed: int) -> dict[str, Any]:
         dialect = self._dialect
-        if not self.logprobs and "top_k" not in dialect.takes:
+        if not self._traced and "top_k" not in dialect.takes:
             # An LLM of which only text is known answers as it was built.
             sampling = replace(sampling, top_k=None)
         found = asked(

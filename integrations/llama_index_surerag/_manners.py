@@ -39,17 +39,17 @@ class Manners:
     Args:
         name: Of the LLM, for messages.
         names: What its service calls parameters, by the names of OpenAI's API, where that differs.
-        logprobs_hint: What to do where it refuses log-probabilities.
+        logprobs_hint: What to do where log-probabilities are refused, or missing.
 
     Attributes:
-        logprobs_hint: What to do where log-probabilities are refused, or missing.
+        logprobs_hint: As given.
         understood: What was learnt.
         thinks: Whether the model was seen to think before it answers.
         opened: Whether its prompt template opens the thoughts, so that only their end is marked.
     """
 
     def __init__(
-        self, name: str, names: Mapping[str, str] | None = None, *, logprobs_hint: str = LOGPROBS_HINT
+        self, name: str, names: Mapping[str, str] | None = None, logprobs_hint: str = LOGPROBS_HINT
     ) -> None:
         self.understood = Understood()
         self.thinks = False
@@ -60,9 +60,9 @@ class Manners:
         self._told: set[str] = set()
         self._lock = threading.Lock()
 
-    def __reduce__(self) -> tuple[type[Manners], tuple[str, dict[str, str]]]:
+    def __reduce__(self) -> tuple[type[Manners], tuple[str, dict[str, str], str]]:
         """A pickle or a deep copy has everything to learn again."""
-        return Manners, (self._name, self._names)
+        return Manners, (self._name, self._names, self.logprobs_hint)
 
     def takes(self, name: str) -> bool:
         """Whether a parameter is not known to be refused."""

@@ -34,7 +34,7 @@ class OllamaDialect(LLMDialect):
 
     def __init__(self) -> None:
         self._making = threading.Lock()
-        self._clients: PerLoop[dict[int, Any]] = PerLoop(dict)
+        self._clients: PerLoop[dict[str, Any]] = PerLoop(dict)
 
     def built(self, llm: Any) -> Mapping[str, Any]:
         """Return the LLM's temperature, and what stands in its ``additional_kwargs``."""
@@ -59,10 +59,11 @@ class OllamaDialect(LLMDialect):
         copy = llm.model_copy()
         client = llm._async_client
         if client is None:
+            # Kept by address, so that one dialect may serve several LLMs.
             own = self._clients.get()
-            if id(self) not in own:
-                own[id(self)] = copy.async_client
-            client = own[id(self)]
+            if llm.base_url not in own:
+                own[llm.base_url] = copy.async_client
+            client = own[llm.base_url]
 
         def wrapped(target: Any) -> Any:
             async def chat(**body: Any) -> Any:

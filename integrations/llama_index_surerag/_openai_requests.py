@@ -40,7 +40,7 @@ class OpenAIRequests:
         top_logprobs: Likeliest tokens to list at each step, where entropies are needed.
     """
 
-    logprobs = streams = native_async = tells_end = True
+    streams = native_async = tells_end = True
 
     def __init__(self, llm: LLM, manners: Manners, top_logprobs: int) -> None:
         self._base: Any = llm.model_copy()

@@ -30,7 +30,7 @@ class ResponsesRequests:
         top_logprobs: Likeliest tokens to list at each step, where entropies are needed.
     """
 
-    logprobs = streams = native_async = tells_end = True
+    streams = native_async = tells_end = True
     several = False
 
     def __init__(self, llm: LLM, manners: Manners, top_logprobs: int) -> None:

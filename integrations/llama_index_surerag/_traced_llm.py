@@ -35,13 +35,11 @@ class Source(Protocol):
     """Asks an LLM, and returns what it said in the form of OpenAI's chat API.
 
     Attributes:
-        logprobs: Whether it can be asked for log-probabilities.
-        streams: Whether streamed pieces carry those of their tokens.
+        streams: Whether streamed pieces carry the log-probabilities of their tokens.
         tells_end: Whether a stream says that it has ended; one that does not has broken off.
         native_async: Whether the ``a…`` methods await real I/O.
     """
 
-    logprobs: bool
     streams: bool
     tells_end: bool
     native_async: bool

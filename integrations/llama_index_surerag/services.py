@@ -125,13 +125,13 @@ def reader_from_llm(
         raise ConfigurationError(f"max_concurrency must be at least 1, got {max_concurrency}")
     family = family_of(type(llm))
     dialect = family.dialect
-    hint = {"logprobs_hint": dialect.logprobs_hint} if dialect.logprobs_hint else {}
-    manners = Manners(f"{type(llm).__name__}({_model_of(llm)!r})", dialect.names, **hint)
+    told = f"{type(llm).__name__}({_model_of(llm)!r})"
+    manners = Manners(told, dialect.names, dialect.logprobs_hint or LOGPROBS_HINT)
     settings = LLMSettings(name or _identity(llm), max_concurrency, manners, call_options)
     if family.kind == "huggingface" and logprobs is not False:
         return _reader_from_huggingface_llm(llm, chat_template=chat_template)
-    source = _source_of(llm, family, manners, top_logprobs)
-    if source is not None and (source.logprobs or family.kind != "dialect"):
+    source = _source_of(llm, family, settings, top_logprobs)
+    if source is not None:
         size = vocabulary_size or _vocabulary_size(tokenizer) or WIDEST_VOCABULARY
         count = None if tokenizer is None else lambda text: len(tokenizer.encode(text))
         return TracedLLMReader(llm, settings, source, Vocabulary(size, count), logprobs=logprobs is not False)
@@ -168,16 +168,17 @@ def advising(model: object) -> Iterator[None]:
         ) from error
 
 
-def _source_of(llm: LLM, family: Family, manners: Manners, top_logprobs: int | None) -> Source | None:
+def _source_of(llm: LLM, family: Family, settings: LLMSettings, top_logprobs: int | None) -> Source | None:
     """Return what asks an LLM whose log-probabilities can be had; None for one that is asked for text."""
     if family.kind == "openai":
         most = 20 if llm.metadata.is_chat_model else 5
-        return OpenAIRequests(llm, manners, top_logprobs or getattr(llm, "top_logprobs", 0) or most)
+        wanted = top_logprobs or getattr(llm, "top_logprobs", 0) or most
+        return OpenAIRequests(llm, settings.manners, wanted)
     if family.kind == "responses":
-        return ResponsesRequests(llm, manners, top_logprobs or 20)
-    if "logprobs" in family.dialect.takes:
-        return DialectRequests(llm, family.dialect, manners, top_logprobs or 0)
-    return None
+        return ResponsesRequests(llm, settings.manners, top_logprobs or 20)
+    if "logprobs" not in family.dialect.takes:
+        return None
+    return DialectRequests(llm, family.dialect, settings.manners, top_logprobs or 0, settings.call_options)
 
 
 def _model_of(llm: LLM) -> str:

@@ -3,8 +3,8 @@
     with FakeAnthropic(Script(["Velm"]), ONE_OF_TWO) as server:
         model = ChatAnthropic(model="claude-sonnet-4-5", base_url=server.url, api_key="x")
 
-It serves ``/v1/messages``, whole and streamed, thinks where ``thinking`` says so, and refuses in the service's
-own words (https://github.com/BerriAI/litellm/issues/15097, https://github.com/smartman97/py-gpt/issues/184).
+It serves ``/v1/messages``, whole and streamed, thinks where ``thinking`` says so, and refuses in the
+service's own words (https://github.com/BerriAI/litellm/issues/15097, https://github.com/smartman97/py-gpt/issues/184).
 """
 
 from __future__ import annotations

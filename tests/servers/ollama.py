@@ -1,4 +1,4 @@
-"""Ollama's own API in this process, as its documentation has it (https://docs.ollama.com/api); not tried on it.
+"""Ollama's own API in this process, as https://docs.ollama.com/api has it; not tried on Ollama itself.
 
     with FakeOllama(ToyModel()) as server:
         model = ChatOllama(model="toy", base_url=server.url)
