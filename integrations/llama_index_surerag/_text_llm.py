@@ -48,7 +48,7 @@ def failures_of(llm: LLM, logprobs_hint: str = LOGPROBS_HINT) -> Iterator[None]:
     """
     try:
         yield
-    except RefusedError:
+    except (RefusedError, Warning):
         raise
     except LogprobsError as error:
         raise LogprobsError(
