@@ -11,9 +11,11 @@ from rich.console import Console
 from surerag.readers import BaseReader, Capabilities
 from surerag.readers.conformance import Case, Trial, check_reader, conformance_cases
 from surerag.readers.openai import OpenAIReader
+from surerag.readers.openai.parse import Api
 from surerag.readers.scripted import ScriptedReader, reply
 from surerag.types import Begun, Chunk, EntropyTrace, Generation, Prompt, Sampling, TokenTrace
 from tests.servers.fake_openai import FakeOpenAI, Quirks
+from tests.servers.providers import provider
 from tests.servers.toy_model import ToyModel
 
 TEXTS = {"Where": "It begins in old Velm on the hill", "Context": "In Velm", "Name": "Red and green and blue"}
@@ -76,6 +78,19 @@ def test_readers_over_an_api_pass(case: Case, api_reader: OpenAIReader) -> None:
 )
 def test_probed_readers_pass_whatever_the_server_cannot_do(quirks: Quirks) -> None:
     with FakeOpenAI(ToyModel(3.0), quirks) as server, OpenAIReader("toy", base_url=server.base_url) as reader:
+        reader.probe()
+        report = check_reader(reader, vocabulary_size=300_000, seeded=False)
+    assert report.passed, str(report)
+
+
+@pytest.mark.filterwarnings("ignore::surerag.readers.refusals.LeftOutWarning")
+@pytest.mark.parametrize("name", ["gpt-5", "vllm-qwen3", "gpt-oss-raw", "cerebras", "groq", "responses"])
+def test_probed_readers_pass_over_services_that_people_use(name: str) -> None:
+    api: Api = "responses" if name == "responses" else "chat"
+    with (
+        provider(name, ToyModel(3.0)) as server,
+        OpenAIReader(server.personality.model, base_url=server.url, api=api) as reader,
+    ):
         reader.probe()
         report = check_reader(reader, vocabulary_size=300_000, seeded=False)
     assert report.passed, str(report)

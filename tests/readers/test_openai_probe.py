@@ -13,6 +13,7 @@ from tests.servers.providers import provider
 from tests.servers.toy_model import ToyModel
 
 SURE = ToyModel(sharpness=3.0)
+pytestmark = pytest.mark.filterwarnings("ignore::surerag.readers.refusals.LeftOutWarning")
 
 
 def probe_of(quirks: Quirks, **settings: Any) -> tuple[Probe, OpenAIReader]:

@@ -17,7 +17,7 @@ from surerag.errors import (
     ThinkingBudgetError,
 )
 from surerag.readers.openai import OpenAIReader
-from surerag.readers.openai.parse import Api
+from surerag.readers.openai.parse import Api, UnforeseenThoughtsError
 from surerag.readers.refusals import LeftOutWarning
 from surerag.types import Generation, Sampling
 from tests.servers.fake_openai import FakeOpenAI
@@ -150,6 +150,16 @@ def test_a_temperature_that_can_be_done_without_is_left_out_with_one_warning() -
             reader.generate(["q"], TEXT)
 
 
+def test_it_is_told_when_it_is_felt_and_not_before() -> None:
+    with scripted("gpt-5") as server:
+        reader = reader_of(server)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            reader.generate(["q"], Sampling(n=2, temperature=1.0, max_tokens=20, trace="none"))
+        with pytest.warns(LeftOutWarning, match="gpt-5 refuses temperature"):
+            reader.generate(["q"], TEXT)
+
+
 def test_a_temperature_that_is_needed_is_an_error_also_once_it_is_known() -> None:
     drawn = Sampling(n=3, temperature=0.7, trace="none")
     with scripted("gpt-5") as server:
@@ -267,6 +277,15 @@ def test_a_budget_that_ends_inside_the_thoughts_is_an_error_with_its_numbers(nam
         assert len(server.requests) <= 10
 
 
+def test_marks_with_nothing_between_them_are_not_asked_for_again() -> None:
+    with FakeOpenAI(Script(lambda _: "<think> </think> one two three")) as server:
+        reader = OpenAIReader("toy", base_url=server.base_url, vocabulary_size=1000)
+        answer = reader.generate(["q"], Sampling(max_tokens=3))[0][0]
+        assert (answer.text, answer.finish, answer.thinking_tokens) == ("one", "length", 2)
+        assert len(server.requests) == 1
+        assert reader.capabilities.thinking == "none"
+
+
 def test_told_to_think_it_has_tokens_for_it_at_once() -> None:
     with scripted("vllm-qwen3") as server:
         reader = reader_of(server, thinking=True, thinking_tokens=100)
@@ -325,9 +344,11 @@ def test_a_field_of_the_users_own_that_is_refused_is_not_left_out() -> None:
 def test_a_template_that_opens_the_thoughts_is_noticed_in_a_stream() -> None:
     with scripted("vllm-r1-raw") as server:
         reader = reader_of(server)
-        begun = reader.begin(["q"], 2, TEXT)
-        with pytest.raises(Exception, match=r"turns out to be the model's thoughts.*call probe\(\)"):
-            reader.finish(begun)
+        early = reader.begin(["q"], 2, TEXT)
+        with pytest.raises(
+            UnforeseenThoughtsError, match=r"turns out to be the model's thoughts.*call probe\(\)"
+        ):
+            reader.finish(early)
         reader.generate(["q"], TEXT)
         (begun,) = reader.begin(["q"], 2, TRACED)
         assert begun.partial.text == "Velm lies"

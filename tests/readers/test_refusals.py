@@ -82,3 +82,32 @@ def test_what_is_felt_is_told() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         tell_left_out("gpt-x", ["temperature", "seed", "stream_options"], Sampling(temperature=1.0))
+
+
+def test_of_two_that_exclude_each_other_the_last_that_can_goes() -> None:
+    said = "`temperature` and `top_p` cannot both be specified for this model. Please use only one."
+    learnt = Understood().learnt(said, ASKED, needed=["temperature"])
+    assert learnt is not None
+    assert learnt.dropped == {"top_p"}
+    assert Understood().learnt(said, ASKED, needed=["temperature", "top_p"]) is None
+
+
+def test_words_that_are_names_as_well_are_words_beside_a_quoted_name() -> None:
+    said = (
+        "Unsupported parameter: 'temperature' is not supported with reasoning models. Please include or stop."
+    )
+    asked = {**ASKED, "reasoning": {}, "include": []}
+    assert [refusal.name for refusal in refusals_in(said, asked)] == ["temperature"]
+
+
+def test_what_can_be_left_out_is_also_where_something_needed_is_refused_with_it() -> None:
+    said = "Unsupported parameters: 'seed', 'logprobs' are not supported."
+    learnt = Understood().learnt(said, ASKED, needed=["logprobs"])
+    assert learnt is not None
+    assert learnt.dropped == {"seed"}
+
+
+def test_two_that_learn_at_the_same_time_know_both() -> None:
+    one = Understood(frozenset({"seed"}), {"n": 4, "top_k": 3}, {"max_tokens": "max_completion_tokens"})
+    both = one.joined(Understood(frozenset({"stop"}), {"n": 2}))
+    assert both == Understood(frozenset({"seed", "stop"}), {"n": 2, "top_k": 3}, dict(one.renamed))

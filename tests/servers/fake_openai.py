@@ -302,7 +302,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _whole(self, body: Json) -> Json:
         quirks, chat = self.fake.quirks, "chat" in self.path
-        prompt = _prompt(body)
+        prompt = prompt_of(body)
         count = 1 if quirks.ignores_n else body.get("n", 1)
         choices, generated = [], 0
         for index in range(count):
@@ -357,7 +357,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _pieces(self, body: Json) -> Iterator[tuple[Json, int]]:
         quirks, chat = self.fake.quirks, "chat" in self.path
-        prompt = _prompt(body)
+        prompt = prompt_of(body)
         said, text = _say(self.fake, body, prompt, 0)
         if chat and quirks.empty_first_piece:
             yield _piece(chat, "", None), 0
@@ -380,7 +380,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
 
-def _prompt(body: Json) -> str:
+def prompt_of(body: Json) -> str:
+    """The text that a request asks with."""
     if "prompt" in body:
         given = body["prompt"]
         return str(given[0] if isinstance(given, list) else given)
@@ -423,7 +424,7 @@ def _logprobs(tokens: list[Token], body: Json, quirks: Quirks, chat: bool) -> Js
     k = min(body.get("top_logprobs", 0) if chat else asked, quirks.max_top)
     sign = -1 if quirks.positive_logprobs else 1
     values = [None if quirks.null_token_logprob else sign * token.logprob for token in tokens]
-    tops = [_top(token, k, quirks) for token in tokens]
+    tops = [top_of(token, k, quirks) for token in tokens]
     if chat:
         content = [
             {
@@ -443,7 +444,8 @@ def _logprobs(tokens: list[Token], body: Json, quirks: Quirks, chat: bool) -> Js
     }
 
 
-def _top(token: Token, k: int, quirks: Quirks) -> dict[str, float]:
+def top_of(token: Token, k: int, quirks: Quirks) -> dict[str, float]:
+    """The likeliest tokens, as a server lists them."""
     top = token.top(k)
     return {**top, token.text: token.logprob} if quirks.adds_sampled_to_top else top
 

@@ -16,9 +16,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from tests.servers.fake_openai import FakeOpenAI, Json, Quirks, Wire, _prompt, _top
+from tests.servers.fake_openai import FakeOpenAI, Json, Quirks, Wire, prompt_of, top_of
 from tests.servers.toy_model import Script, Token, ToyModel, split
 
 THOUGHT = "Perhaps Tarn? No: the river is the Orun, so Velm."
@@ -182,7 +182,7 @@ def _spoken(server: ProviderServer, body: Json, index: int) -> _Spoken:
         1000,
     )
     said = server.model.say(
-        _prompt(turns), body.get("temperature", 1.0), (body.get("seed") or 0) * 1000 + index, 1000
+        prompt_of(turns), body.get("temperature", 1.0), (body.get("seed") or 0) * 1000 + index, 1000
         if isinstance(server.model, Script) else 12
     )  # fmt: skip
     parts = [_Part(token, "answer") for token in said.tokens]
@@ -218,7 +218,7 @@ def _listed(body: Json, parts: list[_Part]) -> Json | None:
             "bytes": list(part.token.text.encode()),
             "top_logprobs": [
                 {"token": word, "logprob": value}
-                for word, value in _top(part.token, body.get("top_logprobs", 0), Quirks()).items()
+                for word, value in top_of(part.token, body.get("top_logprobs", 0), Quirks()).items()
             ],
         }
         for part in parts
@@ -244,7 +244,7 @@ def _covered_parts(person: Personality, spoken: _Spoken) -> list[_Part]:
 def _usage(person: Personality, body: Json, spoken: list[_Spoken]) -> Json:
     total = sum(len(one.parts) for one in spoken)
     turns = {"messages": body["input"]} if "input" in body else body
-    read = len(split(_prompt(turns)))
+    read = len(split(prompt_of(turns)))
     thought = sum(one.count("thought", "mark") for one in spoken)
     names = ("input_tokens", "output_tokens") if "input" in body else ("prompt_tokens", "completion_tokens")
     usage: Json = {names[0]: read, names[1]: total, "total_tokens": read + total}
@@ -515,11 +515,11 @@ def _always(body: Json) -> bool:
 
 
 def _by_effort(body: Json) -> bool:
-    return body.get("reasoning_effort", "none") != "none"
+    return bool(body.get("reasoning_effort", "none") != "none")
 
 
 def _unless_none(body: Json) -> bool:
-    return body.get("reasoning_effort") != "none"
+    return bool(body.get("reasoning_effort") != "none")
 
 
 _OPENAI_DOCS = "https://platform.openai.com/docs/api-reference/chat"
@@ -535,7 +535,8 @@ PERSONALITIES: Mapping[str, Personality] = {
             _gpt_5, _always, covered="none", counts_thoughts=True,
         ),
         Personality(
-            "gpt-5.1", "gpt-5.1", "https://github.com/vercel/ai/issues/10932, https://github.com/livekit/agents/pull"
+            "gpt-5.1", "gpt-5.1", "https://github.com/vercel/ai/issues/10932, https://learn.microsoft.com/javascript/api/@azure/ai-projects"
+            "/reasoningeffort (its default is none), https://github.com/livekit/agents/pull"
             "/3966", _gpt_5_1, _by_effort, counts_thoughts=True,
         ),
         Personality(
@@ -592,8 +593,3 @@ PERSONALITIES: Mapping[str, Personality] = {
     )
 }  # fmt: skip
 """By name; none was tried on the service itself."""
-
-
-def bodies(server: FakeOpenAI) -> list[Mapping[str, Any]]:
-    """Return every body that was sent."""
-    return [request.body for request in server.requests]

@@ -16,6 +16,7 @@ from surerag.cli.display import errors
 from surerag.documents import SkippedFilesWarning
 from surerag.errors import SureragError
 from surerag.extras import extra
+from surerag.readers.refusals import LeftOutWarning
 from surerag.visible import visible
 
 FAILED = 1
@@ -48,7 +49,7 @@ def _quiet() -> None:
     for name in ("transformers", "sentence_transformers", "faiss", "httpx", "pypdf"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
-    for ours in (SkippedFilesWarning, CalibrationWarning):
+    for ours in (SkippedFilesWarning, CalibrationWarning, LeftOutWarning):
         warnings.simplefilter("always", ours)
     warnings.formatwarning = _note
 

@@ -174,8 +174,12 @@ def needed(sampling: Sampling) -> frozenset[str]:
     return frozenset(found)
 
 
-def tell_left_out(model: str, names: Iterable[str], sampling: Sampling) -> None:
-    """Warn of parameters that a model was found to refuse, where leaving them out may be felt."""
+def tell_left_out(model: str, names: Iterable[str], sampling: Sampling) -> list[str]:
+    """Warn of parameters that a model was found to refuse, where leaving them out may be felt.
+
+    Returns:
+        Those that were warned of.
+    """
     felt = {"temperature": sampling.temperature != 1, "top_p": sampling.top_p != 1, "top_k": True}
     said = sorted(name for name in names if felt.get(name))
     if said:
@@ -184,6 +188,7 @@ def tell_left_out(model: str, names: Iterable[str], sampling: Sampling) -> None:
             LeftOutWarning,
             stacklevel=2,
         )
+    return said
 
 
 def _names(message: str, name: str) -> bool:

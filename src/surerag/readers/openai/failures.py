@@ -123,7 +123,7 @@ def explained(
     if kind is ContextLengthError:
         return ContextLengthError(
             f"the prompt does not fit the model's window: {message}",
-            hint="give it fewer or shorter passages, or fewer max_tokens",
+            hint="give it fewer or shorter passages, or fewer max_tokens (or thinking_tokens, if it thinks)",
         )
     status = status_of(error)
     if status is not None and status >= 400:

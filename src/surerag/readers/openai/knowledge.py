@@ -49,6 +49,7 @@ class Knowledge:
         self._budget = budget
         self._understood = Understood()
         self._reasons: dict[str, str] = {}
+        self._told: set[str] = set()
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -72,14 +73,18 @@ class Knowledge:
         """Return the service's own words on a parameter that it refuses."""
         return self._reasons.get(name, "")
 
-    def learnt(self, found: Understood, reasons: Mapping[str, str], sampling: Sampling | None) -> None:
-        """Keep what a service was found to take, once it took it; say what may be felt."""
+    def learnt(self, found: Understood, reasons: Mapping[str, str]) -> None:
+        """Keep what a service was found to take, once it took it."""
         with self._lock:
-            fresh = found.dropped - self._understood.dropped
             self._understood = self._understood.joined(found)
             self._reasons |= reasons
-        if fresh and sampling is not None:
-            tell_left_out(self.model, fresh, sampling)
+
+    def tell(self, body: Collection[str], sampling: Sampling) -> None:
+        """Warn, once, of fields of a request that were left out of it, where that may be felt."""
+        with self._lock:
+            fresh = (self._understood.dropped & set(body)) - self._told
+            # Under the lock, so that of many requests at once only one warns.
+            self._told |= set(tell_left_out(self.model, fresh, sampling)) if fresh else set()
 
     def require(self, body: Collection[str], kept: Collection[str]) -> None:
         """Refuse a request that cannot do without what the service is known to refuse.

@@ -185,6 +185,10 @@ class Draft:
             self._thoughts, self.opened = Thoughts(opened=True), True
             fresh = self._thoughts.feed(text)
         fresh += self._thoughts.end() if self.finish is not None else ""
+        if self.opened and self.finish == "stop" and self._thoughts.thinking:
+            # What ends of its own accord without closing any thoughts had none.
+            said, self._thoughts = self._thoughts.text, Thoughts()
+            fresh = self._thoughts.feed(said) + self._thoughts.end()
         return without_end(fresh) if self._thoughts.thought else fresh
 
     def _show(self) -> str:

@@ -83,7 +83,7 @@ def samples(
                 if budget or not known.thinks:
                     raise
                 continue
-            if not budget and any(_starved(generation, sampling) for generation in found):
+            if not budget and known.budget and any(_starved(generation, sampling) for generation in found):
                 continue
             answers[asked.position] += found
             known.together = known.together and (len(found) == asked.size or len(found) > 1)

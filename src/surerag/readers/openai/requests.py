@@ -131,8 +131,9 @@ def logprobs_body(api: Api, wanted: Wanted) -> dict[str, Any]:
 def answer_at_once(api: Api) -> dict[str, Any]:
     """Return the fields that switch a model's thinking off; those that a service refuses are left out.
 
-    ``reasoning_effort`` is OpenAI's (gpt-5.1 and later), and understood by Ollama, Groq and OpenRouter
-    (https://github.com/ollama/ollama/pull/14821). ``chat_template_kwargs`` are vLLM's, SGLang's and
+    ``reasoning_effort`` is OpenAI's (gpt-5.1 and later), and understood by Ollama and Groq
+    (https://github.com/ollama/ollama/pull/14821, https://console.groq.com/docs/reasoning).
+    ``chat_template_kwargs`` are vLLM's, SGLang's and
     llama.cpp's; templates call the option ``enable_thinking`` (Qwen3, GLM) or ``thinking`` (DeepSeek-V3.1,
     Granite) (https://docs.vllm.ai/en/stable/features/reasoning_outputs/). Ollama ignores ``think`` here.
     """

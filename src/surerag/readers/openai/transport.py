@@ -264,7 +264,9 @@ class Transport:
 
     def _keep(self, trial: _Trial) -> None:
         if trial.round:
-            self._known.learnt(trial.understood, trial.reasons, trial.ask.sampling)
+            self._known.learnt(trial.understood, trial.reasons)
+        if trial.ask.sampling is not None:
+            self._known.tell(trial.arguments, trial.ask.sampling)
 
     def _send(self, trial: _Trial, meter: Meter) -> httpx.Response:
         """Send a body and return the response, its own body unread."""
