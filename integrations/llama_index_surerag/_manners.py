@@ -58,6 +58,7 @@ class Manners:
         self._names = dict(names or {})
         self.logprobs_hint = logprobs_hint
         self._told: set[str] = set()
+        self._left_out: set[str] = set()
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type[Manners], tuple[str, dict[str, str], str]]:
@@ -88,6 +89,7 @@ class Manners:
         named = {self._names.get(name, name): value for name, value in parameters.items()}
         for _ in range(_MOST_LESSONS):
             understood = self.understood
+            self._tell_left_out(named, understood, sampling)
             try:
                 return call(understood.render(named))
             except Exception as error:
@@ -104,6 +106,7 @@ class Manners:
         named = {self._names.get(name, name): value for name, value in parameters.items()}
         for _ in range(_MOST_LESSONS):
             understood = self.understood
+            self._tell_left_out(named, understood, sampling)
             try:
                 return await call(understood.render(named))
             except Exception as error:
@@ -149,7 +152,16 @@ class Manners:
                 refused.add("logprobs")
             self._explain(error, message, refused)
             raise error
-        tell_left_out(self._name, learnt.dropped - understood.dropped, sampling)
+
+    def _tell_left_out(self, asked: Mapping[str, Any], understood: Understood, sampling: Sampling) -> None:
+        """Say once of each parameter that it is left out, when that may be felt."""
+        with self._lock:
+            fresh = {name for name in asked if name in understood.dropped} - self._left_out
+            self._left_out |= fresh
+        if fresh:
+            told = tell_left_out(self._name, fresh, sampling)
+            with self._lock:
+                self._left_out -= fresh.difference(told)
 
     def _explain(self, error: Exception, message: str, refused: set[str]) -> None:
         """Raise our error for what a method cannot do without."""

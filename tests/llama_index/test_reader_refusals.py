@@ -139,6 +139,16 @@ def test_a_refused_temperature_is_left_out_of_a_single_answer_with_a_warning() -
     assert [body.keys() & {"temperature", "top_p"} for body in server.accepted] == [set(), set()]
 
 
+def test_what_was_left_out_unfelt_is_told_when_it_is_felt(recwarn: pytest.WarningsRecorder) -> None:
+    with Refusing(unsupported("temperature", "Unsupported parameter: temperature")) as server:
+        reader = reader_from_llm(like(server))
+        reader.generate(["Velm"], Sampling(n=2, temperature=1.0, trace="none"))
+        assert not [one for one in recwarn if issubclass(one.category, LeftOutWarning)]
+        reader.generate(["Velm"], TEXT)
+        reader.generate(["Velm"], TEXT)
+    assert len([one for one in recwarn if issubclass(one.category, LeftOutWarning)]) == 1
+
+
 def test_log_probabilities_that_are_refused_say_what_to_do_instead() -> None:
     with Refusing(*OPENAI_THINKING) as server:
         reader = reader_from_llm(thinking(server))
