@@ -118,7 +118,7 @@ def reader_from_model(
         return local
     if thinking is False or template_options:
         raise ConfigurationError(
-            "thinking=False and template_options are for a model in this process, and this one is a service's",
+            "thinking=False and template_options are for a model in this process; this one is a service's",
             hint='set it in the model: ChatOpenAI(…, reasoning_effort="none"), ChatOpenAI(…, extra_body='
             '{"chat_template_kwargs": {"enable_thinking": False}}), ChatOllama(…, reasoning=False)',
         )

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 from surerag.extras import extra
 
 if TYPE_CHECKING:
+    from llama_index_surerag._settings import LLMSettingWarning
     from llama_index_surerag.cluster_postprocessor import ClusterCompressorPostprocessor
     from llama_index_surerag.dense_evaluator import DenseEvaluationResult, DenseEvaluator
     from llama_index_surerag.dense_postprocessor import DenseRefinerPostprocessor
+    from llama_index_surerag.dialects import LLMAnswer, LLMDialect, LLMToken, register_llm
     from llama_index_surerag.events import GateDecisionEvent, ProgressEvent
     from llama_index_surerag.lazy_engine import LazyRetrievalQueryEngine
     from llama_index_surerag.rewrite_engine import UncertaintyRewriteQueryEngine
@@ -30,12 +32,17 @@ _HOMES = {
     "DenseRefinerPostprocessor": "llama_index_surerag.dense_postprocessor",
     "EmbeddingEncoder": "llama_index_surerag.services",
     "GateDecisionEvent": "llama_index_surerag.events",
+    "LLMAnswer": "llama_index_surerag.dialects",
+    "LLMDialect": "llama_index_surerag.dialects",
+    "LLMSettingWarning": "llama_index_surerag._settings",
+    "LLMToken": "llama_index_surerag.dialects",
     "LazyRetrievalQueryEngine": "llama_index_surerag.lazy_engine",
     "NodeRetriever": "llama_index_surerag.services",
     "ProgressEvent": "llama_index_surerag.events",
     "UncertaintyRewriteQueryEngine": "llama_index_surerag.rewrite_engine",
     "UncertaintyRewriteTransform": "llama_index_surerag.rewrite_transform",
     "reader_from_llm": "llama_index_surerag.services",
+    "register_llm": "llama_index_surerag.dialects",
     "summaries_of": "llama_index_surerag.summaries",
 }
 
@@ -49,12 +56,17 @@ __all__ = [
     "DenseRefinerPostprocessor",
     "EmbeddingEncoder",
     "GateDecisionEvent",
+    "LLMAnswer",
+    "LLMDialect",
+    "LLMSettingWarning",
+    "LLMToken",
     "LazyRetrievalQueryEngine",
     "NodeRetriever",
     "ProgressEvent",
     "UncertaintyRewriteQueryEngine",
     "UncertaintyRewriteTransform",
     "reader_from_llm",
+    "register_llm",
     "summaries_of",
 ]
 

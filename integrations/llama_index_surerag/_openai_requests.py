@@ -1,250 +1,174 @@
-"""Requests to a user's OpenAI-compatible LLM, made through its own methods, and streams to hang up.
-
-So its callbacks, retries and rate limit stay in force. What a sampling asks for is set on a copy of
-the LLM, whose constructor's ``max_tokens``, ``logprobs`` and ``additional_kwargs`` would otherwise
-override what is passed with a call.
-"""
+"""Requests to a user's OpenAI-compatible LLM, made through its own methods."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
-from types import SimpleNamespace
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from llama_index.core.llms import LLM
 
+from llama_index_surerag._lent import Asking, AsyncLine, Body, LentAsyncClient, LentClient, Line
+from llama_index_surerag._manners import Manners
+from llama_index_surerag._settings import asked
 from llama_index_surerag.prompts import messages_for, text_for
-from surerag.errors import CapabilityError
-from surerag.readers.openai.limits import Limits, abound, bound
 from surerag.readers.openai.loops import client_of_this_loop
+from surerag.readers.openai.parse import Json
 from surerag.types import Prompt, Sampling
 
-LIMITS = Limits()
-"""What a server may take for one answer: the LLM has no setting for it."""
+_LIMITS = ("max_completion_tokens", "max_tokens")
+"""What a limit on new tokens is called: the newer name first, which an LLM uses where it knows it must."""
 
-
-class Line(NamedTuple):
-    """A sync stream of an LLM's responses, and the client that can end it."""
-
-    stream: Any
-    client: EndableClient
-
-    def hang_up(self) -> None:
-        """End the stream; what comes after counts for nothing, errors included."""
-        self.client.ended = True
-        with suppress(Exception):
-            for _ in self.stream:
-                pass
-
-
-class AsyncLine(NamedTuple):
-    """An async stream of an LLM's responses, and the client that can end it."""
-
-    stream: Any
-    client: EndableAsyncClient
-
-    async def hang_up(self) -> None:
-        """End the stream; what comes after counts for nothing, errors included."""
-        self.client.ended = True
-        with suppress(Exception):
-            async for _ in self.stream:
-                pass
-
-
-class EndableClient:
-    """Stands in for the SDK's sync client during one request.
-
-    Args:
-        client: The SDK's client.
-    """
-
-    def __init__(self, client: Any) -> None:
-        self.ended = False
-        self.completions = SimpleNamespace(create=self._of(client.completions))
-        self.chat = SimpleNamespace(completions=SimpleNamespace(create=self._of(client.chat.completions)))
-
-    def _of(self, resource: Any) -> Any:
-        def create(**body: Any) -> Any:
-            if not body.get("stream"):
-                with resource.with_streaming_response.create(**body) as response:
-                    bound(response.http_response, LIMITS)
-                    return response.parse()
-            # An LLM sends its request only when its stream is read; that may be in order to end it.
-            return iter(()) if self.ended else self._read(resource.create(**body))
-
-        return create
-
-    def _read(self, pieces: Any) -> Iterator[Any]:
-        bound(pieces.response, LIMITS)
-        try:
-            for piece in pieces:
-                yield piece
-                if self.ended:
-                    return
-        finally:
-            pieces.close()
-
-
-class EndableAsyncClient:
-    """Stands in for the SDK's async client during one request.
-
-    Args:
-        client: The SDK's client.
-    """
-
-    def __init__(self, client: Any) -> None:
-        self.ended = False
-        self.completions = SimpleNamespace(create=self._of(client.completions))
-        self.chat = SimpleNamespace(completions=SimpleNamespace(create=self._of(client.chat.completions)))
-
-    def _of(self, resource: Any) -> Any:
-        async def create(**body: Any) -> Any:
-            if not body.get("stream"):
-                async with resource.with_streaming_response.create(**body) as response:
-                    abound(response.http_response, LIMITS)
-                    return await response.parse()
-            return _nothing() if self.ended else self._read(await resource.create(**body))
-
-        return create
-
-    async def _read(self, pieces: Any) -> AsyncIterator[Any]:
-        abound(pieces.response, LIMITS)
-        try:
-            async for piece in pieces:
-                yield piece
-                if self.ended:
-                    return
-        finally:
-            await pieces.close()
-
-
-async def _nothing() -> AsyncIterator[Any]:
-    pieces: tuple[Any, ...] = ()
-    for piece in pieces:
-        yield piece
-
-
-def lend(llm: LLM) -> EndableClient:
-    """Lend a copy of an OpenAI-compatible LLM a client whose stream can be ended."""
-    copy: Any = llm
-    client = EndableClient(copy._get_client())
-    copy._client, copy.reuse_client = client, True
-    return client
-
-
-def alend(llm: LLM) -> EndableAsyncClient:
-    """Like :func:`lend`, for its async methods."""
-    copy: Any = llm
-    client = EndableAsyncClient(copy._get_aclient())
-    copy._aclient, copy.reuse_client = client, True
-    return client
-
-
-_OURS = frozenset(
-    {"n", "max_tokens", "max_completion_tokens", "temperature", "top_p", "stop", "seed"}
-    | {"logprobs", "top_logprobs", "stream"}
+_TAKES = frozenset(
+    {"n", "max_tokens", "temperature", "top_p", "stop", "seed", "logprobs", "top_logprobs"}
+    | {"stream_options"}
 )
-"""Fields of a request that a sampling decides, whatever ``additional_kwargs`` say."""
+
+_OURS = _TAKES | {*_LIMITS}
+"""Fields of a request that a method has a say in, whatever the LLM was built with."""
 
 
-class Requests:
-    """What a reader asks of one LLM.
+class OpenAIRequests:
+    """What a reader asks of one ``OpenAI`` or a subclass.
 
     An async client's connections belong to an event loop, so each loop gets a client of its own.
 
     Args:
-        llm: An ``OpenAI`` or a subclass.
-        top_logprobs: Likeliest tokens to list at each step.
+        llm: The LLM.
+        manners: What it takes.
+        top_logprobs: Likeliest tokens to list at each step, where entropies are needed.
     """
 
-    def __init__(self, llm: LLM, top_logprobs: int) -> None:
+    streams = native_async = tells_end = True
+
+    def __init__(self, llm: LLM, manners: Manners, top_logprobs: int) -> None:
         self._base: Any = llm.model_copy()
+        self._manners = manners
         self._top_logprobs = top_logprobs
         self._lock = threading.Lock()
+
+    @property
+    def top_logprobs(self) -> int:
+        """Likeliest tokens that the server lists, as far as is known."""
+        return self._manners.most("top_logprobs" if self.chat else "logprobs", self._top_logprobs)
+
+    @property
+    def several(self) -> bool:
+        """Whether one request can bring several answers, as far as is known."""
+        return self._manners.takes("n") and self._manners.most("n", 2) > 1
 
     @property
     def chat(self) -> bool:
         """Whether the LLM speaks the chat format."""
         return bool(self._base.metadata.is_chat_model)
 
-    def ask(self, prompt: Prompt, sampling: Sampling) -> Any:
-        """Return the raw response, with as many choices as the server cares to give."""
-        llm, options = self._view(sampling), _options(sampling)
-        lend(llm)
+    def ask(self, prompt: Prompt, sampling: Sampling, n: int, seed: int) -> Json:
+        """Return an answer with as many choices as the server cares to give."""
+        llm = self._view(sampling)
+        self._lend(llm, sampling, n, seed)
         if self.chat:
-            return llm.chat(messages_for(llm, prompt), **options).raw
-        return llm.complete(text_for(llm, prompt), formatted=True, **options).raw
+            return plain(llm.chat(messages_for(llm, prompt)).raw)
+        return plain(llm.complete(text_for(llm, prompt), formatted=True).raw)
 
-    async def aask(self, prompt: Prompt, sampling: Sampling) -> Any:
+    async def aask(self, prompt: Prompt, sampling: Sampling, n: int, seed: int) -> Json:
         """Like ``ask``."""
-        llm, options = self._aview(sampling), _options(sampling)
-        alend(llm)
+        llm = self._aview(sampling)
+        self._alend(llm, sampling, n, seed)
         if self.chat:
-            return (await llm.achat(messages_for(llm, prompt), **options)).raw
-        return (await llm.acomplete(text_for(llm, prompt), formatted=True, **options)).raw
+            return plain((await llm.achat(messages_for(llm, prompt))).raw)
+        return plain((await llm.acomplete(text_for(llm, prompt), formatted=True)).raw)
 
     def open(self, prompt: Prompt, sampling: Sampling) -> Line:
-        """Open a stream of LlamaIndex responses, each with a raw chunk."""
-        llm, options = self._view(sampling), _options(sampling) | self._with_usage()
-        client = lend(llm)
+        """Open a stream of LlamaIndex responses, each of which :meth:`piece` reads."""
+        llm = self._view(sampling)
+        client = self._lend(llm, sampling, 1, sampling.seed)
         if self.chat:
-            return Line(llm.stream_chat(messages_for(llm, prompt), **options), client)
-        return Line(llm.stream_complete(text_for(llm, prompt), formatted=True, **options), client)
+            return Line(llm.stream_chat(messages_for(llm, prompt)), client)
+        return Line(llm.stream_complete(text_for(llm, prompt), formatted=True), client)
 
     async def aopen(self, prompt: Prompt, sampling: Sampling) -> AsyncLine:
         """Like ``open``."""
-        llm, options = self._aview(sampling), _options(sampling) | self._with_usage()
-        client = alend(llm)
+        llm = self._aview(sampling)
+        client = self._alend(llm, sampling, 1, sampling.seed)
         if self.chat:
-            return AsyncLine(await llm.astream_chat(messages_for(llm, prompt), **options), client)
-        return AsyncLine(await llm.astream_complete(text_for(llm, prompt), formatted=True, **options), client)
+            return AsyncLine(await llm.astream_chat(messages_for(llm, prompt)), client)
+        return AsyncLine(await llm.astream_complete(text_for(llm, prompt), formatted=True), client)
 
-    def _with_usage(self) -> dict[str, Any]:
-        return self._base.additional_kwargs.get("stream_options") or {
-            "stream_options": {"include_usage": True}
-        }
+    def piece(self, response: Any) -> Json:
+        """Return a streamed response as the server sent it."""
+        return plain(response.raw)
+
+    def _body(self, body: dict[str, Any], sampling: Sampling, n: int, seed: int) -> Body:
+        """Return what is sent in place of what the LLM would send."""
+        built = {name: body[name] for name in _OURS if body.get(name) is not None}
+        limit = next((name for name in _LIMITS if name in built), "max_tokens")
+        if limit in built:
+            built["max_tokens"] = built[limit]
+        if built.get("temperature") == class_temperature(self._base):
+            # Not the user's choice, but the class's.
+            built.pop("temperature", None)
+        found = asked(
+            replace(sampling, seed=seed),
+            built,
+            takes=_TAKES,
+            top_logprobs=self._top_logprobs,
+            n=n,
+            thinks=self._manners.thinks,
+        )
+        self._manners.tell(found.overridden)
+        parameters = dict(found.parameters)
+        if "max_tokens" in parameters:
+            parameters[limit] = parameters.pop("max_tokens")
+        if not self.chat and parameters.pop("logprobs", None):
+            # Of 0 alternatives, some servers make no log-probabilities at all.
+            parameters["logprobs"] = parameters.pop("top_logprobs", 1)
+        if body.get("stream"):
+            parameters["stream_options"] = body.get("stream_options") or {"include_usage": True}
+        return Body({name: value for name, value in body.items() if name not in _OURS}, parameters)
+
+    def _asking(self, sampling: Sampling, n: int, seed: int) -> Asking:
+        return Asking(self._manners, sampling, lambda body: self._body(body, sampling, n, seed))
+
+    def _lend(self, llm: Any, sampling: Sampling, n: int, seed: int) -> LentClient:
+        client = LentClient(llm._get_client(), self._asking(sampling, n, seed))
+        llm._client, llm.reuse_client = client, True
+        return client
+
+    def _alend(self, llm: Any, sampling: Sampling, n: int, seed: int) -> LentAsyncClient:
+        client = LentAsyncClient(llm._get_aclient(), self._asking(sampling, n, seed))
+        llm._aclient, llm.reuse_client = client, True
+        return client
 
     def _view(self, sampling: Sampling) -> Any:
         if self._base.reuse_client:
             with self._lock:
+                # Made first, so that it is kept: the copy's own client would be made anew each time.
                 self._base._get_client()
-        return self._with(sampling)
+        return self._copy(sampling)
 
     def _aview(self, sampling: Sampling) -> Any:
-        llm = self._with(sampling)
+        llm = self._copy(sampling)
         if llm.reuse_client:
             with self._lock:
                 client = self._base._get_aclient()
             llm._aclient = client_of_this_loop(client)
         return llm
 
-    def _with(self, sampling: Sampling) -> Any:
-        kept = {name: value for name, value in self._base.additional_kwargs.items() if name not in _OURS}
-        return self._base.model_copy(
-            update={
-                "max_tokens": sampling.max_tokens,
-                "temperature": sampling.temperature,
-                "logprobs": True,
-                "top_logprobs": self._top_logprobs,
-                "additional_kwargs": kept,
-            }
-        )
+    def _copy(self, sampling: Sampling) -> Any:
+        if self.chat or self._base.max_tokens is not None:
+            return self._base.model_copy()
+        # Without a limit, an LLM of the completions API counts the prompt's tokens to compute one.
+        return self._base.model_copy(update={"max_tokens": sampling.max_tokens})
 
 
-def _options(sampling: Sampling) -> dict[str, Any]:
-    if sampling.top_k is not None:
-        raise CapabilityError(
-            "an OpenAI-compatible LLM takes no top_k",
-            hint="leave top_k out, or set it in the LLM's additional_kwargs",
-        )
-    options: dict[str, Any] = {}
-    if sampling.temperature > 0:
-        # Greedy decoding needs neither, and some servers refuse them.
-        options |= {"seed": sampling.seed, "top_p": sampling.top_p}
-    if sampling.n > 1:
-        options["n"] = sampling.n
-    if sampling.stop:
-        options["stop"] = list(sampling.stop)
-    return options
+def plain(raw: Any) -> Json:
+    """Return what the server sent as a mapping."""
+    given: Json = raw if isinstance(raw, Mapping) else raw.model_dump(warnings=False)
+    return given
+
+
+def class_temperature(llm: Any) -> Any:
+    """Return the temperature that an LLM has where its user chose none."""
+    field = type(llm).model_fields.get("temperature")
+    return None if field is None else field.default

@@ -1,45 +1,44 @@
-"""Any LlamaIndex LLM as a reader of text alone."""
+"""Any LlamaIndex LLM as a reader of text alone, and what all readers over an LLM share."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
-from llama_index.core.base.llms.types import ChatResponse, CompletionResponse
-from llama_index.core.llms import LLM, CustomLLM
+from llama_index.core.llms import LLM
 
+from llama_index_surerag._dialect_requests import CallOptions, DialectRequests
 from llama_index_surerag._fanout import Turns
-from llama_index_surerag._openai_requests import AsyncLine, Line, alend, lend
-from llama_index_surerag.prompts import messages_for, text_for
+from llama_index_surerag._manners import LOGPROBS_HINT, Manners
+from llama_index_surerag.dialects import LLMAnswer, LLMDialect
 from surerag.errors import (
     ContextLengthError,
     LogprobsError,
     RefusedError,
     ServiceError,
     SureragError,
+    ThinkingBudgetError,
     TransientServiceError,
 )
 from surerag.readers import BaseReader, Capabilities
 from surerag.readers.closing import HangUp, close_in_loop_when_dropped, close_when_dropped
 from surerag.readers.failures import REFUSED_HINT, kind_of
-from surerag.readers.openai.loops import client_of_this_loop
-from surerag.readers.openai.parse import token_count
+from surerag.readers.openai.requests import seed_of
 from surerag.readers.pieces import TrimmedPieces, cut_at_stop
+from surerag.readers.thinking import Thoughts
 from surerag.readers.usage import UsageCount
-from surerag.types import ANSWER_TOKENS, Chunk, Generation, Prompt, Sampling, Usage
-
-CallOptions = Callable[[Sampling], Mapping[str, Any]]
-"""What to pass to the LLM with each call, for a sampling: ``{"temperature": sampling.temperature}``."""
-
-_making = threading.Lock()
+from surerag.types import ANSWER_TOKENS, Chunk, FinishReason, Generation, Prompt, Sampling, Usage
 
 
 @contextmanager
-def failures_of(llm: LLM) -> Iterator[None]:
+def failures_of(llm: LLM, logprobs_hint: str = LOGPROBS_HINT) -> Iterator[None]:
     """Turn whatever an LLM's own code raises into an error that names the LLM.
+
+    Args:
+        llm: The LLM.
+        logprobs_hint: What to do where log-probabilities are missing.
 
     Raises:
         TransientServiceError: For rate limits, overload, time-outs and lost connections.
@@ -49,16 +48,17 @@ def failures_of(llm: LLM) -> Iterator[None]:
     """
     try:
         yield
+    except (RefusedError, Warning):
+        raise
     except LogprobsError as error:
         raise LogprobsError(
-            f"{type(llm).__name__}: {_without_hint(error)}",
-            hint="use a model and server that list the likeliest tokens, "
-            "or reader_from_llm(llm, logprobs=False) for methods that need text only",
+            f"{type(llm).__name__}: {without_hint(error)}",
+            hint=f"{logprobs_hint}; reader_from_llm(llm, logprobs=False) serves what needs text only",
         ) from error
     except SureragError as error:
         if type(error) is not ServiceError:
             raise
-        raise ServiceError(f"{type(llm).__name__}: {_without_hint(error)}", hint=error.hint) from error
+        raise ServiceError(f"{type(llm).__name__}: {without_hint(error)}", hint=error.hint) from error
     except Exception as error:
         kind = kind_of(error)
         found = f"{type(llm).__name__} failed with {type(error).__name__}: {error}"
@@ -73,7 +73,8 @@ _HINTS: Mapping[type[ServiceError], str] = {
 _LOOK = "look at the LLM's own settings and at what its server answered"
 
 
-def _without_hint(error: SureragError) -> str:
+def without_hint(error: SureragError) -> str:
+    """Return what was found, without what to do about it."""
     return str(error)[: -len(error.hint) - len(". .")] if error.hint else str(error)
 
 
@@ -84,11 +85,13 @@ class LLMSettings:
     Attributes:
         name: Identity of the model.
         max_concurrency: Requests to have in flight at a time.
+        manners: What it is found to refuse.
         call_options: What to pass to the LLM with each call; None passes nothing.
     """
 
     name: str
     max_concurrency: int
+    manners: Manners
     call_options: CallOptions | None = None
 
 
@@ -120,58 +123,90 @@ class LLMReader(BaseReader):
         """Requests made, and tokens as far as the LLM tells."""
         return self._usage.total
 
+    @property
+    def _thinking(self) -> Literal["none", "off", "apart"]:
+        """What is known of the model's thinking: from its answers so far, and from how the LLM was built."""
+        off = (
+            getattr(self._llm, "thinking", None) is False
+            or getattr(self._llm, "reasoning_effort", None) == "none"
+        )
+        if off:
+            return "off"
+        return "apart" if self._settings.manners.thinks else "none"
+
     def _count(self, requests: int, generations: Sequence[Generation] = ()) -> None:
         read = generations[0].prompt_tokens if generations else 0
         written = sum(generation.completion_tokens for generation in generations)
-        self._usage.add(Usage(requests, read, written))
+        thought = sum(generation.thinking_tokens for generation in generations)
+        self._usage.add(Usage(requests, read, written, thought))
+
+
+def spent_thinking(llm: LLM) -> ThinkingBudgetError:
+    """Return the error for a model that was still thinking when its tokens were spent."""
+    return ThinkingBudgetError(
+        f"{type(llm).__name__}: the model was still thinking when its tokens were spent",
+        hint="raise the LLM's max_tokens, or have it think less (reasoning_effort=…, thinking=False, or "
+        'additional_kwargs={"extra_body": {"chat_template_kwargs": {"enable_thinking": False}}})',
+    )
 
 
 class TextLLMReader(LLMReader):
     """A reader that knows what its LLM says, and nothing of how sure it is.
 
     The LLM generates as it was built: of a sampling, ``n`` (by asking again) and ``stop`` (by cutting)
-    are kept by this reader, and the rest reaches only an LLM for which ``call_options`` says how.
+    are kept by this reader, and the rest reaches only an LLM whose dialect says how.
 
     Args:
         llm: Any LlamaIndex LLM.
         settings: How to use it.
+        dialect: How it is asked and read.
     """
+
+    def __init__(self, llm: LLM, settings: LLMSettings, dialect: LLMDialect) -> None:
+        super().__init__(llm, settings)
+        self._dialect = dialect
+        self._requests = DialectRequests(llm, dialect, settings.manners, call_options=settings.call_options)
 
     @property
     def capabilities(self) -> Capabilities:
         """No log-probabilities, hence no entropies."""
         return Capabilities(
-            logprobs=False, entropy=None, stream=True, native_async=_has_native_async(self._llm)
+            logprobs=False,
+            entropy=None,
+            stream=True,
+            native_async=self._requests.native_async,
+            thinking=self._thinking,
         )
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
         """Return ``sampling.n`` answers to each prompt, each by a call of its own."""
-        wanted = [prompt for prompt in prompts for _ in range(sampling.n)]
-        answers = self._turns.map(lambda prompt: self._one(prompt, sampling), wanted)
+        jobs = self._jobs(prompts, sampling)
+        answers = self._turns.map(lambda job: self._one(*job, sampling), jobs)
         return _rows(answers, sampling.n)
 
     async def agenerate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
         """Like ``generate``; LLMs without an async of their own work in threads."""
-        if not self.capabilities.native_async:
+        if not self._requests.native_async:
             return await super().agenerate(prompts, sampling)
-        wanted = [prompt for prompt in prompts for _ in range(sampling.n)]
-        answers = await self._turns.amap(lambda prompt: self._aone(prompt, sampling), wanted)
+        jobs = self._jobs(prompts, sampling)
+        answers = await self._turns.amap(lambda job: self._aone(*job, sampling), jobs)
         return _rows(answers, sampling.n)
 
     def stream(self, prompt: Prompt, sampling: Sampling) -> Iterator[Chunk]:
         """Yield an answer as the LLM streams it; whole, if it cannot stream."""
-        shown = _Shown(sampling)
+        sampling = replace(sampling, n=1, trace="none")
+        said = _Said(sampling)
         hang_up: HangUp | None = None
         try:
             with failures_of(self._llm):
-                line = self._open(prompt, sampling)
-                hang_up = close_when_dropped(shown, line.hang_up)
+                line = self._requests.open(prompt, sampling)
+                hang_up = close_when_dropped(said, line.hang_up)
                 for response in line.stream:
-                    yield Chunk(shown.feed(response.delta or ""))
-                    if shown.stopped:
+                    yield Chunk(said.feed(self._dialect.piece(response)))
+                    if said.stopped:
                         break
         except ServiceError as error:
-            if shown.text or not isinstance(error.__cause__, NotImplementedError):
+            if said.text or not isinstance(error.__cause__, NotImplementedError):
                 raise
             yield from super().stream(prompt, sampling)
             return
@@ -179,107 +214,161 @@ class TextLLMReader(LLMReader):
             # An answer that nobody reads on would go on being generated.
             if hang_up is not None:
                 hang_up()
-        yield self._last(shown)
+        yield self._last(said)
 
     async def astream(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Chunk]:
         """Like ``stream``; LLMs without an async of their own work in threads."""
-        if not self.capabilities.native_async:
+        if not self._requests.native_async:
             async for chunk in super().astream(prompt, sampling):
                 yield chunk
             return
-        shown = _Shown(sampling)
+        sampling = replace(sampling, n=1, trace="none")
+        said = _Said(sampling)
         hang_up: HangUp | None = None
         try:
             with failures_of(self._llm):
-                line = await self._aopen(prompt, sampling)
-                hang_up = close_in_loop_when_dropped(shown, line.hang_up)
+                line = await self._requests.aopen(prompt, sampling)
+                hang_up = close_in_loop_when_dropped(said, line.hang_up)
                 async for response in line.stream:
-                    yield Chunk(shown.feed(response.delta or ""))
-                    if shown.stopped:
+                    yield Chunk(said.feed(self._dialect.piece(response)))
+                    if said.stopped:
                         break
         except ServiceError as error:
-            if shown.text or not isinstance(error.__cause__, NotImplementedError):
+            if said.text or not isinstance(error.__cause__, NotImplementedError):
                 raise
-            [[answer]] = await self.agenerate([prompt], replace(sampling, n=1))
+            [[answer]] = await self.agenerate([prompt], sampling)
             yield Chunk(answer.text, answer)
             return
         finally:
             if hang_up is not None:
                 hang_up()
-        yield self._last(shown)
+        yield self._last(said)
 
-    def _options(self, sampling: Sampling) -> dict[str, Any]:
-        return dict(self._settings.call_options(sampling)) if self._settings.call_options else {}
+    def _jobs(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[_Job]:
+        self._tell_of_temperature(sampling)
+        return [_Job(prompt, sample) for prompt in prompts for sample in range(sampling.n)]
 
-    def _one(self, prompt: Prompt, sampling: Sampling) -> Generation:
-        options = self._options(sampling)
-        with failures_of(self._llm):
-            if self._llm.metadata.is_chat_model:
-                return self._generation(self._llm.chat(messages_for(self._llm, prompt), **options), sampling)
-            return self._generation(
-                self._llm.complete(text_for(self._llm, prompt), formatted=True, **options), sampling
+    def _tell_of_temperature(self, sampling: Sampling) -> None:
+        """Say once that several answers are drawn at another temperature than the method's."""
+        built = getattr(self._llm, "temperature", None)
+        told = self._settings.call_options or "temperature" in self._dialect.takes
+        if sampling.n > 1 and not told and built is not None and built != sampling.temperature:
+            name = type(self._llm).__name__
+            self._settings.manners.say_once(
+                "temperature",
+                f"several answers are to be drawn at temperature={sampling.temperature!r}, and {name} was "
+                f"built with temperature={built!r}, which holds; reader_from_llm(llm, call_options=lambda "
+                'sampling: {"temperature": sampling.temperature}) passes it with each call',
             )
 
-    async def _aone(self, prompt: Prompt, sampling: Sampling) -> Generation:
-        options = self._options(sampling)
+    def _one(self, prompt: Prompt, sample: int, sampling: Sampling) -> Generation:
+        plain, seed = replace(sampling, trace="none"), seed_of(sampling.seed, sample)
+        had_room = self._settings.manners.thinks
         with failures_of(self._llm):
-            llm = _in_this_loop(self._llm)
-            if llm.metadata.is_chat_model:
-                return self._generation(await llm.achat(messages_for(llm, prompt), **options), sampling)
-            text = text_for(llm, prompt)
-            return self._generation(await llm.acomplete(text, formatted=True, **options), sampling)
+            found = self._read(self._requests.answer(prompt, plain, seed), sampling)
+            if found is None and self._has_more_room(had_room):
+                found = self._read(self._requests.answer(prompt, plain, seed), sampling)
+        if found is None:
+            raise spent_thinking(self._llm)
+        return found
 
-    def _open(self, prompt: Prompt, sampling: Sampling) -> Line | _Plain:
-        options = self._options(sampling)
-        llm: Any = self._llm
-        client = None
-        if _over_openai(llm):
-            # Made first, so that it is kept: the copy's own client would be made anew each time.
-            llm._get_client()
-            llm = llm.model_copy()
-            client = lend(llm)
-        if llm.metadata.is_chat_model:
-            stream: Any = llm.stream_chat(messages_for(llm, prompt), **options)
-        else:
-            stream = llm.stream_complete(text_for(llm, prompt), formatted=True, **options)
-        return Line(stream, client) if client else _Plain(stream)
+    async def _aone(self, prompt: Prompt, sample: int, sampling: Sampling) -> Generation:
+        plain, seed = replace(sampling, trace="none"), seed_of(sampling.seed, sample)
+        had_room = self._settings.manners.thinks
+        with failures_of(self._llm):
+            found = self._read(await self._requests.aanswer(prompt, plain, seed), sampling)
+            if found is None and self._has_more_room(had_room):
+                found = self._read(await self._requests.aanswer(prompt, plain, seed), sampling)
+        if found is None:
+            raise spent_thinking(self._llm)
+        return found
 
-    async def _aopen(self, prompt: Prompt, sampling: Sampling) -> AsyncLine | _AsyncPlain:
-        options = self._options(sampling)
-        llm: Any = self._llm
-        client = None
-        if _over_openai(llm):
-            llm = _in_this_loop(llm).model_copy()
-            client = alend(llm)
-        if llm.metadata.is_chat_model:
-            stream: Any = await llm.astream_chat(messages_for(llm, prompt), **options)
-        else:
-            stream = await llm.astream_complete(text_for(llm, prompt), formatted=True, **options)
-        return AsyncLine(stream, client) if client else _AsyncPlain(stream)
+    def _has_more_room(self, had_room: bool) -> bool:
+        """Whether asking again, without a limit that was meant for the answer, may bring one."""
+        return not had_room and "max_tokens" in self._dialect.takes
 
-    def _generation(self, response: ChatResponse | CompletionResponse, sampling: Sampling) -> Generation:
-        text = response.text if isinstance(response, CompletionResponse) else response.message.content
-        counts = response.additional_kwargs
+    def _read(self, answer: LLMAnswer, sampling: Sampling) -> Generation | None:
+        """Return an answer without its thoughts; None if it ended inside them."""
+        thoughts = Thoughts()
+        thoughts.feed(answer.text)
+        thoughts.end()
+        text = thoughts.answer
+        if thoughts.thought or answer.thoughts or answer.thinking_tokens:
+            self._settings.manners.thinks = True
+            if thoughts.thinking or (not text.strip() and answer.finish == "length"):
+                self._count(1)
+                return None
+        before = cut_at_stop(text, sampling.stop)
         generation = Generation(
-            _before_stop(text or "", sampling).strip(),
-            prompt_tokens=token_count(counts.get("prompt_tokens")),
-            completion_tokens=token_count(counts.get("completion_tokens")),
+            (text if before is None else before).strip(),
+            prompt_tokens=answer.prompt_tokens,
+            finish="stop" if before is not None else answer.finish or "stop",
+            completion_tokens=max(answer.completion_tokens - answer.thinking_tokens, 0),
+            thinking_tokens=answer.thinking_tokens,
         )
         self._count(1, [generation])
         return generation
 
-    def _last(self, shown: _Shown) -> Chunk:
-        held = shown.feed("", last=True)
-        generation = Generation(shown.text.strip())
+    def _last(self, said: _Said) -> Chunk:
+        held = said.end()
+        if said.spent:
+            raise spent_thinking(self._llm)
+        generation = Generation(said.text.strip(), finish=said.finish)
         self._count(1, [generation])
         return Chunk(held, generation)
 
 
-class _Shown:
+class _Job(NamedTuple):
+    """One answer to one prompt: the first is sample 0."""
+
+    prompt: Prompt
+    sample: int
+
+
+_HARMONYS_ENDS = ("<|return|>", "<|end|>", "<|call|>")
+"""What a service may leave at the end of an answer of gpt-oss."""
+
+
+class _Said:
+    """A streamed answer: without its thoughts, and up to its stop text."""
+
+    def __init__(self, sampling: Sampling) -> None:
+        self._thoughts = Thoughts()
+        self._stop = sampling.stop
+        self._shown = Shown(sampling)
+        self.finish: FinishReason = "stop"
+
+    @property
+    def text(self) -> str:
+        return self._shown.text
+
+    @property
+    def stopped(self) -> bool:
+        return self._shown.stopped
+
+    @property
+    def spent(self) -> bool:
+        """Whether it ended inside its thoughts."""
+        return self._thoughts.thinking
+
+    def feed(self, piece: LLMAnswer) -> str:
+        """Take a piece and return what may be shown now."""
+        self.finish = piece.finish or self.finish
+        answer = self._thoughts.feed(piece.text)
+        if self._thoughts.thought:
+            self._shown.stop = (*self._stop, *_HARMONYS_ENDS)
+        return self._shown.feed(answer)
+
+    def end(self) -> str:
+        """Return what was held back."""
+        return self._shown.feed(self._thoughts.end(), last=True)
+
+
+class Shown:
     """A streamed answer up to its stop text; what might be the beginning of one is held back."""
 
     def __init__(self, sampling: Sampling) -> None:
-        self._stop = sampling.stop
+        self.stop = sampling.stop
         self._pieces = TrimmedPieces()
         self._shown = 0
         self.text = ""
@@ -288,7 +377,7 @@ class _Shown:
     def feed(self, added: str, *, last: bool = False) -> str:
         """Take what the LLM added and return what may be shown now."""
         if not self.stopped:
-            before = cut_at_stop(self.text + added, self._stop)
+            before = cut_at_stop(self.text + added, self.stop)
             self.stopped = before is not None
             self.text = self.text + added if before is None else before
         end = len(self.text) - (0 if last or self.stopped else self._might_stop())
@@ -297,58 +386,9 @@ class _Shown:
 
     def _might_stop(self) -> int:
         """Length of the longest ending that is the beginning of a stop text."""
-        lengths = (n for stop in self._stop for n in range(1, len(stop)) if self.text.endswith(stop[:n]))
+        lengths = (n for stop in self.stop for n in range(1, len(stop)) if self.text.endswith(stop[:n]))
         return max(lengths, default=0)
-
-
-class _Plain(NamedTuple):
-    """A stream of an LLM that is not known from within: all that can be done is to close it."""
-
-    stream: Any
-
-    def hang_up(self) -> None:
-        close = getattr(self.stream, "close", None)
-        if close is not None:
-            close()
-
-
-class _AsyncPlain(NamedTuple):
-    stream: Any
-
-    async def hang_up(self) -> None:
-        aclose = getattr(self.stream, "aclose", None)
-        if aclose is not None:
-            await aclose()
-
-
-def _over_openai(llm: LLM) -> bool:
-    """Whether an LLM is LlamaIndex's ``OpenAI`` or derives from it, and works over the SDK's client."""
-    return any(kind.__module__ == "llama_index.llms.openai.base" for kind in type(llm).__mro__)
-
-
-def _in_this_loop(llm: Any) -> Any:
-    """Return an LLM over the SDK with connections of the running event loop's own; others as they are."""
-    if not _over_openai(llm) or not llm.reuse_client:
-        return llm
-    with _making:
-        # The LLM makes it when first asked, and keeps the last one that a thread has made.
-        client = llm._get_aclient()
-    copy = llm.model_copy()
-    copy._aclient = client_of_this_loop(client)
-    return copy
-
-
-def _before_stop(text: str, sampling: Sampling) -> str:
-    before = cut_at_stop(text, sampling.stop)
-    return text if before is None else before
 
 
 def _rows(answers: list[Generation], n: int) -> list[list[Generation]]:
     return [answers[start : start + n] for start in range(0, len(answers), n)]
-
-
-def _has_native_async(llm: LLM) -> bool:
-    """Whether an LLM awaits real I/O; a ``CustomLLM`` that keeps the inherited async methods blocks."""
-    method = "achat" if llm.metadata.is_chat_model else "acomplete"
-    # By name: LlamaIndex wraps inherited methods anew in every subclass.
-    return bool(getattr(type(llm), method).__qualname__ != f"{CustomLLM.__name__}.{method}")

@@ -22,7 +22,7 @@ from llama_index_surerag.nodes import passages_of
 from llama_index_surerag.prompts import AdaptedPart
 from surerag import Passage, arun, run
 from surerag.component import Component
-from surerag.errors import ConfigurationError, InputError, SureragError
+from surerag.errors import CapabilityError, ConfigurationError, InputError, RefusedError, SureragError
 from surerag.readers.threads import in_thread
 from surerag.types import Event
 
@@ -137,6 +137,9 @@ class MethodEvaluator(AdaptedPart[T], BaseEvaluator, Generic[T, E]):
         try:
             [found] = self._turns.map(self._measured, [self._case(item)])
             return self._result(item, self._parts(found))
+        except (CapabilityError, RefusedError):
+            # So would every other item be: a column of invalid results would say it too late.
+            raise
         except Exception as error:
             return self._invalid(item, error)
 
@@ -144,6 +147,9 @@ class MethodEvaluator(AdaptedPart[T], BaseEvaluator, Generic[T, E]):
         try:
             [found] = await self._turns.amap(self._ameasured, [self._case(item)])
             return self._result(item, self._parts(found))
+        except (CapabilityError, RefusedError):
+            # So would every other item be: a column of invalid results would say it too late.
+            raise
         except Exception as error:
             return self._invalid(item, error)
 

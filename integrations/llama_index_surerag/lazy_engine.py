@@ -25,7 +25,7 @@ from llama_index_surerag.engines import MethodEngine, with_manager
 from llama_index_surerag.events import dispatch
 from llama_index_surerag.nodes import nodes_of, passages_of
 from llama_index_surerag.prompts import TemplateLike
-from llama_index_surerag.services import NodeRetriever, bundle_of, reader_of, retriever_of
+from llama_index_surerag.services import NodeRetriever, advising, bundle_of, reader_of, retriever_of
 from llama_index_surerag.summaries import Summarize, SummarySource, tier_one
 from surerag import GateDecision, LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult, astream, stream
 from surerag.drivers import AnswerStream, AsyncAnswerStream
@@ -118,15 +118,16 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG, LazyRAGResult]):
             )
         model = Settings.llm if llm is None else llm
         postprocessors = with_manager(node_postprocessors, callback_manager)
-        core = LazyRAG(
-            reader_of(model),
-            None
-            if retriever is None
-            else NodeRetriever(retriever_of(retriever, wanted.top_n), postprocessors),
-            tier_one(retriever, wanted, summaries, summarize, embed_model),
-            entailer,
-            **options,
-        )
+        with advising(model):
+            core = LazyRAG(
+                reader_of(model),
+                None
+                if retriever is None
+                else NodeRetriever(retriever_of(retriever, wanted.top_n), postprocessors),
+                tier_one(retriever, wanted, summaries, summarize, embed_model),
+                entailer,
+                **options,
+            )
         return cls(core, prompts, model, streaming=streaming, callback_manager=callback_manager)
 
     def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:

@@ -19,7 +19,7 @@ from llama_index_surerag.engines import MethodEngine, with_manager
 from llama_index_surerag.events import dispatch, dispatcher
 from llama_index_surerag.nodes import nodes_of, passages_of
 from llama_index_surerag.prompts import TemplateLike, from_chat_messages
-from llama_index_surerag.services import NodeRetriever, bundle_of, reader_of, retriever_of
+from llama_index_surerag.services import NodeRetriever, advising, bundle_of, reader_of, retriever_of
 from surerag import DynQROptions, RewriteResult, UncertaintyRewriter
 from surerag.options import takes
 from surerag.readers import Reader
@@ -156,13 +156,14 @@ def rewriter_over(
 ) -> UncertaintyRewriter:
     """Return the method over a pipeline's retriever and LLMs."""
     wanted = DynQROptions(**options)
-    return UncertaintyRewriter(
-        reader_of(llm),
-        NodeRetriever(retriever_of(retriever, wanted.top_n), postprocessors),
-        None if rewriter is None or rewriter is llm else reader_of(rewriter),
-        entailer,
-        **options,
-    )
+    with advising(llm):
+        return UncertaintyRewriter(
+            reader_of(llm),
+            NodeRetriever(retriever_of(retriever, wanted.top_n), postprocessors),
+            None if rewriter is None or rewriter is llm else reader_of(rewriter),
+            entailer,
+            **options,
+        )
 
 
 class _Given:

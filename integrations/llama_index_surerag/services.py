@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -14,13 +15,19 @@ from llama_index.core.base.llms.generic_utils import messages_to_prompt as gener
 from llama_index.core.indices.base import BaseIndex
 from llama_index.core.llms import LLM
 from llama_index.core.llms.llm import default_completion_to_prompt
+from llama_index.core.llms.structured_llm import StructuredLLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.settings import Settings
 from numpy.typing import NDArray
 
-from llama_index_surerag._openai_llm import LogprobSettings, OpenAILLMReader
-from llama_index_surerag._text_llm import CallOptions, LLMSettings, TextLLMReader
+from llama_index_surerag._dialect_requests import CallOptions, DialectRequests
+from llama_index_surerag._families import Family, family_of
+from llama_index_surerag._manners import LOGPROBS_HINT, Manners
+from llama_index_surerag._openai_requests import OpenAIRequests
+from llama_index_surerag._responses_requests import ResponsesRequests
+from llama_index_surerag._text_llm import LLMSettings, TextLLMReader, without_hint
+from llama_index_surerag._traced_llm import Source, TracedLLMReader, Vocabulary
 from llama_index_surerag.nodes import copy_of, passages_of
 from llama_index_surerag.prompts import messages_for, text_for
 from surerag.adapting import shared, takes_template
@@ -34,11 +41,6 @@ from surerag.types import Message, Passage
 WIDEST_VOCABULARY = 300_000
 """Vocabulary assumed where none is given: larger than those of common models, so that the upper bound of an
 entropy holds; with the true size it would be a little tighter."""
-
-_HOMES = {
-    "openai": ("llama_index.llms.openai.base", "OpenAI"),
-    "huggingface": ("llama_index.llms.huggingface.base", "HuggingFaceLLM"),
-}
 
 
 def reader_from_llm(
@@ -63,15 +65,25 @@ def reader_from_llm(
     =====================================  ===========  =================================================
     ``HuggingFaceLLM``                     exact        its model and tokenizer, by a TransformersReader
     ``OpenAI``, ``OpenAILike``, Azure, …   an interval  raw log-probabilities of chat or completions
+    ``OpenAIResponses``                    an interval  ``include=["message.output_text.logprobs"]``
+    ``Ollama``                             an interval  ``logprobs`` of its chat API (server and client of
+                                                        November 2025 or later)
+    ``GoogleGenAI``                        an interval  ``response_logprobs``, where the model has them
+    ``LlamaCPP``                           an interval  with ``model_kwargs={"logits_all": True}``
+    one that you registered                its own      see :func:`llama_index_surerag.register_llm`
     any other                              none         text only, and ``capabilities`` say so
     =====================================  ===========  =================================================
 
-    What a method asks for (temperature, tokens, stop texts, seed) wins over what an OpenAI-compatible or
-    local LLM was built with; an LLM of another kind answers as it was built, unless ``call_options`` says
-    how to tell it. Prompts are wrapped as in LlamaIndex's own pipelines: ``system_prompt``,
-    ``completion_to_prompt``, ``messages_to_prompt`` and ``query_wrapper_prompt`` apply. A ``HuggingFaceLLM``
-    for which none of them is set, nor ``is_chat_model``, is asked through its tokenizer's chat template, if
-    there is one: LlamaIndex sends it raw text, which no chat model was trained on.
+    An LLM is asked for what a method uses, and for nothing else. What it was built with (temperature, limit,
+    stop texts, callbacks) holds; where a method's result depends on another value, that is sent, and an
+    ``LLMSettingWarning`` names both. What a service refuses is left out from then on, unless the method
+    depends on it. An LLM of another kind answers as it was built, unless ``call_options`` says how to tell
+    it. Thoughts of reasoning models are neither in an answer nor in its trace.
+
+    Prompts are wrapped as in LlamaIndex's own pipelines: ``system_prompt``, ``completion_to_prompt``,
+    ``messages_to_prompt`` and ``query_wrapper_prompt`` apply. A ``HuggingFaceLLM`` that is no chat model, and
+    for which none of the last three is set, is asked through its tokenizer's chat template, if there is one:
+    LlamaIndex sends it raw text, which no chat model was trained on.
 
     One reader may be used from several threads and event loops.
 
@@ -82,8 +94,8 @@ def reader_from_llm(
         vocabulary_size: Number of tokens the model can emit, for the upper bound of an entropy.
         top_logprobs: Alternatives to ask for at each step; by default the LLM's own setting, else 20 in
             chat and 5 in completions, which OpenAI's servers allow at most.
-        logprobs: False to never ask for log-probabilities (some models refuse them); True to insist on
-            them; None goes by the LLM's class.
+        logprobs: False to never ask for log-probabilities; True to insist on them; None goes by the LLM's
+            class.
         max_concurrency: Requests to have in flight at a time.
         call_options: For LLMs of other kinds: what to pass with each call, given the sampling.
         name: Identity of the model, where the LLM does not tell it.
@@ -97,25 +109,34 @@ def reader_from_llm(
         The reader.
 
     Raises:
-        ConfigurationError: If this is no LLM, or a setting cannot work.
+        ConfigurationError: If this is no LLM, or one that answers in JSON of its own, or a setting cannot
+            work.
         CapabilityError: If log-probabilities are insisted on and this LLM has none to give.
         MissingExtraError: If a ``HuggingFaceLLM`` is given and torch or transformers are not installed.
 
     Warns:
         ChatTemplateWarning: Once for a tokenizer, where its chat template is used and LlamaIndex would not.
+        LLMSettingWarning: Once for a setting, where the LLM's and a method's differ and the method's holds.
+        LeftOutWarning: Once, where a service refuses a parameter whose absence may be felt.
     """
     llm = Settings.llm if llm is None else llm
     if not isinstance(llm, LLM):
         raise ConfigurationError(
             f"expected a LlamaIndex LLM, got {type(llm).__name__}", hint="readers go to an engine as they are"
         )
+    if isinstance(llm, StructuredLLM):
+        raise ConfigurationError(
+            f"a StructuredLLM answers with JSON of {llm.output_cls.__name__}, whatever it is asked",
+            hint=f"pass the {type(llm.llm).__name__} that as_structured_llm was called on: llm.llm",
+        )
     if max_concurrency < 1:
         raise ConfigurationError(f"max_concurrency must be at least 1, got {max_concurrency}")
-    settings = LLMSettings(name or _identity(llm), max_concurrency, call_options)
-    family = _family(llm)
-    if logprobs is False or (logprobs is None and family is None):
-        return TextLLMReader(llm, settings)
-    if family == "huggingface":
+    family = family_of(type(llm))
+    dialect = family.dialect
+    told = f"{type(llm).__name__}({_model_of(llm)!r})"
+    manners = Manners(told, dialect.names, dialect.logprobs_hint or LOGPROBS_HINT)
+    settings = LLMSettings(name or _identity(llm), max_concurrency, manners, call_options)
+    if family.kind == "huggingface" and logprobs is not False:
         return _reader_from_huggingface_llm(
             llm,
             chat_template=chat_template,
@@ -123,16 +144,24 @@ def reader_from_llm(
             thinking_tokens=thinking_tokens,
             template_options=template_options,
         )
-    if family == "openai":
+    if thinking is not None or template_options:
+        raise ConfigurationError(
+            f"thinking and template_options are for a model in this process; {told} is a service's",
+            hint='set it in the LLM: OpenAI(…, reasoning_effort="none"), Ollama(…, thinking=False), OpenAILike(…, '
+            'additional_kwargs={"extra_body": {"chat_template_kwargs": {"enable_thinking": False}}})',
+        )
+    source = _source_of(llm, family, settings, top_logprobs)
+    if source is not None:
         size = vocabulary_size or _vocabulary_size(tokenizer) or WIDEST_VOCABULARY
-        most = 20 if llm.metadata.is_chat_model else 5
-        wanted: int = top_logprobs or getattr(llm, "top_logprobs", 0) or most
         count = None if tokenizer is None else lambda text: len(tokenizer.encode(text))
-        return OpenAILLMReader(llm, settings, LogprobSettings(wanted, size, count))
-    raise CapabilityError(
-        f"{type(llm).__name__} returns no log-probabilities",
-        hint="use HuggingFaceLLM, OpenAI or OpenAILike, or leave logprobs out where text is enough",
-    )
+        return TracedLLMReader(llm, settings, source, Vocabulary(size, count), logprobs=logprobs is not False)
+    if logprobs:
+        raise CapabilityError(
+            f"of {type(llm).__name__}, surerag knows no log-probabilities",
+            hint="use HuggingFaceLLM, OpenAI, OpenAILike(api_base=…) or Ollama; say with register_llm how "
+            "this class gives them; or leave logprobs out where text is enough",
+        )
+    return TextLLMReader(llm, settings, dialect)
 
 
 def reader_of(model: LLM | Reader) -> Reader:
@@ -140,18 +169,46 @@ def reader_of(model: LLM | Reader) -> Reader:
     return shared(reader_from_llm, model) if isinstance(model, LLM) else model
 
 
-def _family(llm: object) -> Literal["openai", "huggingface"] | None:
-    """Which of the classes we know an LLM derives from; looked up by name, so that neither is imported."""
-    homes = {(kind.__module__, kind.__name__) for kind in type(llm).__mro__}
-    if _HOMES["openai"] in homes:
-        return "openai"
-    return "huggingface" if _HOMES["huggingface"] in homes else None
+@contextmanager
+def advising(model: object) -> Iterator[None]:
+    """Name LlamaIndex's classes where an LLM cannot give what a method needs.
+
+    Args:
+        model: What the pipeline's user gave: an LLM, or a reader.
+    """
+    try:
+        yield
+    except CapabilityError as error:
+        if not isinstance(model, LLM):
+            raise
+        raise CapabilityError(
+            without_hint(error),
+            hint=f"{error.hint}; {LOGPROBS_HINT}; register_llm takes what surerag does not know of "
+            f"{type(model).__name__}",
+        ) from error
+
+
+def _source_of(llm: LLM, family: Family, settings: LLMSettings, top_logprobs: int | None) -> Source | None:
+    """Return what asks an LLM whose log-probabilities can be had; None for one that is asked for text."""
+    if family.kind == "openai":
+        most = 20 if llm.metadata.is_chat_model else 5
+        wanted = top_logprobs or getattr(llm, "top_logprobs", 0) or most
+        return OpenAIRequests(llm, settings.manners, wanted)
+    if family.kind == "responses":
+        return ResponsesRequests(llm, settings.manners, top_logprobs or 20)
+    if "logprobs" not in family.dialect.takes:
+        return None
+    return DialectRequests(llm, family.dialect, settings.manners, top_logprobs or 0, settings.call_options)
+
+
+def _model_of(llm: LLM) -> str:
+    known = llm.metadata.model_name
+    return known if known and known != "unknown" else llm.class_name()
 
 
 def _identity(llm: LLM) -> str:
     """Return model and address, as OpenAIReader does: a calibration for one then holds for the other."""
-    known = llm.metadata.model_name
-    model = known if known and known != "unknown" else llm.class_name()
+    model = _model_of(llm)
     where = urlsplit(str(getattr(llm, "api_base", None) or ""))
     port = f":{where.port}" if where.port else ""
     address = f"{where.hostname}{port}{where.path.rstrip('/')}"
@@ -192,12 +249,15 @@ def _reader_from_huggingface_llm(llm: Any, *, chat_template: bool, **thinking: A
         and not _renders(llm)
         and takes_template(llm._tokenizer, type(llm).__name__, "reader_from_llm")
     )
+    own: Callable[[Sequence[Message]], str] | None = render
+    if templated:
+        own = _after_system(llm._tokenizer, llm.system_prompt) if llm.system_prompt else None
     return TransformersReader(
         llm._model,
         llm._tokenizer,
         window=min(llm.context_window, _window(llm._model) or llm.context_window),
         end_tokens=llm.stopping_ids or (),
-        render=None if templated else render,
+        render=own,
         max_tokens=llm.max_new_tokens,
         **thinking,
     )
@@ -208,11 +268,39 @@ def _renders(llm: Any) -> bool:
     turns = getattr(llm.messages_to_prompt, "__func__", llm.messages_to_prompt)
     return bool(
         llm.is_chat_model
-        or llm.system_prompt
         or turns not in (type(llm)._tokenizer_messages_to_prompt, generic_messages_to_prompt)
         or llm.completion_to_prompt not in (None, default_completion_to_prompt)
         or (llm.query_wrapper_prompt and llm.query_wrapper_prompt.get_template() != "{query_str}")
     )
+
+
+def _after_system(tokenizer: Any, system_prompt: str) -> Callable[[Sequence[Message]], str]:
+    """Return what writes a conversation by a chat template, after the LLM's own system prompt."""
+
+    def written(messages: Sequence[Message]) -> str:
+        turns = [{"role": role, "content": content} for role, content in messages]
+        return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+
+    def render(messages: Sequence[Message], role: Literal["system", "user"]) -> str:
+        [first, *others] = messages
+        if first.role != role:
+            return written([Message(role, system_prompt), *messages])
+        return written([Message(role, f"{system_prompt}\n\n{first.content}"), *others])
+
+    try:
+        render([Message("user", "?")], "system")
+    except Exception:
+        # A template that knows no system role raises whatever it likes; its text then opens the first turn.
+        return lambda messages: render(_without_system(messages), "user")
+    return lambda messages: render(messages, "system")
+
+
+def _without_system(messages: Sequence[Message]) -> list[Message]:
+    """Return a conversation whose first turn is a user's, and opens with what its system turn said."""
+    [first, *others] = messages
+    if first.role != "system" or not others:
+        return [Message("user", first.content), *others]
+    return [Message("user", f"{first.content}\n\n{others[0].content}"), *others[1:]]
 
 
 def _window(model: Any) -> int | None:

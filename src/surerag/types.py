@@ -106,6 +106,8 @@ class Sampling:
         seed: Sample ``i`` of a prompt depends on the prompt, this seed and ``i`` alone.
         trace: What is needed of each answer besides its text. A reader may give more, where that costs
             nothing; it does not ask a server for what is not needed.
+        compared: Whether the answer is compared with answers to other prompts: of one that was drawn, chance
+            would look like a difference, so that a temperature of the user's own gives way.
 
     Raises:
         ConfigurationError: If a value is out of range.
@@ -119,6 +121,7 @@ class Sampling:
     stop: tuple[str, ...] = ()
     seed: int = 0
     trace: TraceKind = "entropy"
+    compared: bool = False
 
     def __post_init__(self) -> None:
         _check("trace", self.trace, self.trace in get_args(TraceKind), "none, logprobs or entropy")

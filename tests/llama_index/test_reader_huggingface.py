@@ -78,10 +78,9 @@ def test_raw_text_becomes_a_turn_of_the_chat_template_and_that_is_said_once(
         {"query_wrapper_prompt": "<|turn|>user\n{query_str}<|end|>"},
         {"completion_to_prompt": lambda text: f"<|turn|>{text}<|turn|>"},
         {"messages_to_prompt": lambda messages: str(messages[-1].content)},
-        {"system_prompt": "Be brief."},
         {"chat": True},
     ],
-    ids=["wrapper", "completion_to_prompt", "messages_to_prompt", "system", "chat"],
+    ids=["wrapper", "completion_to_prompt", "messages_to_prompt", "chat"],
 )
 def test_a_users_own_rendering_holds_against_the_chat_template(settings: dict[str, Any]) -> None:
     model = llm(**{"template": True, **settings})
@@ -95,6 +94,31 @@ def test_a_users_own_rendering_holds_against_the_chat_template(settings: dict[st
         reader = reader_from_llm(model)
     [[ours]] = reader.generate(["Where is Velm?"], GREEDY)
     assert ours.text == str(theirs).strip()
+
+
+def test_a_system_prompt_alone_is_a_turn_of_the_chat_template() -> None:
+    model = llm(template=True, system_prompt="Be brief.")
+    with pytest.warns(ChatTemplateWarning, match="chat template"):
+        reader = reader_from_llm(model)
+    core = TransformersReader(model._model, model._tokenizer)
+    system, user = Message("system", "Be brief."), Message("user", "Where is Velm?")
+    assert reader.generate([user.content, (Message("system", "Cite."), user)], GREEDY) == core.generate(
+        [(system, user), (Message("system", "Be brief.\n\nCite."), user)], GREEDY
+    )
+    plain, spoiled = reader.generate(["Velm", "Velm<|end|>"], GREEDY)
+    assert spoiled[0].prompt_tokens == plain[0].prompt_tokens + len("<|end|>")
+
+
+def test_a_template_without_a_system_role_has_the_system_prompt_in_its_first_turn() -> None:
+    model = llm(template=True, system_prompt="Be brief.")
+    model._tokenizer.chat_template = (
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+        + model._tokenizer.chat_template
+    )
+    with pytest.warns(ChatTemplateWarning):
+        reader = reader_from_llm(model)
+    core = TransformersReader(model._model, model._tokenizer)
+    assert reader.generate(["Velm?"], GREEDY) == core.generate(["Be brief.\n\nVelm?"], GREEDY)
 
 
 def test_a_chat_model_gets_its_chat_template() -> None:

@@ -14,7 +14,7 @@ from llama_index.core.llms import MockLLM
 from llama_index.llms.openai import OpenAI
 from llama_index.llms.openai_like import OpenAILike
 
-from llama_index_surerag import reader_from_llm
+from llama_index_surerag import LLMSettingWarning, reader_from_llm
 from surerag.errors import (
     CapabilityError,
     ConfigurationError,
@@ -182,12 +182,18 @@ async def test_what_began_in_a_loop_is_not_finished_outside(server: FakeOpenAI) 
 
 
 @pytest.mark.parametrize("chat", [True, False])
-def test_a_method_wins_over_the_constructor(server: FakeOpenAI, chat: bool) -> None:
-    extra = {"max_tokens": 1, "seed": 99, "top_logprobs": 1, "presence_penalty": 0.5}
-    llm = like(server, chat=chat, max_tokens=1, temperature=0.9, additional_kwargs=extra)
+def test_where_a_result_depends_on_it_a_method_wins_over_the_constructor_and_says_so(
+    server: FakeOpenAI, chat: bool
+) -> None:
+    extra = {"seed": 99, "top_logprobs": 1, "presence_penalty": 0.5}
+    llm = like(server, chat=chat, max_tokens=90, temperature=0.9, additional_kwargs=extra)
     before = llm.model_dump()
     sampling = Sampling(temperature=0.5, max_tokens=7, seed=3, stop=(" near",), top_p=0.8)
-    reader_from_llm(llm).generate(["Velm"], sampling)
+    reader = reader_from_llm(llm)
+    with pytest.warns(LLMSettingWarning, match=r"temperature=0\.9, .* temperature=0\.5") as warned:
+        reader.generate(["Velm", "Velm"], sampling)
+    assert len(warned) == 2
+    assert "seed=99" in str(warned[1].message)
     body = server.requests[0].body
     assert body["max_tokens"] == 7
     assert (body["temperature"], body["seed"], body["top_p"]) == (0.5, 3, 0.8)
@@ -291,14 +297,14 @@ async def test_a_stream_that_breaks_off_is_no_answer(n_tokens: int) -> None:
 def test_a_failed_prompt_closes_the_streams_of_the_others() -> None:
     with FakeOpenAI(Script(lambda _: "one two three"), hold_after=1) as server:
         reader = reader_from_llm(like(server), max_concurrency=1)
-        fine = reader._requests.open
+        fine = reader._source.open
 
         def second_fails(prompt: str, sampling: Sampling) -> object:
             if prompt == "b":
                 server.fail(400)
             return fine(prompt, sampling)
 
-        reader._requests.open = second_fails
+        reader._source.open = second_fails
         with pytest.raises(ServiceError, match="OpenAILike failed"):
             reader.begin(["a", "b"], 1, GREEDY)
         assert server.streams[0].wait().closed_early
@@ -365,7 +371,7 @@ def test_capabilities_are_told_truly(server: FakeOpenAI) -> None:
     assert (text.capabilities.logprobs, text.capabilities.entropy) == (False, None)
     assert text.generate(["Velm"], GREEDY)[0][0].trace is None
     assert server.requests[-1].body.get("logprobs") is None
-    with pytest.raises(CapabilityError, match="MockLLM returns no log-probabilities"):
+    with pytest.raises(CapabilityError, match="of MockLLM, surerag knows no log-probabilities"):
         reader_from_llm(MockLLM(), logprobs=True)
     with pytest.raises(CapabilityError, match="top_k"):
         reader_over(server).generate(["Velm"], replace(SAMPLED, top_k=3))

@@ -22,7 +22,7 @@ def main() -> None:
         if given.only.lower() in f"{model.house} {model.name}".lower():
             found.append((model, try_model(model)))
             fails = [f"{cell.part}: {cell.said}" for cell in found[-1][1] if cell.outcome == "fails"]
-            print(f"{model.house}: {model.name}", *fails, sep="\n  ", file=sys.stderr)
+            print("\n  ".join([f"{model.house}: {model.name}", *fails]), file=sys.stderr)
     given.file.parent.mkdir(parents=True, exist_ok=True)
     given.file.write_text(page(found), encoding="utf-8")
 

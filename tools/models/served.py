@@ -21,7 +21,7 @@ _NOTES = {
     "gpt-5.1": "thinks unless the effort is none",
     "o-series": "always thinks",
     "azure-v1": "Azure's v1 address, gpt-4o",
-    "vllm-qwen3": "vLLM with a reasoning parser: thoughts in a field of their own, one list of tokens over both",
+    "vllm-qwen3": "vLLM with a reasoning parser: thoughts in a field of their own, one list of tokens for both",
     "vllm-qwen3-raw": "vLLM without a reasoning parser: `<think>` in the text",
     "vllm-r1-raw": "the template opens `<think>`, the text only closes it",
     "gpt-oss-raw": "harmony's channels in the text",
@@ -107,7 +107,7 @@ def _core() -> list[Model]:
 def _llama_index() -> list[Model]:
     from llama_index.llms.huggingface import HuggingFaceLLM
     from llama_index.llms.openai import OpenAI, OpenAIResponses
-    from llama_index.llms.openai_like import OpenAILike  # noqa: TID251  # what users have
+    from llama_index.llms.openai_like import OpenAILike
 
     from surerag.world import embedded_reader_path
 

@@ -63,7 +63,7 @@ class DialectOptions:
     top_logprobs: int | None = None
     vocabulary_size: int = 300_000
     scoring: Scoring | None = None
-    thinking_tokens: int = 4096
+    thinking_tokens: int = THINKING_TOKENS
     thinking: bool = False
 
 

@@ -172,7 +172,7 @@ def _decided(asked: Asked, held: Mapping[str, Any], *, traced: bool) -> tuple[st
     """Return which of the settings that shape a distribution are the method's to decide."""
     if asked.sampled:
         return tuple(sorted(_SHAPING))
-    measured = traced or asked.sampling.n > 1
+    measured = traced or asked.sampling.n > 1 or asked.sampling.compared
     # Where the likeliest token is taken, it does not matter among how many.
     return ("temperature",) if measured or not held.keys() & _SHAPING else ()
 

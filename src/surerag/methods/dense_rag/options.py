@@ -107,7 +107,7 @@ class MeasureOptions(Options):
     @property
     def answering(self) -> Sampling:
         """How to answer: greedily, for the measure is of what rephrasing changes, not of chance."""
-        return Sampling(max_tokens=self.answer_tokens, trace="none")
+        return Sampling(max_tokens=self.answer_tokens, trace="none", compared=True)
 
     @property
     def rephrasing(self) -> Sampling:

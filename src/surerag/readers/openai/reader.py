@@ -21,6 +21,7 @@ from surerag.readers.openai.score import Scoring
 from surerag.readers.openai.stream import AsyncOpenStream, OpenStream
 from surerag.readers.openai.transport import Transport
 from surerag.readers.protocol import BaseReader, Capabilities
+from surerag.readers.thinking import THINKING_TOKENS
 from surerag.readers.threads import in_thread
 from surerag.types import Begun, Chunk, Generation, Prompt, Sampling, TokenTrace, Usage
 
@@ -31,9 +32,6 @@ R = TypeVar("R")
 
 _OPENAI_MOST: Mapping[Api, int] = {"chat": 20, "completions": 5, "responses": 20}
 _ANY_VOCABULARY = 300_000
-
-THINKING_TOKENS = 4096
-"""Tokens that a model gets for thinking before one answer, beside those of the answer."""
 
 
 class OpenAIReader(BaseReader):
