@@ -147,8 +147,9 @@ def reader_from_llm(
     if thinking is not None or template_options:
         raise ConfigurationError(
             f"thinking and template_options are for a model in this process; {told} is a service's",
-            hint='set it in the LLM: OpenAI(…, reasoning_effort="none"), Ollama(…, thinking=False), OpenAILike(…, '
-            'additional_kwargs={"extra_body": {"chat_template_kwargs": {"enable_thinking": False}}})',
+            hint='set it in the LLM: OpenAI(…, reasoning_effort="none"), Ollama(…, thinking=False), '
+            'OpenAILike(…, additional_kwargs={"extra_body": {"chat_template_kwargs": {"enable_thinking": '
+            "False}}})",
         )
     source = _source_of(llm, family, settings, top_logprobs)
     if source is not None:

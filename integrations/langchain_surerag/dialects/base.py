@@ -17,6 +17,7 @@ from langchain_surerag.dialects.settings import ALIASES, SETTINGS, Asked, Settle
 from surerag.errors import LogprobsError, ServiceError, SureragError, ThinkingBudgetError
 from surerag.readers.openai.parse import Wanted, token_count
 from surerag.readers.refusals import Understood
+from surerag.readers.thinking import THINKING_TOKENS
 from surerag.types import TraceKind, Usage
 
 LanguageModel = BaseLanguageModel[Any]

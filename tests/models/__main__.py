@@ -1,4 +1,4 @@
-"""``python -m tools.models FILE``: run every part with every kind of model, and write the page."""
+"""``python -m tests.models FILE``: run every part with every kind of model, and write the page."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from tools.models.page import page
-from tools.models.served import models
-from tools.models.trying import try_model
+from tests.models.page import page
+from tests.models.served import models
+from tests.models.trying import try_model
 
 
 def main() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from tools.models.parts import House
-from tools.models.trying import Cell, Model, Outcome
+from tests.models.parts import House
+from tests.models.trying import Cell, Model, Outcome
 
 _SIGNS: Mapping[Outcome, str] = {
     "works": "yes",

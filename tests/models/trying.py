@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, NamedTuple, Protocol
 
 from surerag.errors import SureragError
-from tools.models.parts import House, Part, parts
+from tests.models.parts import House, Part, parts
 
 Outcome = Literal["works", "works, with a note", "refuses", "fails"]
 

@@ -12,8 +12,8 @@ from tests.servers.gemini import FakeGemini
 from tests.servers.ollama import FakeOllama
 from tests.servers.providers import PERSONALITIES, THOUGHT, provider
 from tests.servers.toy_model import Script
-from tools.models.parts import reply
-from tools.models.trying import Model, Served
+from tests.models.parts import reply
+from tests.models.trying import Model, Served
 
 _KEY = "sk-none"
 _NOTES = {
@@ -21,7 +21,7 @@ _NOTES = {
     "gpt-5.1": "thinks unless the effort is none",
     "o-series": "always thinks",
     "azure-v1": "Azure's v1 address, gpt-4o",
-    "vllm-qwen3": "vLLM with a reasoning parser: thoughts in a field of their own, one list of tokens for both",
+    "vllm-qwen3": "vLLM with a reasoning parser: thoughts in a field of their own, one list of tokens",
     "vllm-qwen3-raw": "vLLM without a reasoning parser: `<think>` in the text",
     "vllm-r1-raw": "the template opens `<think>`, the text only closes it",
     "gpt-oss-raw": "harmony's channels in the text",
