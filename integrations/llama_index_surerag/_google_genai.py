@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from llama_index_surerag._manners import WITHOUT_LOGPROBS
 from llama_index_surerag.dialects import LLMAnswer, LLMDialect, LLMToken, text_of, value_of
 from surerag.readers.openai.parse import token_count
 
@@ -30,7 +31,7 @@ class GoogleGenAIDialect(LLMDialect):
     top_logprobs = 20
     logprobs_hint = (
         "choose a Gemini model that gives log-probabilities (gemini-2.0-flash on Vertex AI does), or another "
-        'LLM; without them, use mode="standard" for lazy retrieval and weights="frequency" for ΔSePer'
+        "LLM; " + WITHOUT_LOGPROBS
     )
 
     def built(self, llm: Any) -> Mapping[str, Any]:

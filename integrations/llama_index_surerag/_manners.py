@@ -21,10 +21,16 @@ from surerag.types import Sampling
 
 T = TypeVar("T")
 
+WITHOUT_LOGPROBS = (
+    'without them, use gate="disagreement" for lazy retrieval, metric="disagreement" for rewriting and '
+    'weights="frequency" for ΔSePer'
+)
+"""What serves an LLM that answers in text alone."""
+
 LOGPROBS_HINT = (
     "log-probabilities come from HuggingFaceLLM, from OpenAILike(api_base=…, is_chat_model=True) over vLLM "
     'or llama.cpp, and from OpenAI\'s models that do not think (gpt-5.1 and later: reasoning_effort="none"); '
-    'without them, use mode="standard" for lazy retrieval and weights="frequency" for ΔSePer'
+    + WITHOUT_LOGPROBS
 )
 
 _MOST_LESSONS = 8

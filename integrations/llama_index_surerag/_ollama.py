@@ -8,6 +8,7 @@ from typing import Any
 
 from llama_index_surerag._fanout import PerLoop
 from llama_index_surerag._lent import standing_in
+from llama_index_surerag._manners import WITHOUT_LOGPROBS
 from llama_index_surerag.dialects import LLMAnswer, LLMDialect, LLMToken, text_of, value_of
 from surerag.readers.openai.parse import token_count
 
@@ -28,8 +29,7 @@ class OllamaDialect(LLMDialect):
     streams = True
     logprobs_hint = (
         "update Ollama (log-probabilities came in November 2025: server 0.12.11, pip install -U ollama), or "
-        'ask it as OpenAILike(api_base="http://localhost:11434/v1", is_chat_model=True); without them, use '
-        'mode="standard" for lazy retrieval and weights="frequency" for ΔSePer'
+        'ask it as OpenAILike(api_base="http://localhost:11434/v1", is_chat_model=True); ' + WITHOUT_LOGPROBS
     )
 
     def __init__(self) -> None:

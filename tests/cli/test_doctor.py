@@ -34,14 +34,16 @@ def test_a_server_with_log_probabilities_serves_every_method(surerag: Any) -> No
         assert words in ran.out
 
 
-def test_a_model_without_them_serves_some_and_the_others_say_what_to_change(surerag: Any) -> None:
+def test_a_model_without_them_serves_every_method_by_disagreement(surerag: Any) -> None:
     with provider("gpt-5", SURE) as server:
         ran = surerag("doctor", "--base-url", server.url, "--model", "gpt-5")
-    assert ran.code == 1, ran.err
+    assert ran.code == 0, ran.err
     assert "thinks before it answers yes, and cannot be told not to" in ran.out
     assert "You are not allowed to request logprobs from this model" in ran.out
     assert "refuses logprobs, temperature" in ran.out
-    assert "L-RAG: LazyRAG needs entropies" in ran.out
+    assert "L-RAG: the gate entropy needs entropies" in ran.out
+    assert 'with gate="disagreement"' in ran.out
+    assert 'with metric="disagreement"' in ran.out
     assert "by how often it comes" in ran.out
     assert 'reasoning_effort="none"' in ran.out
 

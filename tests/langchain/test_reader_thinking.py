@@ -40,7 +40,7 @@ def plain() -> Any:
 async def test_what_is_measured_is_the_answer_after_the_thoughts(name: str, plain: FakeOpenAI) -> None:
     expected = reader_from_model(chat(plain)).generate(["Where does Velm lie?"], MEASURED)[0][0]
     with provider(name, ToyModel(sharpness=2.0)) as server:
-        reader = reader_from_model(model_of(server), thinking=name == "vllm-r1-raw")
+        reader = reader_from_model(model_of(server), thinking=True if name == "vllm-r1-raw" else None)
         for [[found]] in (
             reader.generate(["Where does Velm lie?"], MEASURED),
             await reader.agenerate(["Where does Velm lie?"], MEASURED),

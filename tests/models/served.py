@@ -7,13 +7,13 @@ from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from typing import Any
 
+from tests.models.parts import reply
+from tests.models.trying import Model, Served
 from tests.servers.anthropic import FakeAnthropic, one_of_two
 from tests.servers.gemini import FakeGemini
 from tests.servers.ollama import FakeOllama
 from tests.servers.providers import PERSONALITIES, THOUGHT, provider
 from tests.servers.toy_model import Script
-from tests.models.parts import reply
-from tests.models.trying import Model, Served
 
 _KEY = "sk-none"
 _NOTES = {

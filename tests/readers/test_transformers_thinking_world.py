@@ -28,7 +28,7 @@ def decide(reader: TransformersReader, threshold: float) -> list[LazyRAGResult]:
 @pytest.fixture(scope="module")
 def threshold() -> float:
     """Some questions pass the gate: those below the widest gap."""
-    entropies = sorted(result.decision.entropy or 0.0 for result in decide(plain_reader(), 1e9))
+    entropies = sorted(result.decision.signal or 0.0 for result in decide(plain_reader(), 1e9))
     low, high = max(pairwise(entropies), key=lambda pair: pair[1] - pair[0])
     return (low + high) / 2
 
@@ -39,7 +39,7 @@ def test_lazy_rag_decides_and_answers_the_same(threshold: float) -> None:
     for one, other in zip(plain, thinking, strict=True):
         assert one.answer == other.answer
         assert one.decision.retrieve == other.decision.retrieve
-        assert one.decision.entropy == pytest.approx(other.decision.entropy, abs=1e-6)
+        assert one.decision.signal == pytest.approx(other.decision.signal, abs=1e-6)
 
 
 def test_delta_seper_scores_the_same() -> None:

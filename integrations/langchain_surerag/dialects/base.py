@@ -29,8 +29,9 @@ OPENAI_TOP_LOGPROBS = 20
 """The most alternatives that OpenAI's chat API lists at each token."""
 
 DO_WITHOUT = (
-    'or do without: LazyRetrievalChain(…, mode="standard"), DeltaSePerEvaluator(…, weights="frequency"), a '
-    "metric of your own for UncertaintyRewriter; reader_from_model(…, logprobs=False) reads text alone"
+    'or do without: LazyRetrievalChain(…, gate="disagreement"), UncertaintyRewriter(…, '
+    'metric="disagreement"), DeltaSePerEvaluator(…, weights="frequency"); reader_from_model(…, '
+    "logprobs=False) reads text alone"
 )
 """What to do where there are no log-probabilities."""
 

@@ -17,7 +17,7 @@ from surerag.cli.readers import ReaderChoice
 from surerag.clustering import dynamic_cluster_sizes
 from surerag.encoders import HashingEncoder
 from surerag.entailment import JudgeEntailer
-from surerag.errors import SureragError
+from surerag.errors import CapabilityError, SureragError
 from surerag.methods.dense_rag.component import Dense
 from surerag.methods.dense_rag.options import RefinerOptions
 from surerag.methods.dynqr.component import UncertaintyRewriter
@@ -136,14 +136,24 @@ def _verdict(name: str, examine: Callable[[Examined], Verdict], examined: Examin
 
 
 def _lazy_rag(examined: Examined) -> Verdict:
-    rag = LazyRAG(examined.reader, retriever=_TEXT, summaries=_TEXT)
+    try:
+        rag = LazyRAG(examined.reader, retriever=_TEXT, summaries=_TEXT)
+    except CapabilityError as error:
+        rag = LazyRAG(examined.reader, retriever=_TEXT, summaries=_TEXT, gate="disagreement")
+        return Verdict(
+            "L-RAG",
+            f'with gate="disagreement": gates on how far {rag.n_samples} sampled answers disagree, at '
+            f"{rag.boundary():g} nats",
+            f"{rag.n_samples} answers, {examined.requests(rag.n_samples, 1)}; and 1 where they disagree",
+            str(error),
+        )
     can, n = examined.reader.capabilities, rag.gate_tokens
     kind = "as intervals" if can.entropy == "bounded" else "exact"
     first = f"{n} tokens" if can.begin == "native" else "a whole answer"
     return Verdict(
         "L-RAG",
         f"gates on the {rag.aggregate} entropy of the answer's first {n} tokens ({kind}), "
-        f"at {rag.gate.threshold:g} nats",
+        f"at {rag.boundary():g} nats",
         f"1 answer where the gate stays shut; {first} and 1 answer where it opens",
     )
 
@@ -185,7 +195,18 @@ def _dense(examined: Examined) -> Verdict:
 
 
 def _dynqr(examined: Examined) -> Verdict:
-    rewriter = UncertaintyRewriter(examined.reader, _TEXT)
+    try:
+        rewriter = UncertaintyRewriter(examined.reader, _TEXT)
+    except CapabilityError as error:
+        rewriter = UncertaintyRewriter(examined.reader, _TEXT, metric="disagreement")
+        drawn = rewriter.n_samples + 1
+        return Verdict(
+            "DynQR",
+            f'with metric="disagreement": rewrites where {rewriter.n_samples} sampled answers disagree by '
+            f"more than {rewriter.boundary():g} nats",
+            f"{drawn} answers; where they disagree {rewriter.candidates} rewrite and as many again for each",
+            str(error),
+        )
     answers = 1 + rewriter.candidates
     return Verdict(
         "DynQR",
