@@ -29,8 +29,8 @@ WITHOUT_LOGPROBS = (
 
 LOGPROBS_HINT = (
     "log-probabilities come from HuggingFaceLLM, from OpenAILike(api_base=…, is_chat_model=True) over vLLM "
-    'or llama.cpp, and from OpenAI\'s models that do not think (gpt-5.1 and later: reasoning_effort="none"); '
-    + WITHOUT_LOGPROBS
+    "or llama.cpp, and from OpenAI's models that do not think (gpt-5.1 and later: "
+    f'reasoning_effort="none"); {WITHOUT_LOGPROBS}'
 )
 
 _MOST_LESSONS = 8

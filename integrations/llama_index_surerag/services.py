@@ -184,8 +184,7 @@ def advising(model: object) -> Iterator[None]:
             raise
         raise CapabilityError(
             without_hint(error),
-            hint=f"{error.hint}; {LOGPROBS_HINT}; register_llm takes what surerag does not know of "
-            f"{type(model).__name__}",
+            hint=f"{LOGPROBS_HINT}; register_llm takes what surerag does not know of {type(model).__name__}",
         ) from error
 
 

@@ -134,7 +134,7 @@ async def test_refused_log_probabilities_raise_with_advice_in_langchains_words(r
                 await asyncio.to_thread(call)
             assert "ChatOpenAI(toy" in str(caught.value)
             assert rule.message.rstrip(".") in str(caught.value)
-            for advice in ('reasoning_effort="none"', 'mode="standard"', 'weights="frequency"'):
+            for advice in ('reasoning_effort="none"', 'gate="disagreement"', 'weights="frequency"'):
                 assert advice in str(caught.value)
             assert KEY not in str(caught.value)
         # Its text can still be had.

@@ -155,7 +155,12 @@ def test_log_probabilities_that_are_refused_say_what_to_do_instead() -> None:
         with pytest.raises(LogprobsRefusedError, match="not allowed to request logprobs") as raised:
             reader.generate(["Velm"], LIKELIHOODS)
     told = str(raised.value)
-    for advice in ('reasoning_effort="none"', "OpenAILike(api_base=…", "HuggingFaceLLM", 'mode="standard"'):
+    for advice in (
+        'reasoning_effort="none"',
+        "OpenAILike(api_base=…",
+        "HuggingFaceLLM",
+        'gate="disagreement"',
+    ):
         assert advice in told
     assert 'weights="frequency"' in told
     assert KEY not in told
@@ -295,7 +300,7 @@ def _seper(llm: Any) -> Any:
 
 
 def _lazy(llm: Any) -> Any:
-    return LazyRetrievalQueryEngine.from_args(corpus.index(), llm, mode="standard").query("Where?")
+    return LazyRetrievalQueryEngine.from_args(corpus.index(), llm, gate="disagreement").query("Where?")
 
 
 def _rewrite(llm: Any) -> Any:
@@ -338,7 +343,7 @@ def test_every_part_that_needs_text_alone_serves_a_model_that_refuses_all_else(
 
 @pytest.mark.parametrize("part", [LazyRetrievalQueryEngine, UncertaintyRewriteQueryEngine])
 def test_a_class_of_which_only_text_is_known_is_told_what_there_is_to_do(part: Any) -> None:
-    with pytest.raises(CapabilityError, match=r"OpenAILike\(api_base=.*mode=\"standard\".*register_llm"):
+    with pytest.raises(CapabilityError, match=r"OpenAILike\(api_base=.*gate=\"disagreement\".*register_llm"):
         part.from_args(corpus.index(), MockLLM())
 
 
