@@ -8,6 +8,8 @@
 #   make soak        threads, event loops, faults and kills all at once, for 20 minutes (ARGS="--minutes 5")
 #   make test-oldest a part of the suite on the lowest versions that pyproject.toml allows
 #   make audit       bandit on the code, and the pinned dependencies against known vulnerabilities
+#   make models      try every part with every kind of model, and write docs/models
+#   make test-models the tests that need the providers' own client libraries
 #   make test-server the conformance suite against a llama.cpp server that is built here
 
 PYTHON ?= python3
@@ -15,6 +17,7 @@ VENV ?= .venv
 SERVER ?= $(VENV)-server
 OLDEST ?= $(VENV)-oldest
 AUDIT ?= $(VENV)-audit
+MODELS ?= $(VENV)-models
 WORKERS ?= 2
 BENCHMARKS ?= sampling entropies begin_finish run_many clustering compression dense
 ARGS ?=
@@ -39,7 +42,7 @@ OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := demo
-.PHONY: demo test lint notebooks bench soak test-server test-oldest audit constraints clean
+.PHONY: demo test lint notebooks bench soak models test-models test-server test-oldest audit constraints clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/surerag demo $(ARGS)
@@ -65,6 +68,17 @@ soak: $(VENV)/.installed
 
 test-server: $(VENV)/.installed $(SERVER)/.installed
 	@$(OFFLINE) SURERAG_SERVER_PYTHON=$(abspath $(SERVER))/bin/python $(BIN)/python -m pytest --quiet $(ARGS) tests/server
+
+models: $(VENV)/.installed $(MODELS)/.installed
+	@$(OFFLINE) $(BIN)/python -m tests.models docs/models --house core
+	@$(OFFLINE) PYTHONPATH=$(MODELS)/langchain $(BIN)/python -m tests.models docs/models --house LangChain
+	@$(OFFLINE) PYTHONPATH=$(MODELS)/llama-index $(BIN)/python -m tests.models docs/models --house LlamaIndex
+
+test-models: $(VENV)/.installed $(MODELS)/.installed
+	@$(OFFLINE) OMP_NUM_THREADS=1 PYTHONPATH=$(MODELS)/langchain $(BIN)/python -m pytest --quiet $(ARGS) \
+		tests/langchain/test_providers.py tests/langchain/test_refusals.py
+	@$(OFFLINE) OMP_NUM_THREADS=1 PYTHONPATH=$(MODELS)/llama-index $(BIN)/python -m pytest --quiet $(ARGS) \
+		tests/llama_index/test_llm_sources.py tests/llama_index/test_llm_providers.py
 
 test-oldest: $(OLDEST)/.installed $(OLDEST)-train/.installed
 	@$(OFFLINE) OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest --quiet -k "$(UNTRIED)" $(ARGS) $(SMOKE)
@@ -114,6 +128,11 @@ define install-oldest
 		--editable ".[$(2)]" --group smoke
 	@touch $@
 endef
+
+$(MODELS)/.installed: tests/models/langchain.txt tests/models/llama-index.txt | $(VENV)/.installed
+	@for house in langchain llama-index; do $(BIN)/python -m pip install --quiet --no-deps --upgrade \
+		--target $(MODELS)/$$house --requirement tests/models/$$house.txt || exit 1; done
+	@touch $@
 
 $(AUDIT)/.installed: pyproject.toml
 	@test -x $(AUDIT)/bin/python || $(PYTHON) -m venv $(AUDIT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
+from surerag.errors import SureragError
 from surerag.types import Passage
 
 House = Literal["core", "LlamaIndex", "LangChain"]
@@ -33,6 +34,10 @@ def reply(prompt: str) -> str:
         if sign in asked:
             return said
     return ANSWER
+
+
+class InvalidResultError(SureragError):
+    """An evaluator says of an item that it could not be measured, and why."""
 
 
 class Part(NamedTuple):
@@ -85,8 +90,10 @@ def _core() -> list[Part]:
         result = UncertaintyRewriter(reader, _Corpus(), **options).run(QUESTION)
         return f"{result.answer}, uncertainty {result.uncertainty:.2f}"
 
-    def worth(reader: Any) -> str:
-        result = SePer(reader, JudgeEntailer(reader), n_samples=3).run(QUESTION, [ANSWER], _passages())
+    def worth(reader: Any, **options: Any) -> str:
+        result = SePer(reader, JudgeEntailer(reader), n_samples=3, **options).run(
+            QUESTION, [ANSWER], _passages()
+        )
         return f"Δ {result.delta:+.2f}, {result.weights} weights"
 
     def understood(reader: Any) -> str:
@@ -101,6 +108,7 @@ def _core() -> list[Part]:
         Part("DynQR, perplexity", rewrite),
         Part("DynQR, disagreement", lambda reader: rewrite(reader, metric="disagreement")),
         Part("ΔSePer", worth),
+        Part("ΔSePer, frequency", lambda reader: worth(reader, weights="frequency")),
     ]
 
 
@@ -138,17 +146,17 @@ def _llama_index() -> list[Part]:
         response = pack.UncertaintyRewriteQueryEngine.from_args(Nodes(), llm, **options).query(QUESTION)
         return f"{response}, uncertainty {response.metadata['uncertainty']:.2f}"
 
-    def worth(llm: Any) -> str:
-        tool = pack.DeltaSePerEvaluator(llm=llm, entailer=llm, n_samples=3)
+    def worth(llm: Any, **options: Any) -> str:
+        tool = pack.DeltaSePerEvaluator(llm=llm, entailer=llm, n_samples=3, **options)
         result = tool.evaluate(QUESTION, contexts=list(TEXTS), reference=ANSWER)
         if result.invalid_result:
-            raise RuntimeError(result.invalid_reason)
+            raise InvalidResultError(result.invalid_reason)
         return f"Δ {result.score:+.2f}, {result.weights} weights"
 
     def understood(llm: Any) -> str:
         result = pack.DenseEvaluator(llm, ExactEntailer()).evaluate(QUESTION, contexts=list(TEXTS))
         if result.invalid_result:
-            raise RuntimeError(result.invalid_reason)
+            raise InvalidResultError(result.invalid_reason)
         return f"{result.score:.2f} nats"
 
     return [
@@ -160,6 +168,7 @@ def _llama_index() -> list[Part]:
         Part("DynQR, perplexity", rewrite),
         Part("DynQR, disagreement", lambda llm: rewrite(llm, metric="disagreement")),
         Part("ΔSePer", worth),
+        Part("ΔSePer, frequency", lambda llm: worth(llm, weights="frequency")),
     ]
 
 
@@ -191,8 +200,8 @@ def _langchain() -> list[Part]:
         return f"{len(tool.compress_documents(documents(), QUESTION))} passages"
 
     def rewrite(model: Any, **options: Any) -> str:
-        output = pack.UncertaintyRewriter(model, Documents(), **options).invoke(QUESTION)
-        return f"{output['answer']}, uncertainty {output['uncertainty']:.2f}"
+        found = pack.UncertaintyRewriteRetriever(model, Documents(), **options).invoke(QUESTION)
+        return f"{len(found)} documents"
 
     def evaluated(tool: Any) -> tuple[Any, Any]:
         found = tool(
@@ -200,10 +209,12 @@ def _langchain() -> list[Part]:
             outputs={"documents": list(TEXTS)},
             reference_outputs={"answer": ANSWER},
         )["results"][0]
+        if found["score"] is None:
+            raise InvalidResultError(found["comment"])
         return found["score"], found
 
-    def worth(model: Any) -> str:
-        score, found = evaluated(pack.DeltaSePerEvaluator(model, model, n_samples=3))
+    def worth(model: Any, **options: Any) -> str:
+        score, found = evaluated(pack.DeltaSePerEvaluator(model, model, n_samples=3, **options))
         return f"Δ {score:+.2f}, {found['value']['weights']} weights"
 
     def understood(model: Any) -> str:
@@ -218,4 +229,5 @@ def _langchain() -> list[Part]:
         Part("DynQR, perplexity", rewrite),
         Part("DynQR, disagreement", lambda model: rewrite(model, metric="disagreement")),
         Part("ΔSePer", worth),
+        Part("ΔSePer, frequency", lambda model: worth(model, weights="frequency")),
     ]

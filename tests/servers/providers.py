@@ -174,9 +174,14 @@ def _sure(text: str) -> Token:
     return Token(text, -0.001, {text: -0.001, **{f" other{i}": -8.0 - i for i in range(25)}})
 
 
+def _turns(given: str | list[Json]) -> list[Json]:
+    """Return the Responses API's input as messages; a text is one user turn."""
+    return [{"role": "user", "content": given}] if isinstance(given, str) else given
+
+
 def _spoken(server: ProviderServer, body: Json, index: int) -> _Spoken:
     person = server.personality
-    turns = {"messages": body["input"]} if "input" in body else body
+    turns = {"messages": _turns(body["input"])} if "input" in body else body
     limit = next(
         (body[name] for name in ("max_tokens", "max_completion_tokens", "max_output_tokens") if name in body),
         1000,
@@ -243,7 +248,7 @@ def _covered_parts(person: Personality, spoken: _Spoken) -> list[_Part]:
 
 def _usage(person: Personality, body: Json, spoken: list[_Spoken]) -> Json:
     total = sum(len(one.parts) for one in spoken)
-    turns = {"messages": body["input"]} if "input" in body else body
+    turns = {"messages": _turns(body["input"])} if "input" in body else body
     read = len(split(prompt_of(turns)))
     thought = sum(one.count("thought", "mark") for one in spoken)
     names = ("input_tokens", "output_tokens") if "input" in body else ("prompt_tokens", "completion_tokens")

@@ -19,8 +19,9 @@ _ROUNDED_UP = 1e-3
 
 NO_LOGPROBS_HINT = (
     "run reader.probe() to see what this server and model give; a model that thinks may give them with "
-    'thinking=False (OpenAI\'s from gpt-5.1 on: reasoning_effort="none"). Pass logprobs=False if you do not '
-    "need them"
+    'thinking=False (OpenAI\'s from gpt-5.1 on: reasoning_effort="none"). Without them, '
+    'logprobs=False and gate="disagreement" (L-RAG), metric="disagreement" (DynQR) and weights="frequency" '
+    "(ΔSePer) go by the answers' texts"
 )
 
 
