@@ -1,4 +1,4 @@
-"""``python -m tests.models FOLDER``: run every part with every kind of model, and write a page for each house."""
+"""``python -m tests.models FOLDER``: run every part with every kind of model, and write a page a house."""
 
 from __future__ import annotations
 

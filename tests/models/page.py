@@ -14,41 +14,31 @@ _SIGNS: Mapping[Outcome, str] = {
     "refuses": "no",
     "fails": "**fails**",
 }
-_HEAD = """# Which model can do what
+_HEAD = """# Which model can do what: {title}
 
 This page is written by a command, `make models`, from runs of every part with every kind of model. A provider
-stands there as a server on this machine that behaves as its documentation says, refusals word for word; the
-client libraries are the providers' own. *Nothing here was tried on the services themselves*, unless a note
-says so.
+stands there as a server on one's own machine that behaves as its documentation says, with its refusals in its
+own words; the client libraries are the providers' own. **Nothing here was tried on the services themselves.**
 
-**yes**: the part did what it is for. **yes, warns**: it did, and said what it left out. **no**: it refuses,
-at construction or at the first call, and says what to change; the reasons stand below each table. Parts that
-need only text work with any model. Without log-probabilities, L-RAG and DynQR go by the disagreement of a few
-sampled answers (`gate="disagreement"`, `metric="disagreement"`), and ΔSePer weights answers by how often they
-come.
+- **yes**: the part did what it is for;
+- **yes, warns**: it did, and said what it had to leave out;
+- **no**: it refuses, at construction or at the first call, and says what to change. The reasons stand below.
 
-`surerag doctor --base-url … --model …` asks a server of your own.
+Parts that need only text work with any model. Without log-probabilities, L-RAG and DynQR go by the disagreement
+of a few sampled answers (`gate="disagreement"`, `metric="disagreement"`), and ΔSePer weights answers by how often
+they come (`weights="frequency"`). `surerag doctor --base-url … --model …` asks a server of your own.
 """
 
 
-def page(found: Sequence[tuple[Model, Sequence[Cell]]]) -> str:
-    """Return the whole page as Markdown."""
-    houses: list[House] = ["core", "LlamaIndex", "LangChain"]
-    sections = [
-        _section(house, [item for item in found if item[0].house == house])
-        for house in houses
-        if any(item[0].house == house for item in found)
-    ]
-    return "\n".join([_HEAD, *sections])
-
-
-def _section(house: House, found: Sequence[tuple[Model, Sequence[Cell]]]) -> str:
+def page(house: House, found: Sequence[tuple[Model, Sequence[Cell]]]) -> str:
+    """Return a house's page as Markdown."""
     names = [cell.part for cell in found[0][1]]
-    title = "In the core" if house == "core" else f"In {house}"
     rows = [[model.name, *(_SIGNS[cell.outcome] for cell in cells)] for model, cells in found]
-    lines = [f"## {title}", "", *_table(["model", *names], rows), ""]
+    title = "the core" if house == "core" else house
+    lines = [_HEAD.format(title=title), *_table(["model", *names], rows), "", "## What was sent and said", ""]
     for model, cells in found:
-        lines += [f"**{model.name}**{f': {model.note}' if model.note else ''}", "", *_details(cells), ""]
+        note = f" ({model.note})" if model.note else ""
+        lines += [f"**{model.name}**{note}", "", *_details(cells), ""]
     return "\n".join(lines)
 
 

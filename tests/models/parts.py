@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from surerag.errors import SureragError
 from surerag.types import Passage
 
 House = Literal["core", "LlamaIndex", "LangChain"]
+HOUSES: Mapping[House, str] = {"core": "core", "LlamaIndex": "llama-index", "LangChain": "langchain"}
+"""Each with the name of its page."""
 
 QUESTION = "Where was Ada born?"
 ANSWER = "Velm"

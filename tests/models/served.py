@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-from tests.models.parts import reply
+from tests.models.parts import House, reply
 from tests.models.trying import Model, Served
 from tests.servers.anthropic import FakeAnthropic, one_of_two
 from tests.servers.gemini import FakeGemini
@@ -35,9 +35,9 @@ _OPENAI = ("gpt-4o", "gpt-5", "gpt-5.1", "o-series")
 _RESPONSES = ("responses", "responses-gpt-5")
 
 
-def models() -> list[Model]:
-    """Return every kind of model whose client library is installed."""
-    return [*_core(), *_llama_index(), *_langchain()]
+def models(house: House) -> list[Model]:
+    """Return every kind of model of a house whose client library is installed."""
+    return {"core": _core, "LlamaIndex": _llama_index, "LangChain": _langchain}[house]()
 
 
 class _Logged:
