@@ -14,7 +14,9 @@ class SureragError(Exception):
     retryable: bool = False
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(f"{message}. {hint[:1].upper()}{hint[1:]}." if hint else message)
+        # What a service said may end as a sentence does.
+        told = message.removesuffix(".")
+        super().__init__(f"{told}. {hint[:1].upper()}{hint[1:]}." if hint else message)
         self.hint = hint
 
 

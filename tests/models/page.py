@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from tests.models.parts import House
 from tests.models.trying import Cell, Model, Outcome
 
-_SIGNS: Mapping[Outcome, str] = {
+SIGNS: Mapping[Outcome, str] = {
     "works": "yes",
     "works, with a note": "yes, warns",
     "refuses": "no",
@@ -24,16 +24,17 @@ own words; the client libraries are the providers' own. **Nothing here was tried
 - **yes, warns**: it did, and said what it had to leave out;
 - **no**: it refuses, at construction or at the first call, and says what to change. The reasons stand below.
 
-Parts that need only text work with any model. Without log-probabilities, L-RAG and DynQR go by the disagreement
-of a few sampled answers (`gate="disagreement"`, `metric="disagreement"`), and ΔSePer weights answers by how often
-they come (`weights="frequency"`). `surerag doctor --base-url … --model …` asks a server of your own.
+Parts that need only text work with any model. Without log-probabilities, L-RAG and DynQR go by the
+disagreement of a few sampled answers (`gate="disagreement"`, `metric="disagreement"`), and ΔSePer weights
+answers by how often they come (`weights="frequency"`). `surerag doctor --base-url … --model …` asks a server of
+your own.
 """
 
 
 def page(house: House, found: Sequence[tuple[Model, Sequence[Cell]]]) -> str:
     """Return a house's page as Markdown."""
     names = [cell.part for cell in found[0][1]]
-    rows = [[model.name, *(_SIGNS[cell.outcome] for cell in cells)] for model, cells in found]
+    rows = [[model.name, *(SIGNS[cell.outcome] for cell in cells)] for model, cells in found]
     title = "the core" if house == "core" else house
     lines = [_HEAD.format(title=title), *_table(["model", *names], rows), "", "## What was sent and said", ""]
     for model, cells in found:
