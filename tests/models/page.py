@@ -26,8 +26,8 @@ own words; the client libraries are the providers' own. **Nothing here was tried
 
 Parts that need only text work with any model. Without log-probabilities, L-RAG and DynQR go by the
 disagreement of a few sampled answers (`gate="disagreement"`, `metric="disagreement"`), and ΔSePer weights
-answers by how often they come (`weights="frequency"`). `surerag doctor --base-url … --model …` asks a server of
-your own.
+answers by how often they come (`weights="frequency"`). `surerag doctor --base-url … --model …` asks a server
+of your own.
 """
 
 
