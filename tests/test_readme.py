@@ -64,7 +64,7 @@ def test_a_python_block_runs_and_prints_what_it_says(
 
 
 def test_the_answers_of_both_frameworks_and_of_the_core_are_shown() -> None:
-    assert sum("prints: Ruldmouth" in block.code for block in blocks()) == 4
+    assert sum("prints: Ruldmouth" in block.code for block in blocks()) == 5
 
 
 @pytest.mark.parametrize("arguments", commands("surerag"), ids=" ".join)
