@@ -156,7 +156,7 @@ def test_a_gemini_model_without_log_probabilities_says_so_and_gives_text() -> No
             model="gemini-3.5-flash", base_url=server.url, api_key="x", max_retries=1
         )
         reader = reader_from_model(model)
-        with pytest.raises(LogprobsRefusedError, match=r"not supported for this model.*mode=\"standard\""):
+        with pytest.raises(LogprobsRefusedError, match=r"not supported for this model.*gate=\"disagreement\""):
             reader.generate([QUESTION], MEASURED)
         assert reader.generate([QUESTION], PLAIN)[0][0].text == "In Velm"
 
@@ -268,11 +268,13 @@ def test_a_claude_that_thinks_has_room_for_thought_and_answer(claude: Any) -> No
 def test_a_gate_over_claude_is_refused_with_what_to_do(claude: Any) -> None:
     with FakeAnthropic() as server:
         documents = RunnableLambda(lambda _: [Document(page_content="Velm lies on the Orun.")])
-        with pytest.raises(CapabilityError, match=r"Anthropic's API gives none.*mode=\"standard\""):
+        with pytest.raises(CapabilityError, match=r"Anthropic's API gives none.*gate=\"disagreement\""):
             LazyRetrievalChain(claude(server), documents, "A city.")
         assert server.requests == []
-        chain = LazyRetrievalChain(claude(server), documents, "A city.", mode="standard")
-        assert chain.invoke("Where does Velm lie?")["documents"]
+        plain = LazyRetrievalChain(claude(server), documents, "A city.", mode="standard")
+        assert plain.invoke("Where does Velm lie?")["documents"]
+        gated = LazyRetrievalChain(claude(server), documents, "A city.", gate="disagreement")
+        assert gated.invoke("Where does Velm lie?")["decision"]["calls"] == 5
 
 
 # OpenAI's Responses API

@@ -52,7 +52,8 @@ class Examined:
         """Say in how many requests answers to some contexts are asked for."""
         if self.probe is None:
             return "in one batch"
-        return f"in {contexts if self.probe.samples else answers} requests"
+        found = contexts if self.probe.samples else answers
+        return f"in {found} request{'s' if found > 1 else ''}"
 
 
 @dataclass(frozen=True, slots=True)
