@@ -164,14 +164,14 @@ def llama_index(url: str) -> list[Way]:
     from llama_index.core.schema import NodeWithScore, TextNode
     from llama_index.llms.openai_like import OpenAILike  # noqa: TID251  # what users have
 
-    import llama_index_surerag._openai_requests
+    import llama_index_surerag._lent
     from llama_index_surerag import (
         ClusterCompressorPostprocessor,
         LazyRetrievalQueryEngine,
         UncertaintyRewriteQueryEngine,
     )
 
-    llama_index_surerag._openai_requests.LIMITS = LIMITS
+    llama_index_surerag._lent.LIMITS = LIMITS
     llm = OpenAILike(
         model="llama-index", api_base=url, api_key="k", is_chat_model=True, max_retries=1, timeout=5.0
     )

@@ -156,7 +156,9 @@ def test_a_gemini_model_without_log_probabilities_says_so_and_gives_text() -> No
             model="gemini-3.5-flash", base_url=server.url, api_key="x", max_retries=1
         )
         reader = reader_from_model(model)
-        with pytest.raises(LogprobsRefusedError, match=r"not supported for this model.*gate=\"disagreement\""):
+        with pytest.raises(
+            LogprobsRefusedError, match=r"not supported for this model.*gate=\"disagreement\""
+        ):
             reader.generate([QUESTION], MEASURED)
         assert reader.generate([QUESTION], PLAIN)[0][0].text == "In Velm"
 

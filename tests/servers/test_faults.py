@@ -116,7 +116,7 @@ def reader(request: pytest.FixtureRequest, server: FakeOpenAI) -> Iterator[Any]:
     family, api = request.param
     with pytest.MonkeyPatch.context() as patch:
         # A framework's model has no setting for what an answer may take.
-        patch.setattr("llama_index_surerag._openai_requests.LIMITS", LIMITS)
+        patch.setattr("llama_index_surerag._lent.LIMITS", LIMITS)
         patch.setattr("langchain_surerag._connections.LIMITS", LIMITS)
         made = FAMILIES[family](server.base_url, api)
         made.family = family

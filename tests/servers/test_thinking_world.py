@@ -53,7 +53,7 @@ def decide(reader: OpenAIReader, threshold: float) -> list[LazyRAGResult]:
 def threshold() -> float:
     """Some questions pass the gate: those below the widest gap."""
     with reader_of(thinks=False) as reader:
-        entropies = sorted(result.decision.entropy or 0.0 for result in decide(reader, 1e9))
+        entropies = sorted(result.decision.signal or 0.0 for result in decide(reader, 1e9))
     low, high = max(pairwise(entropies), key=lambda pair: pair[1] - pair[0])
     return (low + high) / 2
 
@@ -86,7 +86,7 @@ def test_lazy_rag_decides_and_answers_the_same(
     for one, other in zip(decided, thinking, strict=True):
         assert one.answer == other.answer
         assert one.decision.retrieve == other.decision.retrieve
-        assert one.decision.entropy == pytest.approx(other.decision.entropy, abs=1e-6)
+        assert one.decision.signal == pytest.approx(other.decision.signal, abs=1e-6)
 
 
 @pytest.mark.parametrize("server", SERVERS)
