@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.soak.vitals import sockets
 from surerag.errors import ConfigurationError, ServiceError, TransientServiceError
 from surerag.readers.openai import OpenAIReader
 from surerag.types import Sampling
@@ -51,6 +52,24 @@ def test_a_server_that_never_ends_is_left_and_not_asked_again(server: FakeOpenAI
         list(reader.stream("q", Sampling()))
     with soon(), pytest.raises(TransientServiceError, match="not finished"):
         asyncio.run(reader.abegin(["q"], 2, Sampling()))
+
+
+def test_an_answer_that_begins_too_late_leaves_no_connection_open(server: FakeOpenAI) -> None:
+    def late(wire: Any) -> None:
+        time.sleep(0.3)
+        wire.body(b"{}")
+
+    server.fault = late
+    reader = reader_of(server, retries=0)
+    before = sockets()
+    for _ in range(5):
+        for call in (reader.generate, lambda *asked: reader.begin(asked[0], 2, asked[1])):
+            with pytest.raises(TransientServiceError, match="not finished"):
+                call(["q"], Sampling())
+    deadline = time.monotonic() + SOON
+    while sockets() > before + 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert sockets() <= before + 2
 
 
 def test_a_probe_ends_as_well(server: FakeOpenAI) -> None:

@@ -274,8 +274,15 @@ class Transport:
         def step() -> httpx.Response:
             body = trial.understood.render(trial.arguments)
             opening = _method(self.clients.client(), trial.ask)(**_for_sdk(body))
-            with meter.running():
-                response: httpx.Response = opening.__enter__().http_response
+            response: httpx.Response | None = None
+            try:
+                with meter.running():
+                    response = opening.__enter__().http_response
+            except BaseException:
+                # It may be there, and too late.
+                if response is not None:
+                    response.close()
+                raise
             return response
 
         response: httpx.Response = self._guard(trial)(step)
@@ -285,8 +292,14 @@ class Transport:
         async def step() -> httpx.Response:
             body = trial.understood.render(trial.arguments)
             opening = _method(self.clients.async_client(), trial.ask)(**_for_sdk(body))
-            async with meter.arunning():
-                response: httpx.Response = (await opening.__aenter__()).http_response
+            response: httpx.Response | None = None
+            try:
+                async with meter.arunning():
+                    response = (await opening.__aenter__()).http_response
+            except BaseException:
+                if response is not None:
+                    await response.aclose()
+                raise
             return response
 
         response: httpx.Response = await self._aguard(trial)(step())
