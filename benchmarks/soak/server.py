@@ -23,6 +23,8 @@ _ASKED = re.compile(r"#(\d+)")
 _ONLY_CORE = "300 MB of error"
 """The SDK reads an error of any length; only our own client bounds it."""
 
+_SEEN_BY_TOKENS = "tokens spell another text"
+
 
 def question_of(number: int) -> str:
     """Ask for an item; no other text has its number behind this mark."""
@@ -75,15 +77,18 @@ class Faulty(FakeOpenAI):
     def fault_for(self, body: Json) -> Fault | None:
         """Choose a fault, or none."""
         with self._choosing:
-            name = self._chosen(body["model"])
+            name = self._chosen(body)
             self.counts[name or ""] += 1
         return FAULTS.get(name or "")
 
-    def _chosen(self, model: str) -> str | None:
+    def _chosen(self, body: Json) -> str | None:
         if self._rng.random() >= self._share:
             return None
         name = self._rng.choice(list(FAULTS))
-        return "500" if name == _ONLY_CORE and model != "core" else name
+        unbound = name == _ONLY_CORE and body["model"] != "core"
+        # Where no tokens are asked for, nothing tells that a text is not what was said.
+        unseen = name == _SEEN_BY_TOKENS and not body.get("logprobs")
+        return "500" if unbound or unseen else name
 
 
 def main(share: float, seed: int) -> None:
