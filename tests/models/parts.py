@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from surerag.errors import SureragError
@@ -59,6 +60,28 @@ def parts(house: House) -> list[Part]:
     return {"core": _core, "LlamaIndex": _llama_index, "LangChain": _langchain}[house]()
 
 
+def _listed(
+    lazy: Callable[..., str],
+    compress: Callable[[Any], str],
+    refine: Callable[[Any], str],
+    understood: Callable[[Any], str],
+    rewrite: Callable[..., str],
+    worth: Callable[..., str],
+) -> list[Part]:
+    """Name a house's parts, in the order of the tables; some with two settings."""
+    return [
+        Part("L-RAG, entropy", lazy),
+        Part("L-RAG, disagreement", partial(lazy, gate="disagreement")),
+        Part("EDC²-RAG", compress),
+        Part("DENSE refiner", refine),
+        Part("DENSE", understood),
+        Part("DynQR, perplexity", rewrite),
+        Part("DynQR, disagreement", partial(rewrite, metric="disagreement")),
+        Part("ΔSePer", worth),
+        Part("ΔSePer, frequency", partial(worth, weights="frequency")),
+    ]
+
+
 def _decided(signal: float | None, answer: str) -> str:
     return f"{answer}, gate at {signal:.2f}" if signal is not None else answer
 
@@ -101,17 +124,7 @@ def _core() -> list[Part]:
     def understood(reader: Any) -> str:
         return f"{Dense(reader, ExactEntailer()).run(QUESTION, _passages()).score:.2f} nats"
 
-    return [
-        Part("L-RAG, entropy", lazy),
-        Part("L-RAG, disagreement", lambda reader: lazy(reader, gate="disagreement")),
-        Part("EDC²-RAG", compress),
-        Part("DENSE refiner", refine),
-        Part("DENSE", understood),
-        Part("DynQR, perplexity", rewrite),
-        Part("DynQR, disagreement", lambda reader: rewrite(reader, metric="disagreement")),
-        Part("ΔSePer", worth),
-        Part("ΔSePer, frequency", lambda reader: worth(reader, weights="frequency")),
-    ]
+    return _listed(lazy, compress, refine, understood, rewrite, worth)
 
 
 def _llama_index() -> list[Part]:
@@ -161,17 +174,7 @@ def _llama_index() -> list[Part]:
             raise InvalidResultError(result.invalid_reason)
         return f"{result.score:.2f} nats"
 
-    return [
-        Part("L-RAG, entropy", lazy),
-        Part("L-RAG, disagreement", lambda llm: lazy(llm, gate="disagreement")),
-        Part("EDC²-RAG", compress),
-        Part("DENSE refiner", refine),
-        Part("DENSE", understood),
-        Part("DynQR, perplexity", rewrite),
-        Part("DynQR, disagreement", lambda llm: rewrite(llm, metric="disagreement")),
-        Part("ΔSePer", worth),
-        Part("ΔSePer, frequency", lambda llm: worth(llm, weights="frequency")),
-    ]
+    return _listed(lazy, compress, refine, understood, rewrite, worth)
 
 
 def _langchain() -> list[Part]:
@@ -222,14 +225,4 @@ def _langchain() -> list[Part]:
     def understood(model: Any) -> str:
         return f"{evaluated(pack.DenseEvaluator(model, ExactEntailer()))[0]:.2f} nats"
 
-    return [
-        Part("L-RAG, entropy", lazy),
-        Part("L-RAG, disagreement", lambda model: lazy(model, gate="disagreement")),
-        Part("EDC²-RAG", compress),
-        Part("DENSE refiner", refine),
-        Part("DENSE", understood),
-        Part("DynQR, perplexity", rewrite),
-        Part("DynQR, disagreement", lambda model: rewrite(model, metric="disagreement")),
-        Part("ΔSePer", worth),
-        Part("ΔSePer, frequency", lambda model: worth(model, weights="frequency")),
-    ]
+    return _listed(lazy, compress, refine, understood, rewrite, worth)

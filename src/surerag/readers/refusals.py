@@ -33,7 +33,6 @@ _LIMIT = re.compile(
     r"|max(?:imum)? allowed:?|between \d+ and|in the range \[?\d+,|supported range \[\d+,)\s*(\d+)"
 )
 
-
 _TOGETHER = re.compile(r"(?i)\bboth\b|at the same time|mutually exclusive")
 """Says of two parameters that either is taken, but not with the other."""
 
