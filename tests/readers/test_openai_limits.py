@@ -100,7 +100,7 @@ def test_an_answer_that_is_too_large_is_left(server: FakeOpenAI) -> None:
 
 def test_of_an_error_no_more_is_read_than_is_shown(server: FakeOpenAI) -> None:
     server.fault = FAULTS["300 MB of error"]
-    with soon(), pytest.raises(TransientServiceError, match="answered 500: x+"):
+    with soon(), pytest.raises(TransientServiceError, match=r"answered 500: x+"):
         reader_of(server, deadline=60.0, retries=0).generate(["q"], Sampling())
 
 
