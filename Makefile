@@ -10,6 +10,7 @@
 #   make audit       bandit on the code, and the pinned dependencies against known vulnerabilities
 #   make models      try every part with every kind of model, and write docs/models
 #   make test-models the tests that need the providers' own client libraries
+#   make test-gpu    the local readers' tests on a GPU, and those that only a GPU can show
 #   make test-server the conformance suite against a llama.cpp server that is built here
 
 PYTHON ?= python3
@@ -42,7 +43,7 @@ OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := demo
-.PHONY: demo test lint notebooks bench soak models test-models test-server test-oldest audit constraints clean
+.PHONY: demo test lint notebooks bench soak models test-models test-gpu test-server test-oldest audit constraints clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/surerag demo $(ARGS)
@@ -83,6 +84,11 @@ test-models: $(VENV)/.installed $(MODELS)/.installed
 test-oldest: $(OLDEST)/.installed $(OLDEST)-train/.installed
 	@$(OFFLINE) OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest --quiet -k "$(UNTRIED)" $(ARGS) $(SMOKE)
 	@$(OFFLINE) OMP_NUM_THREADS=1 $(OLDEST)-train/bin/python -m pytest --quiet -k "$(UNTRIED)" $(ARGS) $(SMOKE_TRAINING)
+
+# With any Python that has the packages: a machine with a GPU has its own build of torch.
+test-gpu:
+	@$(OFFLINE) SURERAG_TEST_DEVICE=cuda PYTHONPATH=src $(PYTHON) -m pytest --quiet $(ARGS) \
+		tests/gpu tests/readers/test_transformers_*.py tests/readers/test_fan_out.py
 
 audit: $(AUDIT)/.installed
 	@$(AUDIT)/bin/bandit --quiet --configfile pyproject.toml --recursive src integrations tools

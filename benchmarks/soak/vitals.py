@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 
@@ -203,9 +204,28 @@ def at_rest(
             for name, more in Rest()._asdict().items()
             if getattr(now, name) > getattr(before, name) + more
         ]
-        if not found or time.monotonic() > deadline:
-            return now, found
+        if not found:
+            return now, []
+        if time.monotonic() > deadline:
+            return now, found + _left_over()
         time.sleep(0.5)
+
+
+def _left_over() -> list[str]:
+    """Describe the tasks that are left: whose loop, where they wait, and what still holds them."""
+    told = []
+    for task in running_tasks():
+        holders = [holder for holder in gc.get_referrers(task) if not isinstance(holder, (list, FrameType))]
+        told.append(
+            "\n  ".join(
+                [
+                    f"left over: {task!r} of {task.get_loop()!r}",
+                    *_waiting_at(task),
+                    *(f"held by {type(holder).__qualname__}: {holder!r:.300}" for holder in holders),
+                ]
+            )
+        )
+    return told
 
 
 def allow_many_files() -> None:

@@ -8,7 +8,15 @@ import torch
 from surerag.readers.conformance import Trial, check_reader
 from surerag.readers.transformers import TransformersReader
 from surerag.types import Generation, Sampling, TokenTrace
-from tests.readers.tiny_models import ARCHITECTURES, ATTENTION, PAD_ID, VOCABULARY, tiny_model, tiny_tokenizer
+from tests.readers.tiny_models import (
+    ARCHITECTURES,
+    ATTENTION,
+    DEVICE,
+    PAD_ID,
+    VOCABULARY,
+    tiny_model,
+    tiny_tokenizer,
+)
 
 # Longer than the sliding windows of the tiny models, and of very different lengths.
 PROMPTS = [
@@ -32,7 +40,7 @@ def reader(architecture: str) -> TransformersReader:
 
 
 def ids_of(text: str) -> torch.Tensor:
-    return torch.tensor([tiny_tokenizer()(text)["input_ids"]])
+    return torch.tensor([tiny_tokenizer()(text)["input_ids"]], device=DEVICE)
 
 
 def trace_of(answer: Generation) -> TokenTrace:
@@ -87,9 +95,9 @@ def test_traces_are_those_of_teacher_forcing(
             assert len(given) == len(trace) == answer.completion_tokens
             if not given:
                 continue
-            ids = torch.cat([ids_of(prompt), torch.tensor([given])], dim=1)
+            ids = torch.cat([ids_of(prompt), torch.tensor([given], device=DEVICE)], dim=1)
             with torch.inference_mode():
-                logits = model(input_ids=ids, use_cache=False).logits[0, -len(given) - 1 : -1].double()
+                logits = model(input_ids=ids, use_cache=False).logits[0, -len(given) - 1 : -1].double().cpu()
             logs = logits.log_softmax(-1)
             expected = logs[torch.arange(len(given)), torch.tensor(given)]
             entropy = -(logs.exp() * logs).sum(-1)

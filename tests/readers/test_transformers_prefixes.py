@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surerag.readers.transformers import TransformersReader
+from surerag.readers.transformers import TransformersReader, prefill
 from surerag.readers.transformers.engine import pack
 from surerag.readers.transformers.prefill import Reading, families, plan_readings
 from surerag.types import Sampling
@@ -71,7 +71,11 @@ def test_batches_respect_their_budget_and_keep_the_order() -> None:
     assert [3] in batches
 
 
-def test_contexts_that_differ_in_one_passage_are_read_for_their_tails_only() -> None:
+def test_contexts_that_differ_in_one_passage_are_read_for_their_tails_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A GPU is given more tokens for fewer passes.
+    monkeypatch.setattr(prefill, "_PASS_COST_ACCELERATOR", prefill._PASS_COST_CPU)
     # k passages of L tokens, and k contexts with one of them replaced: k L + L k (k + 1) / 2 tokens.
     count, length = 4, 80
     passages = [f"{chr(97 + i)}" * length for i in range(count)]

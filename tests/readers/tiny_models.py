@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -11,6 +12,8 @@ import transformers as hf
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+DEVICE = os.environ.get("SURERAG_TEST_DEVICE", "cpu")
+"""Where tiny models are: ``make test-gpu`` has the tests of local readers run on a GPU."""
 BYTES = 256
 SYLLABLES = [consonant + vowel for consonant in "bcdfghjklmnprstvwxyz" for vowel in "aeiou"]
 WORDS = range(BYTES + len(SYLLABLES), BYTES + 2 * len(SYLLABLES))
@@ -126,8 +129,8 @@ def tiny_model(architecture: str) -> PreTrainedModel:
     words = torch.full((VOCABULARY,), -15.0)
     words[WORDS.start : WORDS.stop] = 0.0
     words[END_ID] = -2.0
-    head.register_forward_hook(lambda module, inputs, logits: logits + words)
-    return model
+    head.register_forward_hook(lambda module, inputs, logits: logits + words.to(logits.device))
+    return model.to(DEVICE)
 
 
 def metaspace_tokenizer() -> PreTrainedTokenizerFast:
