@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+
 
 class SureragError(Exception):
     """Base of all errors that surerag raises on purpose.
@@ -60,7 +62,15 @@ class LogprobsError(ServiceError):
 
 
 class ContextLengthError(ServiceError):
-    """A prompt does not fit the model's window; the message says by how much."""
+    """A prompt does not fit the model's window; the message says by how much.
+
+    Attributes:
+        inputs: Those of the call that do not fit, as they were passed in, where the service knows.
+    """
+
+    def __init__(self, message: str, *, hint: str = "", inputs: Sequence[Hashable] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.inputs = tuple(inputs)
 
 
 class ThinkingBudgetError(ServiceError):

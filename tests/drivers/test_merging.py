@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from surerag.drivers import run
+from surerag.drivers import merge_settings, run
+from surerag.drivers.answering import ask_merged
 from surerag.drivers.merging import queue_of
+from surerag.drivers.session import Answered, Failed
 from surerag.effects import Generate, Program, generate
-from surerag.errors import ConfigurationError, ServiceError
+from surerag.errors import ConfigurationError, ContextLengthError, ServiceError
 from surerag.services import Services
-from surerag.types import Sampling
+from surerag.types import Generation, Prompt, Sampling
 from tests.drivers.local_reader import LocalReader
 
 
@@ -28,7 +32,7 @@ def test_threads_that_wait_while_the_model_is_busy_form_the_next_batch() -> None
     queue = queue_of(services.reader)
     with ThreadPoolExecutor(9) as pool:
         first = pool.submit(run, ask_once("first"), services)
-        while queue._pending or not queue._leading.locked():
+        while queue._pending or not queue._led:
             pass
         others = [pool.submit(run, ask_once(f"q{i}"), services) for i in range(8)]
         while len(queue._pending) < 8:
@@ -64,7 +68,7 @@ def test_an_interrupt_in_the_leader_releases_those_who_wait() -> None:
     queue = queue_of(reader := Interrupted())
     with pytest.raises(KeyboardInterrupt):
         queue.ask(Generate(("a",), Sampling()))
-    assert not queue._leading.locked()
+    assert not queue._led
     assert reader.open == set()
 
 
@@ -96,3 +100,93 @@ def test_many_threads_many_rounds() -> None:
         results = list(pool.map(worker, range(12)))
     assert results == [[f"{number}.{turn}" for turn in range(25)] for number in range(12)]
     assert sum(size for _, size in reader.batches) == 300
+
+
+def asked_by_threads(reader: LocalReader, count: int, rounds: int) -> None:
+    """Let so many threads ask so many times, each the next as soon as it has the last."""
+    queue = queue_of(reader)
+
+    def work(number: int) -> None:
+        with queue.program():
+            for turn in range(rounds):
+                [[answer]] = queue.ask(Generate((f"q{number}-{turn}",), Sampling()))
+                assert answer.text == f"q{number}-{turn}"
+
+    with ThreadPoolExecutor(count) as pool:
+        for done in [pool.submit(work, number) for number in range(count)]:
+            done.result()
+
+
+def test_many_threads_share_few_calls() -> None:
+    class Slow(LocalReader):
+        def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+            time.sleep(0.02)
+            return super().generate(prompts, sampling)
+
+    asked_by_threads(reader := Slow(), 64, 6)
+    assert sum(size for _, size in reader.batches) == 384
+    # Six would be the fewest. Those whose answers are there do not wait for a call of others.
+    assert len(reader.batches) <= 40
+
+
+def test_nobody_waits_for_a_program_that_does_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge_settings, "window", 0.2)
+    queue = queue_of(reader := LocalReader())
+    with queue.program(), queue.program():
+        queue.ask(Generate(("first",), Sampling()))
+        started = time.monotonic()
+        for turn in range(50):
+            queue.ask(Generate((f"q{turn}",), Sampling()))
+        assert time.monotonic() - started < 50 * 0.2
+    # Two that meet again are worth waiting for again.
+    asked_by_threads(reader, 2, 20)
+    assert max(size for _, size in reader.batches) == 2
+
+
+def test_different_settings_share_a_call() -> None:
+    reader = LocalReader()
+    different = [
+        Generate(
+            (f"q{seed}",),
+            Sampling(seed=seed, max_tokens=10 + seed, temperature=1.0, stop=("x",) * (seed % 2)),
+        )
+        for seed in range(8)
+    ]
+    calls: list[int] = []
+
+    class Together(LocalReader):
+        def generate_each(
+            self, prompts: Sequence[Prompt], samplings: Sequence[Sampling]
+        ) -> list[list[Generation]]:
+            calls.append(len(prompts))
+            return [self.generate([p], s)[0] for p, s in zip(prompts, samplings, strict=True)]
+
+    outcomes = ask_merged(different, Together())
+    assert [outcome.value[0][0].text for outcome in outcomes] == [f"q{seed}" for seed in range(8)]
+    assert calls == [8]
+    # A reader that knows no better is asked once for each setting.
+    ask_merged(different, reader)
+    assert [size for _, size in reader.batches] == [1] * 8
+
+
+class Window(LocalReader):
+    """Refuses prompts of more than ten characters, and says which."""
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+        self._note("generate", prompts)
+        if unfit := [prompt for prompt in prompts if len(str(prompt)) > 10]:
+            raise ContextLengthError("too long", inputs=unfit)
+        return [[self._whole(str(prompt))] for prompt in prompts]
+
+
+@pytest.mark.parametrize("place", [0, 17, 63])
+def test_one_bad_request_costs_the_others_few_calls(place: int) -> None:
+    long, poisoned = [f"q{number}" for number in range(64)], [f"q{number}" for number in range(64)]
+    long[place], poisoned[place] = "q" * 20, "poison"
+    for reader, prompts, most in ((Window(), long, 3), (LocalReader(), poisoned, 13)):
+        outcomes = ask_merged([Generate((prompt,), Sampling()) for prompt in prompts], reader)
+        failed = [index for index, outcome in enumerate(outcomes) if isinstance(outcome, Failed)]
+        assert failed == [place]
+        answers = [o.value[0][0].text for o in outcomes if isinstance(o, Answered)]
+        assert answers == [prompt for index, prompt in enumerate(prompts) if index != place]
+        assert len(reader.batches) <= most

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from surerag.drivers.session import Answered, Failed, Outcome
 from surerag.effects import Begin, Cancel, Effect, Embed, Emit, Entail, Finish, Generate, Retrieve, Score
-from surerag.errors import MissingServiceError
+from surerag.errors import ContextLengthError, MissingServiceError
 from surerag.readers.protocol import BaseReader
 from surerag.services import Encoder, Entailer, Retriever, Services
 from surerag.types import Prompt, Sampling
@@ -93,31 +93,64 @@ def try_ask(effect: Effect, service: Any) -> Outcome:
 def ask_merged(effects: Sequence[Effect], service: Any) -> list[Outcome]:
     """Answer several effects for one service in as few calls as possible.
 
-    Equal requests are asked once. When a merged call fails, its parts are asked one by one, so that
-    the failure stays with the effect that caused it.
+    Equal requests are asked once. When a merged call fails, those that the error names are left out, or
+    else its halves are asked apart, so that the failure stays with the effect that caused it.
 
     Returns:
         One outcome an effect, in order.
     """
     outcomes: dict[int, Outcome] = {}
-    for key, members in _grouped(range(len(effects)), lambda index: _merge_key(effects[index])).items():
-        parts = [effects[index] for index in members]
-        try:
-            values = _merged_call(key, parts, service) if len(parts) > 1 else [ask(parts[0], service)]
-            answers: list[Outcome] = [Answered(value) for value in values]
-        except Exception as error:
-            answers = [Failed(error)] if len(parts) == 1 else [try_ask(part, service) for part in parts]
+    for members in _grouped(range(len(effects)), lambda index: _merge_key(effects[index])).values():
+        answers = _ask_together([effects[index] for index in members], service)
         outcomes.update(zip(members, answers, strict=True))
     return [outcomes[index] for index in range(len(effects))]
+
+
+def _ask_together(parts: Sequence[Effect], service: Any) -> list[Outcome]:
+    """Answer effects of one kind in one call; where it fails, find out whose fault it is."""
+    if len(parts) == 1:
+        return [try_ask(parts[0], service)]
+    try:
+        return [Answered(value) for value in _merged_call(parts, service)]
+    except Exception as error:
+        unfit = frozenset(error.inputs) if isinstance(error, ContextLengthError) else frozenset()
+    guilty = [not unfit.isdisjoint(_inputs(part)) for part in parts]
+    if not any(guilty):
+        return _ask_in_halves(parts, service)
+    others = [part for part, found in zip(parts, guilty, strict=True) if not found]
+    together = iter(_ask_together(others, service) if others else [])
+    return [
+        try_ask(part, service) if found else next(together) for part, found in zip(parts, guilty, strict=True)
+    ]
+
+
+def _ask_in_halves(parts: Sequence[Effect], service: Any) -> list[Outcome]:
+    """Answer effects one of which, at least, fails."""
+    if len(parts) == 1:
+        return [try_ask(parts[0], service)]
+    middle = len(parts) // 2
+    first = _ask_together(parts[:middle], service)
+    clean = not any(isinstance(outcome, Failed) for outcome in first)
+    # What does not fail in the first half fails in the second, which need not be tried as a whole.
+    second = (_ask_in_halves if clean else _ask_together)(parts[middle:], service)
+    return [*first, *second]
+
+
+def _inputs(part: Effect) -> Sequence[Hashable]:
+    match part:
+        case Generate(prompts=inputs) | Begin(prompts=inputs) | Score(prompts=inputs) | Entail(pairs=inputs):
+            return inputs
+        case Embed(texts=inputs):
+            return inputs
+        case _:
+            return ()
 
 
 def _merge_key(effect: Effect) -> Hashable:
     """Effects with equal keys can be answered by one call."""
     match effect:
-        case Generate(_, sampling):
-            return Generate, replace(sampling, n=1)
-        case Begin(_, n_tokens, sampling):
-            return Begin, n_tokens, sampling
+        case Begin(_, n_tokens, _):
+            return Begin, n_tokens
         case Embed(_, kind):
             return Embed, kind
         case Retrieve(_, k):
@@ -126,13 +159,14 @@ def _merge_key(effect: Effect) -> Hashable:
             return (type(effect),)
 
 
-def _merged_call(key: Hashable, parts: Sequence[Any], service: Any) -> list[Any]:
+def _merged_call(parts: Sequence[Any], service: Any) -> list[Any]:
     first = parts[0]
     match first:
-        case Generate(_, sampling):
-            return _generate_merged(parts, sampling, service)
-        case Begin(_, n_tokens, sampling):
-            begun = service.begin([prompt for part in parts for prompt in part.prompts], n_tokens, sampling)
+        case Generate():
+            return _generate_merged(parts, service)
+        case Begin(_, n_tokens, _):
+            wanted = [(prompt, part.sampling) for part in parts for prompt in part.prompts]
+            begun = service.begin_each([p for p, _ in wanted], n_tokens, [sampling for _, sampling in wanted])
             return _split(begun, [len(part.prompts) for part in parts])
         case Finish():
             finished = service.finish([begun for part in parts for begun in part.begun])
@@ -141,11 +175,11 @@ def _merged_call(key: Hashable, parts: Sequence[Any], service: Any) -> list[Any]
             service.cancel([begun for part in parts for begun in part.begun])
             return [None] * len(parts)
         case Score():
-            wanted = [list(zip(part.prompts, part.continuations, strict=True)) for part in parts]
-            unique = list(dict.fromkeys(pair for pairs in wanted for pair in pairs))
+            scored = [list(zip(part.prompts, part.continuations, strict=True)) for part in parts]
+            unique = list(dict.fromkeys(pair for pairs in scored for pair in pairs))
             traces = service.score([prompt for prompt, _ in unique], [text for _, text in unique])
             found = dict(zip(unique, traces, strict=True))
-            return [[found[pair] for pair in pairs] for pairs in wanted]
+            return [[found[pair] for pair in pairs] for pairs in scored]
         case Embed(_, kind):
             return _rows(service.encode, [part.texts for part in parts], kind)
         case Entail():
@@ -158,16 +192,21 @@ def _merged_call(key: Hashable, parts: Sequence[Any], service: Any) -> list[Any]
             raise TypeError(f"{type(first).__name__} cannot be merged")
 
 
-def _generate_merged(parts: Sequence[Generate], sampling: Sampling, service: BaseReader) -> list[Any]:
-    """Ask for each distinct prompt once, with the largest number of samples that anyone wants of it."""
-    samples: dict[Prompt, int] = {}
+def _generate_merged(parts: Sequence[Generate], service: BaseReader) -> list[Any]:
+    """Ask for each distinct prompt and way once, with the largest number of samples that anyone wants."""
+    samples: dict[tuple[Prompt, Sampling], int] = {}
     for part in parts:
-        for prompt in part.prompts:
-            samples[prompt] = max(samples.get(prompt, 0), part.sampling.n)
-    found: dict[Prompt, list[Any]] = {}
-    for n, prompts in _grouped(samples, samples.__getitem__).items():
-        found.update(zip(prompts, service.generate(prompts, replace(sampling, n=n)), strict=True))
-    return [[found[prompt][: part.sampling.n] for prompt in part.prompts] for part in parts]
+        for key in _wanted(part):
+            samples[key] = max(samples.get(key, 0), part.sampling.n)
+    samplings = [replace(sampling, n=n) for (_, sampling), n in samples.items()]
+    found = dict(
+        zip(samples, service.generate_each([prompt for prompt, _ in samples], samplings), strict=True)
+    )
+    return [[found[key][: part.sampling.n] for key in _wanted(part)] for part in parts]
+
+
+def _wanted(part: Generate) -> list[tuple[Prompt, Sampling]]:
+    return [(prompt, replace(part.sampling, n=1)) for prompt in part.prompts]
 
 
 def _rows(call: Callable[..., Any], wanted: Sequence[Sequence[Hashable]], *arguments: Any) -> list[Any]:

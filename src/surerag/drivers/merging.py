@@ -2,9 +2,13 @@
 
 There is one queue for each model object, shared by every component and every thread that uses it.
 There is no background thread: whoever asks may become the leader, gathers what is pending, asks the
-model once for all, and hands out the answers. While the model is busy, further requests pile up and
-form the next batch. A leader waits a few milliseconds for company, unless every program that is
-being driven against this model already waits here.
+model once for all, hands out the answers, and then hands the lead to one of those who still wait. While
+the model is busy, further requests pile up and form the next batch. Everybody waits for his own request
+alone, so nobody whose answer is there is kept by a call that he has no part in.
+
+A leader waits a few milliseconds for company, unless every program that is being driven against this
+model already waits here, or the last wait was in vain: then programs are busy elsewhere, and it waits
+again once two requests have met.
 """
 
 from __future__ import annotations
@@ -42,10 +46,24 @@ merge_settings = MergeSettings()
 """Settings of every queue in this process; change its attributes."""
 
 
-@dataclass(frozen=True, slots=True)
 class _Request:
-    effect: Effect
-    future: Future[Any]
+    """A question and its answer-to-be.
+
+    Attributes:
+        effect: What is asked.
+        future: The answer.
+        awaited: Whether a task of an event loop waits for it, and no thread.
+        leads: Whether it is this request's turn to lead; changed under the queue's lock.
+        woken: Counts reasons for the thread that waits to look up: an answer, or its turn.
+    """
+
+    def __init__(self, effect: Effect, *, awaited: bool) -> None:
+        self.effect = effect
+        self.future: Future[Any] = Future()
+        self.awaited = awaited
+        self.leads = False
+        self.woken = threading.Semaphore(0)
+        self.future.add_done_callback(lambda _: self.woken.release())
 
 
 class MergingQueue:
@@ -55,7 +73,8 @@ class MergingQueue:
         self._service = weakref.ref(service)
         self._pending: list[_Request] = []
         self._changed = threading.Condition()
-        self._leading = threading.Lock()
+        self._led = False
+        self._company = True
         self._programs = 0
         self._pool: ThreadPoolExecutor | None = None
 
@@ -77,8 +96,15 @@ class MergingQueue:
         Raises:
             Exception: What the service raised for this effect.
         """
-        request = self._put(effect)
-        self._lead_until(request.future)
+        request = self._put(_Request(effect, awaited=False))
+        try:
+            while not request.future.done() or request.leads:
+                request.woken.acquire()
+                if request.leads:
+                    self._lead(request)
+        except BaseException:
+            self._leave(request)
+            raise
         return request.future.result()
 
     async def aask(self, effect: Effect) -> Any:
@@ -89,20 +115,31 @@ class MergingQueue:
         """
         # Tasks that were started together reach this point one after the other: let them.
         await asyncio.sleep(0)
-        request = self._put(effect)
-        self._executor().submit(self._lead_until, request.future)
+        request = self._put(_Request(effect, awaited=True))
         try:
             return await asyncio.wrap_future(request.future)
         except asyncio.CancelledError:
             request.future.add_done_callback(lambda future: self._abandon(effect, future))
             raise
 
-    def _put(self, effect: Effect) -> _Request:
-        request = _Request(effect, Future())
+    def _put(self, request: _Request) -> _Request:
         with self._changed:
             self._pending.append(request)
-            self._changed.notify_all()
+            if self._led:
+                self._company = True
+                self._changed.notify()
+            else:
+                self._led = True
+                self._appoint(request)
         return request
+
+    def _appoint(self, request: _Request) -> None:
+        """Make it a request's turn to lead; needs the lock."""
+        request.leads = True
+        if request.awaited:
+            self._executor().submit(self._lead, request)
+        else:
+            request.woken.release()
 
     def _executor(self) -> ThreadPoolExecutor:
         with self._changed:
@@ -110,19 +147,38 @@ class MergingQueue:
                 self._pool = ThreadPoolExecutor(1, thread_name_prefix="surerag-merging")
             return self._pool
 
-    def _lead_until(self, mine: Future[Any]) -> None:
-        while not mine.done():
-            with self._leading:
-                if mine.done():
-                    return
-                self._answer(self._gather())
+    def _lead(self, request: _Request) -> None:
+        """Answer what is pending, once, and hand the lead over."""
+        try:
+            self._answer(self._gather())
+        finally:
+            self._hand_over(request)
+
+    def _hand_over(self, request: _Request) -> None:
+        with self._changed:
+            request.leads = False
+            # Whoever was cancelled meanwhile may have nobody left to lead for it.
+            self._pending = [waiting for waiting in self._pending if not waiting.future.cancelled()]
+            self._led = bool(self._pending)
+            if self._pending:
+                self._appoint(self._pending[0])
+
+    def _leave(self, request: _Request) -> None:
+        """Take a request back whose caller was interrupted."""
+        request.future.cancel()
+        with self._changed:
+            self._pending = [waiting for waiting in self._pending if waiting is not request]
+        if request.leads:
+            self._hand_over(request)
 
     def _gather(self) -> list[_Request]:
         deadline = time.monotonic() + merge_settings.window
         with self._changed:
-            while len(self._pending) < min(self._programs, merge_settings.largest):
+            self._company = self._company or len(self._pending) > 1
+            while self._company and len(self._pending) < min(self._programs, merge_settings.largest):
                 left = deadline - time.monotonic()
                 if left <= 0 or not self._changed.wait(left):
+                    self._company = len(self._pending) > 1
                     break
             batch = self._pending[: merge_settings.largest]
             del self._pending[: len(batch)]

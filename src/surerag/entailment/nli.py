@@ -149,6 +149,7 @@ class NLIEntailer:
                 f"two statements have {len(bare['input_ids'])} tokens together, "
                 f"{len(bare['input_ids']) - self._window} more than {self._name} can read",
                 hint="compare shorter answers, or use a model with a larger window",
+                inputs=[pair],
             )
         if pair.question:
             warnings.warn(f"a question is too long for {self._name} and was left out", stacklevel=3)

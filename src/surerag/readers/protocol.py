@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 from surerag.errors import CapabilityError
 from surerag.readers.threads import in_thread, start_in_thread
@@ -21,6 +21,8 @@ from surerag.types import (
     TokenTrace,
     Usage,
 )
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,21 @@ class BaseReader:
         answers = self.generate(prompts, replace(sampling, n=1))
         return [begun_from_whole(answer[0], n_tokens) for answer in answers]
 
+    def generate_each(
+        self, prompts: Sequence[Prompt], samplings: Sequence[Sampling]
+    ) -> list[list[Generation]]:
+        """Like ``generate``, each prompt sampled in its own way: what several callers ask at once.
+
+        This default asks once for each way.
+        """
+        return in_groups(prompts, samplings, self.generate)
+
+    def begin_each(
+        self, prompts: Sequence[Prompt], n_tokens: int, samplings: Sequence[Sampling]
+    ) -> list[Begun]:
+        """Like ``begin``, each prompt sampled in its own way; see :meth:`generate_each`."""
+        return in_groups(prompts, samplings, lambda some, sampling: self.begin(some, n_tokens, sampling))
+
     def finish(self, begun: Sequence[Begun]) -> list[Generation]:
         """Return whole generations of what was begun. Each handle can be finished once."""
         return [item.partial if item.done else item.state for item in begun]
@@ -170,6 +187,21 @@ class BaseReader:
         """Like ``finish_stream``, without blocking the event loop."""
         async for chunk in _stepped(self.finish_stream(begun)):
             yield chunk
+
+
+def in_groups(
+    prompts: Sequence[Prompt],
+    samplings: Sequence[Sampling],
+    ask: Callable[[Sequence[Prompt], Sampling], Sequence[R]],
+) -> list[R]:
+    """Ask for the prompts of each sampling together; return the results in the order of the prompts."""
+    members: dict[Sampling, list[int]] = {}
+    for index, sampling in enumerate(samplings):
+        members.setdefault(sampling, []).append(index)
+    results: dict[int, R] = {}
+    for sampling, group in members.items():
+        results.update(zip(group, ask([prompts[index] for index in group], sampling), strict=True))
+    return [results[index] for index in range(len(prompts))]
 
 
 def begun_from_whole(generation: Generation, n_tokens: int) -> Begun:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
 from surerag.errors import ServiceError
-from surerag.readers.transformers.growing import Asked, GrowingSequence, vocabulary_of
+from surerag.readers.transformers.growing import GrowingSequence, Wanted, vocabulary_of
 from surerag.readers.transformers.memory import Part, join, joinable
 from surerag.readers.transformers.model import CausalModel, is_out_of_memory, release_memory
 from surerag.readers.transformers.prefill import Prefill, Read, families, plan_readings
 from surerag.readers.transformers.scoring import score_rows, trace_of
 from surerag.readers.transformers.sequences import Flight, Handle, close, release
-from surerag.types import Sampling, TokenTrace
+from surerag.types import TokenTrace
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -54,32 +53,32 @@ class Engine:
         """Prompt tokens that went through the model; see :class:`Prefill`."""
         return self._prefill.tokens_read
 
-    def generate(self, prompts: Sequence[Asked], sampling: Sampling) -> list[list[GrowingSequence]]:
+    def generate(self, wanted: Sequence[Wanted]) -> list[list[GrowingSequence]]:
         """Grow ``sampling.n`` sequences from each prompt until they end."""
-        if sampling.temperature == 0 and sampling.n > 1:
-            # Without chance, all samples are one.
-            return [row * sampling.n for row in self.generate(prompts, replace(sampling, n=1))]
-        samples = [(prompt, sample) for prompt in prompts for sample in range(sampling.n)]
+        # Without chance, all samples are one.
+        grown_of = [1 if one.sampling.temperature == 0 else one.sampling.n for one in wanted]
+        samples = [(one, sample) for one, n in zip(wanted, grown_of, strict=True) for sample in range(n)]
 
         def grow(some: Sequence[int], reads: list[Read]) -> list[GrowingSequence]:
-            sequences = [self._sequence(samples[i][0], sampling, samples[i][1]) for i in some]
+            sequences = [self._sequence(*samples[i]) for i in some]
             flight = Flight.from_reads(self._model, sequences, reads)
             reads.clear()
             return flight.fly().started
 
-        grown = self._after_reading([_row(prompt, sampling) for prompt, _ in samples], grow)
-        return [grown[start : start + sampling.n] for start in range(0, len(grown), sampling.n)]
+        grown = iter(self._after_reading([_row(one) for one, _ in samples], grow))
+        rows = [[next(grown) for _ in range(n)] for n in grown_of]
+        return [row * (one.sampling.n // n) for one, n, row in zip(wanted, grown_of, rows, strict=True)]
 
-    def begin(self, prompts: Sequence[Asked], n_tokens: int, sampling: Sampling) -> list[Handle]:
+    def begin(self, wanted: Sequence[Wanted], n_tokens: int) -> list[Handle]:
         """Grow the first sample of each prompt to so many tokens of an answer; keep what can go on."""
 
         def grow(some: Sequence[int], reads: list[Read]) -> list[Handle]:
-            sequences = [self._sequence(prompts[i], sampling, 0) for i in some]
+            sequences = [self._sequence(wanted[i], 0) for i in some]
             flight = Flight.from_reads(self._model, sequences, reads)
             reads.clear()
             return flight.begin(n_tokens)
 
-        return self._after_reading([_row(prompt, sampling) for prompt in prompts], grow)
+        return self._after_reading([_row(one) for one in wanted], grow)
 
     def score(
         self, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]
@@ -128,8 +127,8 @@ class Engine:
         release(handles)
         return [None] * len(handles)
 
-    def _sequence(self, asked: Asked, sampling: Sampling, sample: int) -> GrowingSequence:
-        return GrowingSequence(self._vocabulary, asked, sampling, sample)
+    def _sequence(self, wanted: Wanted, sample: int) -> GrowingSequence:
+        return GrowingSequence(self._vocabulary, wanted, sample)
 
     def _after_reading(
         self, rows: Sequence[Row], work: Callable[[Sequence[int], list[Read]], list[R]]
@@ -203,8 +202,8 @@ class Engine:
         ]
 
 
-def _row(asked: Asked, sampling: Sampling) -> Row:
-    return Row(asked.ids, asked.further(sampling), asked.room(sampling))
+def _row(wanted: Wanted) -> Row:
+    return Row(wanted.asked.ids, wanted.further, wanted.room)
 
 
 def pack(costs: Sequence[tuple[int, int]], budget: int) -> list[list[int]]:

@@ -45,13 +45,22 @@ class Asked(NamedTuple):
     thinking_tokens: int = 0
     limit: int = 0
 
-    def further(self, sampling: Sampling) -> int:
-        """Tokens that may follow: thoughts, where they are expected, and the answer."""
-        return sampling.max_tokens + (self.thinking_tokens if self.thinks else 0)
 
-    def room(self, sampling: Sampling) -> int:
+class Wanted(NamedTuple):
+    """A prompt, and how its answers are to be sampled."""
+
+    asked: Asked
+    sampling: Sampling
+
+    @property
+    def further(self) -> int:
+        """Tokens that may follow: thoughts, where they are expected, and the answer."""
+        return self.sampling.max_tokens + (self.asked.thinking_tokens if self.asked.thinks else 0)
+
+    @property
+    def room(self) -> int:
         """Tokens to make room for before they come; most thoughts are much shorter than they may be."""
-        return min(self.further(sampling), sampling.max_tokens + _THOUGHTS_ROOM)
+        return min(self.further, self.sampling.max_tokens + _THOUGHTS_ROOM)
 
 
 @dataclass(frozen=True)
@@ -106,9 +115,8 @@ class GrowingSequence:
         last_token: The newest token, which the model has not read yet.
     """
 
-    def __init__(self, vocabulary: Vocabulary, asked: Asked, sampling: Sampling, sample: int = 0) -> None:
-        self.asked = asked
-        self.sampling = sampling
+    def __init__(self, vocabulary: Vocabulary, wanted: Wanted, sample: int = 0) -> None:
+        self.asked, self.sampling = asked, sampling = wanted
         self.ended: Literal["stop", "length", "thinking"] | None = None
         self.thinking_tokens = 0
         self.last_token = asked.ids[-1]

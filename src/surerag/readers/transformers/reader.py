@@ -21,7 +21,7 @@ from surerag.readers.protocol import BaseReader, Capabilities
 from surerag.readers.thinking import THINKING_TOKENS
 from surerag.readers.transformers.encoding import PromptEncoder
 from surerag.readers.transformers.engine import Engine
-from surerag.readers.transformers.growing import Asked, GrowingSequence
+from surerag.readers.transformers.growing import Asked, GrowingSequence, Wanted
 from surerag.readers.transformers.loading import load
 from surerag.readers.transformers.model import CausalModel
 from surerag.readers.transformers.sequences import Handle, close
@@ -271,14 +271,20 @@ class TransformersReader(BaseReader):
             ThinkingBudgetError: If the model was still thinking when its budget for one of them was spent.
                 The answers to the others are kept: asked for next, without it, they cost nothing.
         """
+        return self.generate_each(prompts, [sampling] * len(prompts))
+
+    def generate_each(
+        self, prompts: Sequence[Prompt], samplings: Sequence[Sampling]
+    ) -> list[list[Generation]]:
+        """Return answers to each prompt, sampled in its own way, in common batches; see :meth:`generate`."""
         with self._lock:
-            asked = self._asked(prompts, sampling)
-            grown = self._spared.rows(asked, sampling)
+            wanted = self._wanted(prompts, samplings)
+            grown = self._spared.rows(wanted)
             if grown is None:
-                grown = self._engine.generate(asked, sampling)
-                self._count(asked, [sequence for row in grown for sequence in row])
-                if len(asked) > 1 and any(sequence.ended == "thinking" for row in grown for sequence in row):
-                    self._spared.keep_rows(asked, sampling, grown)
+                grown = self._engine.generate(wanted)
+                self._count(wanted, [sequence for row in grown for sequence in row])
+                if len(wanted) > 1 and any(sequence.ended == "thinking" for row in grown for sequence in row):
+                    self._spared.keep_rows(wanted, grown)
             return [[sequence.generation() for sequence in row] for row in grown]
 
     def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
@@ -306,12 +312,12 @@ class TransformersReader(BaseReader):
                 self._encoder.encode_with(prompt, continuation, unthought=True)
                 for prompt, continuation in zip(prompts, continuations, strict=True)
             ]
-            for index, (ids, tail) in enumerate(zip(before, after, strict=True)):
+            for index, tail in enumerate(after):
                 if not tail:
                     raise InputError(
                         f"continuation {index} has no tokens", hint="score a text that is not empty"
                     )
-                self._check_length(index, len(ids), len(tail))
+            self._check_lengths(prompts, list(zip(map(len, before), map(len, after), strict=True)))
             self._usage += Usage(len(prompts), sum(map(len, before)) + sum(map(len, after)))
             return self._engine.score(before, after)
 
@@ -327,17 +333,22 @@ class TransformersReader(BaseReader):
             ThinkingBudgetError: If the model was still thinking when its budget for one of them was spent.
                 The others are kept, with their memory, until something else is asked for.
         """
+        return self.begin_each(prompts, n_tokens, [sampling] * len(prompts))
+
+    def begin_each(
+        self, prompts: Sequence[Prompt], n_tokens: int, samplings: Sequence[Sampling]
+    ) -> list[Begun]:
+        """Begin an answer to each prompt, sampled in its own way, in common batches; see :meth:`begin`."""
         if n_tokens < 1:
             raise ConfigurationError(f"n_tokens must be at least 1, got {n_tokens}")
-        sampling = replace(sampling, n=1)
         with self._lock:
-            asked = self._asked(prompts, sampling)
-            handles = self._spared.handles(asked, n_tokens, sampling)
+            wanted = self._wanted(prompts, [replace(sampling, n=1) for sampling in samplings])
+            handles = self._spared.handles(wanted, n_tokens)
             if handles is None:
-                handles = self._engine.begin(asked, n_tokens, sampling)
-                self._count(asked, [handle.sequence for handle in handles])
-                if len(asked) > 1 and any(handle.sequence.ended == "thinking" for handle in handles):
-                    self._spared.keep_handles(asked, n_tokens, sampling, handles)
+                handles = self._engine.begin(wanted, n_tokens)
+                self._count(wanted, [handle.sequence for handle in handles])
+                if len(wanted) > 1 and any(handle.sequence.ended == "thinking" for handle in handles):
+                    self._spared.keep_handles(wanted, n_tokens, handles)
             return [
                 Begun(handle.sequence.generation(), done=handle.sequence.ended is not None, state=handle)
                 for handle in handles
@@ -409,28 +420,38 @@ class TransformersReader(BaseReader):
             with self._lock:
                 self._usage += _said([sequence], since=started)
 
-    def _asked(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Asked]:
-        found: list[Asked] = []
-        for index, prompt in enumerate(prompts):
-            ids, opened = self._encoder.read(prompt)
-            self._check_length(index, len(ids), sampling.max_tokens)
+    def _wanted(self, prompts: Sequence[Prompt], samplings: Sequence[Sampling]) -> list[Wanted]:
+        read = [self._encoder.read(prompt) for prompt in prompts]
+        self._check_lengths(
+            prompts,
+            [(len(ids), sampling.max_tokens) for (ids, _), sampling in zip(read, samplings, strict=True)],
+        )
+        found: list[Wanted] = []
+        for (ids, opened), sampling in zip(read, samplings, strict=True):
             thinks = bool(opened) or self._encoder.manner.expected
             limit, window = self._thinking_tokens, self._model.window
             left = limit if window is None else min(limit, window - len(ids) - sampling.max_tokens)
-            found.append(Asked(ids, opened, thinks, left, limit))
+            found.append(Wanted(Asked(ids, opened, thinks, left, limit), sampling))
         return found
 
-    def _check_length(self, index: int, length: int, further: int) -> None:
-        if self._model.window is not None and length + further > self._model.window:
-            over = length + further - self._model.window
+    def _check_lengths(self, prompts: Sequence[Prompt], lengths: Sequence[tuple[int, int]]) -> None:
+        """Refuse prompts that do not fit the window, from their lengths and how many tokens are to follow."""
+        window = self._model.window
+        if window is None:
+            return
+        unfit = [index for index, (length, further) in enumerate(lengths) if length + further > window]
+        if unfit:
+            length, further = lengths[unfit[0]]
+            others = f" ({len(unfit) - 1} more do not fit either)" if len(unfit) > 1 else ""
             raise ContextLengthError(
-                f"prompt {index} has {length} tokens, {further} more are to follow, "
-                f"and the model's window holds {self._model.window}: {over} too many",
+                f"prompt {unfit[0]} has {length} tokens, {further} more are to follow, and the model's "
+                f"window holds {window}: {length + further - window} too many{others}",
                 hint="shorten the context by that many tokens, or lower max_tokens",
+                inputs=[prompts[index] for index in unfit],
             )
 
-    def _count(self, asked: Sequence[Asked], sequences: Sequence[GrowingSequence]) -> None:
-        self._usage += Usage(len(asked), sum(len(one.ids) for one in asked)) + _said(sequences)
+    def _count(self, wanted: Sequence[Wanted], sequences: Sequence[GrowingSequence]) -> None:
+        self._usage += Usage(len(wanted), sum(len(one.asked.ids) for one in wanted)) + _said(sequences)
 
     def _waiting(self, begun: Begun) -> Handle:
         handle = begun.state

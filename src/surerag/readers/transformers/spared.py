@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
-from surerag.readers.transformers.growing import Asked, GrowingSequence
+from surerag.readers.transformers.growing import GrowingSequence, Wanted
 from surerag.readers.transformers.sequences import Handle, close
-from surerag.types import Sampling
 
 
 class Spared:
@@ -23,32 +22,28 @@ class Spared:
         self._rows: dict[Hashable, list[GrowingSequence]] = {}
         self._handles: dict[Hashable, list[Handle]] = {}
 
-    def keep_rows(
-        self, asked: Sequence[Asked], sampling: Sampling, rows: Sequence[list[GrowingSequence]]
-    ) -> None:
+    def keep_rows(self, wanted: Sequence[Wanted], rows: Sequence[list[GrowingSequence]]) -> None:
         """Keep the samples of each prompt."""
         self.clear()
-        self._rows = {_key(one, sampling): row for one, row in zip(asked, rows, strict=True)}
+        self._rows = {_key(one): row for one, row in zip(wanted, rows, strict=True)}
 
-    def rows(self, asked: Sequence[Asked], sampling: Sampling) -> list[list[GrowingSequence]] | None:
+    def rows(self, wanted: Sequence[Wanted]) -> list[list[GrowingSequence]] | None:
         """Return the samples of all these prompts, if they are here; they stay for the next who asks."""
-        found = [self._rows.get(_key(one, sampling), []) for one in asked]
-        if asked and all(len(row) >= sampling.n for row in found):
-            return [row[: sampling.n] for row in found]
+        found = [self._rows.get(_key(one), []) for one in wanted]
+        if wanted and all(len(row) >= one.sampling.n for one, row in zip(wanted, found, strict=True)):
+            return [row[: one.sampling.n] for one, row in zip(wanted, found, strict=True)]
         self.clear()
         return None
 
-    def keep_handles(
-        self, asked: Sequence[Asked], n_tokens: int, sampling: Sampling, handles: Sequence[Handle]
-    ) -> None:
+    def keep_handles(self, wanted: Sequence[Wanted], n_tokens: int, handles: Sequence[Handle]) -> None:
         """Keep what was begun of each prompt."""
         self.clear()
-        for one, handle in zip(asked, handles, strict=True):
-            self._handles.setdefault((_key(one, sampling), n_tokens), []).append(handle)
+        for one, handle in zip(wanted, handles, strict=True):
+            self._handles.setdefault((_key(one), n_tokens), []).append(handle)
 
-    def handles(self, asked: Sequence[Asked], n_tokens: int, sampling: Sampling) -> list[Handle] | None:
+    def handles(self, wanted: Sequence[Wanted], n_tokens: int) -> list[Handle] | None:
         """Return what was begun of all these prompts, if it is here, and let go of it."""
-        keys = [(_key(one, sampling), n_tokens) for one in asked]
+        keys = [(_key(one), n_tokens) for one in wanted]
         if keys and all(len(self._handles.get(key, [])) >= keys.count(key) for key in keys):
             return [self._handles[key].pop(0) for key in keys]
         self.clear()
@@ -60,5 +55,5 @@ class Spared:
         self._rows, self._handles = {}, {}
 
 
-def _key(asked: Asked, sampling: Sampling) -> Hashable:
-    return tuple(asked.ids), replace(sampling, n=1)
+def _key(wanted: Wanted) -> Hashable:
+    return tuple(wanted.asked.ids), replace(wanted.sampling, n=1)
