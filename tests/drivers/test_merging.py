@@ -117,12 +117,13 @@ def asked_by_threads(reader: LocalReader, count: int, rounds: int) -> None:
             done.result()
 
 
-def test_many_threads_share_few_calls() -> None:
-    class Slow(LocalReader):
-        def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
-            time.sleep(0.02)
-            return super().generate(prompts, sampling)
+class Slow(LocalReader):
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+        time.sleep(0.02)
+        return super().generate(prompts, sampling)
 
+
+def test_many_threads_share_few_calls() -> None:
     asked_by_threads(reader := Slow(), 64, 6)
     assert sum(size for _, size in reader.batches) == 384
     # Six would be the fewest. Those whose answers are there do not wait for a call of others.
@@ -131,13 +132,13 @@ def test_many_threads_share_few_calls() -> None:
 
 def test_nobody_waits_for_a_program_that_does_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merge_settings, "window", 0.2)
-    queue = queue_of(reader := LocalReader())
+    queue = queue_of(reader := Slow())
     with queue.program(), queue.program():
         queue.ask(Generate(("first",), Sampling()))
         started = time.monotonic()
-        for turn in range(50):
+        for turn in range(20):
             queue.ask(Generate((f"q{turn}",), Sampling()))
-        assert time.monotonic() - started < 50 * 0.2
+        assert time.monotonic() - started < 20 * 0.2
     # Two that meet again are worth waiting for again.
     asked_by_threads(reader, 2, 20)
     assert max(size for _, size in reader.batches) == 2
