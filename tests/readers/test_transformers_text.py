@@ -11,7 +11,7 @@ from transformers import ByT5Tokenizer
 
 from surerag.errors import InputError
 from surerag.readers.transformers import TransformersReader
-from surerag.readers.transformers.decoding import Detokenizer, StopScanner
+from surerag.readers.transformers.decoding import Detokenizer, StopScanner, decoder_of
 from surerag.readers.transformers.encoding import PromptEncoder
 from surerag.types import Message, Prompt, Sampling, as_messages
 from tests.readers.tiny_models import (
@@ -85,7 +85,7 @@ def test_tokenizers_in_python_are_guarded_too() -> None:
     tokenizer.chat_template = "{{ messages[0]['content'] }}</s>"
     ids = PromptEncoder(tokenizer).encode("Velm</s>, Örn")
     assert ids.count(tokenizer.eos_token_id) == 1
-    detokenizer = Detokenizer(tokenizer)
+    detokenizer = Detokenizer(decoder_of(tokenizer))
     assert "".join(detokenizer.feed(i) for i in ids) == "Velm</s>, Örn"
 
 
@@ -135,7 +135,7 @@ def test_a_prompt_without_tokens_is_refused() -> None:
 @given(st.text(min_size=1, max_size=40))
 def test_pieces_join_to_the_text_and_never_break_a_character(text: str) -> None:
     tokenizer = tiny_tokenizer()
-    detokenizer = Detokenizer(tokenizer)
+    detokenizer = Detokenizer(decoder_of(tokenizer))
     ids = tokenizer(text, split_special_tokens=True)["input_ids"]
     pieces = [detokenizer.feed(i) for i in ids]
     assert "".join(pieces) + detokenizer.flush() == tokenizer.decode(ids, clean_up_tokenization_spaces=False)
@@ -146,7 +146,7 @@ def test_pieces_join_to_the_text_and_never_break_a_character(text: str) -> None:
 @given(st.lists(st.integers(0, ROLE_ID), max_size=30))
 def test_pieces_join_to_the_text_for_any_tokens(ids: list[int]) -> None:
     tokenizer = tiny_tokenizer()
-    detokenizer = Detokenizer(tokenizer)
+    detokenizer = Detokenizer(decoder_of(tokenizer))
     joined = "".join(detokenizer.feed(i) for i in ids) + detokenizer.flush()
     assert joined == tokenizer.decode(ids, skip_special_tokens=True)
 

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +32,10 @@ _BLOCK = 256
 # exp(-200) is zero in float32; keeps 0 * -inf out of the entropy where a logit is minus infinity.
 _FLOOR = -200.0
 _INCOMPLETE = "\ufffd"
+_WORD = (1 << 64) - 1
+_NOTHING = np.zeros(4, dtype=np.uint64)
+# Tokens to look for a nucleus among before all are sorted.
+_LIKELIEST = 1024
 
 
 class Opinion(NamedTuple):
@@ -112,18 +118,30 @@ def opinions(logits: Tensor, tokens: Tensor) -> list[Opinion]:
 
 
 def warp_logits(logits: Tensor, top_k: int | None, top_p: float) -> Tensor:
-    """Set the logits [rows, vocabulary] of tokens outside top-k and the nucleus to minus infinity."""
+    """Set the logits [rows, vocabulary] of tokens outside top-k and the nucleus to minus infinity.
+
+    Tokens as likely as the last one that stays, stay as well.
+    """
     if top_k is not None and top_k < logits.shape[-1]:
         least = logits.topk(top_k, dim=-1).values[:, -1:]
         logits = logits.masked_fill(logits < least, -torch.inf)
     if top_p < 1:
-        ordered, order = logits.sort(dim=-1, descending=True, stable=True)
-        probabilities = ordered.softmax(-1)
-        before = probabilities.cumsum(-1) - probabilities
-        # A token stays if the likelier ones do not yet hold the mass; so the likeliest always stays.
-        outside = torch.zeros_like(before, dtype=torch.bool).scatter(-1, order, before >= top_p)
-        logits = logits.masked_fill(outside, -torch.inf)
+        logits = logits.masked_fill(logits < _least_of_nucleus(logits, top_p), -torch.inf)
     return logits
+
+
+def _least_of_nucleus(logits: Tensor, top_p: float) -> Tensor:
+    """Return the smallest logit of each row's nucleus, [rows, 1]."""
+    total = logits.logsumexp(-1, keepdim=True)
+    # The nucleus is nearly always among the likeliest few, which are found without sorting the rest.
+    ordered = logits.topk(min(_LIKELIEST, logits.shape[-1]), dim=-1).values
+    masses = (ordered - total).exp().cumsum(-1)
+    if ordered.shape[-1] < logits.shape[-1] and bool((masses[:, -1] < top_p).any()):
+        ordered = logits.sort(dim=-1, descending=True).values
+        masses = (ordered - total).exp().cumsum(-1)
+    # A token stays if the likelier ones do not yet hold the mass; so the likeliest always stays.
+    inside = (masses < top_p).sum(-1, keepdim=True).clamp_(max=ordered.shape[-1] - 1)
+    return ordered.gather(-1, inside)
 
 
 def _perturbed_maximum(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
@@ -132,17 +150,64 @@ def _perturbed_maximum(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
     blocks = -(-vocabulary // _BLOCK)
     padded = torch.nn.functional.pad(logits, (0, blocks * _BLOCK - vocabulary), value=-torch.inf)
     in_blocks = padded.view(rows, blocks, _BLOCK)
-    noise = torch.from_numpy(np.stack([_gumbel(draw, blocks + _BLOCK) for draw in draws])).to(logits.device)
+    noise = torch.from_numpy(_gumbel(draws, blocks + _BLOCK)).to(logits.device)
     block = (in_blocks.logsumexp(-1) + noise[:, :blocks]).argmax(-1)
     inside = in_blocks[torch.arange(rows, device=logits.device), block] + noise[:, blocks:]
     return block * _BLOCK + inside.argmax(-1)
 
 
-def _gumbel(draw: Draw, count: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    # Counter-based: the step stands in the counter's high word, each draw moves the low one.
-    bits = np.random.Philox(key=draw.key, counter=draw.step << 192)
+class _Generator(threading.local):
+    """One generator for each thread, put to where it is needed: making one costs more than its numbers."""
+
+    def __init__(self) -> None:
+        self._bits = np.random.Philox(0)
+        self._numbers = np.random.Generator(self._bits)
+
+    def exponentials(self, draw: Draw, into: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
+        """Fill an array with what belongs to a sequence and a step."""
+        # Counter-based: the step stands in the counter's high word, each draw moves the low one.
+        self._bits.state = {
+            "bit_generator": "Philox",
+            "state": {
+                "counter": np.array((0, 0, 0, draw.step), dtype=np.uint64),
+                "key": np.array((draw.key & _WORD, draw.key >> 64), dtype=np.uint64),
+            },
+            "buffer": _NOTHING,
+            "buffer_pos": len(_NOTHING),
+            "has_uint32": 0,
+            "uinteger": 0,
+        }
+        self._numbers.standard_exponential(out=into)
+
+
+_generator = _Generator()
+
+
+def _gumbel(draws: Sequence[Draw], count: int) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+    """Return noise [rows, count]."""
     # Drawn in float64: a float32 exponential is exactly 0 once in ten million, and would then win.
-    return (-np.log(np.random.Generator(bits).standard_exponential(count))).astype(np.float32)
+    noise = np.empty((len(draws), count))
+    for draw, row in zip(draws, noise, strict=True):
+        _generator.exponentials(draw, row)
+    np.log(noise, out=noise)
+    return (-noise).astype(np.float32)
+
+
+Decode = Callable[[tuple[int, ...]], str]
+"""From token ids to their text, special tokens left out."""
+
+
+def decoder_of(tokenizer: PreTrainedTokenizerBase) -> Decode:
+    """Return a tokenizer's way from ids to text, which remembers what it met: texts repeat themselves."""
+
+    @lru_cache(maxsize=1 << 16)
+    def decode(ids: tuple[int, ...]) -> str:
+        # The library's own decode does the same at many times the cost.
+        if tokenizer.is_fast:
+            return str(tokenizer.backend_tokenizer.decode(list(ids), skip_special_tokens=True))
+        return str(tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    return decode
 
 
 class Detokenizer:
@@ -152,42 +217,29 @@ class Detokenizer:
     character contributes all of it.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._tokenizer = tokenizer
-        self._ids: list[int] = []
-        self._start = 0
-        self._shown = 0
+    def __init__(self, decode: Decode) -> None:
+        self._decode = decode
+        # Tokens that were shown last, whose spacing decides that of the next one; then those held back.
+        self._shown: tuple[int, ...] = ()
+        self._held: tuple[int, ...] = ()
 
     def fork(self) -> Detokenizer:
         """Return a copy that goes on independently."""
-        twin = copy.copy(self)
-        twin._ids = self._ids[:]
-        return twin
+        return copy.copy(self)
 
     def feed(self, token: int) -> str:
         """Return the text that this token adds."""
-        self._ids.append(token)
+        self._held = (*self._held, token)
         piece = self.flush()
         if not piece or piece.endswith(_INCOMPLETE):
             return ""
-        # Decoding goes on from the token before, whose spacing decides that of the next one.
-        self._start, self._shown = self._shown, len(self._ids)
+        self._shown, self._held = self._held, ()
         return piece
 
     def flush(self) -> str:
         """Return what is held back because its last character is not complete."""
-        before = self._decode(self._ids[self._start : self._shown])
-        return self._decode(self._ids[self._start :])[len(before) :]
-
-    def _decode(self, ids: Sequence[int]) -> str:
-        if not ids:
-            return ""
-        # The library's own decode does the same at many times the cost.
-        if self._tokenizer.is_fast:
-            return str(self._tokenizer.backend_tokenizer.decode(list(ids), skip_special_tokens=True))
-        return str(
-            self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        )
+        before = self._decode(self._shown) if self._shown else ""
+        return self._decode(self._shown + self._held)[len(before) :] if self._shown or self._held else ""
 
 
 class StopScanner:

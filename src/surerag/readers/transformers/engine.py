@@ -43,7 +43,6 @@ class Engine:
     ) -> None:
         self._model = model
         self._prefill = Prefill(model)
-        self._tokenizer = tokenizer
         self._vocabulary = vocabulary_of(tokenizer, model.end_tokens)
         self._budget = max_batch_tokens
         self._min_shared = min_shared
@@ -89,7 +88,7 @@ class Engine:
             tails = [continuations[i] for i in some]
             memory = join([read.part for read in reads], max(map(len, tails)))
             scored = score_rows(self._model, memory, reads, tails)
-            return [trace_of(self._tokenizer, row) for row in scored]
+            return [trace_of(self._vocabulary.decode, row) for row in scored]
 
         rows = [
             Row(prompt, len(tail), len(tail)) for prompt, tail in zip(prompts, continuations, strict=True)

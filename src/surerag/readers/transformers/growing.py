@@ -15,7 +15,15 @@ from transformers import PreTrainedTokenizerBase
 
 from surerag.errors import ThinkingBudgetError
 from surerag.readers.thinking import CHANNEL, CHANNEL_MARKS, MARKS, Thoughts
-from surerag.readers.transformers.decoding import Detokenizer, Draw, Opinion, StopScanner, sequence_key
+from surerag.readers.transformers.decoding import (
+    Decode,
+    Detokenizer,
+    Draw,
+    Opinion,
+    StopScanner,
+    decoder_of,
+    sequence_key,
+)
 from surerag.types import EntropyTrace, FinishReason, Generation, Sampling, TokenTrace
 
 # Thoughts draw their chance from numbers of their own.
@@ -68,13 +76,13 @@ class Vocabulary:
     """What a tokenizer's tokens mean to a growing sequence.
 
     Attributes:
-        tokenizer: The tokenizer.
+        decode: From ids to text.
         ends: Tokens that end an answer.
         between: Tokens that end a thought, not the sequence, while it thinks.
         marks: Special tokens that mark thoughts, and their texts.
     """
 
-    tokenizer: PreTrainedTokenizerBase
+    decode: Decode
     ends: frozenset[int]
     between: frozenset[int]
     marks: Mapping[int, str]
@@ -93,7 +101,7 @@ def vocabulary_of(tokenizer: PreTrainedTokenizerBase, end_tokens: frozenset[int]
         between = frozenset(added[text] for text in ("<|end|>",) if text in added)
         end_tokens |= between | {added[text] for text in ("<|return|>", "<|call|>") if text in added}
     marks = {i: text for text, i in added.items() if text in shown}
-    return Vocabulary(tokenizer, end_tokens, between, marks)
+    return Vocabulary(decoder_of(tokenizer), end_tokens, between, marks)
 
 
 class GrowingSequence:
@@ -122,7 +130,7 @@ class GrowingSequence:
         self.last_token = asked.ids[-1]
         self._vocabulary = vocabulary
         self._key = sequence_key(asked.ids, sampling.seed, sample)
-        self._detokenizer = Detokenizer(vocabulary.tokenizer)
+        self._detokenizer = Detokenizer(vocabulary.decode)
         # What may still be thoughts; None once the answer has begun.
         self._thoughts: Thoughts | None = Thoughts(opened=asked.opened)
         # Numbers of chance that were drawn for an answer and went to thoughts; draws for its first token.

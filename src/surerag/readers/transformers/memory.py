@@ -177,6 +177,15 @@ class AttentionMemory(Memory):
 
     def feed_until(self, lengths: Sequence[int], tokens: Tensor, keep: int = 1) -> Tensor:
         """Read ``tokens`` so that each row then has its length; whatever is left of that is padding."""
+        return self._model.forward(tokens, self._cache, *self._placed(lengths, tokens), keep)
+
+    def feed_hidden(self, tokens: Tensor) -> Tensor:
+        """Read real tokens; return hidden states [rows, steps, width]; see ``CausalModel.head_apart``."""
+        lengths = [length + tokens.shape[1] for length in self.lengths]
+        return self._model.hidden(tokens, self._cache, *self._placed(lengths, tokens))
+
+    def _placed(self, lengths: Sequence[int], tokens: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Make room for tokens after which each row has its length; return their mask and positions."""
         self._slots += tokens.shape[1]
         self.lengths = list(lengths)
         padding = torch.tensor([[self._slots - length] for length in lengths], device=tokens.device)
@@ -185,7 +194,7 @@ class AttentionMemory(Memory):
         last = None if self._model.window is None else self._model.window - 1
         positions = (slots[-tokens.shape[1] :] - padding).clamp(min=0, max=last)
         mask = None if min(lengths) == self._slots else (slots >= padding).long()
-        return self._model.forward(tokens, self._cache, mask, positions, keep)
+        return mask, positions
 
     def select(self, rows: Sequence[int], room: int = 0) -> AttentionMemory:
         """Copy rows; see :meth:`Memory.select`."""

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -38,7 +38,7 @@ class CausalModel:
     ) -> None:
         self._model = model
         self.window = window or _window(model)
-        self.arguments = frozenset(inspect.signature(model.forward).parameters)
+        self.arguments = frozenset(inspect.signature(_unwrapped(model).forward).parameters)
         self.end_tokens = _end_tokens(model, tokenizer) | _ids_of(end_tokens, tokenizer)
         pad = tokenizer.pad_token_id
         self.pad_token = pad if isinstance(pad, int) and 0 <= pad < self.vocabulary else 0
@@ -81,13 +81,7 @@ class CausalModel:
         self, tokens: Tensor, cache: Cache | None, mask: Tensor | None, positions: Tensor, keep: int
     ) -> Tensor:
         """Run the model once; return float32 logits [rows, keep, vocabulary] of the last positions."""
-        arguments: dict[str, object] = {"input_ids": tokens, "use_cache": cache is not None}
-        if cache is not None:
-            arguments[self._cache_argument] = cache
-        if mask is not None:
-            arguments["attention_mask"] = mask
-        if "position_ids" in self.arguments:
-            arguments["position_ids"] = positions
+        arguments = self._inputs(tokens, cache, mask, positions)
         if "logits_to_keep" in self.arguments:
             arguments["logits_to_keep"] = keep
         with torch.inference_mode():
@@ -96,6 +90,51 @@ class CausalModel:
                 # A view would keep the logits of the whole prompt alive.
                 logits = logits[:, -keep:].clone()
             return logits.float()
+
+    def hidden(self, tokens: Tensor, cache: Cache | None, mask: Tensor | None, positions: Tensor) -> Tensor:
+        """Run the model without its head; return what :meth:`logits` takes, [rows, steps, width]."""
+        with torch.inference_mode():
+            states: Tensor = self._body(**self._inputs(tokens, cache, mask, positions)).last_hidden_state
+            return states
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Apply the head to hidden states; return float32 logits [rows, steps, vocabulary]."""
+        with torch.inference_mode():
+            logits: Tensor = cast(Any, self._model).get_output_embeddings()(hidden)
+            return logits.float()
+
+    @cached_property
+    def head_apart(self) -> bool:
+        """Whether :meth:`hidden` and :meth:`logits` together are :meth:`forward`; found out by trying.
+
+        Some models scale or cap what their head says.
+        """
+        tokens = self.tensor([[0, 1, 2, 1]])
+        positions = torch.arange(4, device=self.device)[None]
+        try:
+            apart = self.logits(self.hidden(tokens, None, None, positions))
+        except (AttributeError, TypeError):
+            return False
+        whole = self.forward(tokens, None, None, positions, 4)
+        return apart.shape == whole.shape and bool(torch.allclose(apart, whole, rtol=1e-3, atol=1e-3))
+
+    def _inputs(
+        self, tokens: Tensor, cache: Cache | None, mask: Tensor | None, positions: Tensor
+    ) -> dict[str, object]:
+        arguments: dict[str, object] = {"input_ids": tokens, "use_cache": cache is not None}
+        if cache is not None:
+            arguments[self._cache_argument] = cache
+        if mask is not None:
+            arguments["attention_mask"] = mask
+        if "position_ids" in self.arguments:
+            arguments["position_ids"] = positions
+        return arguments
+
+    @property
+    def _body(self) -> torch.nn.Module:
+        """The model without its head."""
+        whole = _unwrapped(self._model)
+        return cast("torch.nn.Module", getattr(whole, whole.base_model_prefix))
 
     def fresh_cache(self) -> Cache:
         """Return an empty cache of the model's own layers."""
@@ -121,6 +160,17 @@ class CausalModel:
     @cached_property
     def _cache_argument(self) -> str:
         return "past_key_values" if "past_key_values" in self.arguments else "cache_params"
+
+
+def _unwrapped(model: PreTrainedModel) -> PreTrainedModel:
+    """Return the model inside of what ``torch.compile`` or PEFT put around it, whose signatures tell nothing.
+
+    Adapters of PEFT stand in the layers of the model inside, so that it is the adapted model.
+    """
+    inner = getattr(model, "_orig_mod", model)
+    if hasattr(inner, "get_base_model"):
+        inner = inner.get_base_model()
+    return cast("PreTrainedModel", inner)
 
 
 def _window(model: PreTrainedModel) -> int | None:

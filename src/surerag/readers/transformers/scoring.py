@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from transformers import PreTrainedTokenizerBase
+from torch import Tensor
 
-from surerag.readers.transformers.decoding import Detokenizer, Opinion, opinions
-from surerag.readers.transformers.memory import Memory
+from surerag.readers.transformers.decoding import Decode, Detokenizer, Opinion, opinions
+from surerag.readers.transformers.memory import AttentionMemory, Memory
 from surerag.readers.transformers.model import CausalModel
 from surerag.readers.transformers.prefill import Read, following
 from surerag.types import EntropyTrace, TokenTrace
@@ -21,6 +21,9 @@ def score_rows(
 ) -> list[list[Opinion]]:
     """Feed each row of a memory its continuation.
 
+    A continuation is read in one pass where the model's head can be applied to its hidden states apart,
+    a slice at a time; else in as many passes as its logits need.
+
     Args:
         model: The model.
         memory: One row for each continuation; it is used up.
@@ -32,20 +35,33 @@ def score_rows(
     """
     tokens = model.padded(tails)
     found = [[opinion] for opinion in opinions(following(reads), tokens[:, 0])]
-    chunk = max(1, _LOGITS // (len(tails) * model.vocabulary))
-    for start in range(0, tokens.shape[1] - 1, chunk):
-        end = min(start + chunk, tokens.shape[1] - 1)
-        logits = memory.feed(tokens[:, start:end], keep=end - start)
-        targets = tokens[:, start + 1 : end + 1]
+    for logits, targets in _steps(model, memory, tokens):
+        steps = targets.shape[1]
         flat = opinions(logits.flatten(0, 1), targets.flatten())
         for row, opinion_row in enumerate(found):
-            opinion_row += flat[row * (end - start) : (row + 1) * (end - start)]
+            opinion_row += flat[row * steps : (row + 1) * steps]
     return [row[: len(tail)] for row, tail in zip(found, tails, strict=True)]
 
 
-def trace_of(tokenizer: PreTrainedTokenizerBase, scored: Sequence[Opinion]) -> TokenTrace:
+def _steps(model: CausalModel, memory: Memory, tokens: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield logits [rows, steps, vocabulary] and what follows, [rows, steps], a few steps at a time."""
+    rows, length = tokens.shape
+    few = max(1, _LOGITS // (rows * model.vocabulary))
+    hidden = None
+    if length > 1 and few < length - 1 and model.head_apart and isinstance(memory, AttentionMemory):
+        hidden = memory.feed_hidden(tokens[:, :-1])
+    for start in range(0, length - 1, few):
+        end = min(start + few, length - 1)
+        if hidden is None:
+            logits = memory.feed(tokens[:, start:end], keep=end - start)
+        else:
+            logits = model.logits(hidden[:, start:end])
+        yield logits, tokens[:, start + 1 : end + 1]
+
+
+def trace_of(decode: Decode, scored: Sequence[Opinion]) -> TokenTrace:
     """Return opinions as a trace, with the text of each token."""
-    detokenizer = Detokenizer(tokenizer)
+    detokenizer = Detokenizer(decode)
     pieces = [detokenizer.feed(opinion.token) for opinion in scored]
     pieces[-1] += detokenizer.flush()
     _, logprobs, entropies, logsumexps = zip(*scored, strict=True)
