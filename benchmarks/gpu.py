@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from benchmarks import begin_finish, entropies, sampling
-from benchmarks.models import LLAMA_1B, LLAMA_8B, TINY, Shape, arguments, build
+from benchmarks import begin_finish, entropies, sampling, throughput
+from benchmarks.models import LLAMA_1B, LLAMA_8B, TINY, Bench, Shape, arguments, build
 from benchmarks.paired import compare, show
 
 
@@ -48,6 +48,23 @@ def measure(title: str, shape: Shape, *, device: str, turns: int, tiny: bool) ->
         *begin_finish.overheads(bench, n=2 if tiny else 8, **size),
     ]
     show(overheads, as_overhead=True, caption=f"{title}, bfloat16, {device}")
+    _throughput(title, bench, device=device, tiny=tiny)
+
+
+def _throughput(title: str, bench: Bench, *, device: str, tiny: bool) -> None:
+    batches, prompt_tokens, new_tokens = ((1, 3), 16, 4) if tiny else ((1, 8, 64, 256), 128, 32)
+    bandwidth = throughput.copy_bandwidth(device) if not tiny else 1e10
+    found = throughput.rates(
+        bench, batches, prompt_tokens=prompt_tokens, new_tokens=new_tokens, bandwidth=bandwidth, turns=2
+    )
+    throughput.show(f"{title}: tokens a second, prompts of {prompt_tokens}, answers of {new_tokens}", found)
+    many, shared, own = (4, 60, 4) if tiny else (256, 1500, 20)
+    pairs, asked, said = (3, 16, 8) if tiny else (128, 200, 60)
+    for work, seconds in {
+        f"{many} prompts that share {shared} tokens": throughput.shared_prefix(bench, many, shared, own, 8),
+        f"{pairs} answers of {said} tokens scored": throughput.scoring(bench, pairs, asked, said),
+    }.items():
+        Console().print(f"{title}, {work}: " + ", ".join(f"{k} {v:.3f} s" for k, v in seconds.items()))
 
 
 def _peak(run: Callable[[], object]) -> float:

@@ -160,3 +160,9 @@ def test_what_is_abandoned_gives_its_memory_back(wide: TransformersReader) -> No
     del stream
     gc.collect()
     assert torch.cuda.memory_allocated() - before < 1 * MIB
+
+
+def test_batches_are_as_large_as_half_of_the_free_memory(wide: TransformersReader) -> None:
+    free, _ = torch.cuda.mem_get_info()
+    a_token = 2 * 8 * 1024 * 4
+    assert wide._model.batch_tokens == pytest.approx(min(free // 2 // a_token, 1 << 20), rel=0.05)

@@ -16,6 +16,8 @@ from transformers.cache_utils import Cache, DynamicCache
 
 from surerag.errors import ConfigurationError
 
+_BATCH_TOKENS = 1 << 15
+_MOST_BATCH_TOKENS = 1 << 20
 _WINDOW_NAMES = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "max_seq_len")
 
 
@@ -52,6 +54,27 @@ class CausalModel:
     def vocabulary(self) -> int:
         """Rows of the embedding table."""
         return int(self._embeddings.shape[0])
+
+    @property
+    def batch_tokens(self) -> int:
+        """Tokens that one batch may hold, where nobody says how many.
+
+        On a CPU as many as keep it busy. On a CUDA device as many as half of the memory that is free has room
+        for: encoders and judges may come after, and activations need some.
+        """
+        if self.device.type != "cuda":
+            return _BATCH_TOKENS
+        free, _ = torch.cuda.mem_get_info(self.device)
+        return max(_BATCH_TOKENS, min(free // (2 * self._bytes_per_token), _MOST_BATCH_TOKENS))
+
+    @property
+    def _bytes_per_token(self) -> int:
+        """Memory that the keys and values of one token take in all layers."""
+        config = self._model.config.get_text_config(decoder=True)
+        heads = getattr(config, "num_attention_heads", None) or 1
+        width = getattr(config, "head_dim", None) or config.hidden_size // heads
+        key_value_heads = getattr(config, "num_key_value_heads", None) or heads
+        return 2 * int(config.num_hidden_layers * key_value_heads * width) * self._embeddings.element_size()
 
     @property
     def stateful(self) -> bool:
@@ -167,7 +190,7 @@ def _unwrapped(model: PreTrainedModel) -> PreTrainedModel:
 
     Adapters of PEFT stand in the layers of the model inside, so that it is the adapted model.
     """
-    inner = getattr(model, "_orig_mod", model)
+    inner: Any = getattr(model, "_orig_mod", model)
     if hasattr(inner, "get_base_model"):
         inner = inner.get_base_model()
     return cast("PreTrainedModel", inner)

@@ -66,7 +66,8 @@ class TransformersReader(BaseReader):
             are plain text, and the turns of a conversation are joined by empty lines.
         template_options: Further variables for the chat template, such as ``{"reasoning_effort": "low"}``:
             plain values, as JSON has them. They are part of the reader's name.
-        max_batch_tokens: Tokens, prompts and answers together, that one batch may hold.
+        max_batch_tokens: Tokens, prompts and answers together, that one batch may hold. None is 32,768 on a
+            CPU; on a GPU, what half of its free memory has room for. What does not fit after all is halved.
         min_shared_prefix: Shortest common prefix, in tokens, worth reading separately.
         window: Tokens that prompt and answer may have together; None takes it from the model's config.
         end_tokens: Tokens that end an answer besides those of the model's config: ids, or tokens of the
@@ -98,7 +99,7 @@ class TransformersReader(BaseReader):
         *,
         chat_template: bool = True,
         template_options: Mapping[str, Any] | None = None,
-        max_batch_tokens: int = 32_768,
+        max_batch_tokens: int | None = None,
         min_shared_prefix: int = 48,
         window: int | None = None,
         end_tokens: Sequence[int | str] = (),
@@ -112,14 +113,15 @@ class TransformersReader(BaseReader):
                 f"thinking_tokens must be at least 1, got {thinking_tokens}",
                 hint="thinking=False switches thinking off, where the chat template can",
             )
-        if max_batch_tokens < 1 or min_shared_prefix < 1:
+        if min_shared_prefix < 1 or (max_batch_tokens is not None and max_batch_tokens < 1):
             raise ConfigurationError(
                 "max_batch_tokens and min_shared_prefix must be at least 1, "
                 f"got {max_batch_tokens} and {min_shared_prefix}"
             )
         self._model = CausalModel(model.eval(), tokenizer, window, end_tokens)
         self._encoder = PromptEncoder(tokenizer, chat_template, template_options, render, thinking)
-        self._engine = Engine(self._model, tokenizer, max_batch_tokens, min_shared_prefix)
+        budget = self._model.batch_tokens if max_batch_tokens is None else max_batch_tokens
+        self._engine = Engine(self._model, tokenizer, budget, min_shared_prefix)
         self._lock = threading.RLock()
         self._usage = Usage()
         self._max_tokens = max_tokens
@@ -138,7 +140,7 @@ class TransformersReader(BaseReader):
         use_safetensors: bool = True,
         chat_template: bool = True,
         template_options: Mapping[str, Any] | None = None,
-        max_batch_tokens: int = 32_768,
+        max_batch_tokens: int | None = None,
         min_shared_prefix: int = 48,
         window: int | None = None,
         end_tokens: Sequence[int | str] = (),
