@@ -67,8 +67,9 @@ bench: $(VENV)/.installed
 soak: $(VENV)/.installed
 	@$(OFFLINE) $(BIN)/python -m benchmarks.soak $(ARGS)
 
-test-server: $(VENV)/.installed $(SERVER)/.installed
-	@$(OFFLINE) SURERAG_SERVER_PYTHON=$(abspath $(SERVER))/bin/python $(BIN)/python -m pytest --quiet $(ARGS) tests/server
+test-server: $(VENV)/.installed $(SERVER)/.installed $(MODELS)/.installed
+	@$(OFFLINE) SURERAG_SERVER_PYTHON=$(abspath $(SERVER))/bin/python PYTHONPATH=$(MODELS)/llama-index \
+		$(BIN)/python -m pytest --quiet $(ARGS) tests/server
 
 models: $(VENV)/.installed $(MODELS)/.installed
 	@$(OFFLINE) $(BIN)/python -m tests.models docs/models --house core

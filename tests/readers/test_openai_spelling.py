@@ -6,12 +6,14 @@ import json
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surerag.errors import LogprobsError, ServiceError
 from surerag.readers.openai import OpenAIReader
+from surerag.readers.openai.logprobs import number
 from surerag.readers.openai.parse import Api, Draft, Wanted
 from surerag.readers.openai.spelling import Token, spelled, spelled_by_first
 from surerag.types import Sampling
@@ -158,3 +160,11 @@ def test_halves_of_a_character_that_come_apart_are_joined() -> None:
     shown.append(draft.feed({"text": "", "finish_reason": "stop"}))
     assert shown == ["a", "😀b", "", "�"]
     assert draft.generation().text == "a😀b�"
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    # As llama.cpp's binding gives them, in this process.
+    assert number("Velm", np.float32(-0.25)) == -0.25
+    for value in (np.float32("nan"), np.bool_(True), np.float64(0.5)):
+        with pytest.raises(LogprobsError):
+            number("Velm", value)

@@ -22,12 +22,17 @@ PLAIN = {"repeat_penalty": 1.0}
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tools.to_gguf import convert
 
-    directory = tmp_path_factory.mktemp("server")
-    convert(MODEL, directory / "reader.gguf")
-    with llama_server(directory / "reader.gguf", directory / "server.log") as root:
+    file = tmp_path_factory.mktemp("server") / "reader.gguf"
+    convert(MODEL, file)
+    return file
+
+
+@pytest.fixture(scope="session")
+def server(gguf: Path) -> Iterator[str]:
+    with llama_server(gguf, gguf.with_name("server.log")) as root:
         yield root
 
 

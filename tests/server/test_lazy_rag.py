@@ -61,11 +61,11 @@ def langchain_model(kind: Any, root: str) -> Any:
 
 
 def rag(reader: BaseReader, **settings: Any) -> LazyRAG:
-    return LazyRAG(reader, RETRIEVER, SUMMARY, k=K, **LIMITS, **settings)
+    return LazyRAG(reader, RETRIEVER, SUMMARY, top_n=K, **LIMITS, **settings)
 
 
 @pytest.fixture(scope="module")
-def tau(chat: OpenAIReader) -> float:
+def threshold(chat: OpenAIReader) -> float:
     """Some questions pass the gate: those below the widest gap, which no longer list of tokens moves."""
     entropies = sorted(
         result.decision.signal or 0.0 for result in rag(chat, threshold=1e9).run_many(QUESTIONS)
@@ -75,8 +75,8 @@ def tau(chat: OpenAIReader) -> float:
 
 
 @pytest.fixture(scope="module")
-def expected(chat: OpenAIReader, tau: float) -> list[tuple[str, bool]]:
-    results = rag(chat, threshold=tau).run_many(QUESTIONS)
+def expected(chat: OpenAIReader, threshold: float) -> list[tuple[str, bool]]:
+    results = rag(chat, threshold=threshold).run_many(QUESTIONS)
     return [(result.answer, result.decision.retrieve) for result in results]
 
 
@@ -108,9 +108,9 @@ def test_the_model_in_this_process_answers_the_same(chat: OpenAIReader, local: T
 
 
 async def test_async_and_streamed_core(
-    chat: OpenAIReader, tau: float, expected: list[tuple[str, bool]]
+    chat: OpenAIReader, threshold: float, expected: list[tuple[str, bool]]
 ) -> None:
-    lazy = rag(chat, threshold=tau)
+    lazy = rag(chat, threshold=threshold)
     for question, (answer, retrieved) in zip(QUESTIONS[:4], expected, strict=False):
         result = await lazy.arun(question)
         assert (result.answer, result.decision.retrieve) == (answer, retrieved)
@@ -118,32 +118,38 @@ async def test_async_and_streamed_core(
     await chat.aclose()
 
 
-def test_through_llama_index(chat_llm: OpenAILike, tau: float, expected: list[tuple[str, bool]]) -> None:
-    engine = LazyRetrievalQueryEngine.from_args(BM25(), chat_llm, summaries=SUMMARY, threshold=tau, **LIMITS)
+def test_through_llama_index(
+    chat_llm: OpenAILike, threshold: float, expected: list[tuple[str, bool]]
+) -> None:
+    engine = LazyRetrievalQueryEngine.from_args(
+        BM25(), chat_llm, summaries=SUMMARY, threshold=threshold, **LIMITS
+    )
     responses = [engine.query(question) for question in QUESTIONS]
     assert [str(response) for response in responses] == [answer for answer, _ in expected]
     assert [response.metadata["retrieve"] for response in responses] == [opened for _, opened in expected]
 
 
 def test_streamed_through_llama_index(
-    chat_llm: OpenAILike, tau: float, expected: list[tuple[str, bool]]
+    chat_llm: OpenAILike, threshold: float, expected: list[tuple[str, bool]]
 ) -> None:
     engine = LazyRetrievalQueryEngine.from_args(
-        BM25(), chat_llm, summaries=SUMMARY, threshold=tau, streaming=True, **LIMITS
+        BM25(), chat_llm, summaries=SUMMARY, threshold=threshold, streaming=True, **LIMITS
     )
     assert [str(engine.query(question)) for question in QUESTIONS] == [answer for answer, _ in expected]
 
 
-def test_through_langchain(chat_model: ChatOpenAI, tau: float, expected: list[tuple[str, bool]]) -> None:
-    chain = LazyRetrievalChain(chat_model, DOCUMENTS, SUMMARY, threshold=tau, **LIMITS)
+def test_through_langchain(
+    chat_model: ChatOpenAI, threshold: float, expected: list[tuple[str, bool]]
+) -> None:
+    chain = LazyRetrievalChain(chat_model, DOCUMENTS, SUMMARY, threshold=threshold, **LIMITS)
     outputs = [chain.invoke(question) for question in QUESTIONS]
     assert [(output["answer"], output["decision"]["retrieve"]) for output in outputs] == expected
 
 
 async def test_async_through_langchain(
-    chat_model: ChatOpenAI, tau: float, expected: list[tuple[str, bool]]
+    chat_model: ChatOpenAI, threshold: float, expected: list[tuple[str, bool]]
 ) -> None:
-    chain = LazyRetrievalChain(chat_model, DOCUMENTS, SUMMARY, threshold=tau, **LIMITS)
+    chain = LazyRetrievalChain(chat_model, DOCUMENTS, SUMMARY, threshold=threshold, **LIMITS)
     outputs = await chain.abatch(list(QUESTIONS))
     assert [output["answer"] for output in outputs] == [answer for answer, _ in expected]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -29,6 +30,7 @@ class ChatLlamaCppDialect(Dialect):
 
     def prepared(self, asked: Asked) -> Prepared:
         """Ask for a whole answer as one: joined from pieces it would lose its stop texts."""
+        _tell_of_positions(self.model)
         settled = self.settled(asked)
         arguments = {**self.kept(settled), **self.keywords(settled.values)}
         changes = {"streaming": False, "client": _OneAtATime(getattr(self.model, "client", None))}
@@ -47,6 +49,19 @@ class LlamaCppDialect(TextDialect):
         prepared = super().prepared(asked)
         changes = {"streaming": False, "client": _OneAtATime(getattr(self.model, "client", None))}
         return prepared._replace(model=prepared.model.model_copy(update=changes))
+
+
+def _tell_of_positions(model: Any) -> None:
+    """Warn where the class's default for rotary positions overrules the model file's: answers get worse."""
+    metadata = getattr(getattr(model, "client", None), "metadata", None) or {}
+    own = next((float(value) for key, value in metadata.items() if key.endswith(".rope.freq_base")), None)
+    used = getattr(model, "rope_freq_base", None)
+    if own and used and used != own:
+        warnings.warn(
+            f"ChatLlamaCpp(rope_freq_base={used:g}) overrules the model's own {own:g}, which makes its "
+            "answers and their probabilities worse: build it with rope_freq_base=0, rope_freq_scale=0",
+            stacklevel=2,
+        )
 
 
 class _OneAtATime:

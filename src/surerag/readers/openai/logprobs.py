@@ -9,6 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from surerag.errors import LogprobsError
 from surerag.measures.entropy import EntropyBounds, entropy_bounds
 from surerag.readers.openai.text import Json, mended, shown
@@ -129,7 +131,8 @@ def number(token: object, value: object, *, listed: bool = False) -> float:
         LogprobsError: If it is missing, or no natural logarithm of a probability.
     """
     given = math.nan
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    # Libraries that run in this process give numpy's numbers.
+    if isinstance(value, int | float | np.floating) and not isinstance(value, bool):
         try:
             given = float(value)
         except OverflowError:
