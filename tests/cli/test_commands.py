@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from surerag.readers.scripted import ScriptedReader
 from surerag.world.world import World
+from tests.servers.fake_openai import FakeOpenAI
 from tests.world.clairvoyant import clairvoyant
 
 
@@ -94,8 +96,31 @@ def test_reader_without_log_probabilities_is_refused(surerag, documents: Path) -
         reader=ScriptedReader(logprob=None),
     )
     assert ran.code == 1
-    assert "no log-probabilities" in ran.err
+    assert "needs log-probabilities" in ran.err
+    assert "add --gate disagreement" in " ".join(ran.err.split()).lower()
     assert "Traceback" not in ran.err
+
+
+def test_a_gate_without_log_probabilities_is_an_option(surerag, documents: Path, tmp_path: Path) -> None:
+    said = itertools.cycle(["Velm", "Orun", "Velm", "Tarn", "On the Orun"])
+    ran = surerag(
+        "demo", "--documents", documents, "--question", "Where was Ada born?", "--model", "m",
+        "--gate", "disagreement", "--output", tmp_path,
+        reader=ScriptedReader(lambda _: next(said), logprob=None),
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert "disagreement gate, τ = 0.65 nats (not calibrated" in ran.out
+    assert "etrieved: disagreement" in ran.out
+
+
+def test_servers_are_asked_by_the_api_that_is_named(surerag, documents: Path, tmp_path: Path) -> None:
+    usual = ("demo", "--documents", documents, "--question", "Who?", "--output", tmp_path)
+    ran = surerag(*usual, "--model", "m", "--api", "responses")
+    assert ran.code == 2 and "goes with --base-url" in ran.err
+    with FakeOpenAI() as server:
+        ran = surerag(*usual, "--model", "toy", "--base-url", server.base_url, "--api", "completions")
+    assert ran.code == 0, ran.err
+    assert {request.path for request in server.requests} == {"/v1/completions"}
 
 
 def test_unknown_model_is_named(surerag, documents: Path, tmp_path: Path) -> None:

@@ -84,10 +84,19 @@ def demo(
     question: Annotated[
         list[str] | None, typer.Option(help="What to ask your documents; may be given several times.")
     ] = None,
+    gate: Annotated[
+        Literal["entropy", "margin", "disagreement"] | None,
+        typer.Option(
+            help="Your documents: what decides whether to retrieve. Disagreement of sampled answers needs no "
+            "log-probabilities. Default: entropy."
+        ),
+    ] = None,
     threshold: Annotated[
         float | None,
         typer.Option(
-            min=0.0, help="Your documents: retrieve above this entropy. Default: 1.0.", metavar="NATS"
+            min=0.0,
+            help="Your documents: retrieve above this value of the gate. Default: 1.0 nats of entropy, 0.5 "
+            "want of margin, 0.65 nats of disagreement.",
         ),
     ] = None,
     seed: Seed = 1,
@@ -99,7 +108,7 @@ def demo(
 ) -> None:
     """See the methods at work: on the closed world, or on your own documents."""
     if documents is None:
-        for name, given in (("--question", question), ("--threshold", threshold)):
+        for name, given in (("--question", question), ("--gate", gate), ("--threshold", threshold)):
             if given:
                 raise typer.BadParameter("goes with --documents DIR", param_hint=name)
         from surerag.cli.world_demo import run_world_demo
@@ -108,7 +117,14 @@ def demo(
     else:
         from surerag.cli.documents_demo import run_documents_demo
 
-        run_documents_demo(choice, documents, question or [], threshold=threshold, output=output)
+        run_documents_demo(
+            choice,
+            documents,
+            question or [],
+            gate=gate or "entropy",
+            threshold=threshold,
+            output=output,
+        )
 
 
 @app.command()

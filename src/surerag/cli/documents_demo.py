@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -16,7 +17,7 @@ from surerag.cli.display import console, staged
 from surerag.cli.readers import ReaderChoice
 from surerag.documents import load_documents
 from surerag.encoders import packaged_minilm
-from surerag.errors import ConfigurationError, InputError
+from surerag.errors import CapabilityError, ConfigurationError, InputError
 from surerag.evaluation.page import Example, render_page
 from surerag.methods.lazy_rag.gate import GateDecision
 from surerag.methods.lazy_rag.result import LazyRAGResult
@@ -24,11 +25,22 @@ from surerag.retrieval import PassageIndex, SummaryIndex, chunk_documents
 from surerag.storage import write_whole
 from surerag.types import Passage
 
-DEFAULT_THRESHOLD = 1.0
+GateName = Literal["entropy", "margin", "disagreement"]
+SEEN: dict[GateName, str] = {
+    "entropy": "the entropy of its first answer",
+    "margin": "the want of margin between its likeliest next tokens",
+    "disagreement": "the disagreement among its sampled answers",
+}
 
 
 def run_documents_demo(
-    choice: ReaderChoice, directory: Path, questions: Sequence[str], *, threshold: float | None, output: Path
+    choice: ReaderChoice,
+    directory: Path,
+    questions: Sequence[str],
+    *,
+    gate: GateName,
+    threshold: float | None,
+    output: Path,
 ) -> None:
     """Answer questions about a folder of files, and show how each answer came about.
 
@@ -36,13 +48,14 @@ def run_documents_demo(
         choice: Which reader to use.
         directory: Folder of txt, md, html and pdf files.
         questions: What to ask.
-        threshold: Threshold in nats; None for the paper's balanced one.
+        gate: What decides whether to retrieve.
+        threshold: Its threshold; None for the gate's own, for entropy the paper's balanced one.
         output: Folder to write the page to; made if it is not there.
 
     Raises:
         ConfigurationError: If no model was named.
         InputError: If there is no question, or no document.
-        CapabilityError: If the model's server returns no log-probabilities.
+        CapabilityError: If the gate needs log-probabilities and the model's server returns none.
     """
     if choice.is_embedded:
         raise ConfigurationError(
@@ -55,6 +68,11 @@ def run_documents_demo(
     with staged() as stages:
         with stages.working("Loading the models"):
             reader, encoder = choice.build(), packaged_minilm()
+        if gate != "disagreement" and not reader.capabilities.logprobs:
+            raise CapabilityError(
+                f"the gate {gate} needs log-probabilities, and {reader.name} returns none",
+                hint="add --gate disagreement, which samples a few answers and compares them",
+            )
         with stages.working(f"Indexing {len(documents):,} documents"):
             passages = chunk_documents(documents)
             rag = LazyRAG(
@@ -62,12 +80,14 @@ def run_documents_demo(
                 PassageIndex.from_passages(passages, encoder),
                 SummaryIndex.from_documents(documents, encoder),
                 top_n=3,
-                threshold=DEFAULT_THRESHOLD if threshold is None else threshold,
+                gate=gate,
+                threshold=threshold,
             )
         results = rag.run_many(questions, progress=stages("Answering"))
+    tau = f"{rag.boundary():g} {rag.gate_in_force.unit}".strip()
     console.print(
         f"{len(documents):,} documents, {len(passages):,} passages; reader {reader.name}; "
-        f"τ = {rag.threshold:g} nats{'' if threshold is not None else ' (not calibrated for this model)'}",
+        f"{gate} gate, τ = {tau}{'' if threshold is not None else ' (not calibrated for this model)'}",
         highlight=False,
     )
     for result in results:
@@ -75,7 +95,7 @@ def run_documents_demo(
     page = render_page(
         title="L-RAG on your documents",
         lead=f"{len(documents):,} documents, read by {reader.name}. "
-        f"It retrieves only where the entropy of its first answer exceeds τ = {rag.threshold:g} nats.",
+        f"It retrieves only where {SEEN[gate]} exceeds τ = {tau}.",
         examples=[Example(result) for result in results],
     )
     write_whole(output / "index.html", page)

@@ -6,7 +6,7 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -27,6 +27,12 @@ BaseUrl = Annotated[
 ]
 ApiKeyEnv = Annotated[
     str, typer.Option(help="Environment variable that holds the server's key.", metavar="NAME")
+]
+Api = Annotated[
+    Literal["chat", "completions", "responses"],
+    typer.Option(
+        help="What the server is asked by: chat completions, plain completions, or OpenAI's Responses."
+    ),
 ]
 TemplateOption = Annotated[
     list[str] | None,
@@ -66,6 +72,7 @@ def reader_choice(
     template_option: Sequence[str] | None,
     extra_body: str | None,
     no_thinking: bool,
+    api: Literal["chat", "completions", "responses"] = "chat",
 ) -> ReaderChoice:
     """Return which reader the options name.
 
@@ -74,12 +81,15 @@ def reader_choice(
     """
     if extra_body is not None and base_url is None:
         raise typer.BadParameter("goes with --base-url", param_hint="--extra-body")
+    if api != "chat" and base_url is None:
+        raise typer.BadParameter("goes with --base-url", param_hint="--api")
     if template_option and model is None and base_url is None:
         raise typer.BadParameter("goes with --model or --base-url", param_hint="--template-option")
     return ReaderChoice(
         model,
         base_url,
         api_key_env,
+        api=api,
         template_options=dict(_template_option(item) for item in template_option or ()),
         extra_body=_body(extra_body),
         thinking=False if no_thinking else None,
@@ -96,6 +106,7 @@ def with_reader(command: Callable[..., R]) -> Callable[..., R]:
             ("model", Model, None),
             ("base_url", BaseUrl, None),
             ("api_key_env", ApiKeyEnv, DEFAULT_KEY),
+            ("api", Api, "chat"),
             ("template_option", TemplateOption, None),
             ("extra_body", ExtraBody, None),
             ("no_thinking", NoThinking, False),

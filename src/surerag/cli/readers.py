@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from surerag.errors import ConfigurationError, ServiceError
 from surerag.extras import extra
@@ -29,6 +29,7 @@ class ReaderChoice:
         template_options: Options of the model's chat template.
         extra_body: Further fields of every request to the server.
         thinking: False for answers without thinking; None as the model has it.
+        api: What the server is asked by.
     """
 
     model: str | None
@@ -38,6 +39,7 @@ class ReaderChoice:
     template_options: Mapping[str, Any] = field(default_factory=dict)
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     thinking: bool | None = None
+    api: Literal["chat", "completions", "responses"] = "chat"
 
     @property
     def is_embedded(self) -> bool:
@@ -78,6 +80,7 @@ class ReaderChoice:
             self.model or _only_model(base_url, key),
             base_url=base_url,
             api_key=key,
+            api=self.api,
             max_concurrency=self.concurrency,
             thinking=self.thinking,
             extra_body={**template, **self.extra_body},
