@@ -139,7 +139,18 @@ class BaseReader:
         self, prompts: Sequence[Prompt], n_tokens: int, samplings: Sequence[Sampling]
     ) -> list[Begun]:
         """Like ``begin``, each prompt sampled in its own way; see :meth:`generate_each`."""
-        return in_groups(prompts, samplings, lambda some, sampling: self.begin(some, n_tokens, sampling))
+        begun: list[Begun] = []
+
+        def begin(some: Sequence[Prompt], sampling: Sampling) -> list[Begun]:
+            found = self.begin(some, n_tokens, sampling)
+            begun.extend(found)
+            return found
+
+        try:
+            return in_groups(prompts, samplings, begin)
+        except BaseException:
+            self.cancel(begun)
+            raise
 
     def finish(self, begun: Sequence[Begun]) -> list[Generation]:
         """Return whole generations of what was begun. Each handle can be finished once."""
