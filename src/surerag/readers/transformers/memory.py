@@ -17,6 +17,7 @@ A memory knows its model and feeds it; a model knows nothing of memories. Which 
 from __future__ import annotations
 
 import copy
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
@@ -26,6 +27,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
+from surerag.errors import ConfigurationError
 from surerag.readers.transformers.model import CausalModel
 
 
@@ -345,15 +347,37 @@ def join(parts: Sequence[Part], room: int) -> Memory:
 
 
 def memory_kind(model: CausalModel) -> type[Memory]:
-    """Find out what a model can remember by: the first of the three kinds that holds when it is tried."""
+    """Find out what a model can remember by: the first of the three kinds that holds when it is tried.
+
+    Raises:
+        ConfigurationError: If the model does not even answer when it reads everything anew.
+    """
+    try:
+        expected = RecomputedMemory.empty(model, 1).feed(model.tensor([[0, 1]]))
+    except Exception as error:
+        raise ConfigurationError(
+            f"{model.origin} does not say what follows a text: {type(error).__name__}: {error}",
+            hint="pass a model that AutoModelForCausalLM loads",
+        ) from error
     if not model.arguments & {"past_key_values", "cache_params"}:
         return RecomputedMemory
-    layers = model.fresh_cache().layers
-    plain = all(type(layer) in {DynamicLayer, DynamicSlidingWindowLayer} for layer in layers)
-    masked = {"past_key_values", "attention_mask", "position_ids"} <= model.arguments
-    if plain and masked and not model.stateful and _pads_well(model):
-        return AttentionMemory
-    return OpaqueMemory if _goes_on_from_cache(model) else RecomputedMemory
+    try:
+        layers = model.fresh_cache().layers
+        plain = all(type(layer) in {DynamicLayer, DynamicSlidingWindowLayer} for layer in layers)
+        masked = {"past_key_values", "attention_mask", "position_ids"} <= model.arguments
+        if plain and masked and not model.stateful and _pads_well(model):
+            return AttentionMemory
+        if _goes_on_from_cache(model, expected):
+            return OpaqueMemory
+        reason = "it does not go on from a cache as if it read everything anew"
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+    warnings.warn(
+        f"{model.origin} reads its whole text again for every token, which is slow, since its cache cannot "
+        f"be used: {reason}",
+        stacklevel=5,
+    )
+    return RecomputedMemory
 
 
 def _pads_well(model: CausalModel) -> bool:
@@ -367,14 +391,13 @@ def _pads_well(model: CausalModel) -> bool:
     return all(_alike(one, other) for one, other in zip(expected, found, strict=True))
 
 
-def _goes_on_from_cache(model: CausalModel) -> bool:
+def _goes_on_from_cache(model: CausalModel, expected: Tensor) -> bool:
     """Try whether the model's state is in the cache that it is given, and nowhere else.
 
     Some models keep their state in their own modules: reading something else in between, as every
     batch does, would overwrite it.
     """
     first, second = model.tensor([[0]]), model.tensor([[1]])
-    expected = RecomputedMemory.empty(model, 1).feed(torch.cat([first, second], dim=1))
     memory, other = OpaqueMemory.empty(model, 1), OpaqueMemory.empty(model, 1)
     memory.feed(first)
     other.feed(second)

@@ -38,6 +38,7 @@ class CausalModel:
         window: int | None = None,
         end_tokens: Sequence[int | str] = (),
     ) -> None:
+        _check_causal(model)
         self._model = model
         self.window = window or _window(model)
         self.arguments = frozenset(inspect.signature(_unwrapped(model).forward).parameters)
@@ -183,6 +184,25 @@ class CausalModel:
     @cached_property
     def _cache_argument(self) -> str:
         return "past_key_values" if "past_key_values" in self.arguments else "cache_params"
+
+
+def _check_causal(model: PreTrainedModel) -> None:
+    """Refuse what has no head for the next token.
+
+    Raises:
+        ConfigurationError: If it is an encoder, has an encoder, or is the body of a model alone.
+    """
+    inner = _unwrapped(model)
+    reason = None
+    if getattr(inner.config, "is_encoder_decoder", False):
+        reason = "has an encoder and a decoder"
+    elif not inner.can_generate():
+        reason = "does not say which token comes next"
+    if reason is not None:
+        raise ConfigurationError(
+            f"{type(inner).__name__} {reason}, and a reader is a causal language model",
+            hint="pass a model that AutoModelForCausalLM loads, such as LlamaForCausalLM",
+        )
 
 
 def _unwrapped(model: PreTrainedModel) -> PreTrainedModel:
