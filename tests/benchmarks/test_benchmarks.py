@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks import begin_finish, entropies, gpu, sampling
+from benchmarks import begin_finish, entropies, gpu, merging, sampling
 from benchmarks.models import TINY, build
 from benchmarks.paired import Comparison, Contender, compare
 
@@ -26,6 +26,13 @@ def test_overheads_are_printed(
 ) -> None:
     run(module, monkeypatch)
     assert capsys.readouterr().out.count("%") >= 6
+
+
+def test_the_queue_is_measured_against_a_floor(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    run(merging, monkeypatch)
+    assert "idle program" in capsys.readouterr().out
 
 
 def test_the_gpu_benchmark_runs_without_a_gpu(
