@@ -1,4 +1,4 @@
-"""The merging queue before a local model: how near many callers come to the fewest calls that could answer all.
+"""The merging queue before a local model: how near many callers come to the fewest calls for all of them.
 
 Run ``python -m benchmarks.merging``. The model sleeps instead of working, so that only the queue is measured;
 calls are counted, and the floor is the time of those fewest calls.

@@ -32,7 +32,7 @@ def test_the_queue_is_measured_against_a_floor(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     run(merging, monkeypatch)
-    assert "idle program" in capsys.readouterr().out
+    assert "of the floor" in capsys.readouterr().out
 
 
 def test_the_gpu_benchmark_runs_without_a_gpu(
