@@ -95,7 +95,7 @@ class DenseRefiner(JudgedPart[ContextRefiner], BaseDocumentCompressor, RefinerOp
     ``start_index``, the parent's key under ``id_key``, and in its entry ``document``, ``start`` and ``end``.
 
     If a model fails, the first ``top_n`` documents come back as they were (or the best context so far), with
-    a warning and the event ``context_refiner.failed``. A question costs :attr:`worst_case_calls` at most.
+    a warning and the event ``context_refiner.failed``. A question costs :meth:`worst_case_calls` at most.
 
     Prompts are texts or PromptTemplates.
 
@@ -144,11 +144,6 @@ class DenseRefiner(JudgedPart[ContextRefiner], BaseDocumentCompressor, RefinerOp
     def __init__(self, llm: Any = None, embeddings: Any = None, **given: Any) -> None:
         super().__init__(llm=llm, embeddings=embeddings, **given)
 
-    @property
-    def worst_case_calls(self) -> int:
-        """Calls of model and entailer that one question can cost."""
-        return self.core.worst_case_calls
-
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> Sequence[Document]:
@@ -168,7 +163,6 @@ class DenseRefiner(JudgedPart[ContextRefiner], BaseDocumentCompressor, RefinerOp
 
         Raises:
             InputError: If the query is empty.
-            ConfigurationError: If ``max_calls`` does not cover the first measurement.
         """
         config = config_of(callbacks)
         with set_config_context(config) as context:

@@ -61,6 +61,10 @@ class RecordedReader(BaseReader):
         """What the reader was asked in this process."""
         return self._reader.usage
 
+    def count_tokens(self, text: str) -> int:
+        """Return how many tokens a text has for the reader."""
+        return self._reader.count_tokens(text)
+
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
         """Return ``sampling.n`` generations for each prompt, in order."""
 
