@@ -209,6 +209,7 @@ def _stored(generation: Generation) -> dict[str, Any]:
         "prompt_tokens": generation.prompt_tokens,
         "completion_tokens": generation.completion_tokens,
         "thinking_tokens": generation.thinking_tokens,
+        "cached_tokens": generation.cached_tokens,
         "finish": generation.finish,
     }
     if generation.trace is not None:
@@ -228,4 +229,6 @@ def _generation(stored: dict[str, Any]) -> Generation:
         finish=stored["finish"],
         completion_tokens=stored["completion_tokens"],
         thinking_tokens=stored["thinking_tokens"],
+        # What was stored before servers' caches were counted does not tell.
+        cached_tokens=stored.get("cached_tokens", 0),
     )
