@@ -92,7 +92,8 @@ class DenseRefiner(JudgedPart[ContextRefiner], BaseDocumentCompressor, RefinerOp
     in whatever words); ``certain``, whether that is within the threshold; its own ``label``; ``rounds``, the
     contexts that were measured; why it ``stopped``; the ``answer``, and how many ``calls`` it took. Such
     entries compare equal, whatever they say. A chunk that was cut anew has its parent's metadata, besides it
-    ``start_index``, the parent's key under ``id_key``, and in its entry ``document``, ``start`` and ``end``.
+    ``start_index``, ``provenance`` (:class:`surerag.Stretch`), the parent's key under ``id_key``, and in its
+    entry ``document``, ``start`` and ``end``.
 
     If a model fails, the first ``top_n`` documents come back as they were (or the best context so far), with
     a warning and the event ``context_refiner.failed``. A question costs :meth:`worst_case_calls` at most.

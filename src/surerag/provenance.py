@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from surerag.tokens import UNSPACED
 
 PROVENANCE_KEY = "provenance"
-"""Metadata of a text that was made of others: its stretches, as :meth:`Stretch.to_dict` writes them."""
+"""Metadata of a text that was made of others: its stretches, as :func:`written` tells them."""
 
 Match = Literal["exact", "normalised", "joining", "unsourced"]
 
@@ -62,8 +62,22 @@ class Stretch:
 
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> Stretch:
-        """Return a stretch from what :meth:`to_dict` wrote."""
-        return cls(**told)
+        """Return a stretch from what :meth:`to_dict` or :func:`written` wrote."""
+        return cls(**{name: value for name, value in told.items() if name != "id"})
+
+
+def written(stretches: Iterable[Stretch], ids: Sequence[str]) -> list[dict[str, Any]]:
+    """Return stretches as metadata have them: in terms of JSON, each with the ``id`` of its source.
+
+    Args:
+        stretches: Of one text.
+        ids: Of its sources, in their order.
+
+    Example:
+        >>> written(trace_back("Tin melts.", ["Tin melts."]), ["a"])[0]["id"]
+        'a'
+    """
+    return [{**one.to_dict(), **({} if one.source is None else {"id": ids[one.source]})} for one in stretches]
 
 
 def trace_back(text: str, sources: Sequence[str], sentences: Sequence[str] = ()) -> tuple[Stretch, ...]:

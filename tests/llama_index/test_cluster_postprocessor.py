@@ -188,7 +188,7 @@ def test_citations_survive_a_compression_and_nobody_is_shown_them() -> None:
     assert kept.metadata["provenance"] == [
         {
             "start": 0, "end": len(TEXTS["c"]), "match": "exact",
-            "source": 1, "source_start": 0, "source_end": len(TEXTS["c"]),
+            "source": 1, "source_start": 0, "source_end": len(TEXTS["c"]), "id": "c",
         }
     ]  # fmt: skip
     assert "provenance" not in kept.get_content(metadata_mode=MetadataMode.LLM)

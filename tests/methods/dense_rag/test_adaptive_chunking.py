@@ -118,7 +118,18 @@ def test_documents_become_passages_that_know_their_place() -> None:
         [document, Passage("", id="void")]
     )
     assert (first.id, first.origin) == (f"velm@0:{len(first.text)}", document.origin)
-    assert first.metadata == {"year": 1913, "document": "velm", "start": 0, "end": len(first.text)}
+    end = len(first.text)
+    place = {"start": 0, "end": end, "match": "exact", "source": 0, "source_start": 0, "source_end": end}
+    assert first.metadata == {
+        "year": 1913,
+        "document": "velm",
+        "start": 0,
+        "end": end,
+        "provenance": [{**place, "id": "velm"}],
+    }
+    for chunk in rest:
+        [told] = chunk.metadata["provenance"]
+        assert PROSE[told["source_start"] : told["source_end"]] == chunk.text
     assert rest
     assert document.metadata == {"year": 1913}
 

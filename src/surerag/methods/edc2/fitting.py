@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from surerag.methods.edc2.options import EDC2Options
 from surerag.methods.edc2.result import SOURCES_KEY, ClusterReport, merged_passage, source_entry
-from surerag.provenance import PROVENANCE_KEY, Stretch, trace_back
+from surerag.provenance import PROVENANCE_KEY, Stretch, trace_back, written
 from surerag.types import Passage
 
 _WORD_END = re.compile(r"\S(?!\S)")
@@ -99,8 +99,9 @@ def _keep(
     report = settled[offer.cluster]
     report = replace(report, tokens_after=report.tokens_after + tokens)
     if passage is not passages[offer.rank]:
-        found = _provenance(passage.text, [passages[at] for at in offer.members], options)
-        told = [stretch.to_dict() for stretch in found]
+        sources = [passages[at] for at in offer.members]
+        found = _provenance(passage.text, sources, options)
+        told = written(found, [source.id for source in sources])
         passage = replace(passage, metadata={**passage.metadata, PROVENANCE_KEY: told})
         report = replace(report, text=passage.text, provenance=found)
     settled[offer.cluster] = report
