@@ -264,7 +264,14 @@ class ModelReader(BaseReader):
             if any(news):
                 return None
             raise
-        return [replace(item, prompt_tokens=item.prompt_tokens or usage.prompt_tokens) for item in found]
+        return [
+            replace(
+                item,
+                prompt_tokens=item.prompt_tokens or usage.prompt_tokens,
+                cached_tokens=item.cached_tokens or usage.cached_tokens,
+            )
+            for item in found
+        ]
 
     # The first tokens, and on from there.
 

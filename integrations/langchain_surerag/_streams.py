@@ -71,7 +71,9 @@ class Draft:
             return Usage(1)
         counted = self._parsed.usage
         seen = self._parsed.wanted.logprobs or counted.completion_tokens or counted.thinking_tokens
-        return self._parsed.spent() if seen else Usage(1, counted.prompt_tokens)
+        if seen:
+            return self._parsed.spent()
+        return Usage(1, counted.prompt_tokens, cached_tokens=counted.cached_tokens)
 
     def add(self, dialect: Dialect, answer: Answer) -> None:
         """Take a chunk, or a whole answer.

@@ -9,6 +9,7 @@ from typing import Any
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import Embeddings
+from langchain_core.language_models import BaseLanguageModel
 from langchain_core.runnables import Runnable
 from langchain_core.runnables.config import set_config_context
 from pydantic import Field
@@ -27,7 +28,8 @@ class ClusterCompressor(  # type: ignore[misc]  # a frozen base; fields that are
     """Puts similar documents together and compresses each cluster for the query, in one call a cluster.
 
     A compressed document has its best source's id and metadata; ``compressed_from`` in its metadata lists
-    all sources with their ids and metadata. Documents that are not compressed come back as copies. No
+    all sources with their ids and metadata, and ``provenance`` tells of each of its characters which source
+    has it, and where (:class:`surerag.Stretch`). Documents that are not compressed come back as copies. No
     document that goes in is changed.
 
     Clusters for which the model fails go through as they are, with a warning and a custom event.
@@ -38,8 +40,9 @@ class ClusterCompressor(  # type: ignore[misc]  # a frozen base; fields that are
         embeddings: An embedding model, or an encoder of surerag; not needed for ``clustering="single"`` or
             ``"random"``.
         entailer: For ``guard="entailment"``.
-        count_tokens: Counts the tokens of a text, for ``budget`` and reports; by default the reader's own
-            count, where it has one, else words and punctuation marks.
+        count_tokens: Counts the tokens of a text, for ``budget`` and reports; by default the model's own
+            count, where it is in this process or has ``custom_get_token_ids``, else an estimate by the
+            text's scripts. ``model.get_num_tokens`` counts, too; of some models it asks a server.
 
     Raises:
         ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or the model is none.
@@ -107,6 +110,12 @@ class ClusterCompressor(  # type: ignore[misc]  # a frozen base; fields that are
             reader_of(self.llm, top_logprobs=0),
             EmbeddingEncoder(embeddings) if isinstance(embeddings, Embeddings) else embeddings,
             self.entailer,
-            count_tokens=self.count_tokens,
+            count_tokens=self.count_tokens or _count_of(self.llm),
             **self.chosen(),
         )
+
+
+def _count_of(model: Any) -> Callable[[str], int] | None:
+    """Return how a user told a model to count."""
+    encode = model.custom_get_token_ids if isinstance(model, BaseLanguageModel) else None
+    return None if encode is None else lambda text: len(encode(text))

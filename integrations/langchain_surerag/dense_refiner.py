@@ -92,10 +92,11 @@ class DenseRefiner(JudgedPart[ContextRefiner], BaseDocumentCompressor, RefinerOp
     in whatever words); ``certain``, whether that is within the threshold; its own ``label``; ``rounds``, the
     contexts that were measured; why it ``stopped``; the ``answer``, and how many ``calls`` it took. Such
     entries compare equal, whatever they say. A chunk that was cut anew has its parent's metadata, besides it
-    ``start_index``, the parent's key under ``id_key``, and in its entry ``document``, ``start`` and ``end``.
+    ``start_index``, ``provenance`` (:class:`surerag.Stretch`), the parent's key under ``id_key``, and in its
+    entry ``document``, ``start`` and ``end``.
 
     If a model fails, the first ``top_n`` documents come back as they were (or the best context so far), with
-    a warning and the event ``context_refiner.failed``. A question costs :attr:`worst_case_calls` at most.
+    a warning and the event ``context_refiner.failed``. A question costs :meth:`worst_case_calls` at most.
 
     Prompts are texts or PromptTemplates.
 
@@ -144,11 +145,6 @@ class DenseRefiner(JudgedPart[ContextRefiner], BaseDocumentCompressor, RefinerOp
     def __init__(self, llm: Any = None, embeddings: Any = None, **given: Any) -> None:
         super().__init__(llm=llm, embeddings=embeddings, **given)
 
-    @property
-    def worst_case_calls(self) -> int:
-        """Calls of model and entailer that one question can cost."""
-        return self.core.worst_case_calls
-
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> Sequence[Document]:
@@ -168,7 +164,6 @@ class DenseRefiner(JudgedPart[ContextRefiner], BaseDocumentCompressor, RefinerOp
 
         Raises:
             InputError: If the query is empty.
-            ConfigurationError: If ``max_calls`` does not cover the first measurement.
         """
         config = config_of(callbacks)
         with set_config_context(config) as context:

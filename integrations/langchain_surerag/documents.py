@@ -13,6 +13,7 @@ from langchain_core.runnables import Runnable
 from langchain_core.runnables.base import coerce_to_runnable
 from langchain_core.stores import BaseStore
 
+from surerag import PROVENANCE_KEY
 from surerag.errors import ConfigurationError, ServiceError
 from surerag.types import Event, Passage
 
@@ -185,7 +186,11 @@ class Parents:
         ]
 
     def _recut(self, passage: Passage, parent: Parent) -> Document:
-        metadata = {**parent.document.metadata, "start_index": passage.metadata["start"]}
+        metadata = {
+            **parent.document.metadata,
+            "start_index": passage.metadata["start"],
+            PROVENANCE_KEY: passage.metadata[PROVENANCE_KEY],
+        }
         if parent.key is not None:
             metadata[self._id_key] = parent.key
         known = parent.key or parent.document.id

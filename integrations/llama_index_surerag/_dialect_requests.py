@@ -245,5 +245,7 @@ def _in_openai_form(answer: LLMAnswer, key: str) -> Json:
     }
     if answer.thinking_tokens:
         usage["completion_tokens_details"] = {"reasoning_tokens": answer.thinking_tokens}
+    if answer.cached_tokens:
+        usage["prompt_tokens_details"] = {"cached_tokens": answer.cached_tokens}
     known = answer.prompt_tokens or answer.completion_tokens or answer.thinking_tokens
     return {"choices": [choice], **({"usage": usage} if known else {})}

@@ -531,7 +531,13 @@ class TracedLLMReader(LLMReader):
     def _settle(self, handle: _Open) -> None:
         """Note that a stream has ended, and count what was read of it."""
         handle.ended = handle.taken = True
-        read = Generation("", handle.draft.usage.prompt_tokens, completion_tokens=handle.draft.tokens)
+        usage = handle.draft.usage
+        read = Generation(
+            "",
+            usage.prompt_tokens,
+            completion_tokens=handle.draft.tokens,
+            cached_tokens=usage.cached_tokens,
+        )
         self._count(1, [read])
 
 

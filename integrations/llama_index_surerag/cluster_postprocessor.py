@@ -15,8 +15,10 @@ from llama_index.core.settings import Settings
 from llama_index_surerag.events import dispatch, dispatcher
 from llama_index_surerag.nodes import copy_of, passage_of
 from llama_index_surerag.prompts import AdaptedPart, for_core
+from llama_index_surerag.semantic_node_parser import TokenCount
 from llama_index_surerag.services import bundle_of, encoder_of, reader_of
 from surerag import (
+    PROVENANCE_KEY,
     SOURCES_KEY,
     UNSUPPORTED_KEY,
     ClusterCompressor,
@@ -26,6 +28,7 @@ from surerag import (
     run,
 )
 from surerag.effects import Program
+from surerag.readers import BaseReader, Reader
 from surerag.types import Event, Passage
 
 
@@ -35,9 +38,10 @@ class ClusterCompressorPostprocessor(  # type: ignore[misc]  # a frozen base; fi
     """Puts similar nodes together and compresses each cluster for the query, in one call a cluster.
 
     A compressed node has its best source's id, score, relationships and metadata; ``compressed_from`` in its
-    metadata lists all sources with their ids, scores and metadata. What an LLM is shown of the metadata is
-    what all sources share. Nodes that are not compressed come back as copies. No node that goes in is
-    changed.
+    metadata lists all sources with their ids, scores and metadata, and ``provenance`` tells of each of its
+    characters which source has it, and where in that node's text (:class:`surerag.Stretch`). What an LLM is
+    shown of the metadata is what all sources share. Nodes that are not compressed come back as copies. No
+    node that goes in is changed.
 
     Clusters for which the LLM fails go through as they are, with a warning and a ``ProgressEvent``; without
     a query all nodes do.
@@ -48,8 +52,8 @@ class ClusterCompressorPostprocessor(  # type: ignore[misc]  # a frozen base; fi
         embed_model: An embedding model, or an encoder of surerag, for nodes that carry no embeddings and for
             the query; ``Settings.embed_model`` if left out.
         entailer: For ``guard="entailment"``.
-        tokenizer: Counts tokens, for ``budget`` and reports: from a text to a sequence. By default the
-            reader's own, where it has one, else words and punctuation marks.
+        tokenizer: Counts tokens, for ``budget`` and reports: from a text to a sequence. By default that of
+            the model, where it is in this process, else ``Settings.tokenizer``.
         **options: Listed below. Prompts are texts or LlamaIndex templates; ``query_str`` and ``context_str``
             may stand for ``question`` (or ``statement``) and ``passages``.
 
@@ -124,15 +128,27 @@ class ClusterCompressorPostprocessor(  # type: ignore[misc]  # a frozen base; fi
         return self.core.program(bundle.query_str, passages, _vector(bundle, passages))
 
     def _core(self) -> ClusterCompressor:
-        tokenizer = self.tokenizer
+        reader = reader_of(self.llm)
         return ClusterCompressor(
-            reader_of(self.llm),
+            reader,
             encoder_of(self.embed_model),
             self.entailer,
-            count_tokens=None if tokenizer is None else lambda text: len(tokenizer(text)),
+            count_tokens=self._count(reader),
             show=_shown,
+            own=_own,
             **{**self.chosen(), "prompts": for_core(self.prompts, self.llm)},
         )
+
+    def _count(self, reader: Reader) -> Callable[[str], int] | None:
+        """Return how to count: as told, as the model does where it can, else as LlamaIndex itself does."""
+        if self.tokenizer is not None:
+            return TokenCount(self.tokenizer)
+        knows = isinstance(reader, BaseReader) and type(reader).count_tokens is not BaseReader.count_tokens
+        return None if knows or isinstance(self.llm, Reader) else _as_llama_index
+
+
+def _as_llama_index(text: str) -> int:
+    return len(Settings.tokenizer(text))
 
 
 def _is_blank(bundle: QueryBundle | None) -> bool:
@@ -181,7 +197,7 @@ def _node_of(passage: Passage) -> NodeWithScore:
         for key, value in best.metadata.items()
         if any(source["metadata"].get(key) != value for source in sources)
     ]
-    hidden = [SOURCES_KEY, UNSUPPORTED_KEY, *differing]
+    hidden = [SOURCES_KEY, PROVENANCE_KEY, UNSUPPORTED_KEY, *differing]
     look = {
         name: getattr(best, name)
         for name in ("text_template", "metadata_template", "metadata_separator")
@@ -204,3 +220,9 @@ def _node_of(passage: Passage) -> NodeWithScore:
 def _shown(passage: Passage) -> str:
     """Return what a pipeline shows of a passage to its LLM; of an image, no text."""
     return _node_of(passage).node.get_content(metadata_mode=MetadataMode.LLM) if passage.text else ""
+
+
+def _own(passage: Passage) -> str:
+    """Return the text of the node that a passage was, without the metadata that a pipeline puts before it."""
+    origin: NodeWithScore = passage.origin
+    return origin.node.get_content(metadata_mode=MetadataMode.NONE) if passage.text else ""

@@ -34,6 +34,7 @@ from llama_index_surerag.services import (
     retriever_of,
 )
 from surerag import (
+    PROVENANCE_KEY,
     AdaptiveChunker,
     ContextRefiner,
     Dense,
@@ -114,7 +115,8 @@ class DenseRefinerPostprocessor(JudgedPart[ContextRefiner], BaseNodePostprocesso
     goes through besides, as it is.
 
     Given ``documents``, the documents behind the nodes of an uncertain question are cut anew
-    (Algorithm 2), and what is handed on are chunks with ids, offsets and ``SOURCE`` of their own. They are
+    (Algorithm 2), and what is handed on are chunks with ids, offsets and ``SOURCE`` of their own, and
+    ``provenance`` in their metadata (:class:`surerag.Stretch`; nobody is shown it). They are
     measured without the metadata that a pipeline puts before a node's text.
 
     Prompts are texts or LlamaIndex templates; ``query_str`` and ``context_str`` may stand for ``question``
@@ -306,7 +308,9 @@ def _cut(document: BaseNode, passage: Passage) -> TextNode:
     """Return a chunk as a node, as LlamaIndex's own parsers make it, with its offsets in the document."""
     [node] = build_nodes_from_splits([passage.text], document, id_func=lambda *_: passage.id)
     node.embedding = None
-    node.metadata = dict(document.metadata)
+    node.metadata = {**document.metadata, PROVENANCE_KEY: passage.metadata[PROVENANCE_KEY]}
+    node.excluded_llm_metadata_keys = [*document.excluded_llm_metadata_keys, PROVENANCE_KEY]
+    node.excluded_embed_metadata_keys = [*document.excluded_embed_metadata_keys, PROVENANCE_KEY]
     node.start_char_idx, node.end_char_idx = passage.metadata["start"], passage.metadata["end"]
     if document.source_node is not None:
         node.relationships[NodeRelationship.SOURCE] = document.source_node

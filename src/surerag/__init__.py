@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         UtilityResult,
     )
     from surerag.prompts import PromptSet, PromptTemplate
+    from surerag.provenance import PROVENANCE_KEY, Stretch, trace_back
     from surerag.readers.openai import OpenAIReader
     from surerag.readers.scripted import ScriptedReader
     from surerag.readers.transformers import TransformersReader
@@ -103,6 +104,7 @@ _HOMES = {
     "MarginGate": "surerag.methods.lazy_rag.token_gates",
     "Measured": "surerag.methods.lazy_rag.gate",
     "OpenAIReader": "surerag.readers.openai",
+    "PROVENANCE_KEY": "surerag.provenance",
     "Passage": "surerag.types",
     "PassageUtility": "surerag.methods.seper.result",
     "PromptSet": "surerag.prompts",
@@ -122,6 +124,7 @@ _HOMES = {
     "SemanticChunk": "surerag.methods.dense_rag.result",
     "Services": "surerag.services",
     "Step": "surerag.methods.dynqr.result",
+    "Stretch": "surerag.provenance",
     "TransformersReader": "surerag.readers.transformers",
     "UNSUPPORTED_KEY": "surerag.methods.edc2.result",
     "UncertaintyRewriter": "surerag.methods.dynqr.component",
@@ -137,9 +140,11 @@ _HOMES = {
     "run": "surerag.drivers",
     "run_many": "surerag.drivers",
     "stream": "surerag.drivers",
+    "trace_back": "surerag.provenance",
 }
 
 __all__ = [
+    "PROVENANCE_KEY",
     "SOURCES_KEY",
     "UNSUPPORTED_KEY",
     "Adaptive",
@@ -198,6 +203,7 @@ __all__ = [
     "SemanticChunk",
     "Services",
     "Step",
+    "Stretch",
     "TransformersReader",
     "UncertaintyRewriter",
     "UtilityResult",
@@ -212,6 +218,7 @@ __all__ = [
     "run",
     "run_many",
     "stream",
+    "trace_back",
 ]
 
 

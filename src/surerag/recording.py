@@ -61,6 +61,10 @@ class RecordedReader(BaseReader):
         """What the reader was asked in this process."""
         return self._reader.usage
 
+    def count_tokens(self, text: str) -> int:
+        """Return how many tokens a text has for the reader."""
+        return self._reader.count_tokens(text)
+
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
         """Return ``sampling.n`` generations for each prompt, in order."""
 
@@ -205,6 +209,7 @@ def _stored(generation: Generation) -> dict[str, Any]:
         "prompt_tokens": generation.prompt_tokens,
         "completion_tokens": generation.completion_tokens,
         "thinking_tokens": generation.thinking_tokens,
+        "cached_tokens": generation.cached_tokens,
         "finish": generation.finish,
     }
     if generation.trace is not None:
@@ -224,4 +229,6 @@ def _generation(stored: dict[str, Any]) -> Generation:
         finish=stored["finish"],
         completion_tokens=stored["completion_tokens"],
         thinking_tokens=stored["thinking_tokens"],
+        # What was stored before servers' caches were counted does not tell.
+        cached_tokens=stored.get("cached_tokens", 0),
     )

@@ -161,13 +161,53 @@ def test_the_budget_counts_what_the_llm_will_be_shown() -> None:
     shown = sum(len(tokenizer(n.get_content(metadata_mode=MetadataMode.LLM))) for n in given)
     result = tool(tokenizer=tokenizer).compress(given, QUESTION)
     assert result.tokens_before == shown
-    for budget, fitting in ((5, 0), (14, 1), (30, 2), (100, 4)):
+    # Nothing fits into five; the metadata of a node and its first word do.
+    for budget, fitting in ((4, 0), (5, 1), (14, 1), (30, 2), (100, 4)):
         found = tool(lambda _: "", tokenizer=tokenizer, budget=budget).postprocess_nodes(
             given, query_str=QUESTION
         )
         spent = sum(len(tokenizer(n.get_content(metadata_mode=MetadataMode.LLM))) for n in found)
         assert spent <= budget
         assert len(found) == fitting
+
+
+def test_an_llm_without_a_tokenizer_is_counted_as_llama_index_counts() -> None:
+    before = Settings.tokenizer
+    try:
+        Settings.tokenizer = list
+        compressor = ClusterCompressorPostprocessor(MockLLM(), HashEmbedding())
+        shown = sum(len(n.get_content(metadata_mode=MetadataMode.LLM)) for n in nodes())
+        assert compressor.compress(nodes(), QUESTION).tokens_before == shown
+    finally:
+        Settings.tokenizer = before
+
+
+def test_citations_survive_a_compression_and_nobody_is_shown_them() -> None:
+    [kept] = tool().postprocess_nodes(nodes(), query_str=QUESTION)
+    # Offsets count in the node's own text, without the metadata that the LLM was shown before it.
+    assert kept.metadata["provenance"] == [
+        {
+            "start": 0, "end": len(TEXTS["c"]), "match": "exact",
+            "source": 1, "source_start": 0, "source_end": len(TEXTS["c"]), "id": "c",
+        }
+    ]  # fmt: skip
+    assert "provenance" not in kept.get_content(metadata_mode=MetadataMode.LLM)
+    assert "provenance" not in kept.get_content(metadata_mode=MetadataMode.EMBED)
+    again = TextNode.from_json(kept.node.to_json())
+    assert again.metadata["provenance"] == kept.metadata["provenance"]
+
+
+def test_calls_are_bounded_before_and_by_option(spans: Any) -> None:
+    compressor = tool()
+    assert compressor.worst_case_calls(4) == compressor.core.worst_case_calls(4) == 4
+    bounded = compressor.with_options(max_calls=1)
+    assert bounded.worst_case_calls(4) == 1
+    result = bounded.compress(nodes(), QUESTION)
+    assert (result.calls, result.unasked, result.out_of_calls) == (1, 1, True)
+    EVENTS.clear()
+    bounded.postprocess_nodes(nodes(), query_str=QUESTION)
+    [told] = [event for event in EVENTS if isinstance(event, ProgressEvent) and event.warning]
+    assert told.name == "cluster_compression.out_of_calls"
 
 
 class CountingEmbedding(HashEmbedding):

@@ -47,7 +47,7 @@ def _heading(study: DenseStudy) -> Text:
         f"Entailment: {_JUDGES[study.entailment]}.\n",
         f"As a judge, the reader is right on {percent_with_interval(study.judge)} % of "
         f"{study.judge.n:,} pairs.\n",
-        f"Chunks: T_max = {study.t_max} words and marks, the corpus' longest passage (512 tokens in the "
+        f"Chunks: T_max = {study.t_max} tokens (estimated), the corpus' longest passage (512 tokens in the "
         f"paper); τ = {study.tau:.3f}, the median of this corpus and encoder (0.6 in the paper).\n",
         f"Certain: DENSE up to {study.threshold:g} nats. Intervals are {percent(study.confidence, 0)}, over "
         "questions; differences are in percentage points.",

@@ -71,6 +71,12 @@ class UncertaintyRewriter(Component[str | tuple[str, Sequence[Message]], Rewrite
         require_metric(self.metric, self.reader)
         self._require_meanings()
         self.boundary()  # raises where there is none
+        if self.max_calls is not None and self.max_calls < self.calls_of_an_answer:
+            raise ConfigurationError(
+                f"max_calls={self.max_calls} does not cover the first answer and its uncertainty, which may "
+                f"cost {self.calls_of_an_answer}",
+                hint=f"raise max_calls to {self.calls_of_an_answer} at least, or lower n_samples",
+            )
         if isinstance(self.threshold, Calibration):
             self.threshold.check(self.reader.name, self.signal)
         return services
@@ -93,6 +99,28 @@ class UncertaintyRewriter(Component[str | tuple[str, Sequence[Message]], Rewrite
             raise ConfigurationError(
                 f"one sample cannot disagree; n_samples must be at least 2, got {self.n_samples}"
             )
+
+    def worst_case_calls(self, passages: int = 0) -> int:
+        """Calls of reader, rewriter and entailer that one question can cost: a + n (1 + a).
+
+        n is ``candidates``, a what an answer and its uncertainty cost: 1, with a metric that samples N
+        answers 1 + N, and where an entailer says which of them mean the same 1 + N².
+
+        Args:
+            passages: Of no matter here.
+
+        Example:
+            >>> from surerag import ScriptedReader
+            >>> class Corpus:
+            ...     def retrieve(self, query, k):
+            ...         return []
+            >>> rewriter = UncertaintyRewriter(ScriptedReader(), Corpus())
+            >>> rewriter.worst_case_calls(), rewriter.with_options(metric="disagreement").worst_case_calls()
+            (3, 23)
+        """
+        each = self.calls_of_an_answer
+        most = each + self.candidates * (1 + each)
+        return most if self.max_calls is None else min(most, self.max_calls)
 
     @property
     def signal(self) -> str:

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 from surerag.calibration import Calibration
 from surerag.errors import ConfigurationError
-from surerag.methods.dynqr.metrics import Metric, metric_name, trace_of
+from surerag.methods.calls import MaxCalls
+from surerag.methods.dynqr.metrics import SAMPLED, Metric, metric_name, trace_of
 from surerag.methods.meanings import SameMeaningOption
 from surerag.options import AnswerTokens, Doc, Options, StopTexts, Within, options
 from surerag.prompts import CLOSED_BOOK, DYNQR_ANSWER, REWRITE, REWRITE_IN_CONVERSATION, PromptSet
@@ -71,6 +72,7 @@ class DynQROptions(Options):
         int, Within(1), Doc('N, answers to sample for the metrics ``"ln_entropy"`` and ``"disagreement"``.')
     ] = 10
     same_meaning: SameMeaningOption = "words"
+    max_calls: MaxCalls = None
     max_tokens: AnswerTokens = None
     stop: StopTexts = ()
     rewrite_tokens: Annotated[
@@ -115,6 +117,13 @@ class DynQROptions(Options):
                 hint="pass threshold=…; calibrate() finds one, and may start from any, such as 0",
             )
         return THRESHOLDS[self.metric]
+
+    @property
+    def calls_of_an_answer(self) -> int:
+        """Calls that an answer and its uncertainty cost, at most."""
+        samples = self.n_samples if self.metric in SAMPLED else 0
+        judged = self.metric == "disagreement" and self.same_meaning == "entailment"
+        return 1 + samples + (samples * (samples - 1) if judged else 0)
 
     @property
     def answering(self) -> Sampling:

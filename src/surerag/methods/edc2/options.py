@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple
 
 from surerag.clustering import Order, Root
+from surerag.methods.calls import MaxCalls
 from surerag.options import Doc, Options, Within, options
 from surerag.prompts import (
     ANSWER_WITH_EVIDENCE,
@@ -18,7 +19,7 @@ from surerag.prompts import (
     JUDGE_STATEMENT,
     PromptSet,
 )
-from surerag.tokens import words_and_marks
+from surerag.tokens import estimated_tokens
 from surerag.types import Passage, Sampling
 
 Mode = Literal["extract", "answer_with_evidence", "fact_check"]
@@ -188,7 +189,15 @@ class EDC2Options(Options):
             ``"raise"``. What a service refuses for good raises in any case."""
         ),
     ] = "original"
-    budget: Annotated[int | None, Within(1), Doc("Tokens of all that is returned, at most.")] = None
+    budget: Annotated[
+        int | None,
+        Within(1),
+        Doc(
+            """Tokens of all that is returned, at most, as the reader counts them. Where nothing fits, the
+            beginning of the best is returned, with a warning."""
+        ),
+    ] = None
+    max_calls: MaxCalls = None
     bridging: Annotated[
         int,
         Within(0),
@@ -244,8 +253,12 @@ class EDC2Options(Options):
 
     def measure(self, passage: Passage) -> int:
         """Return the tokens of a passage, as the pipeline will show it."""
-        return words_and_marks(passage.text)
+        return estimated_tokens(passage.text)
+
+    def own_text(self, passage: Passage) -> str:
+        """Return a passage's own text, without what a pipeline puts around it: what offsets count in."""
+        return passage.text
 
     def sentences(self, text: str) -> list[str]:
-        """Return the sentences of a text."""
+        """Return the sentences of a text, verbatim and in order."""
         return [sentence for sentence in re.split(r"(?<=[.!?])\s+|\n", text.strip()) if sentence]

@@ -84,9 +84,39 @@ class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], Laz
         self.boundary()  # raises where there is none
         if self.mode == "lazy":
             require_look(gate, self.reader, self.entailer)
+            self._require_calls(gate)
         if isinstance(self.threshold, Calibration):
             self.threshold.check(self.reader.name, self.signal)
         return services
+
+    def _require_calls(self, gate: Gate) -> None:
+        """Refuse a bound that leaves no call for the answer after the gate's own."""
+        least = gate.look.answers + 1
+        if self.max_calls is not None and self.max_calls < least:
+            raise ConfigurationError(
+                f"max_calls={self.max_calls} does not cover the gate {gate.name}, which asks for "
+                f"{least - 1}, and an answer after it",
+                hint=f"raise max_calls to {least} at least, or let the gate sample less",
+            )
+
+    def worst_case_calls(self, passages: int = 0) -> int:
+        """Calls of reader and entailer that one question can cost: what the gate looks at, and one more.
+
+        A gate that sees the beginning of an answer asks for one, ``"disagreement"`` for ``n_samples``, and
+        with ``same_meaning="entailment"`` for n (n − 1) judgements besides. The other modes cost one call.
+
+        Args:
+            passages: Of no matter here.
+
+        Example:
+            >>> from surerag import ScriptedReader
+            >>> rag = LazyRAG(ScriptedReader(), FixedSummary("…"), "Ada was born in Velm.")
+            >>> rag.worst_case_calls(), rag.with_options(gate="disagreement").worst_case_calls()
+            (2, 6)
+        """
+        look = self.gate_in_force.look
+        most = 1 + (look.answers + look.judgements if self.mode == "lazy" else 0)
+        return most if self.max_calls is None else min(most, self.max_calls)
 
     @property
     def signal(self) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from surerag.calibration import Calibration
 from surerag.errors import ConfigurationError
+from surerag.methods.calls import MaxCalls
 from surerag.methods.lazy_rag.combined_gates import GateLike, gate_name
 from surerag.methods.lazy_rag.gate import Gate
 from surerag.methods.lazy_rag.sample_gates import DisagreementGate, FunctionGate
@@ -97,6 +98,7 @@ class LazyRAGOptions(Options):
         Doc("Passages to show, at most; None shows all that the retriever returns."),
     ] = None
     n_summaries: Annotated[int, Within(1), Doc("Document summaries to join for the first pass.")] = 3
+    max_calls: MaxCalls = None
     max_tokens: AnswerTokens = None
     stop: StopTexts = ()
     prompts: Annotated[
