@@ -63,7 +63,7 @@ def test_the_seper_study_is_printed_written_and_drawn(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     world = World(seed=5, size=60)
-    monkeypatch.setattr("surerag_studies.seper.study.World", lambda seed: world)
+    monkeypatch.setattr("surerag_studies.seper.study.world_of", lambda *_: world)
     monkeypatch.setattr("surerag.cli.reproduce.packaged_minilm", HashingEncoder)
     monkeypatch.setattr(ReaderChoice, "build", lambda _: KnowingReader(world, n=20))
     monkeypatch.setattr(console, "_width", 80)
@@ -99,7 +99,7 @@ def test_the_dynqr_study_is_printed_and_written(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     worlds = {seed: World(seed=seed, size=60) for seed in (5, 6)}
-    monkeypatch.setattr("surerag_studies.dynqr.study.World", lambda seed: worlds[seed])
+    monkeypatch.setattr("surerag_studies.dynqr.study.world_of", lambda _, n, seed: worlds[seed])
     monkeypatch.setattr("surerag.cli.reproduce.packaged_minilm", HashingEncoder)
     monkeypatch.setattr(ReaderChoice, "build", lambda _: searching(*worlds.values(), n=30))
     monkeypatch.setattr(console, "_width", 80)
