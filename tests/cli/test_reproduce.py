@@ -14,6 +14,8 @@ from surerag.cli.reproduce import run_dense, run_dynqr, run_seper
 from surerag.encoders import HashingEncoder
 from surerag.readers.scripted import ScriptedReader
 from surerag.world import World, embedded_reader_path
+from surerag.world.regimes import REGIMES, TODAY, regime
+from surerag_studies.worlds import world_of
 from tests.studies.dense_rag.truthful import truthful
 from tests.studies.dynqr.searching import searching
 from tests.studies.seper.knowing import KnowingReader
@@ -137,3 +139,31 @@ def test_the_base_is_what_was_named_or_the_small_reader(
         run_dynqr(CHOICE, seed=5, n=30, file=None, base=base, training=training)
     assert asked.value.args == (expected,)
     assert expected is None or expected == "my/base" or (Path(expected) / "config.json").is_file()
+
+
+def test_a_study_in_a_regime_says_so_and_an_unknown_regime_is_refused(surerag, tmp_path: Path) -> None:
+    which = regime("namesakes")
+    reader = clairvoyant(world_of(which, 60, 3), world_of(which, 60, 4), n=60)
+    ran = surerag(
+        "reproduce", "l-rag", "--seed", 3, "-n", 60, "--regime", "namesakes", "--json", tmp_path / "l.json",
+        reader=reader,
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert "L-RAG on the closed world, regime namesakes, seed 3, n = 60" in ran.out
+    assert json.loads((tmp_path / "l.json").read_text())["regime"] == "namesakes"
+    refused = surerag("reproduce", "l-rag", "--regime", "namesake")
+    assert refused.code == 1
+    assert "There are today, changed-facts" in refused.err
+
+
+def test_regimes_are_printed_beside_the_real_reader_and_kept(surerag, tmp_path: Path) -> None:
+    worlds = [world_of(regime(name), 60, 3) for name in (TODAY.name, *REGIMES)]
+    reader = clairvoyant(*worlds, n=60)
+    file, kept = tmp_path / "regimes.json", tmp_path / "kept"
+    command = ("reproduce", "regimes", "--seed", 3, "-n", 60, "--json", file, "--cache", kept)
+    ran = surerag(*command, reader=reader)
+    assert ran.code == 0, ran.err
+    assert "NQ and TriviaQA: records of Llama-3.1-8B-Instruct" in ran.out
+    stored = json.loads(file.read_text())
+    assert [world["name"] for world in stored["worlds"]] == [TODAY.name, *REGIMES]
+    assert len(list(kept.iterdir())) == 7

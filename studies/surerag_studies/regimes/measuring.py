@@ -36,7 +36,7 @@ class Figures:
         hurts: Questions that only retrieval gets wrong.
         surely_wrong: Wrong answers among the half of the questions with the least doubt.
         wrong: Probability that doubt is larger for a wrong answer than for a right one; None where there are
-            not both.
+            not two of each.
         benefit: Probability that doubt is larger where retrieval helps than elsewhere; None likewise.
         gain: Accuracy where the half with the most doubt retrieves, less that of a random half.
     """
@@ -92,4 +92,4 @@ def measured(name: str, signal: str, doubt: ArrayLike, without: ArrayLike, with_
 
 
 def _separates(doubt: NDArray[np.float64], flags: NDArray[np.bool_]) -> Estimate | None:
-    return auroc(doubt[flags], doubt[~flags]) if 0 < flags.sum() < flags.size else None
+    return auroc(doubt[flags], doubt[~flags]) if 1 < flags.sum() < flags.size - 1 else None

@@ -12,7 +12,7 @@ from surerag.evaluation.statistics import Estimate, PairedDifference, wilson_int
 from surerag_studies.regimes.measuring import Figures
 
 NQ = Figures(
-    name="NQ, Llama-3.1-8B",
+    name="NQ",
     n=500,
     signal="perplexity",
     without=wilson_interval(224, 500),
@@ -26,7 +26,7 @@ NQ = Figures(
 )
 
 TRIVIA_QA = Figures(
-    name="TriviaQA, Llama-3.1-8B",
+    name="TriviaQA",
     n=500,
     signal="perplexity",
     without=wilson_interval(319, 500),

@@ -11,7 +11,7 @@ from surerag.decisions.rows import DecisionRow
 from surerag.drivers.progress import Stages
 from surerag.encoders import packaged_minilm
 from surerag.evaluation.gate import looked_up, world_questions
-from surerag.evaluation.gate.asking import GateQuestion, ask, first_pass, signal
+from surerag.evaluation.gate.asking import ask, first_pass, signal
 from surerag.methods.dynqr.metrics import uncertainty_of
 from surerag.methods.lazy_rag.result import LazyRAGResult
 from surerag.readers.protocol import Reader
@@ -35,7 +35,7 @@ SIGNALS = (
 )
 """What is known before retrieving: five uncertainties of the first answer (``entropy`` is the gate's, of its
 first eight tokens), how far the summary is from the question (1 − cosine), and the answer's length in tokens.
-"""
+A reader that reports no log-sum-exp has no ``energy``."""
 
 
 def regime_rows(
@@ -78,22 +78,22 @@ def regime_rows(
     with counted_not_logged():
         first = first_pass(rag, questions, stages(f"{chosen.name}, without retrieval"))
         second = ask(rag.with_options(mode="strong"), questions, stages(f"{chosen.name}, with retrieval"))
-    rows = tuple(_row(*one) for one in zip(questions, first, second, strict=True))
+    energy = reader.capabilities.energy
+    rows = tuple(
+        DecisionRow(
+            _signals(without, energy=energy),
+            correct_without=question.is_correct(without.answer),
+            correct_with=question.is_correct(with_.answer),
+            id=question.id,
+        )
+        for question, without, with_ in zip(questions, first, second, strict=True)
+    )
     if file is not None:
         write_whole(file, json.dumps([asdict(row) for row in rows]) + "\n")
     return rows
 
 
-def _row(question: GateQuestion, first: LazyRAGResult, second: LazyRAGResult) -> DecisionRow:
-    return DecisionRow(
-        _signals(first),
-        correct_without=question.is_correct(first.answer),
-        correct_with=question.is_correct(second.answer),
-        id=question.id,
-    )
-
-
-def _signals(result: LazyRAGResult) -> dict[str, float]:
+def _signals(result: LazyRAGResult, *, energy: bool) -> dict[str, float]:
     answer = result.generation
     nearest = result.summaries[0].score if result.summaries else None
     return {
@@ -101,7 +101,7 @@ def _signals(result: LazyRAGResult) -> dict[str, float]:
         "perplexity": uncertainty_of("perplexity", answer),
         "lowest_probability": uncertainty_of("lowest_probability", answer),
         "token_entropy": uncertainty_of("token_entropy", answer),
-        "energy": uncertainty_of("energy", answer),
+        **({"energy": uncertainty_of("energy", answer)} if energy else {}),
         "summary_distance": 1.0 if nearest is None else 1.0 - nearest,
         "length": float(answer.completion_tokens),
     }

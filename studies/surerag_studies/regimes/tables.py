@@ -15,6 +15,9 @@ from surerag_studies.regimes.measuring import Figures
 from surerag_studies.regimes.study import RegimesStudy
 from surerag_studies.transfer import carrying
 
+_KINDS = "the kinds of trouble"
+_SHARES = "their shares, which were chosen so that the records look like a real reader's"
+
 
 def study_tables(study: RegimesStudy) -> RenderableType:
     """Return every table of the study."""
@@ -44,25 +47,28 @@ def summaries_table() -> Table:
 
 def answers_table(study: RegimesStudy) -> Table:
     """Show what is right without and with retrieval."""
-    table = plain_table("Right answers, and questions that retrieval helps and hurts, %")
+    table = plain_table(
+        "Right answers, and questions that retrieval helps and hurts, %", padding=(0, 1, 0, 0)
+    )
     table.add_column("Records", no_wrap=True)
     for name in ("Without", "With", "Helps", "Hurts"):
         table.add_column(name, justify="right", no_wrap=True)
     for one in (*study.worlds, *study.real):
         _section(table, one, study)
         table.add_row(one.name, *map(_share, (one.without, one.with_, one.helps, one.hurts)))
-    return carrying(table, "that the records look like a real reader's", "no figure of a world")
+    table.caption = "NQ and TriviaQA: records of Llama-3.1-8B-Instruct (AdaRAGUE), with BM25, n = 500 each."
+    return carrying(table, _KINDS, _SHARES)
 
 
 def doubt_table(study: RegimesStudy) -> Table:
     """Show what doubt, the first answer's perplexity, tells."""
-    table = plain_table("What doubt tells (perplexity of the first answer)")
+    table = plain_table("What doubt tells (perplexity of the first answer)", padding=(0, 1, 0, 0))
     table.add_column("Records", no_wrap=True)
     for name in (
-        "Wrong, of the\nsurer half, %",
+        "Wrong, surer\nhalf, %",
         "AUROC,\nwrong",
         "AUROC,\nhelps",
-        "Gain over\nrandom, points",
+        "Gain,\npoints",
     ):
         table.add_column(name, justify="right", no_wrap=True)
     for one in (*study.worlds, *study.real):
@@ -79,7 +85,7 @@ def doubt_table(study: RegimesStudy) -> Table:
         "Gain: accuracy where the half of the questions with the most doubt retrieves, less that of a random "
         "half. The real reader's doubt is that of another prompt than its answers."
     )
-    return carrying(table, "that doubt and benefit part", "no figure of a world")
+    return carrying(table, _KINDS, _SHARES)
 
 
 def _section(table: Table, one: Figures, study: RegimesStudy) -> None:
@@ -92,4 +98,4 @@ def _share(found: Proportion) -> str:
 
 
 def _area(found: Estimate | None) -> str:
-    return "n/a" if found is None else f"{found.value:.3f}\n[{found.low:.3f}, {found.high:.3f}]"
+    return "n/a" if found is None else f"{found.value:.2f}\n[{found.low:.2f}, {found.high:.2f}]"

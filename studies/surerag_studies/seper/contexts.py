@@ -126,12 +126,14 @@ def _distractors(world: World, question: Question) -> dict[Role, Passage]:
 def _first(
     world: World, question: Question, passages: Iterable[Passage], fits: Callable[[Passage], bool]
 ) -> list[Passage]:
-    """Return the first passage that fits and does not tell the answer by chance, or none."""
+    """Return the first passage that fits, does not mislead, nor tell the answer by chance; or none."""
     answer = question.answers[0]
     silent = (
         passage
         for passage in passages
-        if fits(passage) and not _tells(world.contexts.facts_of(passage), answer, passage)
+        if fits(passage)
+        and passage.id not in question.misleading
+        and not _tells(world.contexts.facts_of(passage), answer, passage)
     )
     return [passage for passage, _ in zip(silent, range(1), strict=False)]
 
