@@ -14,6 +14,7 @@ from surerag.cli.readers import ReaderChoice
 from surerag.cli.train_rewriter import train_rewriter
 from surerag.measures.seper import Kernel
 from surerag.storage import check_file, check_folder
+from surerag.world.regimes import REGIMES, TODAY, regime
 
 app = typer.Typer(
     help="RAG that acts on its reader's uncertainty.",
@@ -33,6 +34,21 @@ Judge = Annotated[
         "--entailment",
         help="Who judges answers: the reader, or the world's accepted forms. Default: the reader, if it "
         "proves able to.",
+    ),
+]
+
+
+def _known_regime(name: str) -> str:
+    return regime(name).name
+
+
+RegimeName = Annotated[
+    str,
+    typer.Option(
+        "--regime",
+        help=f"What misleads in the world: {', '.join((TODAY.name, *REGIMES))}. In today's nothing does.",
+        metavar="NAME",
+        callback=_known_regime,
     ),
 ]
 
@@ -221,6 +237,25 @@ def reproduce_card(
     run_card(choice, seed=seed, n=n, file=json)
 
 
+@reproduce.command("regimes")
+@with_reader
+def reproduce_regimes(
+    *,
+    choice: ReaderChoice,
+    seed: Seed = 1,
+    n: Annotated[int, typer.Option("-n", min=50, help="Questions of each world.")] = 600,
+    json: JsonFile = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(help="Keep the answers in this folder.", metavar="DIR", callback=_writable_folder),
+    ] = None,
+) -> None:
+    """Worlds that mislead the reader as real corpora do, beside a real reader's records."""
+    from surerag.cli.reproduce import run_regimes
+
+    run_regimes(choice, seed=seed, n=n, file=json, cache=cache)
+
+
 @reproduce.command("l-rag")
 @with_reader
 def reproduce_l_rag(
@@ -229,11 +264,12 @@ def reproduce_l_rag(
     seed: Seed = 1,
     n: Annotated[int, typer.Option("-n", min=50, help="Number of questions.")] = 2000,
     json: JsonFile = None,
+    regime_name: RegimeName = TODAY.name,
 ) -> None:
     """L-RAG: what the gate knows, what it saves, and what that costs (Tables I to III)."""
     from surerag.cli.reproduce import run_l_rag
 
-    run_l_rag(choice, seed=seed, n=n, file=json)
+    run_l_rag(choice, seed=seed, n=n, file=json, regime_name=regime_name)
 
 
 @reproduce.command("edc2")
@@ -283,11 +319,12 @@ def reproduce_dynqr(
             "small embedded reader, which was never taught to rewrite."
         ),
     ] = None,
+    regime_name: RegimeName = TODAY.name,
 ) -> None:
     """DynQR: rewriting where the reader is uncertain, and training a rewriter for it (Tables 2, 3 and 5)."""
     from surerag.cli.reproduce import run_dynqr
 
-    run_dynqr(choice, seed=seed, n=n, file=json, base=base, training=training)
+    run_dynqr(choice, seed=seed, n=n, file=json, base=base, training=training, regime_name=regime_name)
 
 
 @reproduce.command("seper")
@@ -303,8 +340,9 @@ def reproduce_seper(
         typer.Option(help="Draw the figures into this folder.", metavar="DIR", callback=_writable_folder),
     ] = None,
     entailment: Judge = None,
+    regime_name: RegimeName = TODAY.name,
 ) -> None:
     """ΔSePer against the known worth of passages, and of retrievers (Table 2, Figure 3)."""
     from surerag.cli.reproduce import run_seper
 
-    run_seper(choice, seed=seed, n=n, file=json, plots=plots, entailment=entailment)
+    run_seper(choice, seed=seed, n=n, file=json, plots=plots, entailment=entailment, regime_name=regime_name)

@@ -70,7 +70,8 @@ def world_questions(world: World, questions: Sequence[Question]) -> list[GateQue
             id=question.id,
             text=question.text,
             is_correct=partial(is_correct, question),
-            kind=f"{question.kind}, {question.source}",
+            kind=f"{question.source if question.hazard else question.kind}, "
+            f"{question.hazard or question.source}",
             gold=tuple(world.passage[place] for place in question.gold_passages),
             answer=question.answers[0],
         )
