@@ -11,13 +11,12 @@ from surerag.methods.functions import name_of
 
 Judge = str | Callable[[str, Sequence[str]], bool | float]
 """``"contains"`` (a gold answer's words stand in the answer, in a row, after the usual normalisation),
-``"exact_match"``, ``"token_f1"``; or a function of an answer and its gold answers."""
+``"in_accuracy"`` (the same, words or parts of them), ``"exact_match"``, ``"token_f1"``; or a function of an
+answer and its gold answers."""
 
 
 def contains_gold(answer: str, golds: Sequence[str]) -> bool:
     """Whether the words of a gold answer stand in an answer, in a row, after normalisation.
-
-    The in-accuracy of "Adaptive Retrieval Without Self-Knowledge?" (arXiv 2501.12835), by whole words.
 
     Example:
         >>> contains_gold("He was born in the city of Velm.", ["Velm"]), contains_gold("Velmar", ["Velm"])
@@ -27,8 +26,22 @@ def contains_gold(answer: str, golds: Sequence[str]) -> bool:
     return any(wanted in said for gold in golds if (wanted := f" {normalize_answer(gold)} ").strip())
 
 
+def in_accuracy(answer: str, golds: Sequence[str]) -> bool:
+    """Whether a gold answer stands in an answer after normalisation, be it as a part of other words.
+
+    The in-accuracy of "Adaptive Retrieval Without Self-Knowledge?" (arXiv 2501.12835).
+
+    Example:
+        >>> in_accuracy("Velmar", ["Velm"]), in_accuracy("Orun", ["Velm"])
+        (True, False)
+    """
+    said = normalize_answer(answer)
+    return any(wanted in said for gold in golds if (wanted := normalize_answer(gold)))
+
+
 JUDGES: Final[Mapping[str, Callable[[str, Sequence[str]], bool | float]]] = {
     "contains": contains_gold,
+    "in_accuracy": in_accuracy,
     "exact_match": exact_match,
     "token_f1": token_f1,
 }

@@ -44,7 +44,7 @@ class Pipeline:
 
         Args:
             parts: Components of the core; query engines, postprocessors, transforms or evaluators of the
-                LlamaIndex integration; chains, compressors or retrievers of the LangChain one. One, or several.
+                LlamaIndex integration; chains, compressors or retrievers of the LangChain one. One or more.
 
         Raises:
             ConfigurationError: If one is none of these, or there are two of a kind, or none that answers.
