@@ -13,6 +13,7 @@ from surerag import drivers
 from surerag.component import Component
 from surerag.errors import MISCONFIGURED, StorageError
 from surerag.evaluation.comparison.systems import Question
+from surerag.methods.dense_rag.component import Dense
 from surerag.methods.dynqr.component import UncertaintyRewriter
 from surerag.methods.edc2.component import ClusterCompressor
 from surerag.methods.lazy_rag.component import LazyRAG
@@ -116,6 +117,8 @@ def ask_all(
         asking.compress(pipeline.compressor, pipeline.lazy)
     if pipeline.seper is not None:
         asking.measure(pipeline.seper)
+    if pipeline.dense is not None:
+        asking.understand(pipeline.dense)
     return [_row(draft, manner) for draft in asking.drafts], asking.failures
 
 
@@ -208,6 +211,13 @@ class _Asking:
             draft.measures["delta_seper"] = found.result.delta
             draft.measures["seper_before"] = found.result.before.seper
             draft.measures["seper_after"] = found.result.after.seper
+
+    def understand(self, dense: Dense) -> None:
+        """DENSE of what was retrieved."""
+        shown = [draft for draft in self.drafts if draft.passages]
+        for draft, found in self._each(dense, "dense", shown, lambda one: (one.question.text, one.passages)):
+            if found.result.score is not None:
+                draft.measures["dense_score"] = found.result.score
 
     def _each(
         self,

@@ -8,6 +8,8 @@ from typing import Any, Self
 
 from surerag.component import Component
 from surerag.errors import ConfigurationError
+from surerag.methods.dense_rag.component import Dense
+from surerag.methods.dense_rag.memory import DenseCache
 from surerag.methods.dynqr.component import UncertaintyRewriter
 from surerag.methods.edc2.component import ClusterCompressor
 from surerag.methods.lazy_rag.component import LazyRAG
@@ -31,12 +33,14 @@ class Pipeline:
         rewriter: Rewrites queries.
         compressor: Compresses what ``lazy`` retrieves.
         seper: Measures what retrieving was worth.
+        dense: Measures how far the reader understood what was retrieved.
     """
 
     lazy: LazyRAG | None = None
     rewriter: UncertaintyRewriter | None = None
     compressor: ClusterCompressor | None = None
     seper: SePer | None = None
+    dense: Dense | None = None
 
     @classmethod
     def of(cls, parts: Any) -> Self:
@@ -57,8 +61,8 @@ class Pipeline:
             if name is None:
                 raise ConfigurationError(
                     f"{type(part).__name__} cannot be recorded",
-                    hint="give a LazyRAG, UncertaintyRewriter, ClusterCompressor or SePer, or an engine, "
-                    "chain or part of llama_index_surerag or langchain_surerag that holds one",
+                    hint="give a LazyRAG, UncertaintyRewriter, ClusterCompressor, SePer or Dense, or an "
+                    "engine, chain or part of llama_index_surerag or langchain_surerag that holds one",
                 )
             if name in found:
                 raise ConfigurationError(
@@ -80,7 +84,7 @@ class Pipeline:
                 "the LazyRAG has no retriever, so that there is nothing to compare with",
                 hint="build it with one",
             )
-        for name in ("compressor", "seper"):
+        for name in ("compressor", "seper", "dense"):
             if getattr(self, name) is not None and self.lazy is None:
                 raise ConfigurationError(
                     f"a {name} works on what a LazyRAG retrieves, and there is none",
@@ -90,7 +94,7 @@ class Pipeline:
     @property
     def readers(self) -> dict[str, BaseReader]:
         """All models that are asked, by name; the one that answers first."""
-        parts = (self.lazy, self.rewriter, self.compressor, self.seper)
+        parts = (self.lazy, self.rewriter, self.compressor, self.seper, self.dense)
         models = [as_reader(part.reader) for part in parts if part is not None]
         if self.rewriter is not None and self.rewriter.rewriter is not None:
             models.append(as_reader(self.rewriter.rewriter))
@@ -102,7 +106,10 @@ class Pipeline:
     @property
     def entailer(self) -> Entailer | None:
         """Who judges answers, if someone does."""
-        return None if self.seper is None else self.seper.entailer
+        if self.seper is not None:
+            return self.seper.entailer
+        judge = None if self.dense is None else self.dense.entailer
+        return judge if isinstance(judge, Entailer) else None
 
     def about(self) -> Mapping[str, Any]:
         """Return what a trace says of its models and settings: names and plain values."""
@@ -152,11 +159,23 @@ class Pipeline:
                 or getattr(compressor.reader, "count_tokens", words_and_marks),
             )
         if seper is not None:
-            judge = seper.entailer
             seper = seper.with_options(
-                reader=model(seper.reader), entailer=RecordedEntailer(judge, kept.of("entail"))
+                reader=model(seper.reader), entailer=RecordedEntailer(seper.entailer, kept.of("entail"))
             )
-        return type(self)(lazy, rewriter, compressor, seper)
+        dense = self.dense
+        if dense is not None:
+            judge: Any = dense.entailer
+            if isinstance(judge, Entailer):
+                judge = RecordedEntailer(judge, kept.of("entail"))
+            elif judge is not None:
+                judge = model(judge)
+            dense = dense.with_options(
+                reader=model(dense.reader),
+                entailer=judge,
+                # What another part knows would not stand in this one.
+                cache=DenseCache(),
+            )
+        return type(self)(lazy, rewriter, compressor, seper, dense)
 
 
 _KINDS: Mapping[str, type[Component[Any, Any]]] = {
@@ -164,6 +183,7 @@ _KINDS: Mapping[str, type[Component[Any, Any]]] = {
     "rewriter": UncertaintyRewriter,
     "compressor": ClusterCompressor,
     "seper": SePer,
+    "dense": Dense,
 }
 
 

@@ -64,7 +64,8 @@ def record(
 
     With a ``LazyRAG`` these are ``"none"`` and ``"retrieval"``, with summaries ``"summaries"`` and
     ``"strong"`` as well; with an ``UncertaintyRewriter`` ``"original"``, ``"rewritten"`` and ``"verified"``;
-    with a ``ClusterCompressor`` beside the LazyRAG ``"compressed"``; with a ``SePer`` beside it ΔSePer.
+    with a ``ClusterCompressor`` beside the LazyRAG ``"compressed"``; with a ``SePer`` or a ``Dense`` beside
+    it, ΔSePer or the DENSE score of what was retrieved.
 
     Args:
         pipeline: Components of the core, or engines, chains and parts of either framework that hold them:

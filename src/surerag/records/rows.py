@@ -114,7 +114,7 @@ class TraceRow:
         golds: Gold answers; None where only digests are kept, or there are none.
         passes: The answer under each condition.
         measures: What belongs to no single answer: ``delta_seper``, ``seper_before``, ``seper_after``,
-            ``compression_before`` and ``compression_after`` (tokens), ``rewritten_kept``.
+            ``compression_before`` and ``compression_after`` (tokens), ``rewritten_kept``, ``dense_score``.
         error: Why a condition is missing; empty if none is.
     """
 
