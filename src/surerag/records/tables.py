@@ -81,11 +81,12 @@ def _conditions(figures: TraceFigures) -> Grid:
         for one in figures.conditions
     ]
     failed = f" A service failed for {figures.failed:,} questions." if figures.failed else ""
+    note = f"Right by the rule {figures.judge}, with 95 % intervals; prompts, tokens and time a question."
     return Grid(
         f"{figures.name}: answers by condition",
         ("Condition", "n", "Right, %", "Prompts", "Read", "Written", "Seconds"),
         tuple(rows),
-        f"Right by the rule {figures.judge}, with 95 % intervals; costs of a question, samples apart.{failed}",
+        note + failed,
     )
 
 
@@ -108,8 +109,8 @@ def _brief(figures: TraceFigures, decision: DecisionFigures) -> Grid:
         f"{figures.name}: who knows when to {decision.decision}?",
         ("Signal", "AUROC, wrong", "AUROC, helps", "Gate − random"),
         tuple(rows),
-        f"{_always(decision)} Gate − random: points of accuracy where the half with the largest signals acts, "
-        f"over half of them at random. {_CAUTION}",
+        f"{_always(decision)} Gate − random: points of accuracy where the half with the largest signals "
+        f"acts, over half of them at random. {_CAUTION}",
     )
 
 
@@ -127,25 +128,26 @@ def _worth(figures: TraceFigures) -> Grid:
     rows: list[tuple[str, str]] = []
     if (seper := figures.seper) is not None:
         rows += [
-            ("ΔSePer of what was retrieved", _decimals(seper.delta)),
-            ("SePer without and with it", f"{seper.before:.3f} and {seper.after:.3f}"),
-            ("Its correlation with what retrieving mends", _area(seper.benefit)),
+            ("ΔSePer of retrieving", _decimals(seper.delta)),
+            ("SePer, before and after", f"{seper.before:.3f} to {seper.after:.3f}"),
+            ("ΔSePer with what it mends, r", _area(seper.benefit)),
         ]
     if figures.dense is not None:
-        rows.append(("AUROC of the DENSE score, answer from passages wrong", _area(figures.dense)))
+        rows.append(("DENSE score, AUROC, wrong", _area(figures.dense)))
     if (shorter := figures.compression) is not None:
         rows += [
             (
-                "Tokens of the passages, before and after compressing",
-                f"{shorter.before:,.0f} and {shorter.after:,.0f}",
+                "Passages, tokens, compressed",
+                f"{shorter.before:,.0f} to {shorter.after:,.0f}",
             ),
-            ("Saved", percent(shorter.saved)),
+            ("Tokens saved", percent(shorter.saved)),
         ]
     for name, told in (("rewrite", "Always rewriting, points"), ("compress", "Always compressing, points")):
         found = next((one for one in figures.decisions if one.decision == name), None)
         if found is not None:
             rows.append((told, _points(found.gain)))
-    return Grid(f"{figures.name}: what the methods are worth", ("", "Value"), tuple(rows))
+    note = "r: correlation over questions; DENSE: of the answer from passages being wrong."
+    return Grid(f"{figures.name}: what the methods are worth", ("", "Value"), tuple(rows), note)
 
 
 def _always(decision: DecisionFigures) -> str:
