@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,16 @@ VERSION: Final = 1
 PACK: Final = "pack.json"
 FIGURES: Final = "figures.json"
 TABLES: Final = "tables.md"
-OWN: Final = version("surerag")
+
+
+def _own() -> str:
+    try:
+        return version("surerag")
+    except PackageNotFoundError:  # a source tree that was never installed
+        return "unknown"
+
+
+OWN: Final = _own()
 
 
 @dataclass(frozen=True, slots=True)

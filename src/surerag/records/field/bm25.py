@@ -38,7 +38,9 @@ class BM25Index:
         if not self._passages:
             raise InputError("there is nothing to index", hint="give at least one passage")
         library: Any = bm25s
-        self._words = partial(library.tokenize, return_ids=False, show_progress=False)
+        # Digits and single letters are words, too: the library leaves them out as it comes.
+        pattern = r"(?u)\b\w+\b"
+        self._words = partial(library.tokenize, token_pattern=pattern, return_ids=False, show_progress=False)
         self._index = library.BM25()
         self._index.index(self._words([passage.text for passage in self._passages]), show_progress=False)
 
