@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from surerag import SePerOptions
+from surerag.cli import traces
 from surerag.cli.options import option_of, with_reader
 from surerag.cli.readers import ReaderChoice
 from surerag.cli.train_rewriter import train_rewriter
@@ -208,6 +209,9 @@ def evaluate(
 
 
 app.command("train-rewriter")(train_rewriter)
+app.command("record")(traces.record)
+app.command("verify")(traces.verify)
+app.command("field-test")(traces.field_test)
 
 
 @app.command()
