@@ -6,7 +6,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from surerag.calibration import Calibration, CalibrationWarning, calibrate_threshold
+    from surerag.decisions.calibrating import calibrate
+    from surerag.decisions.policy import CalibrationWarning, Identity, Policy
+    from surerag.decisions.rows import DecisionRow
     from surerag.drivers import (
         aiter_many,
         arun,
@@ -69,8 +71,7 @@ _HOMES = {
     "AdaptiveChunker": "surerag.methods.dense_rag.component",
     "Attempt": "surerag.methods.dynqr.result",
     "Belief": "surerag.methods.seper.result",
-    "Calibration": "surerag.calibration",
-    "CalibrationWarning": "surerag.calibration",
+    "CalibrationWarning": "surerag.decisions.policy",
     "Candidates": "surerag.methods.dense_rag.component",
     "ChunkerOptions": "surerag.methods.dense_rag.options",
     "ClusterCompressor": "surerag.methods.edc2.component",
@@ -79,6 +80,7 @@ _HOMES = {
     "CompressionResult": "surerag.methods.edc2.result",
     "Consensus": "surerag.methods.edc2.result",
     "ContextRefiner": "surerag.methods.dense_rag.component",
+    "DecisionRow": "surerag.decisions.rows",
     "Dense": "surerag.methods.dense_rag.component",
     "DenseCache": "surerag.methods.dense_rag.memory",
     "DenseOptions": "surerag.methods.dense_rag.options",
@@ -93,6 +95,7 @@ _HOMES = {
     "FunctionGate": "surerag.methods.lazy_rag.sample_gates",
     "Gate": "surerag.methods.lazy_rag.gate",
     "GateDecision": "surerag.methods.lazy_rag.gate",
+    "Identity": "surerag.decisions.policy",
     "Interval": "surerag.methods.seper.result",
     "Judgement": "surerag.methods.edc2.result",
     "LazyRAG": "surerag.methods.lazy_rag.component",
@@ -105,6 +108,7 @@ _HOMES = {
     "OpenAIReader": "surerag.readers.openai",
     "Passage": "surerag.types",
     "PassageUtility": "surerag.methods.seper.result",
+    "Policy": "surerag.decisions.policy",
     "PromptSet": "surerag.prompts",
     "PromptTemplate": "surerag.prompts",
     "RefinementResult": "surerag.methods.dense_rag.result",
@@ -132,7 +136,7 @@ _HOMES = {
     "arun": "surerag.drivers",
     "arun_many": "surerag.drivers",
     "astream": "surerag.drivers",
-    "calibrate_threshold": "surerag.calibration",
+    "calibrate": "surerag.decisions.calibrating",
     "iter_many": "surerag.drivers",
     "run": "surerag.drivers",
     "run_many": "surerag.drivers",
@@ -146,7 +150,6 @@ __all__ = [
     "AdaptiveChunker",
     "Attempt",
     "Belief",
-    "Calibration",
     "CalibrationWarning",
     "Candidates",
     "ChunkerOptions",
@@ -156,6 +159,7 @@ __all__ = [
     "CompressionResult",
     "Consensus",
     "ContextRefiner",
+    "DecisionRow",
     "Dense",
     "DenseCache",
     "DenseOptions",
@@ -170,6 +174,7 @@ __all__ = [
     "FunctionGate",
     "Gate",
     "GateDecision",
+    "Identity",
     "Interval",
     "Judgement",
     "LazyRAG",
@@ -182,6 +187,7 @@ __all__ = [
     "OpenAIReader",
     "Passage",
     "PassageUtility",
+    "Policy",
     "PromptSet",
     "PromptTemplate",
     "RefinementResult",
@@ -207,7 +213,7 @@ __all__ = [
     "arun",
     "arun_many",
     "astream",
-    "calibrate_threshold",
+    "calibrate",
     "iter_many",
     "run",
     "run_many",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from surerag.calibration import Calibration
+from surerag.decisions.policy import Policy
 from surerag.errors import ConfigurationError
 from surerag.methods.dynqr.metrics import Metric, metric_name, trace_of
 from surerag.methods.meanings import SameMeaningOption
@@ -35,12 +35,12 @@ class DynQROptions(Options):
     )
 
     threshold: Annotated[
-        float | Calibration | None,
+        float | Policy | None,
         Doc(
             """Rewrite iff the uncertainty of the first answer exceeds this, in the unit of the metric (the
             paper's θ); −inf always rewrites, inf never. None is 1.2 for perplexity and 0.65 for disagreement;
-            the other metrics have no default. A calibration may stand in its place; it warns when it was made
-            for another reader or metric."""
+            the other metrics have no default. A policy from ``calibrate`` may stand in its place; it is
+            refused when it was made for another reader, metric or prompt."""
         ),
     ] = None
     metric: Annotated[
@@ -105,7 +105,7 @@ class DynQROptions(Options):
         Raises:
             ConfigurationError: If none is set, and the metric has no default.
         """
-        if isinstance(self.threshold, Calibration):
+        if isinstance(self.threshold, Policy):
             return self.threshold.threshold
         if self.threshold is not None:
             return self.threshold
