@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from surerag.decisions.benefit import BenefitModel, cross_fitted, fit_benefit
     from surerag.decisions.calibrating import calibrate
     from surerag.decisions.policy import CalibrationWarning, Identity, Policy
     from surerag.decisions.rows import DecisionRow
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
         Consensus,
         Judgement,
     )
-    from surerag.methods.lazy_rag.combined_gates import CombinedGate, all_of, any_of
+    from surerag.methods.lazy_rag.combined_gates import BenefitGate, CombinedGate, all_of, any_of
     from surerag.methods.lazy_rag.component import LazyRAG
     from surerag.methods.lazy_rag.gate import FirstPass, Gate, GateDecision, Look, Measured
     from surerag.methods.lazy_rag.options import LazyRAGOptions
@@ -71,6 +72,8 @@ _HOMES = {
     "AdaptiveChunker": "surerag.methods.dense_rag.component",
     "Attempt": "surerag.methods.dynqr.result",
     "Belief": "surerag.methods.seper.result",
+    "BenefitGate": "surerag.methods.lazy_rag.combined_gates",
+    "BenefitModel": "surerag.decisions.benefit",
     "CalibrationWarning": "surerag.decisions.policy",
     "Candidates": "surerag.methods.dense_rag.component",
     "ChunkerOptions": "surerag.methods.dense_rag.options",
@@ -137,6 +140,8 @@ _HOMES = {
     "arun_many": "surerag.drivers",
     "astream": "surerag.drivers",
     "calibrate": "surerag.decisions.calibrating",
+    "cross_fitted": "surerag.decisions.benefit",
+    "fit_benefit": "surerag.decisions.benefit",
     "iter_many": "surerag.drivers",
     "run": "surerag.drivers",
     "run_many": "surerag.drivers",
@@ -150,6 +155,8 @@ __all__ = [
     "AdaptiveChunker",
     "Attempt",
     "Belief",
+    "BenefitGate",
+    "BenefitModel",
     "CalibrationWarning",
     "Candidates",
     "ChunkerOptions",
@@ -214,6 +221,8 @@ __all__ = [
     "arun_many",
     "astream",
     "calibrate",
+    "cross_fitted",
+    "fit_benefit",
     "iter_many",
     "run",
     "run_many",

@@ -14,7 +14,7 @@ from surerag.effects import Program
 from surerag.errors import CapabilityError, ConfigurationError, MissingServiceError
 from surerag.measures import exact_match
 from surerag.methods.dynqr.algorithm import rewrite_when_uncertain
-from surerag.methods.dynqr.metrics import SAMPLED, Metric, metric_name
+from surerag.methods.dynqr.metrics import FEATURES, SAMPLED, Metric, features_of, metric_name
 from surerag.methods.dynqr.options import DynQROptions
 from surerag.methods.dynqr.result import RewriteResult
 from surerag.methods.meanings import meaning_name, warn_if_never_disagreed
@@ -71,6 +71,15 @@ class UncertaintyRewriter(Component[str | tuple[str, Sequence[Message]], Rewrite
         )
         services.require("UncertaintyRewriter", "reader", "retriever")
         require_metric(self.metric, self.reader)
+        if self.benefit is not None:
+            for feature in self.benefit.features:
+                if feature in FEATURES:
+                    require_metric(feature, self.reader)
+                elif feature != "words":
+                    raise ConfigurationError(
+                        f"the benefit model reads {feature!r}, which the first answer does not tell",
+                        hint=f"fit it to words, {', '.join(FEATURES)}",
+                    )
         self._require_meanings()
         self.boundary()  # raises where there is none
         if isinstance(self.threshold, Policy):
@@ -99,10 +108,13 @@ class UncertaintyRewriter(Component[str | tuple[str, Sequence[Message]], Rewrite
     @property
     def signal(self) -> str:
         """What is compared with the threshold; a policy belongs to it."""
+        shown = "all" if self.top_n is None else self.top_n
+        if self.benefit is not None:
+            read = ", ".join(self.benefit.features)
+            return f"benefit by {read}, model {fingerprint(self.benefit.to_dict())}, from {shown} passages"
         drawn = f" of {self.n_samples} samples" if self.metric in SAMPLED else ""
         if self.metric == "disagreement":
             drawn += f", {meaning_name(self.same_meaning)}"
-        shown = "all" if self.top_n is None else self.top_n
         return f"{metric_name(self.metric)}{drawn}, answer from {shown} passages"
 
     def program(self, question: str, history: Sequence[Message] = ()) -> Program[RewriteResult]:
@@ -124,7 +136,7 @@ class UncertaintyRewriter(Component[str | tuple[str, Sequence[Message]], Rewrite
     @property
     def identity(self) -> Identity:
         """What a policy belongs to: the reader, the signal, and what else changes the answers."""
-        apart = ("threshold", "metric", "n_samples", "same_meaning", "on_failure")
+        apart = ("threshold", "benefit", "metric", "n_samples", "same_meaning", "on_failure")
         settings = {name: value for name, value in self.chosen().items() if name not in apart}
         rewriter = "" if self.rewriter is None else self.rewriter.name
         return Identity(self.reader.name, self.signal, fingerprint({**settings, "rewriter": rewriter}))
@@ -147,7 +159,8 @@ class UncertaintyRewriter(Component[str | tuple[str, Sequence[Message]], Rewrite
             is_correct: Whether an answer matches one of the gold answers, or a score in [0, 1].
 
         Returns:
-            Rows for :func:`surerag.calibrate`, a question each.
+            Rows for :func:`surerag.calibrate`, a question each. Beside the signal that is compared they hold
+            what the first answer's trace tells: features for :func:`surerag.fit_benefit`.
 
         Warns:
             CalibrationWarning: If sampled answers never disagree.
@@ -158,12 +171,19 @@ class UncertaintyRewriter(Component[str | tuple[str, Sequence[Message]], Rewrite
         check_sample(questions, golds)
         always = math.inf if golds is None else -math.inf
         results = self.with_options(threshold=always).run_many(questions)
-        signals = [result.original.uncertainty for result in results]
-        if self.metric == "disagreement":
+        features = [features_of(result.original.generation) for result in results]
+        # What the gate compared: the first step's signal, or the metric where the answer said nothing.
+        signals = [
+            result.original.uncertainty
+            if result.steps[0].uncertainty is None
+            else result.steps[0].uncertainty
+            for result in results
+        ]
+        if self.metric == "disagreement" and self.benefit is None:
             warn_if_never_disagreed(signals)
         return judged_rows(
             questions,
-            [{self.signal: value} for value in signals],
+            [{**told, self.signal: value} for told, value in zip(features, signals, strict=True)],
             golds,
             [result.original.answer for result in results],
             [result.answer for result in results],

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
+from surerag.decisions.benefit import BenefitModel
 from surerag.decisions.policy import Policy
 from surerag.errors import ConfigurationError
 from surerag.methods.dynqr.metrics import Metric, metric_name, trace_of
@@ -51,6 +52,14 @@ class DynQROptions(Options):
             log-probabilities; or a function of a generation, larger for a less certain one."""
         ),
     ] = "perplexity"
+    benefit: Annotated[
+        BenefitModel | None,
+        Doc(
+            """Decides whether to rewrite, in place of the metric: what rewriting is expected to mend less
+            what it is expected to spoil, from the first answer's uncertainties. The threshold is then on its
+            scale; None is 0. Post-verification still goes by the metric."""
+        ),
+    ] = None
     documents: Annotated[
         Documents,
         Doc(
@@ -109,6 +118,8 @@ class DynQROptions(Options):
             return self.threshold.threshold
         if self.threshold is not None:
             return self.threshold
+        if self.benefit is not None:
+            return 0.0
         if callable(self.metric) or self.metric not in THRESHOLDS:
             raise ConfigurationError(
                 f"the metric {metric_name(self.metric)} has no default threshold",
@@ -120,7 +131,10 @@ class DynQROptions(Options):
     def answering(self) -> Sampling:
         """How to answer: once, greedily, with what the metric reads."""
         return Sampling(
-            max_tokens=self.answer_tokens, stop=self.stop, seed=self.seed, trace=trace_of(self.metric)
+            max_tokens=self.answer_tokens,
+            stop=self.stop,
+            seed=self.seed,
+            trace=trace_of(self.metric) if self.benefit is None else "entropy",
         )
 
     @property

@@ -14,8 +14,9 @@ from surerag.effects import Program
 from surerag.errors import CapabilityError, ConfigurationError, InputError, MissingServiceError
 from surerag.measures import exact_match
 from surerag.methods.lazy_rag.algorithm import lazy_rag
+from surerag.methods.lazy_rag.combined_gates import GateLike, as_gate
 from surerag.methods.lazy_rag.gate import Gate
-from surerag.methods.lazy_rag.options import LazyRAGOptions
+from surerag.methods.lazy_rag.options import SETTINGS_OF, LazyRAGOptions
 from surerag.methods.lazy_rag.result import LazyRAGResult
 from surerag.methods.lazy_rag.sample_gates import DisagreementGate
 from surerag.methods.meanings import warn_if_never_disagreed
@@ -125,6 +126,7 @@ class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], Laz
         golds: Sequence[Sequence[str]] | None = None,
         *,
         is_correct: IsCorrect = exact_match,
+        gates: Sequence[GateLike] = (),
     ) -> list[DecisionRow]:
         """Answer a sample with and without retrieving; the threshold that is set does not matter.
 
@@ -135,6 +137,8 @@ class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], Laz
             questions: The sample.
             golds: Gold answers of each question; without them the rows are good for a budget only.
             is_correct: Whether an answer matches one of the gold answers, or a score in [0, 1].
+            gates: Further gates whose signals are measured, each with its own settings and a first pass of
+                its own: features for :func:`surerag.fit_benefit`, by the names of the gates' signals.
 
         Returns:
             Rows for :func:`surerag.calibrate`, a question each.
@@ -147,20 +151,29 @@ class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], Laz
         """
         check_sample(questions, golds)
         first = self.with_options(mode="lazy", threshold=math.inf).run_many(questions)
-        # An empty first answer opens the gate at any threshold.
-        found = [result.decision.signal for result in first]
-        signals = [math.inf if value is None else value for value in found]
+        signals = _signals(first)
         if isinstance(self.gate_in_force, DisagreementGate):
             warn_if_never_disagreed(signals)
+        measured = {self.signal: signals}
+        for gate in map(as_gate, gates):
+            apart = {name: self.OPTIONS[name].default for name in SETTINGS_OF}
+            looked = self.with_options(**apart, mode="lazy", gate=gate, threshold=math.inf)
+            measured[gate.signal] = _signals(looked.run_many(questions))
         second = [] if golds is None else self.with_options(mode="strong").run_many(questions)
         return judged_rows(
             questions,
-            [{self.signal: value} for value in signals],
+            [dict(zip(measured, values, strict=True)) for values in zip(*measured.values(), strict=True)],
             golds,
             [result.answer for result in first],
             [result.answer for result in second],
             is_correct,
         )
+
+
+def _signals(results: Sequence[LazyRAGResult]) -> list[float]:
+    """Return what a gate measured; infinite for an empty first answer, which opens it at any threshold."""
+    found = [result.decision.signal for result in results]
+    return [math.inf if value is None else value for value in found]
 
 
 def require_look(gate: Gate, reader: Reader, entailer: Entailer | None) -> None:

@@ -21,7 +21,7 @@ Mode = Literal["lazy", "none", "standard", "strong", "oracle"]
 """The rows of Table I: gated; no retrieval; passages always; summaries and passages always; gold passages."""
 
 
-_SETTINGS_OF = {
+SETTINGS_OF = {
     "gate_tokens": ("entropy", "margin"),
     "aggregate": ("entropy",),
     "estimate": ("entropy", "margin"),
@@ -116,7 +116,7 @@ class LazyRAGOptions(Options):
         Raises:
             ConfigurationError: If an option is set that this gate does not read.
         """
-        for name, gates in _SETTINGS_OF.items():
+        for name, gates in SETTINGS_OF.items():
             if self.gate not in gates and getattr(self, name) != self.OPTIONS[name].default:
                 raise ConfigurationError(
                     f"{name} is for the gate {' or '.join(gates)}, and the gate is {gate_name(self.gate)}",
