@@ -6,7 +6,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from surerag.calibration import Calibration, CalibrationWarning, calibrate_threshold
+    from surerag.decisions.benefit import BenefitModel, cross_fitted, fit_benefit
+    from surerag.decisions.calibrating import calibrate
+    from surerag.decisions.policy import CalibrationWarning, Identity, Policy
+    from surerag.decisions.rows import DecisionRow
     from surerag.drivers import (
         aiter_many,
         arun,
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
         Consensus,
         Judgement,
     )
-    from surerag.methods.lazy_rag.combined_gates import CombinedGate, all_of, any_of
+    from surerag.methods.lazy_rag.combined_gates import BenefitGate, CombinedGate, all_of, any_of
     from surerag.methods.lazy_rag.component import LazyRAG
     from surerag.methods.lazy_rag.gate import FirstPass, Gate, GateDecision, Look, Measured
     from surerag.methods.lazy_rag.options import LazyRAGOptions
@@ -70,8 +73,9 @@ _HOMES = {
     "AdaptiveChunker": "surerag.methods.dense_rag.component",
     "Attempt": "surerag.methods.dynqr.result",
     "Belief": "surerag.methods.seper.result",
-    "Calibration": "surerag.calibration",
-    "CalibrationWarning": "surerag.calibration",
+    "BenefitGate": "surerag.methods.lazy_rag.combined_gates",
+    "BenefitModel": "surerag.decisions.benefit",
+    "CalibrationWarning": "surerag.decisions.policy",
     "Candidates": "surerag.methods.dense_rag.component",
     "ChunkerOptions": "surerag.methods.dense_rag.options",
     "ClusterCompressor": "surerag.methods.edc2.component",
@@ -80,6 +84,7 @@ _HOMES = {
     "CompressionResult": "surerag.methods.edc2.result",
     "Consensus": "surerag.methods.edc2.result",
     "ContextRefiner": "surerag.methods.dense_rag.component",
+    "DecisionRow": "surerag.decisions.rows",
     "Dense": "surerag.methods.dense_rag.component",
     "DenseCache": "surerag.methods.dense_rag.memory",
     "DenseOptions": "surerag.methods.dense_rag.options",
@@ -94,6 +99,7 @@ _HOMES = {
     "FunctionGate": "surerag.methods.lazy_rag.sample_gates",
     "Gate": "surerag.methods.lazy_rag.gate",
     "GateDecision": "surerag.methods.lazy_rag.gate",
+    "Identity": "surerag.decisions.policy",
     "Interval": "surerag.methods.seper.result",
     "Judgement": "surerag.methods.edc2.result",
     "LazyRAG": "surerag.methods.lazy_rag.component",
@@ -107,6 +113,7 @@ _HOMES = {
     "PROVENANCE_KEY": "surerag.provenance",
     "Passage": "surerag.types",
     "PassageUtility": "surerag.methods.seper.result",
+    "Policy": "surerag.decisions.policy",
     "PromptSet": "surerag.prompts",
     "PromptTemplate": "surerag.prompts",
     "RefinementResult": "surerag.methods.dense_rag.result",
@@ -135,7 +142,9 @@ _HOMES = {
     "arun": "surerag.drivers",
     "arun_many": "surerag.drivers",
     "astream": "surerag.drivers",
-    "calibrate_threshold": "surerag.calibration",
+    "calibrate": "surerag.decisions.calibrating",
+    "cross_fitted": "surerag.decisions.benefit",
+    "fit_benefit": "surerag.decisions.benefit",
     "iter_many": "surerag.drivers",
     "run": "surerag.drivers",
     "run_many": "surerag.drivers",
@@ -151,7 +160,8 @@ __all__ = [
     "AdaptiveChunker",
     "Attempt",
     "Belief",
-    "Calibration",
+    "BenefitGate",
+    "BenefitModel",
     "CalibrationWarning",
     "Candidates",
     "ChunkerOptions",
@@ -161,6 +171,7 @@ __all__ = [
     "CompressionResult",
     "Consensus",
     "ContextRefiner",
+    "DecisionRow",
     "Dense",
     "DenseCache",
     "DenseOptions",
@@ -175,6 +186,7 @@ __all__ = [
     "FunctionGate",
     "Gate",
     "GateDecision",
+    "Identity",
     "Interval",
     "Judgement",
     "LazyRAG",
@@ -187,6 +199,7 @@ __all__ = [
     "OpenAIReader",
     "Passage",
     "PassageUtility",
+    "Policy",
     "PromptSet",
     "PromptTemplate",
     "RefinementResult",
@@ -213,7 +226,9 @@ __all__ = [
     "arun",
     "arun_many",
     "astream",
-    "calibrate_threshold",
+    "calibrate",
+    "cross_fitted",
+    "fit_benefit",
     "iter_many",
     "run",
     "run_many",

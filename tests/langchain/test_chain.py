@@ -16,9 +16,10 @@ from langchain_core.vectorstores import InMemoryVectorStore
 
 from langchain_surerag import LazyRetrievalChain, create_lazy_retrieval_tool, summaries_of
 from surerag import ScriptedReader
-from surerag.calibration import Calibration, CalibrationWarning
+from surerag.decisions.policy import Identity
 from surerag.errors import CapabilityError, ConfigurationError, InputError, MissingServiceError, PromptError
 from surerag.retrieval import PassageIndex
+from tests.decisions.samples import policy
 from tests.drivers.local_reader import LocalReader
 from tests.langchain.conftest import HashEmbeddings, chat
 from tests.servers.fake_openai import FakeOpenAI
@@ -252,14 +253,13 @@ def test_documents_need_embeddings(documents: list[Document]) -> None:
 def test_a_calibration_takes_the_place_of_tau(retriever: Any) -> None:
     reader = reader_that_is(0.5)
     chain = LazyRetrievalChain(reader, retriever, SUMMARY)
-    signal = chain.core.signal
-    mine = Calibration(0.7, 0.6, 0.8, "budget", 0.3, 0.3, None, None, 100, "scripted", signal)
+    mine = policy(0.7, chain.core.identity)
     assert (
         LazyRetrievalChain(reader, retriever, SUMMARY, threshold=mine).invoke("?")["decision"]["threshold"]
         == 0.7
     )
-    other = Calibration(0.7, 0.6, 0.8, "budget", 0.3, 0.3, None, None, 100, "another", signal)
-    with pytest.warns(CalibrationWarning, match="another"):
+    other = policy(0.7, Identity("another", chain.core.signal, chain.core.identity.prompts))
+    with pytest.raises(ConfigurationError, match="another"):
         LazyRetrievalChain(reader, retriever, SUMMARY, threshold=other)
 
 

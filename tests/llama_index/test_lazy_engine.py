@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -25,7 +25,8 @@ from llama_index.core.schema import (
 )
 
 from llama_index_surerag import LazyRetrievalQueryEngine
-from surerag.calibration import CalibrationWarning
+from surerag.decisions.calibrating import calibrate
+from surerag.decisions.policy import CalibrationWarning
 from surerag.errors import (
     CapabilityError,
     ConfigurationError,
@@ -157,13 +158,18 @@ async def test_synthesize_answers_from_given_nodes(reader: ScriptedReader) -> No
     assert str(await later.get_response()).startswith("In the lake of Mir")
 
 
+def told(answer: str, golds: Sequence[str]) -> bool:
+    return any(gold in answer for gold in golds)
+
+
 def test_a_calibration_stands_for_tau(reader: ScriptedReader) -> None:
-    found = engine(reader).core.calibrate([KNOWN, UNKNOWN], budget=0.5)
+    core = engine(reader).core
+    found = calibrate(core, core.rows([KNOWN, UNKNOWN], [["Velm"], ["Mir"]], is_correct=told), target="best")
     with warnings.catch_warnings():
         warnings.simplefilter("error", CalibrationWarning)
         lazy = engine(reader, threshold=found)
     assert [response.metadata["retrieve"] for response in lazy.query_many([KNOWN, UNKNOWN])] == [False, True]
-    with pytest.warns(CalibrationWarning, match="calibrated for reader 'scripted'"):
+    with pytest.raises(ConfigurationError, match="calibrated for the reader 'scripted'"):
         engine(Knowing(corpus.answer, name="another"), threshold=found)
 
 

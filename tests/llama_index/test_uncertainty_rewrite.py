@@ -8,7 +8,7 @@ import inspect
 import json
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,7 @@ from llama_index_surerag.events import ProgressEvent
 from llama_index_surerag.rewrite_engine import UncertaintyRewriteQueryEngine
 from llama_index_surerag.rewrite_transform import RewrittenQuery, UncertaintyRewriteTransform
 from surerag import ScriptedReader, UncertaintyRewriter
+from surerag.decisions.calibrating import calibrate
 from surerag.errors import CapabilityError, ConfigurationError, PromptError
 from surerag.readers.scripted import reply
 from surerag.types import Generation, Passage
@@ -311,8 +312,17 @@ def test_settings_come_back(reader: ScriptedReader) -> None:
         UncertaintyRewriteQueryEngine.from_args(object(), reader)  # type: ignore[arg-type]
 
 
+def told(answer: str, golds: Sequence[str]) -> bool:
+    return any(gold in answer for gold in golds)
+
+
 def test_a_calibration_comes_back(reader: ScriptedReader) -> None:
-    found = engine(reader).core.calibrate([KNOWN, VAGUE], budget=0.5)
+    core = engine(reader).core
+    found = calibrate(
+        core,
+        core.rows([KNOWN, VAGUE], [["Velm"], ["Mir"]], is_correct=told),
+        target="best",
+    )
     rewriting = engine(reader, threshold=found)
     assert [response.metadata["kept"] for response in rewriting.query_many([KNOWN, VAGUE])] == [
         "original",

@@ -10,8 +10,8 @@ from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 
-from surerag.calibration import CalibrationWarning
 from surerag.clustering import meaning_clusters
+from surerag.decisions.policy import CalibrationWarning
 from surerag.effects import Program, entail
 from surerag.errors import ConfigurationError, ServiceError
 from surerag.measures import same_answer

@@ -19,7 +19,7 @@ from surerag.recording import RecordedEntailer, RecordedRetriever
 from surerag.records.keeping import KeepingReader, Kept
 from surerag.records.trace import RETRIEVER, SUMMARY_INDEX
 from surerag.services import Entailer, Retriever, as_reader
-from surerag.tokens import words_and_marks
+from surerag.tokens import estimated_tokens
 
 REWRITING = "rewriting"
 
@@ -156,7 +156,7 @@ class Pipeline:
             compressor = compressor.with_options(
                 reader=model(compressor.reader),
                 count_tokens=compressor.count_tokens
-                or getattr(compressor.reader, "count_tokens", words_and_marks),
+                or getattr(compressor.reader, "count_tokens", estimated_tokens),
             )
         if seper is not None:
             seper = seper.with_options(

@@ -99,7 +99,7 @@ def lazy_rag_study(
     live = pipeline(reader, index(world, encoder))
     rag = looked_up(live, questions)
     answers = ask_all(rag, questions, stages)
-    report = report_of(records(answers), threshold_of(calibration, seed=other), rag)
+    report = report_of(records(answers), threshold_of(calibration, MAX_LOSS, seed=other), rag)
     agreement = _agreement(rag, calibration.threshold, answers, stages)
     gates = compared_gates(rag, answers, stages)
     study = study_of(report, agreement, gates, seed=seed, encoder=encoder.name, regime=regime.name)

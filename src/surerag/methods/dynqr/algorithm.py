@@ -12,7 +12,7 @@ from typing import Literal
 
 from surerag.effects import ModelRole, Program, emit, generate, retrieve
 from surerag.errors import MISCONFIGURED, InputError
-from surerag.methods.dynqr.metrics import SAMPLED, metric_name, uncertainty_of
+from surerag.methods.dynqr.metrics import SAMPLED, features_of, metric_name, uncertainty_of
 from surerag.methods.dynqr.options import DynQROptions
 from surerag.methods.dynqr.result import Attempt, RewriteCosts, RewriteResult, Step
 from surerag.methods.dynqr.rewrites import Rewrite, alternated, read_rewrite
@@ -74,13 +74,15 @@ def rewrite_when_uncertain(
 
 def _gate(original: Attempt, options: DynQROptions) -> Step:
     """Active rewriting: stop if the uncertainty is at most the threshold."""
-    threshold = options.boundary()
-    act = original.uncertainty > threshold
-    reason = "uncertainty above threshold" if act else "uncertainty at or below threshold"
+    threshold, signal, metric = options.boundary(), original.uncertainty, metric_name(options.metric)
+    if options.benefit is not None and original.answer.strip():
+        signal, metric = options.benefit.benefit(features_of(original.generation)), "benefit"
+    act = signal > threshold
+    what = "benefit" if options.benefit is not None else "uncertainty"
+    reason = f"{what} above threshold" if act else f"{what} at or below threshold"
     if not original.answer.strip():
         reason = "empty first answer" if act else "empty first answer, but never to be rewritten"
-    metric = metric_name(options.metric)
-    return Step("gate", "rewrite" if act else "stop", reason, original.uncertainty, threshold, metric)
+    return Step("gate", "rewrite" if act else "stop", reason, signal, threshold, metric)
 
 
 def _attempts(asking: Asking, original: Attempt) -> Program[tuple[list[Attempt], Step]]:

@@ -51,8 +51,11 @@ def compress_clusters(
     if not query.strip():
         raise InputError("the query is empty", hint="ask something")
     work = _Work(query, passages, options, CallBudget(options.max_calls) if budget is None else budget)
-    clusters = yield from form_clusters(query, passages, options, query_vector)
-    reports = [_opened(cluster, passages, options) for cluster in clusters]
+    if options.compresses(passages):
+        clusters = yield from form_clusters(query, passages, options, query_vector)
+        reports = [_opened(cluster, passages, options) for cluster in clusters]
+    else:
+        reports = [_left_alone(passages, options)]
     worth_a_call = [at for at, report in enumerate(reports) if report.outcome == "asked"]
     yield from _compress(worth_a_call, reports, work)
     fell_back = bool(worth_a_call) and all(reports[at].outcome == "dropped" for at in worth_a_call)
@@ -214,6 +217,19 @@ def _opened(cluster: Cluster, passages: Sequence[Passage], options: EDC2Options)
     if before <= options.rules.pass_below:
         return replace(report, outcome="passed", reason="too short to gain")
     return report
+
+
+def _left_alone(passages: Sequence[Passage], options: EDC2Options) -> ClusterReport:
+    """Report that all passages go through together, because the policy does not compress them."""
+    tokens = sum(map(options.measure, passages))
+    return ClusterReport(
+        members=tuple(range(len(passages))),
+        sources=tuple(passage.id for passage in passages),
+        tokens_before=tokens,
+        tokens_after=tokens,
+        outcome="passed",
+        reason="signal at or below threshold",
+    )
 
 
 def _warn(reports: Sequence[ClusterReport]) -> Program[None]:

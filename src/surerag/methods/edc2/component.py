@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from numpy.typing import ArrayLike
 
 from surerag.component import Component, asynchronous, sync
+from surerag.decisions.policy import Identity, Policy, fingerprint
 from surerag.effects import Program
+from surerag.errors import ConfigurationError
 from surerag.methods.edc2.algorithm import compress_clusters
 from surerag.methods.edc2.clusters import most_clusters
 from surerag.methods.edc2.evidence import answer_by_consensus, judge_statement
@@ -69,7 +71,29 @@ class ClusterCompressor(Component[Retrieved, CompressionResult], EDC2Options):
         services.require("ClusterCompressor", "reader")
         if self.guard == "entailment":
             services.require('ClusterCompressor with guard="entailment"', "entailer")
+        if isinstance(self.threshold, Policy):
+            self.threshold.check(self.identity)
+        if self.benefit is not None:
+            unknown = sorted(set(self.benefit.features) - {"passages", "tokens", "score", "spread"})
+            if unknown:
+                raise ConfigurationError(
+                    f"the benefit model reads {', '.join(unknown)}, which passages do not tell",
+                    hint="fit it to what ClusterCompressor.features() returns",
+                )
         return services
+
+    @property
+    def signal(self) -> str:
+        """What the decision to compress goes by; a policy belongs to it."""
+        if self.benefit is None:
+            return "tokens"
+        return f"benefit by {', '.join(self.benefit.features)}, model {fingerprint(self.benefit.to_dict())}"
+
+    @property
+    def identity(self) -> Identity:
+        """What a policy belongs to: the reader, the signal, and what else changes the compressions."""
+        settings = {name: one for name, one in self.chosen().items() if name not in ("threshold", "benefit")}
+        return Identity(self.reader.name, self.signal, fingerprint(settings))
 
     def program(
         self, query: str, passages: Sequence[Passage], query_vector: ArrayLike | None = None

@@ -14,7 +14,7 @@ from surerag.readers.protocol import BaseReader, Capabilities
 from surerag.records.conditions import Manner, ask_all
 from surerag.records.keeping import Kept
 from surerag.records.pipeline import Pipeline
-from surerag.tokens import words_and_marks
+from surerag.tokens import estimated_tokens
 from surerag.types import EntropyTrace, Generation, Prompt, Sampling, TokenTrace, as_messages
 
 _TRIED = 8
@@ -96,7 +96,7 @@ class _Dry(BaseReader):
 
     def __init__(self, reader: BaseReader) -> None:
         self._reader = reader
-        self._count: Callable[[str], int] = getattr(reader, "count_tokens", words_and_marks)
+        self._count: Callable[[str], int] = getattr(reader, "count_tokens", estimated_tokens)
         self.cost = Cost(0, 0, 0, 0)
 
     @property
