@@ -12,6 +12,7 @@ from langchain_surerag import UncertaintyRewriter as LangChainRewriter
 from llama_index_surerag import LazyRetrievalQueryEngine, UncertaintyRewriteQueryEngine
 from surerag import LazyRAG
 from surerag.cli.frameworks import Indices, index_passages
+from surerag.decisions.calibrating import calibrate
 from surerag.encoders import HashingEncoder
 from surerag.readers.protocol import BaseReader
 from surerag.records import NotRecordedError, Trace, record
@@ -163,16 +164,15 @@ def test_calibrating_from_a_trace_is_calibrating_on_the_model(
     texts, golds = [text for text, _ in asked], [answers for _, answers in asked]
     pipeline = engine(indices, reader, summaries)
     trace = record(pipeline, asked, tmp_path, judge="exact_match")
-    live = pipeline.core.calibrate(texts, golds, max_loss=0.1)
+    live = calibrate(pipeline.core, pipeline.core.rows(texts, golds), target="best")
     alone = LazyRAG(trace.reader(), trace.retriever(), trace.retriever("summaries"), **SETTINGS)
-    replayed = alone.calibrate(texts, golds, max_loss=0.1)
+    replayed = calibrate(alone, alone.rows(texts, golds), target="best")
     assert replayed.threshold == pytest.approx(live.threshold, abs=1e-4)
-    assert (replayed.rate, replayed.accuracy, replayed.reference, replayed.signal, replayed.model) == (
+    assert (replayed.n, replayed.rate, replayed.loss, replayed.identity) == (
+        live.n,
         live.rate,
-        live.accuracy,
-        live.reference,
-        live.signal,
-        live.model,
+        live.loss,
+        live.identity,
     )
     rows = list(trace.decision_rows("summaries", "strong"))
     assert [row.signals["mean_entropy_8"] for row in rows] == pytest.approx(
