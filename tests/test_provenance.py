@@ -84,6 +84,8 @@ def test_what_was_reworded_is_marked_word_for_word() -> None:
 def test_two_words_in_a_row_are_chance_and_a_whole_sentence_is_not() -> None:
     source = "Where did she go? To Velm. The river is old."
     assert traced("To Velm.", source) == [("To Velm.", "exact", "To Velm.")]
+    # A mark that its source does not have joins it to nothing.
+    assert traced("Velm.", "She went to Velm in spring.") == [("Velm", "exact", "Velm"), (".", "joining", "")]
     assert [match for _, match, _ in traced("Some went to Velm by boat.", source)] == ["unsourced", "joining"]
 
 

@@ -132,13 +132,14 @@ def _tokens(text: str) -> list[_Token]:
     ]
 
 
-def _token_spans(text: str, tokens: Sequence[_Token], sentences: Sequence[str]) -> dict[int, int]:
-    """Return where sentences, and the whole text, begin, by where they end, in tokens."""
-    if not tokens:
-        return {}
+def _token_spans(text: str, tokens: Sequence[_Token], sentences: Sequence[str]) -> dict[int, set[int]]:
+    """Return where sentences, and the whole text, begin, by where they end, in tokens.
+
+    Each stands there with the marks around it, which its source need not have, and without them.
+    """
     starts = {token.start: at for at, token in enumerate(tokens)}
     ends = {token.end: at + 1 for at, token in enumerate(tokens)}
-    found = {len(tokens): 0}
+    spans = [(0, len(tokens))]
     place = 0
     for sentence in map(str.strip, sentences):
         at = text.find(sentence, place) if sentence else -1
@@ -146,7 +147,13 @@ def _token_spans(text: str, tokens: Sequence[_Token], sentences: Sequence[str]) 
             continue
         place = at + len(sentence)
         if at in starts and place in ends:
-            found[ends[place]] = starts[at]
+            spans.append((starts[at], ends[place]))
+    found: dict[int, set[int]] = {}
+    for first, last in spans:
+        words = [at for at in range(first, last) if tokens[at].words]
+        if words:
+            found.setdefault(last, set()).add(first)
+            found.setdefault(words[-1] + 1, set()).add(words[0])
     return found
 
 
@@ -221,13 +228,13 @@ class _Followed:
         return found
 
 
-def _tiling(tokens: Sequence[_Token], followed: _Followed, whole: Mapping[int, int]) -> list[_Run]:
+def _tiling(tokens: Sequence[_Token], followed: _Followed, whole: Mapping[int, set[int]]) -> list[_Run]:
     """Cover a text with rows of its sources: the fewest words left out, then marks, then rows."""
     rows = followed.rows(tokens)
     words = [0.0]
     for token in tokens:
         words.append(words[-1] + token.words)
-    boundaries = sorted({*whole.values(), *whole})
+    boundaries = sorted({*whole, *(first for starts in whole.values() for first in starts)})
     cost: list[tuple[float, int, int]] = [(0.0, 0, 0)]
     begun: list[int | None] = [None]
     for end, ((length, _), token) in enumerate(zip(rows, tokens, strict=True), start=1):
@@ -255,7 +262,7 @@ def _tiling(tokens: Sequence[_Token], followed: _Followed, whole: Mapping[int, i
 
 
 def _starts(
-    end: int, earliest: int, words: Sequence[float], whole: Mapping[int, int], boundaries: Sequence[int]
+    end: int, earliest: int, words: Sequence[float], whole: Mapping[int, set[int]], boundaries: Sequence[int]
 ) -> list[int]:
     """Return where a row that ends here may begin.
 
@@ -271,9 +278,7 @@ def _starts(
     place = bisect_left(boundaries, earliest)
     if place < len(boundaries) and words[end] - words[min(boundaries[place], end)] >= _FEWEST:
         found.append(boundaries[place])
-    if whole.get(end, -1) >= earliest and words[end] > words[whole[end]]:
-        found.append(whole[end])
-    return found
+    return found + [first for first in whole.get(end, ()) if first >= earliest]
 
 
 def _sourced(text: str, start: int, end: int, run: _Run, sources: Sequence[str]) -> Stretch:

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surerag import ClusterCompressor, ScriptedReader
+from surerag import ClusterCompressor, Passage, ScriptedReader
 from surerag.encoders import HashingEncoder
 from surerag.provenance import PROVENANCE_KEY, Stretch
 from surerag.tokens import estimated_tokens
@@ -74,6 +74,24 @@ def test_a_compression_that_does_not_fit_is_cut_too() -> None:
     tool, _ = compressor([said], budget=4, guard="off", refuse_longer=False)
     result = tool.run(QUESTION, passages(ADA))
     assert [p.text for p in result.passages] == ["Ada the painter was"] == [result.clusters[0].text]
+
+
+def test_a_passage_without_words_is_no_context() -> None:
+    tool, told = unasked(budget=4)
+    result = tool.run(QUESTION, passages("", ADA, "  ", BO))
+    assert [(p.id, p.text) for p in result.passages] == [
+        ("p0", ""),
+        ("p1", "Ada the painter was"),
+        ("p2", "  "),
+    ]
+    assert told.warnings() == ["cluster_compression.budget_too_small"]
+
+
+def test_passages_without_ids_are_told_apart() -> None:
+    tool, _ = unasked(budget=4)
+    result = tool.run(QUESTION, [Passage(ADA), Passage(BO), Passage(ADA + BO)])
+    assert [p.text for p in result.passages] == ["Ada the painter was"]
+    assert result.dropped == ((("", ""), "over the token budget"),)
 
 
 def test_where_not_even_a_character_fits_that_is_told() -> None:

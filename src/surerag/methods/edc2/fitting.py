@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -40,24 +40,28 @@ def within_budget(
         key=lambda offer: offer.rank,
     )
     settled = [replace(report, tokens_after=0) for report in reports]
-    kept: list[Passage] = []
+    kept: dict[int, Passage] = {}
     room = float("inf") if options.budget is None else options.budget
     for offer in offers:
-        report = settled[offer.cluster]
         passage = _fitted(offer, room, options)
         if passage is None:
+            report = settled[offer.cluster]
             settled[offer.cluster] = replace(report, over_budget=(*report.over_budget, offer.passage.id))
             continue
-        room -= _keep(passage, offer, kept, settled, passages, options)
-    too_small = bool(offers) and not kept
-    if too_small:
-        for offer, passage in _pieces(offers, room, options):
-            report = settled[offer.cluster]
-            left = tuple(name for name in report.over_budget if name != offer.passage.id)
-            settled[offer.cluster] = replace(report, over_budget=left, reason="cut to the token budget")
-            _keep(passage, offer, kept, settled, passages, options)
-            break
-    return Fitted(kept, [_settled(report) for report in settled], too_small)
+        kept[offer.rank], settled[offer.cluster] = _kept(
+            passage, offer, settled[offer.cluster], passages, options
+        )
+        room -= options.measure(passage)
+    written_ones = [offer for offer in offers if offer.passage.text.strip()]
+    too_small = bool(written_ones) and not any(offer.rank in kept for offer in written_ones)
+    if too_small and (piece := _best_piece(written_ones, room, options)) is not None:
+        offer, passage = piece
+        report = replace(settled[offer.cluster], reason="cut to the token budget")
+        left = list(report.over_budget)
+        left.remove(offer.passage.id)
+        report = replace(report, over_budget=tuple(left))
+        kept[offer.rank], settled[offer.cluster] = _kept(passage, offer, report, passages, options)
+    return Fitted([kept[rank] for rank in sorted(kept)], [_settled(report) for report in settled], too_small)
 
 
 class _Offer(NamedTuple):
@@ -86,27 +90,22 @@ def _offers(at: int, report: ClusterReport, passages: Sequence[Passage]) -> list
     return []
 
 
-def _keep(
+def _kept(
     passage: Passage,
     offer: _Offer,
-    kept: list[Passage],
-    settled: list[ClusterReport],
+    report: ClusterReport,
     passages: Sequence[Passage],
     options: EDC2Options,
-) -> int:
-    """Hand a passage on, and return its tokens; one that was made of others knows where its words stand."""
-    tokens = options.measure(passage)
-    report = settled[offer.cluster]
-    report = replace(report, tokens_after=report.tokens_after + tokens)
-    if passage is not passages[offer.rank]:
-        sources = [passages[at] for at in offer.members]
-        found = _provenance(passage.text, sources, options)
-        told = written(found, [source.id for source in sources])
-        passage = replace(passage, metadata={**passage.metadata, PROVENANCE_KEY: told})
-        report = replace(report, text=passage.text, provenance=found)
-    settled[offer.cluster] = report
-    kept.append(passage)
-    return tokens
+) -> tuple[Passage, ClusterReport]:
+    """Hand a passage on; one that was made of others knows where its words stand."""
+    report = replace(report, tokens_after=report.tokens_after + options.measure(passage))
+    if passage is passages[offer.rank]:
+        return passage, report
+    sources = [passages[at] for at in offer.members]
+    found = _provenance(passage.text, sources, options)
+    told = written(found, [source.id for source in sources])
+    passage = replace(passage, metadata={**passage.metadata, PROVENANCE_KEY: told})
+    return passage, replace(report, text=passage.text, provenance=found)
 
 
 def _provenance(text: str, sources: Sequence[Passage], options: EDC2Options) -> tuple[Stretch, ...]:
@@ -123,8 +122,8 @@ def _fitted(offer: _Offer, room: float, options: EDC2Options) -> Passage | None:
     return _beginning(passage, _sentence_ends(passage.text, options), room, options)
 
 
-def _pieces(offers: Sequence[_Offer], room: float, options: EDC2Options) -> Iterator[tuple[_Offer, Passage]]:
-    """Yield beginnings that fit: by sentences, best passage first; then by words; then by characters."""
+def _best_piece(offers: Sequence[_Offer], room: float, options: EDC2Options) -> tuple[_Offer, Passage] | None:
+    """Return a beginning that fits: by sentences, best passage first; else by words; else by characters."""
     originals = [_as_made(offer, options) for offer in offers]
     kinds: tuple[Callable[[str], Sequence[int]], ...] = (
         lambda text: _sentence_ends(text, options),
@@ -135,7 +134,8 @@ def _pieces(offers: Sequence[_Offer], room: float, options: EDC2Options) -> Iter
         for offer, passage in zip(offers, originals, strict=True):
             found = _beginning(passage, ends(passage.text), room, options)
             if found is not None:
-                yield offer, found
+                return offer, found
+    return None
 
 
 def _as_made(offer: _Offer, options: EDC2Options) -> Passage:
