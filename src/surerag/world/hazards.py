@@ -7,7 +7,6 @@ not so. A world without hazards asks for none of it.
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -77,7 +76,7 @@ def draw_hazards(
             if _could_be(fact, taught, cell):
                 weights[cell.hazard] = weights.get(cell.hazard, 0.0) + share
         namesakes = weights.pop(Hazard.NAMESAKE, 0.0)
-        if fact.entity not in of_entity:
+        if fact.entity not in of_entity:  # decided at its first fact, which is one of its lead
             of_entity[fact.entity] = rng.random() < namesakes / (sum(weights.values()) + namesakes or 1.0)
         if of_entity[fact.entity]:
             found[fact.entity, fact.relation.name] = Hazard.NAMESAKE
@@ -197,9 +196,8 @@ class _Desk:
     def altered(self, fact: Fact, original: str) -> None:
         """Add copies of a passage in which one detail is another."""
         other = another(fact, self._rng)
-        text = re.sub(rf"\b{re.escape(fact.value)}\b", other.value, original)
         for _ in range(ALTERED_COPIES):
-            self.note(self.add(text), fact, other)
+            self.note(self.add(_altered(original, fact, other)), fact, other)
 
     def loud(self, fact: Fact) -> None:
         """Add pages that repeat the question, and answer it wrongly."""
@@ -212,6 +210,17 @@ class _Desk:
         """Add pages that repeat the question, and answer nothing."""
         for form in self._rng.sample(_CROWDING, CROWD):
             self.add(form.replace("{q}", _asked(fact, self._rng)).replace("{e}", fact.entity))
+
+
+def _altered(text: str, fact: Fact, other: Fact) -> str:
+    """Return a passage in which one fact has another value, and everything else is as it was."""
+    phrasings = say.statements(fact.relation)
+    for template in (*phrasings.trained, *phrasings.held_out):
+        stated, instead = say.state(fact, template), say.state(other, template)
+        for old, new in ((stated, instead), (say.lower_first(stated), say.lower_first(instead))):
+            if old in text:
+                return text.replace(old, new)
+    raise AssertionError(f"{text!r} does not tell {fact}")
 
 
 def _asked(fact: Fact, rng: random.Random) -> str:

@@ -39,18 +39,18 @@ def _regime(name: str, summary: str, mix: Mapping[Cell, float]) -> Regime:
     return Regime(name, summary, WorldSpec(mix=MappingProxyType(dict(mix))))
 
 
-# Shares were chosen on the records of seeds 101 to 104, and are reported on others.
+# Shares were chosen on the records of seeds 101 to 104 and 9301, and are reported on others.
 _REGIMES = (
     _regime(
         "changed-facts",
         "Facts have changed since the reader learnt them, and it answers from memory.",
         {
-            Cell(_S, _C): 0.22,
+            Cell(_S, _C): 0.20,
             Cell(_S, _C, _H.OUTDATED_LEAD): 0.14,
-            Cell(_S, _L): 0.14,
+            Cell(_S, _L): 0.09,
             Cell(_S, _D, _H.CHANGED): 0.14,
             Cell(_S, _L, _H.CHANGED): 0.06,
-            Cell(_S, _L, _H.LOUD): 0.10,
+            Cell(_S, _L, _H.LOUD): 0.17,
             Cell(_S, _D, _H.OUTDATED_LEAD): 0.08,
             Cell(_T, _D): 0.08,
             Cell(_V, _D): 0.04,
@@ -62,8 +62,8 @@ _REGIMES = (
         {
             Cell(_S, _C): 0.14,
             Cell(_S, _C, _H.OUTDATED_LEAD): 0.10,
-            Cell(_S, _L): 0.22,
-            Cell(_S, _L, _H.LOUD): 0.12,
+            Cell(_S, _L): 0.16,
+            Cell(_S, _L, _H.LOUD): 0.18,
             Cell(_S, _D): 0.02,
             Cell(_S, _D, _H.OUTDATED_LEAD): 0.26,
             Cell(_T, _D): 0.08,
@@ -74,11 +74,12 @@ _REGIMES = (
         "altered-copies",
         "Passages have near-duplicates with one detail changed.",
         {
-            Cell(_S, _C): 0.10,
+            Cell(_S, _C): 0.12,
             Cell(_S, _C, _H.ALTERED): 0.06,
             Cell(_S, _C, _H.OUTDATED_LEAD): 0.12,
-            Cell(_S, _L, _H.ALTERED): 0.36,
-            Cell(_S, _L, _H.LOUD): 0.04,
+            Cell(_S, _L): 0.10,
+            Cell(_S, _L, _H.ALTERED): 0.26,
+            Cell(_S, _L, _H.LOUD): 0.02,
             Cell(_S, _D, _H.ALTERED): 0.04,
             Cell(_S, _D, _H.OUTDATED_LEAD): 0.20,
             Cell(_T, _D): 0.05,
@@ -92,8 +93,8 @@ _REGIMES = (
             Cell(_S, _C): 0.12,
             Cell(_S, _C, _H.LOUD): 0.07,
             Cell(_S, _C, _H.OUTDATED_LEAD): 0.10,
-            Cell(_S, _L): 0.20,
-            Cell(_S, _L, _H.LOUD): 0.13,
+            Cell(_S, _L): 0.17,
+            Cell(_S, _L, _H.LOUD): 0.16,
             Cell(_S, _D, _H.LOUD): 0.06,
             Cell(_S, _D, _H.CROWDED): 0.08,
             Cell(_S, _D, _H.CHANGED): 0.08,
@@ -104,10 +105,10 @@ _REGIMES = (
         "namesakes",
         "Two articles bear one name, and the reader is shown that of the other.",
         {
-            Cell(_S, _C): 0.14,
+            Cell(_S, _C): 0.12,
             Cell(_S, _C, _H.OUTDATED_LEAD): 0.12,
-            Cell(_S, _L, _H.NAMESAKE): 0.40,
-            Cell(_S, _L, _H.LOUD): 0.09,
+            Cell(_S, _L, _H.NAMESAKE): 0.38,
+            Cell(_S, _L, _H.LOUD): 0.13,
             Cell(_S, _D, _H.OUTDATED_LEAD): 0.15,
             Cell(_T, _D): 0.06,
             Cell(_V, _D): 0.04,
@@ -117,11 +118,11 @@ _REGIMES = (
         "mixed",
         "A little of everything that misleads.",
         {
-            Cell(_S, _C): 0.15,
+            Cell(_S, _C): 0.12,
             Cell(_S, _C, _H.OUTDATED_LEAD): 0.10,
             Cell(_S, _L): 0.10,
             Cell(_S, _L, _H.ALTERED): 0.08,
-            Cell(_S, _L, _H.LOUD): 0.09,
+            Cell(_S, _L, _H.LOUD): 0.12,
             Cell(_S, _L, _H.NAMESAKE): 0.10,
             Cell(_S, _L, _H.CHANGED): 0.04,
             Cell(_S, _D, _H.CROWDED): 0.04,

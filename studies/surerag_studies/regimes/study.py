@@ -74,7 +74,7 @@ def regimes_study(
     Args:
         reader: Reports entropies and log-probabilities.
         encoder: Behind both tiers.
-        seed: Seed of the worlds, one that no share was chosen on (those are 101 to 104).
+        seed: Seed of the worlds, one that no share was chosen on (101 to 104, and 9301).
         n: Questions of each world.
         names: Of regimes.
         cache: A folder in which answers are kept.
