@@ -30,7 +30,9 @@ def data(folder: Path, n: int = 14) -> Path:
 
 def field_tested(surerag: Any, folder: Path, reader: Any, *more: object) -> Any:
     options = ("--data", data(folder), "--questions", 10, "--n-samples", 2, "--seper-samples", 2)
-    return surerag("field-test", *options, "--max-tokens", 8, "--output", folder / "out", *more, reader=reader)
+    return surerag(
+        "field-test", *options, "--max-tokens", 8, "--output", folder / "out", *more, reader=reader
+    )
 
 
 def test_a_field_test_says_what_it_will_cost_tells_and_packs(surerag: Any, tmp_path: Path) -> None:
@@ -43,7 +45,12 @@ def test_a_field_test_says_what_it_will_cost_tells_and_packs(surerag: Any, tmp_p
     asked = int(told.group(1).replace(",", ""))
     # The second way of retrieving asks some of it again, word for word: each trace stands for itself.
     assert 0.8 * len(reader.asked) <= asked <= 1.25 * len(reader.asked)
-    for text in ("bm25: answers by condition", "minilm: who knows when to retrieve?", "ΔSePer", "Gate − random"):
+    for text in (
+        "bm25: answers by condition",
+        "minilm: who knows when to retrieve?",
+        "ΔSePer",
+        "Gate − random",
+    ):
         assert text in ran.out
     assert "cluster_compression" not in ran.out + ran.err
     assert f"--fingerprint {fingerprint(tmp_path / 'out')}" in ran.out.replace("\n", "")
