@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import random
+import time
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,14 +15,15 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from surerag import LazyRAG
+from surerag import LazyRAG, UncertaintyRewriter
 from surerag.errors import ConfigurationError, InputError, RefusedError, TransientServiceError
 from surerag.readers.protocol import Capabilities
 from surerag.readers.scripted import ScriptedReader
 from surerag.records import NotRecordedError, Trace, record
 from surerag.types import EntropyTrace, Generation, Sampling, TokenTrace
-from tests.evaluation.noting import NotingReader
+from tests.evaluation.noting import NotingReader, notes_of
 from tests.records.corpora import Dying, corpus, pipeline, questions
+from tests.records.killed import recording
 
 
 def test_a_row_holds_every_condition_with_costs_signals_and_measures(tmp_path: Path) -> None:
@@ -90,6 +94,71 @@ def test_killed_anywhere_it_goes_on_and_asks_nothing_again(tmp_path: Path, local
     assert not list((tmp_path / "killed").glob("open*"))
 
 
+@pytest.mark.parametrize("local", [True, False])
+def test_processes_that_are_killed_for_good(tmp_path: Path, local: bool) -> None:
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["tests.records.killed"])
+
+    def started(name: str, seconds: float) -> multiprocessing.process.BaseProcess:
+        (tmp_path / name).mkdir(exist_ok=True)
+        process = processes.Process(
+            target=recording, args=(tmp_path / name / "t", tmp_path / name / "notes", seconds, local)
+        )
+        process.start()
+        return process
+
+    calm = started("calm", 0.0)
+    calm.join()
+    once = notes_of(tmp_path / "calm" / "notes")
+    assert calm.exitcode == 0 and len(once) > 100
+    rng, notes = random.Random(3), tmp_path / "killed" / "notes"
+    kills = 0
+    while kills < 8:
+        process = started("killed", 0.004)
+        reach = len(notes_of(notes)) + rng.randrange(1, 40)
+        while process.is_alive() and len(notes_of(notes)) < reach:
+            time.sleep(0.001)
+        time.sleep(rng.random() * 0.004)
+        alive = process.is_alive()
+        process.kill()
+        process.join()
+        if not alive:
+            break
+        kills += 1
+    last = started("killed", 0.0)
+    last.join()
+    assert last.exitcode == 0 and kills >= 3
+    asked = notes_of(notes)
+    assert set(asked) == set(once)
+    # What a kill costs is what was being asked: a batch of a local model, or the requests under way.
+    assert len(asked) - len(once) <= kills * (12 if local else 4)
+    rows, calm_rows = list(Trace(tmp_path / "killed" / "t")), list(Trace(tmp_path / "calm" / "t"))
+    assert [without_times(row) for row in rows] == [without_times(row) for row in calm_rows]
+
+
+def test_a_reader_without_log_probabilities_is_recorded_and_replayed(tmp_path: Path) -> None:
+    reader = NotingReader(local=True, logprobs=False)
+    found = corpus(4)
+    rag = LazyRAG(reader, found, "Towns lie on rivers.", gate="disagreement", top_n=2, max_tokens=8)
+    rewriter = UncertaintyRewriter(reader, found, metric="disagreement", n_samples=5, top_n=2, max_tokens=8)
+    trace = record([rag, rewriter], questions(4), tmp_path)
+    row = next(iter(trace))
+    assert {one.condition for one in row.passes} >= {"none", "summaries", "retrieval", "strong", "original"}
+    assert all(one.trace is None and "perplexity" not in one.signals for one in row.passes)
+    again = LazyRAG(
+        trace.reader(),
+        trace.retriever(),
+        trace.retriever("summaries"),
+        gate="disagreement",
+        top_n=2,
+        max_tokens=8,
+    )
+    texts = [text for text, _ in questions(4)]
+    live, replayed = rag.run_many(texts), again.run_many(texts)
+    assert [one.decision for one in replayed] == [one.decision for one in live]
+    assert [one.answer for one in replayed] == [one.answer for one in live]
+
+
 def without_times(row: Any) -> Any:
     return replace(row, passes=tuple(replace(one, seconds=None) for one in row.passes))
 
@@ -98,16 +167,18 @@ def test_memory_does_not_grow_with_rows(tmp_path: Path) -> None:
     def many(n: int) -> Iterator[tuple[str, list[str]]]:
         yield from questions(n)
 
+    class Forgetful(NotingReader):
+        def _note(self, texts: Any) -> None:
+            pass
+
     peaks = []
-    for n in (40, 160):
-        reader = NotingReader(local=True)
-        rag = LazyRAG(reader, corpus(2), mode="standard", top_n=1, max_tokens=8)
+    for n in (8, 100, 400):  # the first one warms up what is made once
+        rag = LazyRAG(Forgetful(local=True), corpus(2), mode="standard", top_n=1, max_tokens=8)
         tracemalloc.start()
         record(rag, many(n), tmp_path / str(n), part_size=8, n_samples=0)
-        reader.asked.clear()
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert peaks[1] < 1.5 * peaks[0]
+    assert peaks[2] < 1.4 * peaks[1]
 
 
 def test_digests_stand_in_place_of_texts(tmp_path: Path) -> None:
@@ -153,8 +224,30 @@ def test_what_was_not_recorded_is_refused_with_the_reason(tmp_path: Path) -> Non
         rag.with_options(max_tokens=9).run(questions(1)[0][0])
     with pytest.raises(NotRecordedError, match="does not hold what 'retriever' found for 'Who"):
         rag.run("Who else?")
+    prompt = "Where was Person 0 born?"
+    samples = Sampling(n=5, temperature=1.0, max_tokens=8)
+    recorded = first_prompt(rag, prompt)
+    assert [one.text for one in trace.reader().generate([recorded], replace(samples, n=3))[0]] == [
+        one.text
+        for one in next(iter(trace)).under("none").samples[:3]  # type: ignore[union-attr]
+    ]
+    with pytest.raises(NotRecordedError, match=r"another sampling: n=5; asked: n=6"):
+        trace.reader().generate([recorded], replace(samples, n=6))
     with pytest.raises(ConfigurationError, match="holds no answers of 'other'"):
         trace.reader("other")
+
+
+def first_prompt(rag: LazyRAG, question: str) -> Any:
+    """Return the prompt without context, as the reader gets it."""
+    seen: list[Any] = []
+
+    class Seeing(NotingReader):
+        def generate(self, prompts: Any, sampling: Any) -> Any:
+            seen.extend(prompts)
+            return super().generate(prompts, sampling)
+
+    rag.with_options(mode="none", reader=Seeing(local=True)).run(question)
+    return seen[0]
 
 
 def test_other_settings_or_questions_are_refused_and_restart_begins_anew(tmp_path: Path) -> None:

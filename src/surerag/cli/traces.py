@@ -150,8 +150,9 @@ def field_test(
 ) -> None:
     """All methods with your model on public questions, BM25 and MiniLM over their own paragraphs.
 
-    Says what it will ask before it asks, records a trace, prints the tables, and packs a folder that others
-    can check with surerag verify. The same command goes on after a kill.
+    It says what it will ask before it asks, and goes on after a kill when it is called again.
+
+    It packs traces and tables into a folder that others can check with surerag verify.
     """
     from surerag.cli.trace_runs import FieldRun, run_field_test
 

@@ -34,7 +34,7 @@ class Kept:
         """Return the place for answers of one kind."""
         return _OfKind(self._answers, kind, self._used)
 
-    def note(self, key: str, **columns: Any) -> None:
+    def note(self, key: str, /, **columns: Any) -> None:
         """Note further columns of what was asked."""
         self._notes[key] = columns
 
@@ -95,6 +95,7 @@ class KeepingReader(RecordedReader):
         for prompt in prompts:
             self._kept.note(
                 generation_key(self.name, prompt, wanted),
+                key=generation_key(self.name, prompt, replace(wanted, n=1)),
                 prompt=prompt_digest(prompt),
                 sampling=sampling_text(wanted),
             )

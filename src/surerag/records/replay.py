@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from threading import Lock
 from typing import Any, Literal, NamedTuple
@@ -32,8 +32,9 @@ class NotRecordedError(ConfigurationError):
 class ReplayReader(BaseReader):
     """Gives the answers of a trace, with their log-probabilities and entropies, by prompt and sampling.
 
-    What was asked has to be the same to the letter: prompt, samples, temperature, seed, length, stop texts.
-    How much of the trace an answer needs is free: what was recorded is given.
+    What was asked has to be the same to the letter: prompt, temperature, seed, length, stop texts. How much
+    of the trace an answer needs is free: what was recorded is given. Of more samples than are asked for, the
+    first are given, as by any reader.
 
     Holds 24 bytes for each recorded answer, and the answers of a few parts.
 
@@ -85,19 +86,21 @@ class ReplayReader(BaseReader):
 
     def _recorded(self, prompt: Prompt, sampling: Sampling) -> list[Generation]:
         wanted = canonical(sampling)
-        found = self._asked.answer(generation_key(self._name, prompt, wanted))
-        if found is None:
-            raise self._missing(prompt, wanted)
-        return [kept_generation(sample) for sample in found]
+        key = generation_key(self._name, prompt, replace(wanted, n=1))
+        for found in self._asked.answers(key):
+            if len(found) >= sampling.n:
+                return [kept_generation(sample) for sample in found[: sampling.n]]
+        raise self._missing(prompt, wanted)
 
     def _missing(self, prompt: Prompt, sampling: Sampling) -> NotRecordedError:
         shown = as_messages(prompt)[-1].content[-_SHOWN:]
-        others = self._asked.samplings(prompt_digest(prompt))
+        others = [json.loads(told) for told in self._asked.samplings(prompt_digest(prompt))]
         if others:
-            told = json.loads(others[0])
             mine = json.loads(sampling_text(sampling))
-            differs = {name: value for name, value in mine.items() if told.get(name) != value}
-            was = ", ".join(f"{name}={told.get(name)!r}" for name in differs)
+            near = [{name: told[name] for name in mine if told[name] != mine[name]} for told in others]
+            nearest = min(near, key=len)
+            differs = {name: mine[name] for name in nearest}
+            was = ", ".join(f"{name}={value!r}" for name, value in nearest.items())
             now = ", ".join(f"{name}={value!r}" for name, value in differs.items())
             return NotRecordedError(
                 f"the prompt that ends in {shown!r} was recorded with another sampling: {was}; asked: {now}",
@@ -141,7 +144,7 @@ class ReplayEntailer:
         return np.array(rows, dtype=np.float64).reshape(len(rows), 3)
 
     def _recorded(self, pair: Pair) -> list[float]:
-        found: list[float] | None = self._asked.answer(entailment_key(self.name, pair))
+        found: list[float] | None = next(self._asked.answers(entailment_key(self.name, pair)), None)
         if found is None:
             raise NotRecordedError(
                 f"the trace {self._asked.trace.folder} holds no judgement on {pair.premise[:_SHOWN]!r} and "
@@ -172,7 +175,7 @@ class ReplayRetriever:
         Raises:
             NotRecordedError: If this query, or this number, was not recorded.
         """
-        found = self._asked.answer(retrieval_key(self.name, query, k))
+        found = next(self._asked.answers(retrieval_key(self.name, query, k)), None)
         if found is None:
             raise NotRecordedError(
                 f"the trace {self._asked.trace.folder} does not hold what {self.name!r} found for "
@@ -231,16 +234,15 @@ class _Asked:
         self._keys = unsorted[order]
         self._places = np.concatenate([np.zeros((0, 2), np.int32), *places])[order]
 
-    def answer(self, key: str) -> Any:
-        """Return a recorded answer, or None."""
+    def answers(self, key: str) -> Iterator[Any]:
+        """Yield what was recorded under a digest."""
         first, last = (
             np.searchsorted(self._keys, np.uint64(_short(key)), side) for side in ("left", "right")
         )
         for part, row in self._places[first:last]:
             record = self._records(int(part))[int(row)]
             if record["key"] == key:
-                return asked_answer(record)
-        return None
+                yield asked_answer(record)
 
     def samplings(self, prompt: str) -> list[str]:
         """Return how a prompt was asked, for a message: this reads the whole trace."""

@@ -243,7 +243,7 @@ def _hub(spec: str) -> Iterator[Example]:
     config, _, split = rest.partition(":")
     if not name:
         raise ConfigurationError("no data set is named", hint=f"such as {HUB}rajpurkar/squad")
-    with extra("train"):
+    with extra("field-test"):
         from datasets import get_dataset_split_names, load_dataset
     try:
         there = get_dataset_split_names(name, config or None)

@@ -101,7 +101,9 @@ class Field:
                 n_summaries=min(wanted.n_summaries, len(self.data.documents)),
                 **shape,
             ),
-            UncertaintyRewriter(reader, retriever, metric=metric, n_samples=wanted.n_samples, **shape),
+            UncertaintyRewriter(
+                reader, retriever, metric=metric, n_samples=max(wanted.n_samples, 2), **shape
+            ),
             ClusterCompressor(reader, self._encoder, pass_below=0),
         ]
         if entailer is not None:
