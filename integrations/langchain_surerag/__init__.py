@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from langchain_surerag.dense_refiner import DenseRefiner
     from langchain_surerag.dialects import Asked, Dialect, OverruledWarning, register_dialect
     from langchain_surerag.lazy_chain import LazyRetrievalChain, create_lazy_retrieval_tool
+    from langchain_surerag.selective import SelectiveAnswer
     from langchain_surerag.seper_evaluator import DeltaSePerEvaluator
     from langchain_surerag.services import EmbeddingEncoder, RunnableRetriever, reader_from_model
     from langchain_surerag.summaries import summaries_of
@@ -31,6 +32,7 @@ _HOMES = {
     "LazyRetrievalChain": "langchain_surerag.lazy_chain",
     "OverruledWarning": "langchain_surerag.dialects",
     "RunnableRetriever": "langchain_surerag.services",
+    "SelectiveAnswer": "langchain_surerag.selective",
     "UncertaintyRewriteRetriever": "langchain_surerag.uncertainty_rewriter",
     "UncertaintyRewriter": "langchain_surerag.uncertainty_rewriter",
     "create_lazy_retrieval_tool": "langchain_surerag.lazy_chain",
@@ -51,6 +53,7 @@ __all__ = [
     "LazyRetrievalChain",
     "OverruledWarning",
     "RunnableRetriever",
+    "SelectiveAnswer",
     "UncertaintyRewriteRetriever",
     "UncertaintyRewriter",
     "create_lazy_retrieval_tool",

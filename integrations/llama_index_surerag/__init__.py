@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from llama_index_surerag.lazy_engine import LazyRetrievalQueryEngine
     from llama_index_surerag.rewrite_engine import UncertaintyRewriteQueryEngine
     from llama_index_surerag.rewrite_transform import UncertaintyRewriteTransform
+    from llama_index_surerag.selective_engine import SelectiveQueryEngine
     from llama_index_surerag.semantic_node_parser import AdaptiveSemanticNodeParser
     from llama_index_surerag.seper_evaluator import DeltaSePerEvaluator, DeltaSePerResult
     from llama_index_surerag.services import EmbeddingEncoder, NodeRetriever, reader_from_llm
@@ -39,6 +40,7 @@ _HOMES = {
     "LazyRetrievalQueryEngine": "llama_index_surerag.lazy_engine",
     "NodeRetriever": "llama_index_surerag.services",
     "ProgressEvent": "llama_index_surerag.events",
+    "SelectiveQueryEngine": "llama_index_surerag.selective_engine",
     "UncertaintyRewriteQueryEngine": "llama_index_surerag.rewrite_engine",
     "UncertaintyRewriteTransform": "llama_index_surerag.rewrite_transform",
     "reader_from_llm": "llama_index_surerag.services",
@@ -63,6 +65,7 @@ __all__ = [
     "LazyRetrievalQueryEngine",
     "NodeRetriever",
     "ProgressEvent",
+    "SelectiveQueryEngine",
     "UncertaintyRewriteQueryEngine",
     "UncertaintyRewriteTransform",
     "reader_from_llm",

@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from surerag.decisions.benefit import BenefitModel, cross_fitted, fit_benefit
     from surerag.decisions.calibrating import calibrate
+    from surerag.decisions.files import read_rows, write_rows
+    from surerag.decisions.monitor import Alarm, Monitor, MonitorDecision
     from surerag.decisions.policy import CalibrationWarning, Identity, Policy
     from surerag.decisions.rows import DecisionRow
+    from surerag.decisions.selective import (
+        AnswerPolicy,
+        SelectedAnswer,
+        SelectiveAnswer,
+        calibrate_answers,
+        risk_coverage,
+    )
     from surerag.drivers import (
         aiter_many,
         arun,
@@ -71,6 +80,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "Adaptive": "surerag.methods.seper.options",
     "AdaptiveChunker": "surerag.methods.dense_rag.component",
+    "Alarm": "surerag.decisions.monitor",
+    "AnswerPolicy": "surerag.decisions.selective",
     "Attempt": "surerag.methods.dynqr.result",
     "Belief": "surerag.methods.seper.result",
     "BenefitGate": "surerag.methods.lazy_rag.combined_gates",
@@ -109,6 +120,8 @@ _HOMES = {
     "Look": "surerag.methods.lazy_rag.gate",
     "MarginGate": "surerag.methods.lazy_rag.token_gates",
     "Measured": "surerag.methods.lazy_rag.gate",
+    "Monitor": "surerag.decisions.monitor",
+    "MonitorDecision": "surerag.decisions.monitor",
     "OpenAIReader": "surerag.readers.openai",
     "PROVENANCE_KEY": "surerag.provenance",
     "Passage": "surerag.types",
@@ -128,6 +141,8 @@ _HOMES = {
     "SePerCase": "surerag.methods.seper.component",
     "SePerOptions": "surerag.methods.seper.options",
     "SePerResult": "surerag.methods.seper.result",
+    "SelectedAnswer": "surerag.decisions.selective",
+    "SelectiveAnswer": "surerag.decisions.selective",
     "SemanticChunk": "surerag.methods.dense_rag.result",
     "Services": "surerag.services",
     "Step": "surerag.methods.dynqr.result",
@@ -143,13 +158,17 @@ _HOMES = {
     "arun_many": "surerag.drivers",
     "astream": "surerag.drivers",
     "calibrate": "surerag.decisions.calibrating",
+    "calibrate_answers": "surerag.decisions.selective",
     "cross_fitted": "surerag.decisions.benefit",
     "fit_benefit": "surerag.decisions.benefit",
     "iter_many": "surerag.drivers",
+    "read_rows": "surerag.decisions.files",
+    "risk_coverage": "surerag.decisions.selective",
     "run": "surerag.drivers",
     "run_many": "surerag.drivers",
     "stream": "surerag.drivers",
     "trace_back": "surerag.provenance",
+    "write_rows": "surerag.decisions.files",
 }
 
 __all__ = [
@@ -158,6 +177,8 @@ __all__ = [
     "UNSUPPORTED_KEY",
     "Adaptive",
     "AdaptiveChunker",
+    "Alarm",
+    "AnswerPolicy",
     "Attempt",
     "Belief",
     "BenefitGate",
@@ -196,6 +217,8 @@ __all__ = [
     "Look",
     "MarginGate",
     "Measured",
+    "Monitor",
+    "MonitorDecision",
     "OpenAIReader",
     "Passage",
     "PassageUtility",
@@ -213,6 +236,8 @@ __all__ = [
     "SePerCase",
     "SePerOptions",
     "SePerResult",
+    "SelectedAnswer",
+    "SelectiveAnswer",
     "SemanticChunk",
     "Services",
     "Step",
@@ -227,13 +252,17 @@ __all__ = [
     "arun_many",
     "astream",
     "calibrate",
+    "calibrate_answers",
     "cross_fitted",
     "fit_benefit",
     "iter_many",
+    "read_rows",
+    "risk_coverage",
     "run",
     "run_many",
     "stream",
     "trace_back",
+    "write_rows",
 ]
 
 

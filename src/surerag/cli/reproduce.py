@@ -160,6 +160,16 @@ def run_dynqr(
     _show(study_tables(study), study, file)
 
 
+def run_decisions(trace: Path | None, *, seed: int, splits: int, streams: int, file: Path | None) -> None:
+    """Make the study of decisions, print it, and write it down if asked to."""
+    from surerag_studies.decisions.study import decision_study
+    from surerag_studies.decisions.tables import study_tables
+
+    with staged() as stages, stages.working("Calibrating many times"):
+        study = decision_study(trace, seed=seed, splits=splits, streams=streams)
+    _show(study_tables(study), study, file)
+
+
 def _show(view: RenderableType, found: JsonResult, file: Path | None) -> None:
     console.print(view)
     if file is not None:
