@@ -4,6 +4,7 @@
 #   make test        the test suite                           (ARGS="-k gate" picks some)
 #   make lint        style, types, and who imports whom
 #   make notebooks   run the cookbooks
+#   make docs        build the documentation site into build/site, and check every link
 #   make bench       speed against peers                     (BENCHMARKS="sampling" picks some)
 #   make soak        threads, event loops, faults and kills all at once, for 20 minutes (ARGS="--minutes 5")
 #   make test-oldest a part of the suite on the lowest versions that pyproject.toml allows
@@ -18,6 +19,7 @@ VENV ?= .venv
 SERVER ?= $(VENV)-server
 OLDEST ?= $(VENV)-oldest
 AUDIT ?= $(VENV)-audit
+DOCS ?= $(VENV)-docs
 MODELS ?= $(VENV)-models
 WORKERS ?= 2
 BENCHMARKS ?= sampling entropies begin_finish run_many merging clustering compression dense
@@ -43,7 +45,7 @@ OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := demo
-.PHONY: demo test lint notebooks bench soak models test-models test-gpu test-server test-oldest audit constraints clean
+.PHONY: demo test lint notebooks docs bench soak models test-models test-gpu test-server test-oldest audit constraints clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/surerag demo $(ARGS)
@@ -60,6 +62,11 @@ lint: $(VENV)/.installed
 
 notebooks: $(VENV)/.installed
 	@$(OFFLINE) $(BIN)/python -m pytest --quiet --nbmake --nbmake-timeout=600 --timeout=900 $(ARGS) cookbooks
+
+# Strict: what a page links to has to be there, and nothing may be loaded from elsewhere.
+docs: $(DOCS)/.installed
+	@PYTHONPATH=.:src $(DOCS)/bin/zensical build --clean --strict
+	@$(DOCS)/bin/python -m tools.check_site build/site
 
 bench: $(VENV)/.installed
 	@for name in $(BENCHMARKS); do $(OFFLINE) $(BIN)/python -m benchmarks.$$name $(ARGS) || exit 1; done
@@ -102,7 +109,7 @@ constraints: $(VENV)/.installed $(SERVER)/.installed
 	@mv constraints.txt.new constraints.txt
 
 clean:
-	@rm -rf $(VENV) $(SERVER) $(OLDEST) $(OLDEST)-train $(AUDIT)
+	@rm -rf $(VENV) $(SERVER) $(OLDEST) $(OLDEST)-train $(AUDIT) $(DOCS)
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("surerag needs Python 3.11 or newer, and this is %d.%d; name another: make PYTHON=python3.12" % sys.version_info[:2])'
@@ -139,6 +146,13 @@ endef
 $(MODELS)/.installed: tests/models/langchain.txt tests/models/llama-index.txt | $(VENV)/.installed
 	@for house in langchain llama-index; do $(BIN)/python -m pip install --quiet --no-deps --upgrade \
 		--target $(MODELS)/$$house --requirement tests/models/$$house.txt || exit 1; done
+	@touch $@
+
+# The core's own few dependencies besides: tables of options are made from the options themselves.
+$(DOCS)/.installed: pyproject.toml
+	@test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	@$(DOCS)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	@$(DOCS)/bin/python -m pip install --quiet --editable . --group docs
 	@touch $@
 
 $(AUDIT)/.installed: pyproject.toml

@@ -1,81 +1,33 @@
-"""The README is run: its Python blocks, its commands' options, its extras and its make targets.
-
-A comment before a block may hold what the block takes as given, ``<!-- given: ... -->`` with Python code,
-or say why it is not run, ``<!-- not run: reason -->``. What a line prints may stand behind it:
-``# prints: Ruldmouth``.
-"""
+"""The README is run: its Python blocks, its commands' options, its extras and its make targets."""
 
 from __future__ import annotations
 
 import re
-import shlex
 import tomllib
 from pathlib import Path
-from typing import NamedTuple
 
-import click
 import pytest
-import typer
 
-ROOT = Path(__file__).parent.parent
+from tests.snippets import ROOT, Block, blocks, check_command, commands
+
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-REMARK = r"(?:<!-- (given|not run):\s*((?:(?!-->).)*?)\s*-->\s*)?"
-BLOCK = re.compile(REMARK + r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
-PRINTS = re.compile(r"# prints: (.*)$", re.MULTILINE)
-SHELL = re.compile(r"^```(?:bash|console|sh)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
-class Block(NamedTuple):
-    line: int
-    remark: str
-    given: str
-    code: str
-
-
-def blocks() -> list[Block]:
-    """Return the README's Python blocks, each with its place and what stands before it."""
-    return [
-        Block(README[: match.start(3)].count("\n") + 1, match[1] or "", match[2] or "", match[3])
-        for match in BLOCK.finditer(README)
-    ]
-
-
-def commands(program: str) -> list[list[str]]:
-    """Return the arguments of each line of the shell blocks that calls ``program``."""
-    lines = [line for block in SHELL.findall(README) for line in block.replace("\\\n", " ").splitlines()]
-    calls = [shlex.split(line.removeprefix("$ "), comments=True) for line in lines]
-    return [call[1:] for call in calls if call[:1] == [program]]
-
-
-@pytest.mark.parametrize("block", blocks(), ids=lambda block: f"line {block.line}")
+@pytest.mark.parametrize("block", blocks("README.md"), ids=str)
 def test_a_python_block_runs_and_prints_what_it_says(
     block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if block.remark == "not run":
-        pytest.skip(block.given)
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {"__name__": "readme"}
-    exec(compile(block.given, "given", "exec"), names)
-    # Padded, so that a traceback shows the README's own line numbers.
-    capsys.readouterr()
-    exec(compile("\n" * (block.line - 1) + block.code, "README.md", "exec"), names)
-    said = PRINTS.findall(block.code)
-    assert [line for line in capsys.readouterr().out.splitlines() if line in said] == said
+    block.run(capsys)
 
 
 def test_the_answers_of_both_frameworks_and_of_the_core_are_shown() -> None:
-    assert sum("prints: Ruldmouth" in block.code for block in blocks()) == 5
+    assert sum("prints: Ruldmouth" in block.code for block in blocks("README.md")) == 5
 
 
-@pytest.mark.parametrize("arguments", commands("surerag"), ids=" ".join)
+@pytest.mark.parametrize("arguments", commands("README.md", "surerag"), ids=" ".join)
 def test_a_command_has_the_options_that_are_shown(arguments: list[str]) -> None:
-    from surerag.cli.app import app
-
-    command: click.Command = typer.main.get_command(app)
-    rest = arguments
-    while isinstance(command, click.Group):
-        _, command, rest = command.resolve_command(click.Context(command), rest)
-    command.make_context("surerag", rest)
+    check_command(arguments)
 
 
 def test_every_extra_that_is_named_exists() -> None:
@@ -87,7 +39,7 @@ def test_every_extra_that_is_named_exists() -> None:
 
 def test_every_make_target_that_is_named_exists() -> None:
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-    named = set(re.findall(r"`make ([a-z-]+)", README)) | {call[0] for call in commands("make")}
+    named = set(re.findall(r"`make ([a-z-]+)", README)) | {call[0] for call in commands("README.md", "make")}
     assert named
     assert named <= set(targets)
 

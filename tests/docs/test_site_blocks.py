@@ -1,0 +1,85 @@
+"""What the site makes from the code, and the check of what was built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+
+import surerag
+from surerag.options import Doc, Options, Within, options
+from tools import site_blocks
+from tools.check_site import problems
+from tools.site_blocks import options_table, study
+
+
+@options
+class SomeOptions(Options):
+    """Options with all that a row can show."""
+
+    top_n: Annotated[int | None, Within(1), Doc("Of ``a`` < b, see :class:`surerag.LazyRAG`.")] = None
+
+
+def test_a_row_tells_name_type_bound_default_and_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surerag, "SomeOptions", SomeOptions, raising=False)
+    assert (
+        "<tr><td><code>top_n</code></td><td>integer or None, at least 1<br>default <code>None</code></td>"
+        "<td>Of <code>a</code> &lt; b, see <code>surerag.LazyRAG</code>.</td></tr>"
+    ) in options_table("surerag.SomeOptions\n")
+
+
+@pytest.mark.parametrize("name", [name for name in surerag.__all__ if name.endswith("Options")])
+def test_every_option_of_a_method_has_a_row(name: str) -> None:
+    table = options_table(f"surerag.{name}")
+    owner = getattr(surerag, name)
+    assert all(f"<td><code>{option}</code></td>" in table for option in owner.OPTIONS)
+    assert table.count("<tr>") == len(owner.OPTIONS) + 1
+    assert "``" not in table
+
+
+def test_a_class_without_options_is_refused() -> None:
+    with pytest.raises(TypeError, match="has no options"):
+        options_table("surerag.Passage")
+
+
+def test_a_study_is_shown_as_the_notebook_quotes_it() -> None:
+    shown = study("03_compress_what_you_retrieve.ipynb")
+    assert "Not inferior to plain RAG on       -9.7 points [-11.5, -7.9]    does not hold" in shown
+
+
+def test_a_notebook_without_a_study_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cookbooks").mkdir()
+    (tmp_path / "cookbooks" / "some.ipynb").write_text('{"cells": []}', encoding="utf-8")
+    monkeypatch.setattr(site_blocks, "ROOT", tmp_path)
+    with pytest.raises(ValueError, match="quotes no study"):
+        study("some.ipynb")
+
+
+def site(folder: Path, body: str) -> list[str]:
+    (folder / "index.html").write_text(f"<html>{body}</html>", encoding="utf-8")
+    (folder / "other.html").write_text('<h2 id="here">Here</h2>', encoding="utf-8")
+    return problems(folder)
+
+
+@pytest.mark.parametrize(
+    ("body", "wrong"),
+    [
+        ('<a href="nowhere.html">x</a>', "nowhere.html: no such file"),
+        ('<a href="other.html#there">x</a>', "other.html#there: no such place on that page"),
+        ('<a href="#there">x</a>', "#there: no such place on that page"),
+        (
+            '<script src="https://cdn.example/x.js"></script>',
+            "https://cdn.example/x.js: loaded from elsewhere",
+        ),
+        ('<link rel="stylesheet" href="https://fonts.example/x.css">', "loaded from elsewhere"),
+    ],
+)
+def test_what_is_wrong_with_a_site_is_found(tmp_path: Path, body: str, wrong: str) -> None:
+    (found,) = site(tmp_path, body)
+    assert found.endswith(wrong)
+
+
+def test_a_sound_site_has_no_problems(tmp_path: Path) -> None:
+    sound = '<a href="other.html#here">x</a><a href="https://elsewhere.example">y</a><img src="data:,">'
+    assert site(tmp_path, f'{sound}<link rel="canonical" href="https://a.example/">') == []

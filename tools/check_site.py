@@ -1,0 +1,95 @@
+"""Check a built site: every link leads somewhere, and nothing is loaded from elsewhere.
+
+The builder checks links between pages as they were written; this checks what it made of them, anchors in
+docstrings and the theme's own files included::
+
+    python -m tools.check_site build/site
+"""
+
+from __future__ import annotations
+
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+LOADED = {"script": "src", "img": "src", "source": "src", "iframe": "src", "link": "href"}
+"""What a browser fetches without being asked to, by its tag."""
+
+
+class Link(NamedTuple):
+    """Where a tag points, and whether the browser loads it."""
+
+    target: str
+    loaded: bool
+
+
+class Page(HTMLParser):
+    """The links and anchors of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[Link] = []
+        self.anchors: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note where a tag points, and what it can be pointed at by."""
+        given = dict(attrs)
+        self.anchors |= {given[name] or "" for name in ("id", "name") if name in given}
+        attribute = LOADED.get(tag, "href" if tag == "a" else "")
+        target = given.get(attribute)
+        if target is not None:
+            # A canonical address and the like name a page; they load nothing.
+            passive = tag == "link" and given.get("rel") in ("canonical", "prev", "next", "alternate")
+            self.links.append(Link(target, tag in LOADED and not passive))
+
+
+def problems(site: Path) -> list[str]:
+    """Return a line for every link of a site that is broken, and for everything loaded from elsewhere."""
+    pages = {path: Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
+    found = []
+    for path, page in pages.items():
+        # The page for missing pages is shown at any depth, so its links begin at the root.
+        for link in page.links:
+            wrong = _wrong(link, path, site, pages)
+            if wrong:
+                found.append(f"{path.relative_to(site)}: {link.target}: {wrong}")
+    return found
+
+
+def _wrong(link: Link, path: Path, site: Path, pages: dict[Path, Page]) -> str:
+    parts = urlsplit(link.target)
+    if parts.scheme or parts.netloc:
+        return "loaded from elsewhere" if link.loaded and parts.scheme != "data" else ""
+    if not parts.path:
+        target = path
+    elif parts.path.startswith("/"):
+        target = site / unquote(parts.path).lstrip("/")
+    else:
+        target = (path.parent / unquote(parts.path)).resolve()
+    if target.is_dir():
+        target /= "index.html"
+    if not target.is_file():
+        return "no such file"
+    anchor = unquote(parts.fragment)
+    # "__" begins the theme's own places, some of which its script makes.
+    if anchor and target in pages and not anchor.startswith("__") and anchor not in pages[target].anchors:
+        return "no such place on that page"
+    return ""
+
+
+def main(folder: str) -> int:
+    """Print what is wrong with a site; return 1 if anything is."""
+    site = Path(folder).resolve()
+    if not (site / "index.html").is_file():
+        sys.stderr.write(f"{folder} holds no site\n")
+        return 1
+    found = problems(site)
+    sys.stderr.writelines(f"{line}\n" for line in found)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
