@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from llama_index_surerag.dialects import LLMAnswer, LLMDialect, LLMToken, register_llm
     from llama_index_surerag.events import GateDecisionEvent, ProgressEvent
     from llama_index_surerag.lazy_engine import LazyRetrievalQueryEngine
+    from llama_index_surerag.llm_reader import reader_from_llm
     from llama_index_surerag.rewrite_engine import UncertaintyRewriteQueryEngine
     from llama_index_surerag.rewrite_transform import UncertaintyRewriteTransform
     from llama_index_surerag.semantic_node_parser import AdaptiveSemanticNodeParser
     from llama_index_surerag.seper_evaluator import DeltaSePerEvaluator, DeltaSePerResult
-    from llama_index_surerag.services import EmbeddingEncoder, NodeRetriever, reader_from_llm
+    from llama_index_surerag.services import EmbeddingEncoder, NodeRetriever
     from llama_index_surerag.summaries import summaries_of
 
 _HOMES = {
@@ -41,7 +42,7 @@ _HOMES = {
     "ProgressEvent": "llama_index_surerag.events",
     "UncertaintyRewriteQueryEngine": "llama_index_surerag.rewrite_engine",
     "UncertaintyRewriteTransform": "llama_index_surerag.rewrite_transform",
-    "reader_from_llm": "llama_index_surerag.services",
+    "reader_from_llm": "llama_index_surerag.llm_reader",
     "register_llm": "llama_index_surerag.dialects",
     "summaries_of": "llama_index_surerag.summaries",
 }

@@ -13,9 +13,10 @@ from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, Qu
 from llama_index.core.settings import Settings
 
 from llama_index_surerag.events import dispatch, dispatcher
+from llama_index_surerag.llm_reader import reader_of
 from llama_index_surerag.nodes import copy_of, passage_of
 from llama_index_surerag.prompts import AdaptedPart, for_core
-from llama_index_surerag.services import bundle_of, encoder_of, reader_of
+from llama_index_surerag.services import bundle_of, encoder_of
 from surerag import (
     SOURCES_KEY,
     UNSUPPORTED_KEY,

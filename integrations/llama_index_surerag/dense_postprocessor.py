@@ -22,17 +22,11 @@ from llama_index.core.settings import Settings
 from pydantic import Field, PrivateAttr
 
 from llama_index_surerag.events import dispatch, dispatcher
+from llama_index_surerag.llm_reader import reader_of
 from llama_index_surerag.nodes import DocumentsBehind, copy_of, passage_of, warn
 from llama_index_surerag.prompts import AdaptedPart, for_core
 from llama_index_surerag.semantic_node_parser import AdaptiveSemanticNodeParser, TokenCount
-from llama_index_surerag.services import (
-    NodeRetriever,
-    bound_to,
-    bundle_of,
-    encoder_of,
-    reader_of,
-    retriever_of,
-)
+from llama_index_surerag.services import NodeRetriever, bound_to, bundle_of, encoder_of, retriever_of
 from surerag import (
     AdaptiveChunker,
     ContextRefiner,

@@ -23,9 +23,10 @@ from llama_index.core.settings import Settings
 
 from llama_index_surerag.engines import MethodEngine, with_manager
 from llama_index_surerag.events import dispatch
+from llama_index_surerag.llm_reader import advising, reader_of
 from llama_index_surerag.nodes import nodes_of, passages_of
 from llama_index_surerag.prompts import TemplateLike
-from llama_index_surerag.services import NodeRetriever, advising, bundle_of, reader_of, retriever_of
+from llama_index_surerag.services import NodeRetriever, bundle_of, retriever_of
 from llama_index_surerag.summaries import Summarize, SummarySource, tier_one
 from surerag import GateDecision, LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult, astream, stream
 from surerag.drivers import AnswerStream, AsyncAnswerStream

@@ -17,9 +17,10 @@ from llama_index.core.settings import Settings
 
 from llama_index_surerag.engines import MethodEngine, with_manager
 from llama_index_surerag.events import dispatch, dispatcher
+from llama_index_surerag.llm_reader import advising, reader_of
 from llama_index_surerag.nodes import nodes_of, passages_of
 from llama_index_surerag.prompts import TemplateLike, from_chat_messages
-from llama_index_surerag.services import NodeRetriever, advising, bundle_of, reader_of, retriever_of
+from llama_index_surerag.services import NodeRetriever, bundle_of, retriever_of
 from surerag import DynQROptions, RewriteResult, UncertaintyRewriter
 from surerag.options import takes
 from surerag.readers import Reader

@@ -13,8 +13,8 @@ from llama_index.core.llms import LLM
 from llama_index_surerag._fanout import Turns
 from llama_index_surerag.evaluating import Item, MethodEvaluator, aread, read, texts, texts_or_none
 from llama_index_surerag.events import dispatcher
+from llama_index_surerag.llm_reader import reader_of
 from llama_index_surerag.prompts import for_core
-from llama_index_surerag.services import reader_of
 from surerag import Drawn, Interval, SampledAnswer, SePer, SePerCase, SePerOptions, SePerResult
 from surerag.adapting import shared
 from surerag.drivers.progress import Progress, reporting

@@ -14,8 +14,9 @@ from llama_index.core.schema import BaseNode, MetadataMode
 from llama_index.core.schema import Document as LlamaDocument
 from llama_index.core.settings import Settings
 
+from llama_index_surerag.llm_reader import reader_of
 from llama_index_surerag.nodes import summary_node
-from llama_index_surerag.services import EmbeddingEncoder, NodeRetriever, reader_of, retriever_of
+from llama_index_surerag.services import EmbeddingEncoder, NodeRetriever, retriever_of
 from surerag import LazyRAGOptions
 from surerag.documents import Document
 from surerag.errors import ConfigurationError, InputError
