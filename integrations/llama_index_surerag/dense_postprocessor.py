@@ -26,7 +26,14 @@ from llama_index_surerag.llm_reader import reader_of
 from llama_index_surerag.nodes import DocumentsBehind, copy_of, passage_of, warn
 from llama_index_surerag.prompts import AdaptedPart, for_core
 from llama_index_surerag.semantic_node_parser import AdaptiveSemanticNodeParser, TokenCount
-from llama_index_surerag.services import NodeRetriever, bound_to, bundle_of, encoder_of, retriever_of
+from llama_index_surerag.services import (
+    Asked,
+    NodeRetriever,
+    bound_to,
+    bundle_of,
+    encoder_of,
+    retriever_of,
+)
 from surerag import (
     AdaptiveChunker,
     ContextRefiner,
@@ -209,7 +216,8 @@ class DenseRefinerPostprocessor(JudgedPart[ContextRefiner], BaseNodePostprocesso
     def _services(self, bundle: QueryBundle) -> Services:
         """Return the services, the pipeline's retriever being asked for this very query."""
         services = self.core.services
-        return replace(services, retriever=bound_to(services.retriever, bundle))
+        asked = Asked(bundle, getattr(services.retriever, "embed_model", None))
+        return replace(services, retriever=bound_to(services.retriever, asked))
 
     def _build(self) -> None:
         if self.chunker is not None and self.documents is None:

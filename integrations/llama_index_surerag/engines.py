@@ -18,7 +18,7 @@ from llama_index.core.settings import Settings
 
 from llama_index_surerag.events import dispatch, dispatcher
 from llama_index_surerag.prompts import TemplateLike, for_core, plain_template, shown
-from llama_index_surerag.services import bound_to, bundle_of
+from llama_index_surerag.services import Asked, bound_to, bundle_of
 from surerag import Services, arun, run, run_many
 from surerag.component import Component
 
@@ -75,10 +75,11 @@ class WithPrompts(Generic[T]):
     def _services(self, bundle: QueryBundle) -> Services:
         """Return the services, asking retrievers of the pipeline for this very query."""
         services = self._core.services
+        asked = Asked(bundle, getattr(services.retriever, "embed_model", None))
         return replace(
             services,
-            retriever=bound_to(services.retriever, bundle),
-            summaries=bound_to(services.summaries, bundle),
+            retriever=bound_to(services.retriever, asked),
+            summaries=bound_to(services.summaries, asked),
         )
 
     def to_dict(self) -> dict[str, Any]:

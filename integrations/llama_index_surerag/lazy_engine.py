@@ -132,12 +132,12 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG, LazyRAGResult]):
         return cls(core, prompts, model, streaming=streaming, callback_manager=callback_manager)
 
     def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        """Return what tier 2 finds, postprocessed, whatever the gate would say."""
-        return self._tier_two().nodes(bundle_of(query_bundle))
+        """Return what tier 2 finds, postprocessed, ``top_n`` at most, whatever the gate would say."""
+        return self._tier_two().nodes(bundle_of(query_bundle), self._core.top_n)
 
     async def aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         """Like ``retrieve``."""
-        return await self._tier_two().anodes(bundle_of(query_bundle))
+        return await self._tier_two().anodes(bundle_of(query_bundle), self._core.top_n)
 
     def synthesize(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -20,6 +20,8 @@ from surerag.errors import ConfigurationError, ServiceError
 from surerag.readers.threads import in_thread
 from surerag.services import Encoder, Retriever
 from surerag.types import Passage
+
+S = TypeVar("S")
 
 Kind = Literal["query", "document"]
 
@@ -110,6 +112,65 @@ def _embeds_natively(model: BaseEmbedding) -> bool:
     return not all(inherited)
 
 
+class Asked:
+    """One query as the pipeline asked it, and its vectors: each embedding model embeds it once.
+
+    Args:
+        bundle: The query, with strings to embed of its own where it has some.
+        model: The embedding model that the vector on the bundle is of, if there is one.
+    """
+
+    def __init__(self, bundle: QueryBundle, model: object = None) -> None:
+        self.bundle = bundle
+        self._vectors: dict[int, list[float]] = {}
+        if model is not None and bundle.embedding is not None:
+            self._vectors[id(model)] = bundle.embedding
+
+    @classmethod
+    def of(cls, query: str) -> Asked:
+        """Return a query that is nothing but its text."""
+        return cls(QueryBundle(query))
+
+    def for_text(self, query: str) -> Asked:
+        """Return this query, if its text is asked for, else one that is nothing but a text."""
+        return self if self.bundle.query_str == query else Asked.of(query)
+
+    def bundle_for(self, model: object) -> QueryBundle:
+        """Return a copy of the bundle, with the vector that is known of this model."""
+        return replace(self.bundle, embedding=self._vectors.get(id(model), self.bundle.embedding))
+
+    def learn(self, model: object, bundle: QueryBundle) -> None:
+        """Note the vector that a retriever left on its bundle."""
+        if model is not None and bundle.embedding is not None:
+            self._vectors[id(model)] = bundle.embedding
+
+    def vector(self, model: object, encoder: Encoder) -> NDArray[np.float32]:
+        """Return the query's vector [1, dimensions], L2-normalised.
+
+        Args:
+            model: A LlamaIndex model embeds it as the retrievers of LlamaIndex do.
+            encoder: What it is embedded with otherwise.
+        """
+        if not isinstance(model, BaseEmbedding):
+            return encoder.encode([self.bundle.query_str], "query")
+        if id(model) not in self._vectors:
+            texts = self.bundle.embedding_strs
+            self._vectors[id(model)] = model.get_agg_embedding_from_queries(texts)
+        return _normalised([self._vectors[id(model)]])
+
+    async def avector(self, model: object, encoder: Encoder) -> NDArray[np.float32]:
+        """Like ``vector``, without blocking the event loop."""
+        if not isinstance(model, BaseEmbedding):
+            if not hasattr(encoder, "aencode"):
+                return await in_thread(encoder.encode, [self.bundle.query_str], "query")
+            rows: NDArray[np.float32] = await encoder.aencode([self.bundle.query_str], "query")
+            return rows
+        if id(model) not in self._vectors:
+            texts = self.bundle.embedding_strs
+            self._vectors[id(model)] = await model.aget_agg_embedding_from_queries(texts)
+        return _normalised([self._vectors[id(model)]])
+
+
 class NodeRetriever:
     """Retrieves nodes with a LlamaIndex retriever, passes them through postprocessors, gives passages.
 
@@ -119,7 +180,7 @@ class NodeRetriever:
     Args:
         retriever: Any LlamaIndex retriever.
         postprocessors: Applied in order, as in LlamaIndex's query engines.
-        bundle: The query as the pipeline asked it, with embeddings or strings to embed of its own; where
+        asked: The query as the pipeline asked it, with embeddings or strings to embed of its own; where
             its text is asked for, it is what the retriever gets.
     """
 
@@ -127,49 +188,62 @@ class NodeRetriever:
         self,
         retriever: BaseRetriever,
         postprocessors: Sequence[BaseNodePostprocessor] = (),
-        bundle: QueryBundle | None = None,
+        asked: Asked | None = None,
     ) -> None:
         self._retriever = retriever
         self._postprocessors = tuple(postprocessors)
-        self._bundle = bundle
+        self._asked = asked
 
     def __repr__(self) -> str:
         return f"NodeRetriever({type(self._retriever).__name__}, {len(self._postprocessors)} postprocessors)"
 
-    def bound_to(self, bundle: QueryBundle) -> NodeRetriever:
+    @property
+    def embed_model(self) -> object:
+        """What the retriever embeds queries with; None if it does not, or does not tell."""
+        return getattr(self._retriever, "_embed_model", None)
+
+    def bound_to(self, asked: Asked) -> NodeRetriever:
         """Return a retriever that asks for this very query."""
-        return NodeRetriever(self._retriever, self._postprocessors, bundle)
+        return NodeRetriever(self._retriever, self._postprocessors, asked)
 
     def retrieve(self, query: str, k: int | None) -> list[Passage]:
         """Return passages, best first, ``k`` at most; each has its node as ``origin``."""
-        return passages_of(self.nodes(self._query(query)))[:k]
+        return passages_of(self._nodes(self._query(query)))[:k]
 
     async def aretrieve(self, query: str, k: int | None) -> list[Passage]:
         """Like ``retrieve``, without blocking the event loop."""
-        return passages_of(await self.anodes(self._query(query)))[:k]
+        return passages_of(await self._anodes(self._query(query)))[:k]
 
-    def nodes(self, bundle: QueryBundle) -> list[NodeWithScore]:
-        """Return postprocessed copies of the nodes that the retriever finds."""
-        nodes = [copy_of(node) for node in self._retriever.retrieve(replace(bundle))]
+    def nodes(self, bundle: QueryBundle, k: int | None = None) -> list[NodeWithScore]:
+        """Return postprocessed copies of the nodes that the retriever finds, ``k`` at most."""
+        return self._nodes(Asked(bundle, self.embed_model))[:k]
+
+    async def anodes(self, bundle: QueryBundle, k: int | None = None) -> list[NodeWithScore]:
+        """Like ``nodes``; a retriever without an async of its own works in a thread."""
+        return (await self._anodes(Asked(bundle, self.embed_model)))[:k]
+
+    def _nodes(self, asked: Asked) -> list[NodeWithScore]:
+        bundle = asked.bundle_for(self.embed_model)
+        nodes = [copy_of(node) for node in self._retriever.retrieve(bundle)]
+        asked.learn(self.embed_model, bundle)
         for postprocessor in self._postprocessors:
             nodes = postprocessor.postprocess_nodes(nodes, query_bundle=replace(bundle))
         return nodes
 
-    async def anodes(self, bundle: QueryBundle) -> list[NodeWithScore]:
-        """Like ``nodes``; a retriever without an async of its own works in a thread."""
+    async def _anodes(self, asked: Asked) -> list[NodeWithScore]:
+        bundle = asked.bundle_for(self.embed_model)
         if _has_native_async(self._retriever):
-            found = await self._retriever.aretrieve(replace(bundle))
+            found = await self._retriever.aretrieve(bundle)
         else:
-            found = await in_thread(self._retriever.retrieve, replace(bundle))
+            found = await in_thread(self._retriever.retrieve, bundle)
+        asked.learn(self.embed_model, bundle)
         nodes = [copy_of(node) for node in found]
         for postprocessor in self._postprocessors:
             nodes = await postprocessor.apostprocess_nodes(nodes, query_bundle=replace(bundle))
         return nodes
 
-    def _query(self, query: str) -> QueryBundle:
-        if self._bundle is not None and self._bundle.query_str == query:
-            return self._bundle
-        return QueryBundle(query)
+    def _query(self, query: str) -> Asked:
+        return Asked.of(query) if self._asked is None else self._asked.for_text(query)
 
 
 def bundle_of(query: QueryType) -> QueryBundle:
@@ -177,9 +251,17 @@ def bundle_of(query: QueryType) -> QueryBundle:
     return QueryBundle(query) if isinstance(query, str) else query
 
 
-def bound_to(service: Retriever | None, bundle: QueryBundle) -> Retriever | None:
+@runtime_checkable
+class Bindable(Protocol):
+    """A retriever that can be asked for the very query of a pipeline."""
+
+    def bound_to(self, asked: Asked) -> Retriever:
+        """Return a retriever that asks for this query."""
+
+
+def bound_to(service: S, asked: Asked) -> S | Retriever:
     """Return a retriever that asks for this very query, where it is one of the pipeline's."""
-    return service.bound_to(bundle) if isinstance(service, NodeRetriever) else service
+    return service.bound_to(asked) if isinstance(service, Bindable) else service
 
 
 def retriever_of(source: BaseRetriever | BaseIndex[Any], k: int | None = None) -> BaseRetriever:
