@@ -35,6 +35,11 @@ class WithoutDeleted:
     def __repr__(self) -> str:
         return f"WithoutDeleted({self._summaries!r})"
 
+    @property
+    def inner(self) -> Retriever:
+        """The tier itself."""
+        return self._summaries
+
     def bound_to(self, asked: Asked) -> WithoutDeleted:
         """Return a tier that is asked for this very query."""
         bound = WithoutDeleted.__new__(WithoutDeleted)

@@ -139,28 +139,6 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG, LazyRAGResult]):
         """Like ``retrieve``."""
         return await self._tier_two().anodes(bundle_of(query_bundle), self._core.top_n)
 
-    def synthesize(
-        self,
-        query_bundle: QueryBundle,
-        nodes: list[NodeWithScore],
-        additional_source_nodes: Sequence[NodeWithScore] | None = None,
-    ) -> RESPONSE_TYPE:
-        """Answer from given nodes alone, without a gate."""
-        response = self._given_gold()._answered(bundle_of(query_bundle), passages_of(nodes))
-        response.source_nodes.extend(additional_source_nodes or ())
-        return response
-
-    async def asynthesize(
-        self,
-        query_bundle: QueryBundle,
-        nodes: list[NodeWithScore],
-        additional_source_nodes: Sequence[NodeWithScore] | None = None,
-    ) -> RESPONSE_TYPE:
-        """Like ``synthesize``."""
-        response = await self._given_gold()._aanswered(bundle_of(query_bundle), passages_of(nodes))
-        response.source_nodes.extend(additional_source_nodes or ())
-        return response
-
     def to_dict(self) -> dict[str, Any]:
         """Return options, prompts and the reader's identity as plain values; no key is in it."""
         return {**super().to_dict(), "streaming": self._streaming}
@@ -169,18 +147,29 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG, LazyRAGResult]):
         if not self._streaming:
             return super()._answered(bundle, *case)
         program = self._core.program(bundle.query_str, *case)
-        return self._flowing(stream(program, self._services(bundle), on_event=dispatch))
+        return self._flowing(
+            stream(self._observed(program, bundle), self._services(bundle), on_event=dispatch)
+        )
 
     async def _aanswered(self, bundle: QueryBundle, *case: Any) -> RESPONSE_TYPE:
         if not self._streaming:
             return await super()._aanswered(bundle, *case)
         program = self._core.program(bundle.query_str, *case)
-        return self._aflowing(await astream(program, self._services(bundle), on_event=dispatch))
+        return self._aflowing(
+            await astream(self._observed(program, bundle), self._services(bundle), on_event=dispatch)
+        )
+
+    def _from_nodes(self, bundle: QueryBundle, nodes: Sequence[NodeWithScore]) -> RESPONSE_TYPE:
+        return self._given_gold()._answered(bundle, passages_of(nodes))
+
+    async def _afrom_nodes(self, bundle: QueryBundle, nodes: Sequence[NodeWithScore]) -> RESPONSE_TYPE:
+        return await self._given_gold()._aanswered(bundle, passages_of(nodes))
 
     def _given_gold(self) -> LazyRetrievalQueryEngine:
         """Return this engine for answers from given passages."""
         core = self._core.with_options(mode="oracle")
-        return type(self)(core, self._given, self._llm, streaming=self._streaming)
+        manager = self.callback_manager
+        return type(self)(core, self._given, self._llm, streaming=self._streaming, callback_manager=manager)
 
     def _tier_two(self) -> NodeRetriever:
         retriever = self._core.retriever

@@ -152,8 +152,12 @@ def reader_from_llm(
     return TextLLMReader(llm, settings, dialect)
 
 
-def reader_of(model: LLM | Reader) -> Reader:
-    """Return an LLM as a reader, the same one for as long as it is used, and a reader as it is."""
+def reader_of(model: LLM | Reader | None) -> Reader:
+    """Return an LLM as a reader, the same one for as long as it is used, and a reader as it is.
+
+    For None, that is ``Settings.llm``.
+    """
+    model = Settings.llm if model is None else model
     return shared(reader_from_llm, model) if isinstance(model, LLM) else model
 
 
@@ -189,6 +193,10 @@ def _source_of(llm: LLM, family: Family, settings: LLMSettings, top_logprobs: in
 
 
 def _model_of(llm: LLM) -> str:
+    """Return the name of an LLM's model; of ``metadata`` last, which may ask a server (Ollama's does)."""
+    for attribute in ("model", "model_name"):
+        if isinstance(name := getattr(llm, attribute, None), str) and name:
+            return name
     known = llm.metadata.model_name
     return known if known and known != "unknown" else llm.class_name()
 

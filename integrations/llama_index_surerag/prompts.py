@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, Self, TypeGuard, TypeVar
 
 from llama_index.core.base.llms.base import BaseLLM
 from llama_index.core.base.llms.types import ChatMessage, MessageRole
@@ -17,6 +17,7 @@ from surerag import PromptSet
 from surerag.adapting import Adapted
 from surerag.errors import PromptError
 from surerag.framing import as_data
+from surerag.readers import Reader
 from surerag.types import Message, Prompt, Template, as_messages
 
 T = TypeVar("T")
@@ -153,6 +154,11 @@ class AdaptedPart(Adapted[T], PromptMixin):
     @classmethod
     def _templates(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
         return for_core(given)
+
+    @classmethod
+    def from_defaults(cls, llm: LLM | Reader | None = None, **settings: Any) -> Self:
+        """Build a part as LlamaIndex's own are built; the same arguments as the constructor's."""
+        return cls(**{"llm": llm, **settings})
 
     def _get_prompts(self) -> PromptDictType:
         return shown(type(self).PROMPTS, self.prompts)

@@ -203,7 +203,7 @@ class DeltaSePerEvaluator(MethodEvaluator[SePer, DeltaSePerResult], SePerOptions
             return await Turns(self.window).amap(one, waiting)
 
     def _core(self) -> SePer:
-        judge = shared(_judge, self.entailer) if isinstance(self.entailer, LLM) else self.entailer
+        judge: Any = shared(_judge, self.entailer) if isinstance(self.entailer, LLM) else self.entailer
         prompts = for_core(self.prompts, self.llm)
         return SePer(reader_of(self.llm), judge, **{**self.chosen(), "prompts": prompts})
 

@@ -319,7 +319,9 @@ def test_settings_survive_serialisation_and_no_model_or_key_is_in_it() -> None:
     assert values["tokenizer"].endswith("test_dense_node_parser.words")
     again = AdaptiveSemanticNodeParser.from_dict(values, embed_model=Embedding(), tokenizer=words)
     assert again.to_dict() == cut.to_dict()
-    assert AdaptiveSemanticNodeParser(HashEmbedding()).to_dict()["tokenizer"] == "Encoding:cl100k_base"
+    assert AdaptiveSemanticNodeParser(HashEmbedding()).to_dict()["tokenizer"] == (
+        "Encoding:cl100k_base(allowed_special='all')"
+    )
     named = parser(id_func=lambda i, doc: str(i)).to_dict()
     with pytest.raises(ConfigurationError, match="id_func"):
         AdaptiveSemanticNodeParser.from_dict(named, embed_model=Embedding())

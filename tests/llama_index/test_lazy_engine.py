@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from llama_index.core import Settings, VectorStoreIndex
+from llama_index.core import Settings, VectorStoreIndex, get_response_synthesizer
 from llama_index.core.base.response.schema import AsyncStreamingResponse, Response, StreamingResponse
 from llama_index.core.llms import MockLLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
@@ -150,7 +150,13 @@ async def test_synthesize_answers_from_given_nodes(reader: ScriptedReader) -> No
     for response in (lazy.synthesize(bundle, nodes, more), await lazy.asynthesize(bundle, nodes, more)):
         assert str(response).startswith("In the lake of Mir")
         assert [node.node_id for node in response.source_nodes] == [*(n.node_id for n in nodes), "more"]
-    assert str(lazy.synthesize(bundle, [])).startswith("perhaps")
+    core = get_response_synthesizer(llm=MockLLM())
+    for response in (lazy.synthesize(bundle, []), await lazy.asynthesize(bundle, [])):
+        assert response == core.synthesize(bundle, []) == Response("Empty Response")
+    flowing = engine(reader, streaming=True)
+    assert list(flowing.synthesize(bundle, []).response_gen) == ["Empty Response"]
+    later = await flowing.asynthesize(bundle, [])
+    assert [piece async for piece in later.response_gen] == ["Empty Response"]
     streaming = engine(reader, streaming=True)
     assert str(streaming.synthesize(bundle, nodes)).startswith("In the lake of Mir")
     later = await streaming.asynthesize(bundle, nodes)
