@@ -13,7 +13,12 @@ if TYPE_CHECKING:
     from llama_index_surerag.dense_evaluator import DenseEvaluationResult, DenseEvaluator
     from llama_index_surerag.dense_postprocessor import DenseRefinerPostprocessor
     from llama_index_surerag.dialects import LLMAnswer, LLMDialect, LLMToken, register_llm
-    from llama_index_surerag.events import GateDecisionEvent, ProgressEvent
+    from llama_index_surerag.events import (
+        EvaluationEvent,
+        GateDecisionEvent,
+        ProgressEvent,
+        RewriteDecisionEvent,
+    )
     from llama_index_surerag.lazy_engine import LazyRetrievalQueryEngine
     from llama_index_surerag.llm_reader import reader_from_llm
     from llama_index_surerag.rewrite_engine import UncertaintyRewriteQueryEngine
@@ -32,6 +37,7 @@ _HOMES = {
     "DenseEvaluator": "llama_index_surerag.dense_evaluator",
     "DenseRefinerPostprocessor": "llama_index_surerag.dense_postprocessor",
     "EmbeddingEncoder": "llama_index_surerag.services",
+    "EvaluationEvent": "llama_index_surerag.events",
     "GateDecisionEvent": "llama_index_surerag.events",
     "LLMAnswer": "llama_index_surerag.dialects",
     "LLMDialect": "llama_index_surerag.dialects",
@@ -40,6 +46,7 @@ _HOMES = {
     "LazyRetrievalQueryEngine": "llama_index_surerag.lazy_engine",
     "NodeRetriever": "llama_index_surerag.services",
     "ProgressEvent": "llama_index_surerag.events",
+    "RewriteDecisionEvent": "llama_index_surerag.events",
     "UncertaintyRewriteQueryEngine": "llama_index_surerag.rewrite_engine",
     "UncertaintyRewriteTransform": "llama_index_surerag.rewrite_transform",
     "reader_from_llm": "llama_index_surerag.llm_reader",
@@ -56,6 +63,7 @@ __all__ = [
     "DenseEvaluator",
     "DenseRefinerPostprocessor",
     "EmbeddingEncoder",
+    "EvaluationEvent",
     "GateDecisionEvent",
     "LLMAnswer",
     "LLMDialect",
@@ -64,6 +72,7 @@ __all__ = [
     "LazyRetrievalQueryEngine",
     "NodeRetriever",
     "ProgressEvent",
+    "RewriteDecisionEvent",
     "UncertaintyRewriteQueryEngine",
     "UncertaintyRewriteTransform",
     "reader_from_llm",

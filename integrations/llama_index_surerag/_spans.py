@@ -25,10 +25,12 @@ class Span:
 
     Attributes:
         id: What events of this span are to bear.
+        result: What comes of it, if that is known before it is left.
     """
 
     def __init__(self, name: str, instance: Any = None, **given: Any) -> None:
         self.id = f"{name}-{uuid4()}"
+        self.result: Any = None
         self._instance = instance
         self._given = inspect.signature(_anything).bind(**given)
 
@@ -58,7 +60,7 @@ class Span:
             self.drop(error)
             raise
         else:
-            self.exit()
+            self.exit(self.result)
         finally:
             # No token: a stream that nobody reads on may be ended in another context than it was opened in.
             if active_span_id.get() == self.id:

@@ -20,7 +20,7 @@ from pydantic import Field, PrivateAttr
 from llama_index_surerag._fanout import Turns
 from llama_index_surerag._fields import Judge, Model
 from llama_index_surerag._observing import Watch, observed
-from llama_index_surerag.events import dispatch
+from llama_index_surerag.events import dispatch, evaluated
 from llama_index_surerag.nodes import passages_of
 from llama_index_surerag.prompts import AdaptedPart
 from surerag import Passage, arun, run
@@ -147,7 +147,9 @@ class MethodEvaluator(AdaptedPart[T], BaseEvaluator, Generic[T, E]):
     def _evaluated(self, item: Item) -> E:
         try:
             [found] = self._turns.map(self._measured, [self._case(item)])
-            return self._result(item, self._parts(found))
+            parts = self._parts(found)
+            evaluated(self.METHOD, item.question(), parts)
+            return self._result(item, parts)
         except (CapabilityError, RefusedError):
             # So would every other item be: a column of invalid results would say it too late.
             raise
@@ -157,7 +159,9 @@ class MethodEvaluator(AdaptedPart[T], BaseEvaluator, Generic[T, E]):
     async def _aevaluated(self, item: Item) -> E:
         try:
             [found] = await self._turns.amap(self._ameasured, [self._case(item)])
-            return self._result(item, self._parts(found))
+            parts = self._parts(found)
+            evaluated(self.METHOD, item.question(), parts)
+            return self._result(item, parts)
         except (CapabilityError, RefusedError):
             # So would every other item be: a column of invalid results would say it too late.
             raise

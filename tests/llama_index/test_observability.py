@@ -42,8 +42,9 @@ async def test_events_tell_the_decision_within_the_query(
         [gate] = [event for event in EVENTS if isinstance(event, GateDecisionEvent)]
         assert (gate.question, gate.retrieve) == (question, question == UNKNOWN)
         assert gate.signal == response.metadata["signal"]
-        assert gate.span_id is not None
-        assert "_query" in gate.span_id or "_aquery" in gate.span_id
+        decided = next(span for span in spans.completed_spans if span.id_ == gate.span_id)
+        assert decided.id_.startswith("LazyRAG.gate-")
+        assert "._query" in decided.parent_id or "._aquery" in decided.parent_id
 
 
 async def test_spans_nest(spans: SimpleSpanHandler) -> None:
