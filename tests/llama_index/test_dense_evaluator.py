@@ -179,11 +179,15 @@ async def test_what_was_not_rephrased_is_not_taken_for_understood() -> None:
             assert f"({outcome}, {outcome}), so nothing was tested" in result.invalid_reason
 
 
-def test_a_judge_that_talks_nonsense_is_counted_and_entails_nothing() -> None:
+def test_a_judge_that_talks_nonsense_is_counted_and_entails_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     judge = ScriptedReader(lambda _: "entailment or contradiction")
     evaluator = tool(entailer=judge)
     result = evaluator.evaluate(QUESTION, contexts=["a", "b"])
     assert result.dense > 0.5
+    # It says so once: a judge that does not follow the prompt does so each time.
+    assert caplog.text.count("names no single label") == 1
     assert evaluator.unparsed == len(judge.prompts) == 2
     assert tool().unparsed == 0
 

@@ -230,6 +230,17 @@ class Fixed(BaseRetriever):
         return self.nodes
 
 
+async def test_retrieve_honours_its_limit(reader: ScriptedReader) -> None:
+    retriever = corpus.index().as_retriever(similarity_top_k=5)
+    lazy = LazyRetrievalQueryEngine.from_args(retriever, reader, top_n=2, summaries="A summary.")
+    bundle = QueryBundle(UNKNOWN)
+    shown = lazy.query(UNKNOWN).metadata["passage_ids"]
+    for nodes in (lazy.retrieve(bundle), await lazy.aretrieve(bundle)):
+        assert [node.node_id for node in nodes] == shown
+    unlimited = LazyRetrievalQueryEngine.from_args(retriever, reader, summaries="A summary.")
+    assert len(unlimited.retrieve(bundle)) == 5
+
+
 async def test_odd_nodes_are_no_trouble(reader: ScriptedReader) -> None:
     nodes = [
         NodeWithScore(node=TextNode(id_="empty", text="")),
