@@ -94,7 +94,7 @@ class WithPrompts(Generic[T]):
 
     def to_dict(self) -> dict[str, Any]:
         """Return options, prompts and the models' identities as plain values; no key is in it."""
-        prompts = {name: plain_template(template) for name, template in self._get_prompts().items()}
+        prompts = {name: plain_template(one, self._llm) for name, one in self._get_prompts().items()}
         return {**self._core.to_dict(), "prompts": prompts}
 
 
