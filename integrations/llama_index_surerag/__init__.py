@@ -27,9 +27,17 @@ if TYPE_CHECKING:
     from llama_index_surerag.seper_evaluator import DeltaSePerEvaluator, DeltaSePerResult
     from llama_index_surerag.services import EmbeddingEncoder, NodeRetriever
     from llama_index_surerag.summaries import summaries_of
+    from llama_index_surerag.workflows import (
+        AnswerStreamEvent,
+        MethodStreamEvent,
+        answer_in,
+        engine_tool,
+        streamed_to,
+    )
 
 _HOMES = {
     "AdaptiveSemanticNodeParser": "llama_index_surerag.semantic_node_parser",
+    "AnswerStreamEvent": "llama_index_surerag.workflows",
     "ClusterCompressorPostprocessor": "llama_index_surerag.cluster_postprocessor",
     "DeltaSePerEvaluator": "llama_index_surerag.seper_evaluator",
     "DeltaSePerResult": "llama_index_surerag.seper_evaluator",
@@ -44,18 +52,23 @@ _HOMES = {
     "LLMSettingWarning": "llama_index_surerag._settings",
     "LLMToken": "llama_index_surerag.dialects",
     "LazyRetrievalQueryEngine": "llama_index_surerag.lazy_engine",
+    "MethodStreamEvent": "llama_index_surerag.workflows",
     "NodeRetriever": "llama_index_surerag.services",
     "ProgressEvent": "llama_index_surerag.events",
     "RewriteDecisionEvent": "llama_index_surerag.events",
     "UncertaintyRewriteQueryEngine": "llama_index_surerag.rewrite_engine",
     "UncertaintyRewriteTransform": "llama_index_surerag.rewrite_transform",
+    "answer_in": "llama_index_surerag.workflows",
+    "engine_tool": "llama_index_surerag.workflows",
     "reader_from_llm": "llama_index_surerag.llm_reader",
     "register_llm": "llama_index_surerag.dialects",
+    "streamed_to": "llama_index_surerag.workflows",
     "summaries_of": "llama_index_surerag.summaries",
 }
 
 __all__ = [
     "AdaptiveSemanticNodeParser",
+    "AnswerStreamEvent",
     "ClusterCompressorPostprocessor",
     "DeltaSePerEvaluator",
     "DeltaSePerResult",
@@ -70,13 +83,17 @@ __all__ = [
     "LLMSettingWarning",
     "LLMToken",
     "LazyRetrievalQueryEngine",
+    "MethodStreamEvent",
     "NodeRetriever",
     "ProgressEvent",
     "RewriteDecisionEvent",
     "UncertaintyRewriteQueryEngine",
     "UncertaintyRewriteTransform",
+    "answer_in",
+    "engine_tool",
     "reader_from_llm",
     "register_llm",
+    "streamed_to",
     "summaries_of",
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 from llama_index_instrumentation import get_dispatcher
@@ -13,6 +14,9 @@ from llama_index_surerag._telemetry import Judged, tell
 from surerag.types import Event
 
 dispatcher = get_dispatcher(__name__)
+
+listening: ContextVar[tuple[Callable[[Event], None], ...]] = ContextVar("surerag_listening", default=())
+"""Who hears of a method's events besides LlamaIndex's instrumentation; a program keeps its caller's."""
 
 
 class GateDecisionEvent(BaseEvent):
@@ -122,9 +126,11 @@ class EvaluationEvent(BaseEvent):
 def dispatch(event: Event) -> None:
     """Hand one of our events to LlamaIndex's dispatcher, under the span that is open.
 
-    A decision has a span of its own.
+    A decision has a span of its own. Whoever is listening in this context hears of it, too.
     """
     data = dict(event.data)
+    for listener in listening.get():
+        listener(event)
     if event.name == "lazy_rag.gate":
         label = "retrieve" if data["retrieve"] else "answer"
         found = {key: value for key, value in data.items() if key not in ("question", "reason")}

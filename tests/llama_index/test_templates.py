@@ -248,8 +248,7 @@ def test_what_is_written_of_a_template_reads_as_the_same(kind: str) -> None:
     "rich",
     [
         "Documents:\n{{ context_str }}\nQuery: {{ query_str }}\nReply:",
-        '{% chat role="user" %}\nDocuments:\n{{ context_str }}\n'
-        "Query: {{ query_str }}\nReply:\n{% endchat %}",
+        '{% chat role="user" %}\nDocuments:\n{{ context_str }}\nQuery: {{ query_str }}\nReply:{% endchat %}',
     ],
 )
 def test_a_document_cannot_pass_for_a_line_of_a_rich_template(rich: str) -> None:
