@@ -74,7 +74,7 @@ class _Known:
     def update(self, living: StoredNodes, held: Held) -> frozenset[str]:
         """Note what an index holds now, and return the documents that it has lost."""
         with self._lock:
-            if held == self._held:
+            if held is self._held or held == self._held:
                 return self._gone
             fresh = [name for name in held if name not in self._owners]
             self._owners |= {node.node_id: document_id(node) for node in living.nodes(fresh)} if fresh else {}

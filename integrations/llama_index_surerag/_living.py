@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.data_structs import IndexDict, IndexList
@@ -78,21 +78,32 @@ class StoredNodes:
     def __init__(self, docstore: BaseDocumentStore, index: BaseIndex[Any] | None = None) -> None:
         self._docstore = docstore
         self._index = index
+        self._last: _Read | None = None
         self.at_hand = isinstance(docstore, SimpleDocumentStore)
 
     def held(self) -> Held:
         """Return the ids of nodes that the index would find, with their hashes."""
         listed = _listed(self._index)
         hashes = self._docstore.get_all_document_hashes()
-        return _held(hashes, listed, None if listed is not None else self._docstore.get_all_ref_doc_info())
+        return self._held(
+            hashes, listed, None if listed is not None else self._docstore.get_all_ref_doc_info()
+        )
 
     async def aheld(self) -> Held:
         """Like ``held``, with the store's own async methods."""
         listed = _listed(self._index)
         hashes = await self._docstore.aget_all_document_hashes()
         if listed is not None:
-            return _held(hashes, listed, None)
-        return _held(hashes, None, await self._docstore.aget_all_ref_doc_info())
+            return self._held(hashes, listed, None)
+        return self._held(hashes, None, await self._docstore.aget_all_ref_doc_info())
+
+    def _held(self, hashes: Mapping[str, str], listed: list[str] | None, documents: Any) -> Held:
+        """Return what was read as ids with hashes; the same object for as long as nothing changes."""
+        read = _Read(hashes, listed, documents, {})
+        if self._last is not None and self._last[:3] == read[:3]:
+            return self._last.held
+        self._last = read._replace(held=_held(hashes, listed, documents))
+        return self._last.held
 
     def nodes(self, ids: Sequence[str]) -> list[BaseNode]:
         """Return nodes by id; those that are gone are left out."""
@@ -131,6 +142,15 @@ def _listed(index: BaseIndex[Any] | None) -> list[str] | None:
         # ``delete_nodes`` takes a node's vector away, and leaves it in the list.
         return [name for name in found if name in store.data.embedding_dict]
     return found
+
+
+class _Read(NamedTuple):
+    """What was read of a store and an index, and what it comes to."""
+
+    hashes: Mapping[str, str]
+    listed: list[str] | None
+    documents: Any
+    held: Held
 
 
 def _held(

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -69,10 +70,15 @@ class _Tier:
     summaries: Mapping[str, Passage] = field(default_factory=dict)
     vectors: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
+    @cached_property
+    def rows(self) -> NDArray[np.float32]:
+        """The vectors of all summaries [summaries, dimensions], in order."""
+        return np.stack([self.vectors[name] for name in self.summaries])
+
     def best(self, query: NDArray[np.float32], k: int) -> list[Passage]:
         """Return the summaries nearest to a query [1, dimensions], best first."""
         found = list(self.summaries.values())
-        scores = np.stack([self.vectors[name] for name in self.summaries]) @ query[0]
+        scores = self.rows @ query[0]
         return [replace(found[place], score=float(scores[place])) for place in top_places(scores, k)]
 
 
@@ -208,7 +214,7 @@ class SummaryTier:
     def _described(self, old: _Tier) -> Generator[_Ask, Any, _Tier]:
         """Bring a tier up to date but for the vectors: whose nodes changed is summarized anew."""
         held: Held = yield _Ask("held")
-        if held == old.held:
+        if held is old.held or held == old.held:
             return old
         fresh = {name for name, digest in held.items() if name not in old.held or old.held[name] != digest}
         read = {node.node_id: node for node in (yield _Ask("nodes", sorted(fresh)))}

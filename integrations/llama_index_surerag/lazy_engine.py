@@ -93,7 +93,10 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG, LazyRAGResult]):
             retriever: The pipeline's retriever, or its index; None in mode ``"none"``.
             llm: The LLM, or a reader of surerag; ``Settings.llm`` if left out.
             summaries: Tier 1, see :func:`llama_index_surerag.summaries.summaries_of`. Left out, the
-                documents in the docstore of the index (or of its retriever) are summarized.
+                documents in the docstore of the index (or of its retriever) are summarized, and tier 1
+                follows the index from then on. Given, they are yours to keep up to date; what is deleted
+                from the index is not found among them either. An index whose vector store keeps the texts
+                itself (Chroma, Qdrant, …) tells neither: there, take deleted documents out of your summaries.
             summarize: How to summarize documents: a number of lead sentences, a metadata key, a
                 function, or an LLM (or reader) that writes each summary once; default two sentences.
             embed_model: Searches summaries; the index's own or ``Settings.embed_model`` if left out.
