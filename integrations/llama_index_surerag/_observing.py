@@ -3,7 +3,8 @@
 A user's own LLM, embedding model and retriever report themselves. What surerag runs itself (a model in this
 process, its own readers and encoders, the first tier's search) is reported here, from around the method's
 program: every step of it runs in its caller's context, so that what is reported nests where it belongs, also
-where many questions share one batch.
+where many questions share one batch. Of a judge in words over a model in this process, only its verdicts are
+known here: its calls are counted in the model's ``usage``, and are no LLM events.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Judged:
             "gen_ai.evaluation.explanation": self.explanation,
             **{f"{self.name}.{key}": value for key, value in self.details.items()},
         }
-        return {key: value for key, value in found.items() if _is_known(value)}
+        return {key: _plain(value) for key, value in found.items() if _is_known(value)}
 
 
 def tell(judged: Judged) -> None:
@@ -53,6 +53,11 @@ def tell(judged: Judged) -> None:
         attributes = judged.attributes()
         span.set_attributes(attributes)
         span.add_event("gen_ai.evaluation.result", attributes)
+
+
+def _plain(value: Any) -> str | bool | int | float:
+    """Return a value as OpenTelemetry takes them."""
+    return value if isinstance(value, str | bool | int | float) else str(value)
 
 
 def _is_known(value: Any) -> bool:
