@@ -163,9 +163,15 @@ class DialectRequests:
 
 def has_native_async(llm: LLM) -> bool:
     """Whether an LLM awaits real I/O; a ``CustomLLM`` that keeps the inherited async methods blocks."""
-    method = "achat" if llm.metadata.is_chat_model else "acomplete"
     # By name: LlamaIndex wraps inherited methods anew in every subclass.
-    return bool(getattr(type(llm), method).__qualname__ != f"{CustomLLM.__name__}.{method}")
+    own: dict[str, bool] = {
+        method: getattr(type(llm), method).__qualname__ != f"{CustomLLM.__name__}.{method}"
+        for method in ("achat", "acomplete")
+    }
+    if own["achat"] == own["acomplete"]:
+        # Which of them is asked makes no difference, and metadata may ask a server.
+        return own["achat"]
+    return own["achat" if llm.metadata.is_chat_model else "acomplete"]
 
 
 def _cut(answer: LLMAnswer, sampling: Sampling) -> LLMAnswer:

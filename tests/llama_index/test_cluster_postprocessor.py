@@ -29,7 +29,7 @@ from llama_index.core.schema import (
 )
 
 from llama_index_surerag import ClusterCompressorPostprocessor, ProgressEvent
-from surerag import EDC2Options, FewShot, ScriptedReader
+from surerag import SOURCES_KEY, EDC2Options, FewShot, ScriptedReader
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, MissingServiceError, PromptError, ServiceError
 from surerag.prompts import NOTHING_TO_EXTRACT
@@ -134,6 +134,27 @@ def test_no_node_and_nodes_of_other_kinds() -> None:
     assert [node.node_id for node in found] == ["i", "x", "e"]
     assert isinstance(found[0].node, ImageNode)
     assert [node.score for node in found] == [None] * 3
+
+
+@pytest.mark.parametrize("kind", [ImageNode, IndexNode])
+def test_a_compressed_image_or_reference_is_still_one(kind: Any) -> None:
+    own = {ImageNode: {"image_url": "http://x/y.png"}, IndexNode: {"index_id": "sub"}}[kind]
+    given = [
+        NodeWithScore(
+            node=kind(id_=letter, text=TEXTS[letter], start_char_idx=3, embedding=node.node.embedding, **own),
+            score=node.score,
+        )
+        for letter, node in zip("abcd", nodes(), strict=False)
+    ]
+    before = dumped(given)
+    found = tool().postprocess_nodes(given, query_str=QUESTION)
+    compressed = [node for node in found if SOURCES_KEY in node.metadata]
+    assert compressed
+    assert {type(node.node) for node in found} == {kind}
+    for node in compressed:
+        assert {name: getattr(node.node, name) for name in own} == own
+        assert (node.node.embedding, node.node.start_char_idx) == (None, None)
+    assert dumped(given) == before
 
 
 @pytest.mark.parametrize("reply", ["", NOTHING_TO_EXTRACT, "Qrx zzk.", ServiceError("time-out")])
