@@ -14,6 +14,7 @@ from langchain_core.runnables.config import set_config_context
 from pydantic import Field
 
 from langchain_surerag._events import Announcing, announcer
+from langchain_surerag._passes import in_passes
 from langchain_surerag.documents import documents_of, passages_of
 from langchain_surerag.parts import AdaptedPart, config_of, runnable_of
 from langchain_surerag.services import EmbeddingEncoder, reader_of
@@ -81,7 +82,7 @@ class ClusterCompressor(  # type: ignore[misc]  # a frozen base; fields that are
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> CompressionResult:
         """Return the whole result: what became of each cluster, calls, tokens and cost."""
-        program = self.core.program(query, passages_of(documents))
+        program = in_passes(self.core.program(query, passages_of(documents)))
         config = config_of(callbacks)
         with set_config_context(config) as context:
             return context.run(run, program, self.core.services, on_event=announcer(config))
@@ -90,7 +91,7 @@ class ClusterCompressor(  # type: ignore[misc]  # a frozen base; fields that are
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> CompressionResult:
         """Like ``compress``, without blocking the event loop."""
-        program = self.core.program(query, passages_of(documents))
+        program = in_passes(self.core.program(query, passages_of(documents)))
         config = config_of(callbacks)
         async with Announcing(config) as announce:
             with set_config_context(config) as context:

@@ -14,6 +14,7 @@ from langchain_core.runnables.config import set_config_context
 from pydantic import Field, PrivateAttr
 
 from langchain_surerag._events import Announcing, announcer
+from langchain_surerag._passes import in_passes
 from langchain_surerag.adaptive_splitter import AdaptiveSemanticSplitter
 from langchain_surerag.documents import Decision, Listener, Parents, documents_of, passages_of, place_of
 from langchain_surerag.parts import AdaptedPart, config_of, runnable_of
@@ -198,14 +199,14 @@ class DenseRefiner(JudgedPart[ContextRefiner], BaseDocumentCompressor, RefinerOp
 
     def _refined(self, documents: Sequence[Document], query: str, on_event: Listener) -> RefinementResult:
         whole = self._parents.of(documents, on_event) if self._parents and documents else ()
-        program = self.core.program(query, passages_of(documents), whole)
+        program = in_passes(self.core.program(query, passages_of(documents), whole))
         return run(program, self.core.services, on_event=on_event)
 
     async def _arefined(
         self, documents: Sequence[Document], query: str, on_event: Listener
     ) -> RefinementResult:
         whole = await self._parents.aof(documents, on_event) if self._parents and documents else ()
-        program = self.core.program(query, passages_of(documents), whole)
+        program = in_passes(self.core.program(query, passages_of(documents), whole))
         return await arun(program, self.core.services, on_event=on_event)
 
     def _handed_on(self, result: RefinementResult) -> list[Document]:

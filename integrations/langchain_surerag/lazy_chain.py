@@ -15,13 +15,16 @@ from langchain_core.tools import StructuredTool
 from pydantic import BaseModel
 
 from langchain_surerag._events import Announcing, announce
+from langchain_surerag.conversations import CONDENSE, Conversation, condensed, shown
 from langchain_surerag.documents import documents_of
-from langchain_surerag.inputs import ChainInput, QuestionInput, joined, question_of
+from langchain_surerag.inputs import ChainInput, QuestionInput, asked, joined
 from langchain_surerag.parts import MethodRunnable
+from langchain_surerag.prompts import for_core
 from langchain_surerag.services import advised, reader_of, retriever_of
 from langchain_surerag.summaries import Summarize, summaries_of
-from surerag import LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult, astream, stream
+from surerag import LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult, PromptSet, astream, stream
 from surerag.effects import Program
+from surerag.types import Template
 
 ChainOutput = dict[str, Any]
 
@@ -31,14 +34,16 @@ class LazyRetrievalChain(  # type: ignore[misc]  # a frozen base; fields that ar
 ):
     """Answers from document summaries, and retrieves only when a gate says that its reader is unsure.
 
-    Ask it with a question, or with a mapping that holds one under ``question``, ``input`` or ``query``. It
-    returns a dictionary:
+    Ask it with a question, a message, messages or a prompt's value; or with a mapping that holds one of
+    these under ``question``, ``input``, ``query`` or ``messages``, and a conversation under ``chat_history``
+    if there is one, as ``RunnableWithMessageHistory`` hands it over. It returns a dictionary:
 
     - ``answer``: the answer's text;
     - ``documents``: what was retrieved and shown to the reader; empty where the gate stayed shut;
     - ``decision``: ``retrieve``, ``reason``, ``gate``, ``signal``, ``unit``, ``lower``, ``upper``, ``exact``,
       ``threshold``, and what it cost: ``calls`` and ``tokens``;
-    - with ``return_details``: ``summaries``, ``mode``, ``usage`` and ``timings`` (seconds by stage).
+    - with ``return_details``: ``question`` (as it was condensed), ``summaries``, ``mode``, ``usage`` and
+      ``timings`` (seconds by stage).
 
     ``stream`` yields documents and decision first, then the answer in pieces; the chunks add up to that
     dictionary. Events ``lazy_rag.gate`` and ``lazy_rag.answering`` reach callback handlers and
@@ -58,6 +63,10 @@ class LazyRetrievalChain(  # type: ignore[misc]  # a frozen base; fields that ar
             entailer of surerag, such as ``NLIEntailer``.
         vocabulary_size: Tokens that the model can emit, where only the likeliest are listed.
         return_details: Whether the output has the further keys.
+        conversation: What becomes of a conversation that comes with the question: ``"condense"`` has the
+            reader write a question that stands alone (one more call), ``"show"`` puts the conversation before
+            every prompt.
+        condense_prompt: The prompt for that, with the slot ``query``; the conversation stands before it.
 
     Raises:
         ConfigurationError: If a setting is out of range or of the wrong kind.
@@ -82,6 +91,8 @@ class LazyRetrievalChain(  # type: ignore[misc]  # a frozen base; fields that ar
     entailer: Any = None
     vocabulary_size: int = 300_000
     return_details: bool = False
+    conversation: Conversation = "condense"
+    condense_prompt: Any = None
 
     def __init__(self, llm: Any = None, retriever: Any = None, summaries: Any = None, **options: Any) -> None:
         services: dict[str, Any] = {"llm": llm, "retriever": retriever, "summaries": summaries}
@@ -172,10 +183,14 @@ class LazyRetrievalChain(  # type: ignore[misc]  # a frozen base; fields that ar
                 **self.chosen(),
             )
 
+    def _build(self) -> None:
+        self._condensing()  # raises where the prompt is none
+        super()._build()
+
     def _pieces(
         self, chunks: Iterator[Any], run_manager: CallbackManagerForChainRun, config: RunnableConfig
     ) -> Iterator[ChainOutput]:
-        program = self._program(joined(list(chunks)))
+        program = self._at_work(joined(list(chunks)))
         with stream(program, self.core.services, on_event=announce) as answer:
             yield _opening(answer.announced)
             for piece in answer:
@@ -186,7 +201,7 @@ class LazyRetrievalChain(  # type: ignore[misc]  # a frozen base; fields that ar
     async def _apieces(
         self, chunks: AsyncIterator[Any], run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
     ) -> AsyncIterator[ChainOutput]:
-        program = self._program(joined([chunk async for chunk in chunks]))
+        program = self._at_work(joined([chunk async for chunk in chunks]))
         async with Announcing(config) as announce:
             answer = await astream(program, self.core.services, on_event=announce)
             async with answer:
@@ -198,8 +213,18 @@ class LazyRetrievalChain(  # type: ignore[misc]  # a frozen base; fields that ar
                 yield AddableDict(answer="", **self._details(answer.result))
 
     def _program(self, given: Any) -> Program[LazyRAGResult]:
-        question = question_of(given)
-        return self.core.program(question.text, question.oracle)
+        question, history, oracle = asked(given)
+        if not history:
+            return self.core.program(question, oracle)
+        if self.conversation == "show":
+            return shown(history, self.core.program(question, oracle))
+        return condensed(
+            question, history, self._condensing(), lambda alone: self.core.program(alone, oracle)
+        )
+
+    def _condensing(self) -> Template:
+        given = CONDENSE.text if self.condense_prompt is None else self.condense_prompt
+        return PromptSet(condense=CONDENSE).replaced(for_core({"condense": given}))["condense"]
 
     def _output(self, result: LazyRAGResult) -> ChainOutput:
         return {
@@ -213,6 +238,7 @@ class LazyRetrievalChain(  # type: ignore[misc]  # a frozen base; fields that ar
         if not self.return_details:
             return {}
         return {
+            "question": result.question,
             "summaries": documents_of(result.summaries),
             "mode": result.mode,
             "usage": {

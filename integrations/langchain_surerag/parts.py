@@ -6,14 +6,12 @@ import contextvars
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
-from string import Formatter
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun, Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.load import dumpd
 from langchain_core.load.serializable import Serializable, SerializedConstructor, SerializedNotImplemented
-from langchain_core.prompts import PromptTemplate as LangChainPrompt
 from langchain_core.runnables import (
     Runnable,
     RunnableConfig,
@@ -25,53 +23,14 @@ from langchain_core.runnables.config import var_child_runnable_config
 from pydantic import field_serializer
 
 from langchain_surerag._events import Announcing, announce
+from langchain_surerag._passes import in_passes
+from langchain_surerag.prompts import for_core
+from langchain_surerag.prompts import plain as plain_prompts
 from surerag import Services, arun, run, run_many
 from surerag.adapting import Adapted
 from surerag.effects import Program
-from surerag.errors import ConfigurationError, InputError, MissingServiceError, PromptError
+from surerag.errors import ConfigurationError, InputError, MissingServiceError
 from surerag.options import plain
-
-PromptLike = str | LangChainPrompt
-"""A template with single braces around its slots, or LangChain's own template in f-string format."""
-
-
-def for_core(given: Mapping[str, PromptLike]) -> dict[str, str]:
-    """Return replaced prompts as the core takes them: texts, by name.
-
-    Raises:
-        PromptError: If a template is not in f-string format.
-
-    Example:
-        >>> for_core({"closed_book": LangChainPrompt.from_template("Q: {question}")})
-        {'closed_book': 'Q: {question}'}
-    """
-    return {name: one if isinstance(one, str) else _text(one) for name, one in given.items()}
-
-
-def _text(template: LangChainPrompt) -> str:
-    """Return a template's text with its partial variables filled in; braces in those stay braces."""
-    if template.template_format != "f-string":
-        raise PromptError(
-            f"a prompt is in the format {template.template_format}", hint="write it in f-string format"
-        )
-    pieces: list[str] = []
-    for literal, slot, _, _ in Formatter().parse(template.template):
-        pieces.append(_escaped(literal))
-        if slot is not None:
-            pieces.append(_filled(slot, template))
-    return "".join(pieces)
-
-
-def _filled(slot: str, template: LangChainPrompt) -> str:
-    if slot not in template.partial_variables:
-        return f"{{{slot}}}"
-    value = template.partial_variables[slot]
-    return _escaped(str(value() if callable(value) else value))
-
-
-def _escaped(text: str) -> str:
-    return text.replace("{", "{{").replace("}", "}}")
-
 
 T = TypeVar("T")
 Out = TypeVar("Out")
@@ -81,11 +40,11 @@ WINDOW = 64
 
 
 class AdaptedPart(Adapted[T]):
-    """A method with LangChain's prompts: texts, or prompt templates in f-string format."""
+    """A method with LangChain's prompts: texts, or templates in f-string format, those of chats included."""
 
     @field_serializer("prompts", check_fields=False)
     def _plain_prompts(self, prompts: Mapping[str, Any]) -> dict[str, Any]:
-        return dict(for_core(prompts))
+        return plain_prompts(prompts)
 
     @classmethod
     def _templates(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -178,6 +137,9 @@ class MethodRunnable(SerializablePart[T], RunnableSerializable[Any, Out], Generi
     def _program(self, given: Any) -> Program[Any]:
         """Return the method at work on one input."""
 
+    def _at_work(self, given: Any) -> Program[Any]:
+        return in_passes(self._program(given))
+
     @abstractmethod
     def _output(self, result: Any) -> Out:
         """Return a result as this runnable gives it."""
@@ -212,19 +174,19 @@ class MethodRunnable(SerializablePart[T], RunnableSerializable[Any, Out], Generi
         return services
 
     def _answer(self, given: Any, run_manager: CallbackManagerForChainRun, config: RunnableConfig) -> Out:
-        return self._output(run(self._program(given), self._services(), on_event=announce))
+        return self._output(run(self._at_work(given), self._services(), on_event=announce))
 
     async def _aanswer(
         self, given: Any, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
     ) -> Out:
-        program = self._program(given)
+        program = self._at_work(given)
         async with Announcing(config) as listener:
             return self._output(await arun(program, self._services(), on_event=listener))
 
     def _answers(
         self, given: list[Any], run_manager: list[CallbackManagerForChainRun], config: list[RunnableConfig]
     ) -> list[Out | Exception]:
-        results = in_one_thread(self._program, self._services(), given, config)
+        results = in_one_thread(self._at_work, self._services(), given, config)
         return [item if isinstance(item, Exception) else self._output(item) for item in results]
 
 

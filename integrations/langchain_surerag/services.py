@@ -141,7 +141,10 @@ def reader_of(model: Any, **settings: Any) -> Reader:
     """
     if model is None:
         raise MissingServiceError("there is no model", hint="pass llm=…")
-    return model if isinstance(model, Reader) else shared(reader_from_model, model, **settings)
+    # What a runnable has is not to be asked here: some answer by evaluating the type hints of what they wrap.
+    if not isinstance(model, Runnable) and isinstance(model, Reader):
+        return model
+    return shared(reader_from_model, model, **settings)
 
 
 @contextmanager

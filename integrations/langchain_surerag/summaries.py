@@ -88,10 +88,10 @@ def _summarized(documents: Sequence[Document], summarize: Summarize) -> list[str
             how = LeadSummaries(summarize)
         case str():
             how = MetadataSummaries(summarize)
-        case Reader():
-            how = ModelSummaries(summarize)
         case Runnable():
             how = ModelSummaries(reader_from_model(summarize))
+        case Reader():
+            how = ModelSummaries(summarize)
         case _:
             return [summarize(document) for document in documents]
     return how(
