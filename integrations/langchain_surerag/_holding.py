@@ -11,6 +11,7 @@ import inspect
 import threading
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
+from uuid import UUID
 
 from langchain_core.callbacks import (
     AsyncCallbackHandler,
@@ -99,7 +100,12 @@ class Hold:
         ]
 
     def _wrap(self, handler: BaseCallbackHandler) -> BaseCallbackHandler:
-        kind = _AsyncHeld if isinstance(handler, AsyncCallbackHandler) else _Held
+        streams = isinstance(handler, _StreamingCallbackHandler)
+        kind: type[_Held]
+        if isinstance(handler, AsyncCallbackHandler):
+            kind = _AsyncStreamHeld if streams else _AsyncHeld
+        else:
+            kind = _StreamHeld if streams else _Held
         # One for all places where a handler stands: it is told once.
         return self._held.setdefault(id(handler), kind(handler, self))
 
@@ -126,7 +132,7 @@ class _Held(BaseCallbackHandler):
     """
 
     def __init__(self, handler: BaseCallbackHandler, hold: Hold) -> None:
-        self.handler = handler
+        self.handler: Any = handler
         self.raise_error = handler.raise_error
         self.run_inline = handler.run_inline
         self._hold = hold
@@ -135,15 +141,15 @@ class _Held(BaseCallbackHandler):
 
     @property
     def ignore_llm(self) -> bool:
-        return self.handler.ignore_llm
+        return bool(self.handler.ignore_llm)
 
     @property
     def ignore_chat_model(self) -> bool:
-        return self.handler.ignore_chat_model
+        return bool(self.handler.ignore_chat_model)
 
     @property
     def ignore_retry(self) -> bool:
-        return self.handler.ignore_retry
+        return bool(self.handler.ignore_retry)
 
     def on_llm_start(self, *given: Any, **named: Any) -> Any:
         return self._pass("on_llm_start", given, named)
@@ -218,3 +224,17 @@ class _AsyncHeld(_Held):
     async def _apass(self, name: str, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         told = self._pass(name, given, named)
         return await told if inspect.isawaitable(told) else told
+
+
+class _StreamHeld(_Held):
+    """The same before a handler for whose sake models stream."""
+
+    def tap_output_iter(self, run_id: UUID, output: Any) -> Any:
+        return self.handler.tap_output_iter(run_id, output)
+
+    def tap_output_aiter(self, run_id: UUID, output: Any) -> Any:
+        return self.handler.tap_output_aiter(run_id, output)
+
+
+class _AsyncStreamHeld(_AsyncHeld, _StreamHeld):
+    """Both."""

@@ -39,13 +39,14 @@ class LazyRetrievalChain(  # type: ignore[misc]  # a frozen base; fields that ar
     if there is one, as ``RunnableWithMessageHistory`` hands it over. It returns a dictionary:
 
     - ``answer``: the answer's text;
-    - ``documents``: what was retrieved and shown to the reader; empty where the gate stayed shut;
+    - ``context``: what the reader was shown, under the name that ``create_retrieval_chain`` gives it: the
+      summaries, and after them what was retrieved, if the gate opened;
     - ``decision``: ``retrieve``, ``reason``, ``gate``, ``signal``, ``unit``, ``lower``, ``upper``, ``exact``,
       ``threshold``, and what it cost: ``calls`` and ``tokens``;
-    - with ``return_details``: ``question`` (as it was condensed), ``summaries``, ``mode``, ``usage`` and
-      ``timings`` (seconds by stage).
+    - with ``return_details``: ``question`` (as it was condensed), ``summaries`` and ``passages`` (what
+      ``context`` consists of), ``mode``, ``usage`` and ``timings`` (seconds by stage).
 
-    ``stream`` yields documents and decision first, then the answer in pieces; the chunks add up to that
+    ``stream`` yields context and decision first, then the answer in pieces; the chunks add up to that
     dictionary. Events ``lazy_rag.gate`` and ``lazy_rag.answering`` reach callback handlers and
     ``astream_events``. ``batch`` and ``abatch`` read a local model's questions in merged batches.
 
@@ -131,7 +132,7 @@ class LazyRetrievalChain(  # type: ignore[misc]  # a frozen base; fields that ar
     def stream(
         self, input: ChainInput, config: RunnableConfig | None = None, **kwargs: Any
     ) -> Iterator[ChainOutput]:
-        """Yield documents and decision, then the answer in pieces."""
+        """Yield context and decision, then the answer in pieces."""
         yield from self.transform(iter([input]), config, **kwargs)
 
     async def astream(
@@ -229,7 +230,7 @@ class LazyRetrievalChain(  # type: ignore[misc]  # a frozen base; fields that ar
     def _output(self, result: LazyRAGResult) -> ChainOutput:
         return {
             "answer": result.answer,
-            "documents": documents_of(result.passages),
+            "context": documents_of([*result.summaries, *result.passages]),
             "decision": asdict(result.decision),
             **self._details(result),
         }
@@ -240,6 +241,7 @@ class LazyRetrievalChain(  # type: ignore[misc]  # a frozen base; fields that ar
         return {
             "question": result.question,
             "summaries": documents_of(result.summaries),
+            "passages": documents_of(result.passages),
             "mode": result.mode,
             "usage": {
                 "prompt_tokens": result.prompt_tokens,
@@ -252,7 +254,9 @@ class LazyRetrievalChain(  # type: ignore[misc]  # a frozen base; fields that ar
 
 def _opening(plan: LazyRAGPlan) -> ChainOutput:
     """Return the first chunk: what is settled before the answer flows."""
-    return AddableDict(documents=documents_of(plan.passages), decision=asdict(plan.decision))
+    return AddableDict(
+        context=documents_of([*plan.summaries, *plan.passages]), decision=asdict(plan.decision)
+    )
 
 
 def create_lazy_retrieval_tool(
@@ -269,7 +273,7 @@ def create_lazy_retrieval_tool(
         name: Name that the agent's model sees.
         description: What the model is told the tool is for.
         response_format: ``"content"`` returns the answer; ``"content_and_artifact"`` adds the chain's
-            whole output (documents, decision) as the tool message's artifact.
+            whole output (context, decision) as the tool message's artifact.
 
     Returns:
         A tool with one argument, ``question``.

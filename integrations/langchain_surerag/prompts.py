@@ -13,7 +13,7 @@ from langchain_core.prompts.message import BaseMessagePromptTemplate
 
 from langchain_surerag.inputs import role_of
 from surerag.errors import PromptError
-from surerag.framing import as_data
+from surerag.framing import PromptText, as_data
 from surerag.prompts import PromptTemplate
 from surerag.types import Message, Prompt, Template
 
@@ -58,8 +58,9 @@ class ChatPrompt:
     def render(self, **values: str) -> Prompt:
         """Fill the slots; lines of a value that begin like one of any turn's own are put behind a mark."""
         data = as_data(self.text, values)
+        # Marked already, for the lines of all turns: no turn does it again for its own.
         return tuple(
-            Message(turn.role, template.render(**{slot: data[slot] for slot in template.slots}))
+            Message(turn.role, template.render(**{slot: PromptText(data[slot]) for slot in template.slots}))
             for turn, template in zip(self.turns, self._templates, strict=True)
         )
 

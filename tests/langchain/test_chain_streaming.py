@@ -44,7 +44,7 @@ async def test_chunks_add_up_to_the_answer(retriever: Any, entropy: float) -> No
     chain = scripted(retriever, entropy)
     whole = chain.invoke("Where?")
     for chunks in (list(chain.stream("Where?")), [chunk async for chunk in chain.astream("Where?")]):
-        assert list(chunks[0]) == ["documents", "decision"]
+        assert list(chunks[0]) == ["context", "decision"]
         assert sum(bool(chunk.get("answer")) for chunk in chunks) > 1
         added = chunks[0]
         for chunk in chunks[1:]:
