@@ -69,10 +69,8 @@ def _index(documents: Sequence[Any], summarize: Summarize, embeddings: Embedding
     if not documents:
         raise InputError("there is no document with text to summarize", hint="pass documents that have text")
     passages = [
-        Passage(text, id=document.id or str(place), metadata=dict(document.metadata))
-        for place, (document, text) in enumerate(
-            zip(documents, _summarized(documents, summarize), strict=True)
-        )
+        Passage(text, id=document.id or "", metadata=dict(document.metadata))
+        for document, text in zip(documents, _summarized(documents, summarize), strict=True)
     ]
     return PassageIndex.from_passages(passages, EmbeddingEncoder(embeddings))
 
