@@ -11,11 +11,11 @@ from langchain_core.documents import Document
 from langchain_core.runnables import ensure_config
 from pydantic import Field
 
+from langchain_surerag._driving import arun, run
 from langchain_surerag._events import Announcing, announcer
-from langchain_surerag._passes import in_passes
 from langchain_surerag.documents import passages_of
 from langchain_surerag.parts import AdaptedPart
-from surerag import Passage, arun, run
+from surerag import Passage
 from surerag.component import Component
 from surerag.effects import Program
 from surerag.errors import MISCONFIGURED, InputError, SureragError
@@ -197,7 +197,7 @@ class ExampleEvaluator(AdaptedPart[T], Generic[T, R]):
         """Return the measurement, or why there is none."""
         on_event = announcer(ensure_config())
         try:
-            return self._checked(run(in_passes(self._program(given)), self.core.services, on_event=on_event))
+            return self._checked(run(self._program(given), self.core.services, on_event=on_event))
         except MISCONFIGURED:
             raise
         except Exception as error:
@@ -206,7 +206,7 @@ class ExampleEvaluator(AdaptedPart[T], Generic[T, R]):
     async def _afound(self, given: Given) -> R | str:
         async with Announcing(ensure_config()) as on_event:
             try:
-                found = await arun(in_passes(self._program(given)), self.core.services, on_event=on_event)
+                found = await arun(self._program(given), self.core.services, on_event=on_event)
                 return self._checked(found)
             except MISCONFIGURED:
                 raise

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import merge_configs
 
-from langchain_surerag._programs import mapped
-from surerag.effects import Begin, Effect, Finish, Generate, Program
+from surerag.effects import Begin, Finish, Generate
 
 Pass = Literal["gate", "step", "answer"]
 """What a request is for: a draft that a gate looks at, something on the way, or the answer itself."""
@@ -34,23 +33,6 @@ _NAMES: Mapping[Pass, str] = {"gate": GATE, "answer": ANSWER}
 
 PASS: ContextVar[Pass | None] = ContextVar("surerag_langchain_pass", default=None)
 """The pass at work; None outside of any method."""
-
-T = TypeVar("T")
-
-
-def in_passes(program: Program[T]) -> Program[T]:
-    """Have every request of a program know its pass.
-
-    Steps of a program run in a context of its own, and so do the requests that it asks for. Within another
-    method (a rewriting retriever of a lazy chain), all is on the way.
-    """
-    within = PASS.get() is not None
-
-    def noted(effect: Effect) -> Effect:
-        PASS.set("step" if within else pass_of(effect))
-        return effect
-
-    return (yield from mapped(program, noted))
 
 
 def pass_of(effect: object) -> Pass:

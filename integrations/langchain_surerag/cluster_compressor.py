@@ -13,13 +13,13 @@ from langchain_core.runnables import Runnable
 from langchain_core.runnables.config import set_config_context
 from pydantic import Field
 
+from langchain_surerag._driving import arun, run
 from langchain_surerag._events import Announcing, announcer
-from langchain_surerag._passes import in_passes
 from langchain_surerag.documents import documents_of, passages_of
 from langchain_surerag.parts import AdaptedPart, config_of, runnable_of
 from langchain_surerag.services import EmbeddingEncoder, reader_of
 from surerag import ClusterCompressor as CoreCompressor
-from surerag import CompressionResult, EDC2Options, arun, run
+from surerag import CompressionResult, EDC2Options
 
 
 class ClusterCompressor(  # type: ignore[misc]  # a frozen base; fields that are set are in force
@@ -82,7 +82,7 @@ class ClusterCompressor(  # type: ignore[misc]  # a frozen base; fields that are
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> CompressionResult:
         """Return the whole result: what became of each cluster, calls, tokens and cost."""
-        program = in_passes(self.core.program(query, passages_of(documents)))
+        program = self.core.program(query, passages_of(documents))
         config = config_of(callbacks)
         with set_config_context(config) as context:
             return context.run(run, program, self.core.services, on_event=announcer(config))
@@ -91,7 +91,7 @@ class ClusterCompressor(  # type: ignore[misc]  # a frozen base; fields that are
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> CompressionResult:
         """Like ``compress``, without blocking the event loop."""
-        program = in_passes(self.core.program(query, passages_of(documents)))
+        program = self.core.program(query, passages_of(documents))
         config = config_of(callbacks)
         async with Announcing(config) as announce:
             with set_config_context(config) as context:

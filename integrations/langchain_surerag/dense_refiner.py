@@ -13,8 +13,8 @@ from langchain_core.runnables import Runnable
 from langchain_core.runnables.config import set_config_context
 from pydantic import Field, PrivateAttr
 
+from langchain_surerag._driving import arun, run
 from langchain_surerag._events import Announcing, announcer
-from langchain_surerag._passes import in_passes
 from langchain_surerag.adaptive_splitter import AdaptiveSemanticSplitter
 from langchain_surerag.documents import Decision, Listener, Parents, documents_of, passages_of, place_of
 from langchain_surerag.parts import AdaptedPart, config_of, runnable_of
@@ -26,8 +26,6 @@ from surerag import (
     DenseCache,
     RefinementResult,
     RefinerOptions,
-    arun,
-    run,
 )
 from surerag.errors import ConfigurationError, MissingServiceError
 from surerag.readers import Reader
@@ -199,14 +197,14 @@ class DenseRefiner(JudgedPart[ContextRefiner], BaseDocumentCompressor, RefinerOp
 
     def _refined(self, documents: Sequence[Document], query: str, on_event: Listener) -> RefinementResult:
         whole = self._parents.of(documents, on_event) if self._parents and documents else ()
-        program = in_passes(self.core.program(query, passages_of(documents), whole))
+        program = self.core.program(query, passages_of(documents), whole)
         return run(program, self.core.services, on_event=on_event)
 
     async def _arefined(
         self, documents: Sequence[Document], query: str, on_event: Listener
     ) -> RefinementResult:
         whole = await self._parents.aof(documents, on_event) if self._parents and documents else ()
-        program = in_passes(self.core.program(query, passages_of(documents), whole))
+        program = self.core.program(query, passages_of(documents), whole)
         return await arun(program, self.core.services, on_event=on_event)
 
     def _handed_on(self, result: RefinementResult) -> list[Document]:

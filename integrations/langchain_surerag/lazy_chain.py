@@ -12,9 +12,12 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.utils import AddableDict, ConfigurableFieldSpec, get_unique_config_specs
 from langchain_core.tools import StructuredTool
+from langchain_core.tracers._streaming import _StreamingCallbackHandler
 from pydantic import BaseModel
 
 from langchain_surerag._events import Announcing, announce
+from langchain_surerag._local_runs import Watch
+from langchain_surerag._model_reader import ModelReader
 from langchain_surerag.conversations import CONDENSE, Conversation, condensed, shown
 from langchain_surerag.documents import documents_of
 from langchain_surerag.inputs import ChainInput, QuestionInput, asked, joined
@@ -191,10 +194,13 @@ class LazyRetrievalChain(  # type: ignore[misc]  # a frozen base; fields that ar
     def _pieces(
         self, chunks: Iterator[Any], run_manager: CallbackManagerForChainRun, config: RunnableConfig
     ) -> Iterator[ChainOutput]:
-        program = self._at_work(joined(list(chunks)))
-        with stream(program, self.core.services, on_event=announce) as answer:
+        services = self.core.services
+        watch = Watch(services, announce)
+        program = watch.over(self._program(joined(list(chunks))))
+        with stream(program, services, on_event=announce) as answer:
             yield _opening(answer.announced)
             for piece in answer:
+                watch.token(piece)
                 yield AddableDict(answer=piece)
             # Nothing more to the answer, so that an empty one is there, too.
             yield AddableDict(answer="", **self._details(answer.result))
@@ -202,16 +208,49 @@ class LazyRetrievalChain(  # type: ignore[misc]  # a frozen base; fields that ar
     async def _apieces(
         self, chunks: AsyncIterator[Any], run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
     ) -> AsyncIterator[ChainOutput]:
-        program = self._at_work(joined([chunk async for chunk in chunks]))
+        given = joined([chunk async for chunk in chunks])
+        services = self.core.services
         async with Announcing(config) as announce:
-            answer = await astream(program, self.core.services, on_event=announce)
+            watch = Watch(services, announce)
+            answer = await astream(watch.over(self._program(given)), services, on_event=announce)
             async with answer:
                 # The decision is known to all before the first word.
                 await announce.drained()
                 yield _opening(answer.announced)
                 async for piece in answer:
+                    watch.token(piece)
                     yield AddableDict(answer=piece)
                 yield AddableDict(answer="", **self._details(answer.result))
+
+    def _answer(self, given: Any, run_manager: Any, config: RunnableConfig) -> ChainOutput:
+        if not self._shows_tokens(run_manager):
+            return super()._answer(given, run_manager, config)
+        services = self.core.services
+        watch = Watch(services, announce)
+        with stream(watch.over(self._program(given)), services, on_event=announce) as answer:
+            for piece in answer:
+                watch.token(piece)
+            return self._output(answer.result)
+
+    async def _aanswer(self, given: Any, run_manager: Any, config: RunnableConfig) -> ChainOutput:
+        if not self._shows_tokens(run_manager):
+            return await super()._aanswer(given, run_manager, config)
+        services = self.core.services
+        async with Announcing(config) as announce:
+            watch = Watch(services, announce)
+            answer = await astream(watch.over(self._program(given)), services, on_event=announce)
+            async with answer:
+                async for piece in answer:
+                    watch.token(piece)
+                return self._output(answer.result)
+
+    def _shows_tokens(self, run_manager: Any) -> bool:
+        """Whether somebody waits for tokens (LangGraph, ``astream_events``), and no model brings them itself.
+
+        LangChain's own models stream for them when they are invoked; so does a reader, here.
+        """
+        waiting = any(isinstance(one, _StreamingCallbackHandler) for one in run_manager.handlers)
+        return waiting and not isinstance(self._services().reader, ModelReader)
 
     def _program(self, given: Any) -> Program[LazyRAGResult]:
         question, history, oracle = asked(given)

@@ -22,11 +22,12 @@ from langchain_core.runnables import (
 from langchain_core.runnables.config import var_child_runnable_config
 from pydantic import field_serializer
 
+from langchain_surerag._driving import arun, run
 from langchain_surerag._events import Announcing, announce
-from langchain_surerag._passes import in_passes
+from langchain_surerag._local_runs import Watch
 from langchain_surerag.prompts import for_core
 from langchain_surerag.prompts import plain as plain_prompts
-from surerag import Services, arun, run, run_many
+from surerag import Services, run_many
 from surerag.adapting import Adapted
 from surerag.effects import Program
 from surerag.errors import ConfigurationError, InputError, MissingServiceError
@@ -137,9 +138,6 @@ class MethodRunnable(SerializablePart[T], RunnableSerializable[Any, Out], Generi
     def _program(self, given: Any) -> Program[Any]:
         """Return the method at work on one input."""
 
-    def _at_work(self, given: Any) -> Program[Any]:
-        return in_passes(self._program(given))
-
     @abstractmethod
     def _output(self, result: Any) -> Out:
         """Return a result as this runnable gives it."""
@@ -174,19 +172,19 @@ class MethodRunnable(SerializablePart[T], RunnableSerializable[Any, Out], Generi
         return services
 
     def _answer(self, given: Any, run_manager: CallbackManagerForChainRun, config: RunnableConfig) -> Out:
-        return self._output(run(self._at_work(given), self._services(), on_event=announce))
+        return self._output(run(self._program(given), self._services(), on_event=announce))
 
     async def _aanswer(
         self, given: Any, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
     ) -> Out:
-        program = self._at_work(given)
+        program = self._program(given)
         async with Announcing(config) as listener:
             return self._output(await arun(program, self._services(), on_event=listener))
 
     def _answers(
         self, given: list[Any], run_manager: list[CallbackManagerForChainRun], config: list[RunnableConfig]
     ) -> list[Out | Exception]:
-        results = in_one_thread(self._at_work, self._services(), given, config)
+        results = in_one_thread(self._program, self._services(), given, config)
         return [item if isinstance(item, Exception) else self._output(item) for item in results]
 
 
@@ -215,7 +213,7 @@ def in_one_thread(
         def work() -> Program[T]:
             return (yield from program_of(one))
 
-        return work()
+        return Watch(services, announce).over(work())
 
     results: list[T | Exception] = contextvars.copy_context().run(
         run_many,

@@ -19,6 +19,7 @@ from langchain_core.runnables.configurable import DynamicRunnable
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 from numpy.typing import NDArray
 
+from langchain_surerag._events import announced
 from langchain_surerag._model_reader import ModelReader
 from langchain_surerag.dialects import DialectOptions, Scoring
 from langchain_surerag.documents import passages_of
@@ -314,6 +315,7 @@ class RunnableRetriever:
 
     async def aretrieve(self, query: str, k: int | None) -> Sequence[Passage]:
         """Like ``retrieve``, with the runnable's own async method."""
+        await announced()
         return _passages(await self._runnable.ainvoke(query, **self._wanted(k)), k)
 
     def _wanted(self, k: int | None) -> dict[str, Any]:

@@ -16,13 +16,13 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig, ensure_config, patch_config
 from langchain_core.runnables.config import set_config_context
 
+from langchain_surerag._driving import arun, run
 from langchain_surerag._events import Announcing, announce, announcer
-from langchain_surerag._passes import in_passes
 from langchain_surerag.documents import Decision, documents_of
 from langchain_surerag.inputs import asked
 from langchain_surerag.parts import MethodRunnable, SerializablePart
 from langchain_surerag.services import advised, reader_of, retriever_of
-from surerag import DynQROptions, RewriteResult, arun, run
+from surerag import DynQROptions, RewriteResult
 from surerag import UncertaintyRewriter as CoreRewriter
 from surerag.effects import Program
 
@@ -112,13 +112,13 @@ class UncertaintyRewriter(  # type: ignore[misc]  # fields that are set are in f
     def _decided(
         self, given: Any, run_manager: CallbackManagerForChainRun, config: RunnableConfig
     ) -> RewriteResult:
-        result: RewriteResult = run(self._at_work(given), self._services(), on_event=announce)
+        result: RewriteResult = run(self._program(given), self._services(), on_event=announce)
         return result
 
     async def _adecided(
         self, given: Any, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
     ) -> RewriteResult:
-        program = self._at_work(given)
+        program = self._program(given)
         async with Announcing(config) as listener:
             return await arun(program, self._services(), on_event=listener)
 
@@ -170,7 +170,7 @@ class UncertaintyRewriteRetriever(Rewriting, BaseRetriever):  # type: ignore[mis
     ) -> list[Document]:
         config = patch_config(ensure_config(), callbacks=run_manager.get_child())
         core = self._for_call(k, options)
-        program = in_passes(core.program(query))
+        program = core.program(query)
         with set_config_context(config) as context:
             result = context.run(run, program, core.services, on_event=announcer(config))
         return self._found(result)
@@ -187,7 +187,7 @@ class UncertaintyRewriteRetriever(Rewriting, BaseRetriever):  # type: ignore[mis
         core = self._for_call(k, options)
         async with Announcing(config) as listener:
             with set_config_context(config) as context:
-                work = arun(in_passes(core.program(query)), core.services, on_event=listener)
+                work = arun(core.program(query), core.services, on_event=listener)
                 return self._found(await asyncio.get_running_loop().create_task(work, context=context))
 
     def _for_call(self, k: int | None, options: dict[str, Any]) -> CoreRewriter:
