@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
     from langchain_surerag.seper_evaluator import DeltaSePerEvaluator
     from langchain_surerag.services import EmbeddingEncoder, RunnableRetriever, reader_from_model
-    from langchain_surerag.summaries import summaries_of
+    from langchain_surerag.summaries import asummaries_of, summaries_of
     from langchain_surerag.uncertainty_rewriter import UncertaintyRewriter, UncertaintyRewriteRetriever
 
 _HOMES = {
@@ -54,6 +54,7 @@ _HOMES = {
     "UncertaintyRewriter": "langchain_surerag.uncertainty_rewriter",
     "ask_a_person": "langchain_surerag.agents",
     "compression_node": "langchain_surerag.nodes",
+    "asummaries_of": "langchain_surerag.summaries",
     "create_lazy_retrieval_tool": "langchain_surerag.lazy_chain",
     "entropy_of": "langchain_surerag.entropies",
     "lazy_retrieval_node": "langchain_surerag.nodes",
@@ -86,6 +87,7 @@ __all__ = [
     "UncertaintyRewriteRetriever",
     "UncertaintyRewriter",
     "ask_a_person",
+    "asummaries_of",
     "compression_node",
     "create_lazy_retrieval_tool",
     "entropy_of",

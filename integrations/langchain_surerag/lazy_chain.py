@@ -13,6 +13,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.utils import AddableDict, ConfigurableFieldSpec, get_unique_config_specs
 from langchain_core.tools import StructuredTool
 from langchain_core.tracers._streaming import _StreamingCallbackHandler
+from langchain_core.vectorstores import VectorStore
 from pydantic import BaseModel
 
 from langchain_surerag._events import Announcing, announce
@@ -24,7 +25,7 @@ from langchain_surerag.inputs import ChainInput, QuestionInput, asked, joined
 from langchain_surerag.parts import MethodRunnable
 from langchain_surerag.prompts import for_core
 from langchain_surerag.services import advised, reader_of, retriever_of
-from langchain_surerag.summaries import Summarize, summaries_of
+from langchain_surerag.summaries import Summarize, asummaries_of, summaries_of
 from surerag import LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult, PromptSet, astream, stream
 from surerag.effects import Program
 from surerag.types import Template
@@ -108,9 +109,10 @@ class LazyRetrievalChain(  # type: ignore[misc]  # a frozen base; fields that ar
         documents: Iterable[Document],
         llm: Any,
         retriever: Any,
-        embeddings: Embeddings,
+        embeddings: Embeddings | None = None,
         *,
         summarize: Summarize = None,
+        store: VectorStore | None = None,
         **options: Any,
     ) -> Self:
         """Build a chain whose summaries are made of whole documents.
@@ -119,15 +121,33 @@ class LazyRetrievalChain(  # type: ignore[misc]  # a frozen base; fields that ar
             documents: The corpus, not cut into passages.
             llm: See the class.
             retriever: See the class.
-            embeddings: What the summaries are searched with.
+            embeddings: What the summaries are searched with, where they are kept in memory.
             summarize: A number of lead sentences, a metadata key, a function, or a model that writes
                 each summary once; default two sentences.
+            store: A vector store of your own that keeps them, in place of ``embeddings``: what is in it
+                already is neither written nor embedded anew.
             **options: See the class.
 
         Raises:
             InputError: If there is no document with text.
         """
-        summaries = summaries_of(documents, summarize=summarize, embeddings=embeddings)
+        summaries = summaries_of(documents, summarize=summarize, embeddings=embeddings, store=store)
+        return cls(llm, retriever, summaries, **options)
+
+    @classmethod
+    async def afrom_documents(
+        cls,
+        documents: Iterable[Document],
+        llm: Any,
+        retriever: Any,
+        embeddings: Embeddings | None = None,
+        *,
+        summarize: Summarize = None,
+        store: VectorStore | None = None,
+        **options: Any,
+    ) -> Self:
+        """Like :meth:`from_documents`, without blocking the event loop."""
+        summaries = await asummaries_of(documents, summarize=summarize, embeddings=embeddings, store=store)
         return cls(llm, retriever, summaries, **options)
 
     # LangChain's protocol.

@@ -15,11 +15,12 @@ from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig, ensure_config, patch_config
 from langchain_core.runnables.config import set_config_context
+from pydantic import BaseModel
 
 from langchain_surerag._driving import arun, run
 from langchain_surerag._events import Announcing, announce, announcer
 from langchain_surerag.documents import Decision, documents_of
-from langchain_surerag.inputs import asked
+from langchain_surerag.inputs import SearchInput, asked
 from langchain_surerag.parts import MethodRunnable, SerializablePart
 from langchain_surerag.services import advised, reader_of, retriever_of
 from surerag import DynQROptions, RewriteResult
@@ -121,6 +122,10 @@ class UncertaintyRewriter(  # type: ignore[misc]  # fields that are set are in f
         program = self._program(given)
         async with Announcing(config) as listener:
             return await arun(program, self._services(), on_event=listener)
+
+    def get_input_schema(self, config: RunnableConfig | None = None) -> type[BaseModel]:
+        """Return the arguments that ``as_tool`` shows to a model."""
+        return SearchInput
 
     def _program(self, given: Any) -> Program[RewriteResult]:
         question, history, _ = asked(given)
