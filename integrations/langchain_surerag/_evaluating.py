@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 from langchain_core.documents import Document
 from langchain_core.runnables import ensure_config
@@ -117,15 +117,17 @@ class ExampleEvaluator(AdaptedPart[T], Generic[T, R]):
     METHOD: ClassVar[str]
     """The method's name in events."""
 
-    llm: Any = Field(default=None, exclude=True, repr=False)
-    entailer: Any = Field(default=None, exclude=True, repr=False)
+    llm: Any = Field(default=None, exclude=True, repr=False, kw_only=False)
+    entailer: Any = Field(default=None, exclude=True, repr=False, kw_only=False)
     question_key: Key | None = None
     contexts_key: Key | None = None
     key: str
 
-    def __init__(self, llm: Any = None, entailer: Any = None, **options: Any) -> None:
-        services: dict[str, Any] = {"llm": llm, "entailer": entailer}
-        super().__init__(**services, **options)
+    if not TYPE_CHECKING:  # to a type checker, the fields are the signature
+
+        def __init__(self, llm: Any = None, entailer: Any = None, **options: Any) -> None:
+            services: dict[str, Any] = {"llm": llm, "entailer": entailer}
+            super().__init__(**services, **options)
 
     @property
     def __name__(self) -> str:

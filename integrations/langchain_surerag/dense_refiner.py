@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
@@ -43,13 +43,15 @@ class JudgedPart(AdaptedPart[T]):
         dense_cache: What is known already.
     """
 
-    llm: Any = Field(default=None, exclude=True, repr=False)
+    llm: Any = Field(default=None, exclude=True, repr=False, kw_only=False)
     entailer: Any = Field(default=None, exclude=True, repr=False)
     dense_cache: Any = Field(default=None, exclude=True, repr=False)
 
-    def __init__(self, **given: Any) -> None:
-        given["dense_cache"] = DenseCache() if given.get("dense_cache") is None else given["dense_cache"]
-        super().__init__(**given)
+    if not TYPE_CHECKING:  # to a type checker, the fields are the signature
+
+        def __init__(self, **given: Any) -> None:
+            given["dense_cache"] = DenseCache() if given.get("dense_cache") is None else given["dense_cache"]
+            super().__init__(**given)
 
     @property
     def unparsed(self) -> int:
@@ -131,7 +133,7 @@ class DenseRefiner(JudgedPart[ContextRefiner], BaseDocumentCompressor, RefinerOp
         [('Ada was born in Velm.', 'certain'), ('Bo paints.', 'certain')]
     """
 
-    embeddings: Any = Field(default=None, exclude=True, repr=False)
+    embeddings: Any = Field(default=None, exclude=True, repr=False, kw_only=False)
     retriever: Any = Field(default=None, exclude=True, repr=False)
     parents: Any = Field(default=None, exclude=True, repr=False)
     splitter: AdaptiveSemanticSplitter | None = Field(default=None, exclude=True, repr=False)
@@ -140,8 +142,10 @@ class DenseRefiner(JudgedPart[ContextRefiner], BaseDocumentCompressor, RefinerOp
 
     _parents: Parents | None = PrivateAttr(default=None)
 
-    def __init__(self, llm: Any = None, embeddings: Any = None, **given: Any) -> None:
-        super().__init__(llm=llm, embeddings=embeddings, **given)
+    if not TYPE_CHECKING:  # to a type checker, the fields are the signature
+
+        def __init__(self, llm: Any = None, embeddings: Any = None, **given: Any) -> None:
+            super().__init__(llm=llm, embeddings=embeddings, **given)
 
     @property
     def worst_case_calls(self) -> int:

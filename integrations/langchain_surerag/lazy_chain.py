@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import asdict
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun, Callbacks
 from langchain_core.documents import Document
@@ -14,7 +14,7 @@ from langchain_core.runnables.utils import AddableDict, ConfigurableFieldSpec, g
 from langchain_core.tools import StructuredTool
 from langchain_core.tracers._streaming import _StreamingCallbackHandler
 from langchain_core.vectorstores import VectorStore
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from langchain_surerag._events import Announcing, announce
 from langchain_surerag._local_runs import Watch
@@ -90,18 +90,22 @@ class LazyRetrievalChain(  # type: ignore[misc]  # a frozen base; fields that ar
 
     SERVICES = ("llm", "retriever", "summaries", "entailer", "gate", "same_meaning")
 
-    llm: Any = None
-    retriever: Any = None
-    summaries: Any = None
+    llm: Any = Field(default=None, kw_only=False)
+    retriever: Any = Field(default=None, kw_only=False)
+    summaries: Any = Field(default=None, kw_only=False)
     entailer: Any = None
     vocabulary_size: int = 300_000
     return_details: bool = False
     conversation: Conversation = "condense"
     condense_prompt: Any = None
 
-    def __init__(self, llm: Any = None, retriever: Any = None, summaries: Any = None, **options: Any) -> None:
-        services: dict[str, Any] = {"llm": llm, "retriever": retriever, "summaries": summaries}
-        super().__init__(**services, **options)
+    if not TYPE_CHECKING:  # to a type checker, the fields are the signature
+
+        def __init__(
+            self, llm: Any = None, retriever: Any = None, summaries: Any = None, **options: Any
+        ) -> None:
+            services: dict[str, Any] = {"llm": llm, "retriever": retriever, "summaries": summaries}
+            super().__init__(**services, **options)
 
     @classmethod
     def from_documents(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForChainRun,
@@ -15,7 +15,7 @@ from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig, ensure_config, patch_config
 from langchain_core.runnables.config import set_config_context
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from langchain_surerag._driving import arun, run
 from langchain_surerag._events import Announcing, announce, announcer
@@ -33,8 +33,8 @@ class Rewriting(SerializablePart[CoreRewriter], DynQROptions):  # type: ignore[m
 
     SERVICES = ("llm", "retriever", "rewriter", "entailer", "metric", "same_meaning")
 
-    llm: Any = None
-    retriever: Any = None
+    llm: Any = Field(default=None, kw_only=False)
+    retriever: Any = Field(default=None, kw_only=False)
     rewriter: Any = None
     entailer: Any = None
     vocabulary_size: int = 300_000
@@ -94,8 +94,10 @@ class UncertaintyRewriter(  # type: ignore[misc]  # fields that are set are in f
         'Where was Ada born?'
     """
 
-    def __init__(self, llm: Any = None, retriever: Any = None, **options: Any) -> None:
-        super().__init__(llm=llm, retriever=retriever, **options)
+    if not TYPE_CHECKING:  # to a type checker, the fields are the signature
+
+        def __init__(self, llm: Any = None, retriever: Any = None, **options: Any) -> None:
+            super().__init__(llm=llm, retriever=retriever, **options)
 
     def rewrite(self, input: Any, config: RunnableConfig | None = None) -> RewriteResult:
         """Return the whole result: both queries and answers, each decision and why, costs."""
@@ -167,8 +169,10 @@ class UncertaintyRewriteRetriever(Rewriting, BaseRetriever):  # type: ignore[mis
 
     decision_key: str | None = "uncertainty_rewrite"
 
-    def __init__(self, llm: Any = None, retriever: Any = None, **options: Any) -> None:
-        super().__init__(llm=llm, retriever=retriever, **options)
+    if not TYPE_CHECKING:  # to a type checker, the fields are the signature
+
+        def __init__(self, llm: Any = None, retriever: Any = None, **options: Any) -> None:
+            super().__init__(llm=llm, retriever=retriever, **options)
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None, **options: Any
