@@ -54,6 +54,10 @@ class LazyRetrievalChain(  # type: ignore[misc]  # a frozen base; fields that ar
     dictionary. Events ``lazy_rag.gate`` and ``lazy_rag.answering`` reach callback handlers and
     ``astream_events``. ``batch`` and ``abatch`` read a local model's questions in merged batches.
 
+    Requests bear tags for streams and traces: ``surerag:answer`` for what counts, ``surerag:gate`` and
+    ``nostream`` for a draft that is thrown away. LangGraph's ``stream_mode="messages"`` and
+    ``astream_events`` show the answer alone, a kept draft from its first token on.
+
     Its options can be made configurable (``threshold``, ``top_n``, ``mode`` …). It serialises with
     LangChain's ``dumps``; services that cannot be written down (a local model, most vector stores) are
     left out and given back with :meth:`attach`.
