@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
@@ -14,12 +14,13 @@ from langchain_core.runnables import Runnable
 from langchain_core.runnables.config import set_config_context
 from pydantic import Field
 
+from langchain_surerag._driving import arun, run
 from langchain_surerag._events import Announcing, announcer
 from langchain_surerag.documents import documents_of, passages_of
 from langchain_surerag.parts import AdaptedPart, config_of, runnable_of
 from langchain_surerag.services import EmbeddingEncoder, reader_of
 from surerag import ClusterCompressor as CoreCompressor
-from surerag import CompressionResult, EDC2Options, arun, run
+from surerag import CompressionResult, EDC2Options
 
 
 class ClusterCompressor(  # type: ignore[misc]  # a frozen base; fields that are set are in force
@@ -59,14 +60,16 @@ class ClusterCompressor(  # type: ignore[misc]  # a frozen base; fields that are
         ['Ada was born in Velm.']
     """
 
-    llm: Any = Field(default=None, exclude=True, repr=False)
-    embeddings: Any = Field(default=None, exclude=True, repr=False)
+    llm: Any = Field(default=None, exclude=True, repr=False, kw_only=False)
+    embeddings: Any = Field(default=None, exclude=True, repr=False, kw_only=False)
     entailer: Any = Field(default=None, exclude=True, repr=False)
     count_tokens: Callable[[str], int] | None = Field(default=None, exclude=True, repr=False)
 
-    def __init__(self, llm: Any = None, embeddings: Any = None, **options: Any) -> None:
-        services: dict[str, Any] = {"llm": llm, "embeddings": embeddings}
-        super().__init__(**services, **options)
+    if not TYPE_CHECKING:  # to a type checker, the fields are the signature
+
+        def __init__(self, llm: Any = None, embeddings: Any = None, **options: Any) -> None:
+            services: dict[str, Any] = {"llm": llm, "embeddings": embeddings}
+            super().__init__(**services, **options)
 
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None

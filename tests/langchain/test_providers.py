@@ -285,7 +285,7 @@ def test_a_gate_over_claude_is_refused_with_what_to_do(claude: Any) -> None:
             LazyRetrievalChain(claude(server), documents, "A city.")
         assert server.requests == []
         plain = LazyRetrievalChain(claude(server), documents, "A city.", mode="standard")
-        assert plain.invoke("Where does Velm lie?")["documents"]
+        assert plain.invoke("Where does Velm lie?")["context"]
         gated = LazyRetrievalChain(claude(server), documents, "A city.", gate="disagreement")
         assert gated.invoke("Where does Velm lie?")["decision"]["calls"] == 5
 
