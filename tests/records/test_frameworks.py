@@ -178,6 +178,8 @@ def test_calibrating_from_a_trace_is_calibrating_on_the_model(
     assert [row.signals["mean_entropy_8"] for row in rows] == pytest.approx(
         [result.decision.signal for result in alone.with_options(threshold=9).run_many(texts)]
     )
+    # The component finds the signal that it decides by under its own name.
+    assert [row.signals[alone.signal] for row in rows] == [row.signals["mean_entropy_8"] for row in rows]
     # Sampled answers were recorded as well, as the gate on disagreement samples them.
     sampling = LazyRAG(
         trace.reader(), trace.retriever(), trace.retriever("summaries"), gate="disagreement", **SETTINGS

@@ -27,7 +27,8 @@ from tests.records.killed import recording
 
 
 def test_a_row_holds_every_condition_with_costs_signals_and_measures(tmp_path: Path) -> None:
-    trace = record(pipeline(NotingReader(local=True), 6), questions(6), tmp_path, part_size=4)
+    reader = NotingReader(local=True)
+    trace = record(pipeline(reader, 6), questions(6), tmp_path, part_size=4)
     rows = list(trace)
     assert [part.questions.rows for part in trace.manifest.parts] == [4, 2]
     assert trace.manifest.complete and len(trace) == 6
@@ -45,6 +46,10 @@ def test_a_row_holds_every_condition_with_costs_signals_and_measures(tmp_path: P
     compressed = row.under("compressed")
     assert compressed is not None and compressed.calls > 1
     assert {"delta_seper", "compression_before", "compression_after", "rewritten_kept"} <= set(row.measures)
+    own = trace.about["signals"]
+    assert set(own.values()) == {"mean_entropy_8", "perplexity"} and pipeline(reader, 2)[1].signal in own
+    [first, *_] = trace.decision_rows("original", "verified")
+    assert first.signals[pipeline(reader, 2)[1].signal] == first.signals["perplexity"]
     assert trace.about["settings"]["lazy"]["top_n"] == 2 and trace.about["versions"]["surerag"]
 
 

@@ -11,12 +11,16 @@ from surerag.errors import ConfigurationError
 from surerag.methods.dense_rag.component import Dense
 from surerag.methods.dense_rag.memory import DenseCache
 from surerag.methods.dynqr.component import UncertaintyRewriter
+from surerag.methods.dynqr.metrics import SAMPLED
 from surerag.methods.edc2.component import ClusterCompressor
 from surerag.methods.lazy_rag.component import LazyRAG
+from surerag.methods.lazy_rag.sample_gates import DisagreementGate
+from surerag.methods.lazy_rag.token_gates import EntropyGate, MarginGate
 from surerag.methods.seper.component import SePer
 from surerag.readers.protocol import BaseReader
 from surerag.recording import RecordedEntailer, RecordedRetriever
 from surerag.records.keeping import KeepingReader, Kept
+from surerag.records.signals import FIRST_TOKENS
 from surerag.records.trace import RETRIEVER, SUMMARY_INDEX
 from surerag.services import Entailer, Retriever, as_reader
 from surerag.tokens import estimated_tokens
@@ -111,8 +115,12 @@ class Pipeline:
         judge = None if self.dense is None else self.dense.entailer
         return judge if isinstance(judge, Entailer) else None
 
-    def about(self) -> Mapping[str, Any]:
-        """Return what a trace says of its models and settings: names and plain values."""
+    def about(self, n_samples: int) -> Mapping[str, Any]:
+        """Return what a trace says of its models and settings: names and plain values.
+
+        Args:
+            n_samples: Answers that are sampled beside each one.
+        """
         methods = {item.name: getattr(self, item.name) for item in fields(self)}
         readers = self.readers
         return {
@@ -121,7 +129,34 @@ class Pipeline:
             "max_tokens": {name: model.max_tokens for name, model in readers.items()},
             "entailer": None if self.entailer is None else self.entailer.name,
             "settings": {name: part.to_dict() for name, part in methods.items() if part is not None},
+            "signals": self.own_signals(n_samples),
         }
+
+    def own_signals(self, n_samples: int) -> dict[str, str]:
+        """Return what a trace calls the signals that the methods themselves decide by, by their own names.
+
+        A gate or metric that no trace has a name for is not among them.
+
+        Args:
+            n_samples: Answers that are sampled beside each one.
+        """
+        found: dict[str, str] = {}
+        if self.lazy is not None:
+            gate = self.lazy.gate_in_force
+            for name, like in (
+                ("mean_entropy_8", EntropyGate(tokens=FIRST_TOKENS)),
+                ("largest_entropy", EntropyGate(aggregate="max")),
+                ("want_of_margin_8", MarginGate(tokens=FIRST_TOKENS)),
+                ("disagreement", DisagreementGate(n_samples=max(n_samples, 2))),
+            ):
+                if like.signal == gate.signal:
+                    found[self.lazy.signal] = name
+        if self.rewriter is not None:
+            metric = self.rewriter.metric
+            same_samples = self.rewriter.n_samples == n_samples and self.rewriter.same_meaning == "words"
+            if isinstance(metric, str) and (metric not in SAMPLED or same_samples):
+                found[self.rewriter.signal] = metric
+        return found
 
     def keeping(self, kept: Kept, *, max_concurrency: int = 16) -> Self:
         """Return the pipeline on services whose answers are kept."""

@@ -123,7 +123,7 @@ def record(
     parts, path = Pipeline.of(pipeline), Path(folder)
     check_folder(path)
     told = {
-        **parts.about(),
+        **parts.about(n_samples),
         "judge": judge_name(judge),
         "n_samples": n_samples,
         "part_size": part_size,

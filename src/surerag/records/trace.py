@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -75,11 +76,17 @@ class Trace:
     def decision_rows(self, without: str = "none", with_: str = "retrieval") -> Iterator[DecisionRow]:
         """Yield what a decision is calibrated on; see :func:`surerag.records.decision_rows`.
 
+        A signal that a recorded method decides by is there under the method's own name (``rag.signal``) as
+        well, so that a component can be calibrated on them.
+
         Args:
             without: Condition of the answer that there is before the decision.
             with_: Condition of the answer after acting.
         """
-        return decision_rows(self, without, with_)
+        own: Mapping[str, str] = self.about.get("signals", {})
+        for row in decision_rows(self, without, with_):
+            known = {name: row.signals[ours] for name, ours in own.items() if ours in row.signals}
+            yield replace(row, signals={**row.signals, **known})
 
     def reader(self, name: str | None = None) -> ReplayReader:
         """Return a reader that gives the recorded answers, and no others.
