@@ -38,7 +38,7 @@ def loss_of(rows: list[DecisionRow], threshold: float) -> float:
 @pytest.mark.parametrize("confidence", [0.8, 0.95])
 @pytest.mark.parametrize("shape", ["useless", "useful", "perverse", "no harm"])
 def test_promises_are_broken_as_seldom_as_they_say(confidence: float, shape: str) -> None:
-    """The true loss at the threshold, on 20,000 questions of the same kind, over 150 samples."""
+    """The true loss at the threshold, on 20,000 questions of the same kind, over 80 samples."""
     kinds: dict[str, dict[str, float]] = {
         "useless": {"mends": 0.12, "spoils": 0.1},
         "useful": {"told": 1.0},
@@ -50,10 +50,10 @@ def test_promises_are_broken_as_seldom_as_they_say(confidence: float, shape: str
     broken = sum(
         loss_of(truth, calibrate("doubt", world(rng, 250, **kinds[shape]), confidence=confidence).threshold)
         > 0.02
-        for _ in range(150)
+        for _ in range(80)
     )
     allowed = 1 - confidence
-    assert broken / 150 <= allowed + 2.33 * math.sqrt(allowed * confidence / 150)
+    assert broken / 80 <= allowed + 2.33 * math.sqrt(allowed * confidence / 80)
 
 
 def test_the_loss_that_comes_first_ends_the_search() -> None:

@@ -84,7 +84,7 @@ def answers_table(study: DecisionStudy) -> Table:
             percent(row.broken),
             percent(row.broken_on_rest),
             percent(row.coverage),
-            percent(row.risk),
+            percent(row.risk) if row.coverage else "–",
             percent(row.over_refused),
             percent(row.unsupported),
         )
