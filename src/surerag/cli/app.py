@@ -424,9 +424,25 @@ def reproduce_decisions(
     seed: Annotated[int, typer.Option(min=0, help="Of splits, simulated questions and streams.")] = 1,
     splits: Annotated[int, typer.Option(min=10, help="Calibrations of each cell.")] = 1000,
     streams: Annotated[int, typer.Option(min=5, help="Streams to watch.")] = 500,
+    worlds: Annotated[
+        int, typer.Option(min=0, help="Questions of each of the world's regimes. 0: none of them.")
+    ] = 0,
+    world_seed: Annotated[int, typer.Option(min=0, help="Seed of those worlds.")] = 9401,
+    cache: Annotated[
+        Path | None, typer.Option(help="Keep the answers of the regimes here.", metavar="DIR")
+    ] = None,
     json: JsonFile = None,
 ) -> None:
     """Promises kept, gates against random, an answer or none, and false alarms."""
     from surerag.cli.reproduce import run_decisions
 
-    run_decisions(trace, seed=seed, splits=splits, streams=streams, file=json)
+    run_decisions(
+        trace,
+        seed=seed,
+        splits=splits,
+        streams=streams,
+        worlds=worlds,
+        world_seed=world_seed,
+        cache=cache,
+        file=json,
+    )

@@ -160,13 +160,31 @@ def run_dynqr(
     _show(study_tables(study), study, file)
 
 
-def run_decisions(trace: Path | None, *, seed: int, splits: int, streams: int, file: Path | None) -> None:
+def run_decisions(
+    trace: Path | None,
+    *,
+    seed: int,
+    splits: int,
+    streams: int,
+    worlds: int,
+    world_seed: int,
+    cache: Path | None,
+    file: Path | None,
+) -> None:
     """Make the study of decisions, print it, and write it down if asked to."""
+    from surerag.world.regimes import REGIMES
+    from surerag_studies.decisions.sources import source_of
     from surerag_studies.decisions.study import decision_study
     from surerag_studies.decisions.tables import study_tables
+    from surerag_studies.regimes import regime_rows
 
-    with staged() as stages, stages.working("Calibrating many times"):
-        study = decision_study(trace, seed=seed, splits=splits, streams=streams)
+    with staged() as stages:
+        sources = [
+            source_of(name, regime_rows(name, worlds, world_seed, cache=cache, stages=stages), "perplexity")
+            for name in (REGIMES if worlds else ())
+        ]
+        with stages.working("Calibrating many times"):
+            study = decision_study(trace, seed=seed, splits=splits, streams=streams, worlds=sources)
     _show(study_tables(study), study, file)
 
 

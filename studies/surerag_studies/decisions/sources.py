@@ -93,6 +93,19 @@ def recorded(file: Path) -> list[Source]:
     return found
 
 
+def source_of(name: str, rows: Sequence[DecisionRow], first: str) -> Source:
+    """Return rows as a source, for which they stand as a trace does; ``first`` is the signal to calibrate."""
+    names = (first, *(other for other in rows[0].signals if other != first))
+    return Source(
+        name,
+        False,
+        names,
+        np.array([[row.signals[signal] for signal in names] for row in rows]),
+        np.array([float(row.correct_without or 0) for row in rows]),
+        np.array([float(row.correct_with or 0) for row in rows]),
+    )
+
+
 @dataclass(frozen=True)
 class Kind:
     """A kind of simulated questions.

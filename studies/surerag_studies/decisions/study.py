@@ -165,7 +165,9 @@ class DecisionStudy:
     monitors: tuple[MonitorRow, ...]
 
 
-def decision_study(trace: Path | None, *, seed: int, splits: int, streams: int) -> DecisionStudy:
+def decision_study(
+    trace: Path | None, *, seed: int, splits: int, streams: int, worlds: Sequence[Source] = ()
+) -> DecisionStudy:
     """Make the study.
 
     Args:
@@ -173,8 +175,9 @@ def decision_study(trace: Path | None, *, seed: int, splits: int, streams: int) 
         seed: Of everything random.
         splits: Calibrations of each cell.
         streams: Streams without a shift; a fifth as many with each.
+        worlds: Rows of the world's regimes, beside the trace.
     """
-    traces = [] if trace is None else recorded(trace)
+    traces = [*([] if trace is None else recorded(trace)), *worlds]
     promises: list[PromiseRow] = []
     for source in traces:
         promises += _promises(source, np.random.default_rng(seed), splits)
