@@ -24,7 +24,7 @@ from rich.table import Table
 from langchain_surerag import ClusterCompressor
 from surerag.encoders import HashingEncoder
 from surerag.prompts import NOTHING_TO_EXTRACT
-from surerag.tokens import words_and_marks
+from surerag.tokens import estimated_tokens
 from surerag.world import World
 from tests.servers.fake_openai import FakeOpenAI, Request
 from tests.servers.toy_model import Script
@@ -72,8 +72,8 @@ def measure(contender: Contender, documents: Sequence[Document], query: str, ser
     seconds = time.perf_counter() - started
     return Measured(
         calls=len(server.requests),
-        prompt_tokens=sum(words_and_marks(_prompt(request)) for request in server.requests),
-        context_tokens=sum(words_and_marks(document.page_content) for document in found),
+        prompt_tokens=sum(estimated_tokens(_prompt(request)) for request in server.requests),
+        context_tokens=sum(estimated_tokens(document.page_content) for document in found),
         seconds=seconds,
     )
 
@@ -109,8 +109,8 @@ def contest(top_k: int) -> Table:
                 str(found.context_tokens),
                 f"{found.seconds:.2f}",
             )
-    before = sum(words_and_marks(document.page_content) for document in documents)
-    table.caption = f"{before} tokens before compression; tokens are words and marks"
+    before = sum(estimated_tokens(document.page_content) for document in documents)
+    table.caption = f"{before} tokens before compression; tokens are estimated"
     return table
 
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Sequence
 from contextlib import aclosing, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
-from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.callbacks import Callbacks
 from langchain_core.language_models import BaseChatModel, BaseLanguageModel, BaseLLM
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
-from langchain_core.outputs import ChatGeneration, Generation, GenerationChunk, LLMResult
+from langchain_core.outputs import ChatGeneration, Generation, LLMResult
 from langchain_core.prompt_values import ChatPromptValue, PromptValue, StringPromptValue
 from langchain_core.runnables import (
     Runnable,
@@ -27,12 +27,13 @@ from langchain_core.runnables import (
     ensure_config,
 )
 from langchain_core.runnables.base import RunnableBindingBase
-from langchain_core.runnables.config import merge_configs
 from langchain_core.runnables.configurable import DynamicRunnable
 
 from langchain_surerag._connections import OpenedStreams
+from langchain_surerag._holding import Hold
 from langchain_surerag._memory import Memory
 from langchain_surerag._overheard import OVERHEARD, Overheard
+from langchain_surerag._passes import PASS, Pass, tagged
 from langchain_surerag.dialects import Asked, Dialect, DialectOptions, LanguageModel, dialect_of
 from surerag.errors import ConfigurationError
 from surerag.readers.openai.parse import usage_of as counted
@@ -109,6 +110,73 @@ class Piece:
 
     dialect: Dialect
     chunk: Generation
+
+
+@dataclass(eq=False)
+class Call:
+    """A request on its way: what it is for, and whether anybody still wants to hear its answer.
+
+    Attributes:
+        at: The pass it belongs to; of the program that makes it, where nothing else is said.
+        hold: Keeps a draft from those who would show it, until it is settled whether it is the answer.
+        stopped: Whether the rest is not wanted, so that the model's own run ends, and ends well.
+    """
+
+    at: Pass | None = field(default_factory=PASS.get)
+    hold: Hold | None = None
+    stopped: bool = False
+
+    def __post_init__(self) -> None:
+        self._chunks: deque[Generation] = deque()
+        if self.at == "gate":
+            self.hold = Hold()
+
+    def seen_by(self, config: RunnableConfig | None) -> RunnableConfig:
+        """Return a config whose run says what it is for, and is seen by those who may see it by now."""
+        found = tagged(ensure_config(config), self.at)
+        return {**found, "callbacks": self.over(found.get("callbacks"))}
+
+    def over(self, callbacks: Callbacks) -> Callbacks:
+        """Return callbacks without those who have to wait."""
+        return callbacks if self.hold is None else self.hold.over(callbacks)
+
+    def watched(self, model: LanguageModel) -> LanguageModel:
+        """Return a copy of a model whose stream ends, as if it had come to its end, when this is stopped.
+
+        A stream that is merely dropped would be noted as a run that failed.
+        """
+        original: Any = model
+
+        def stream(*args: Any, **keywords: Any) -> Iterator[Any]:
+            with closing(original._stream(*args, **keywords)) as chunks:
+                for chunk in chunks:
+                    self._chunks.append(chunk)
+                    yield chunk
+                    if self.stopped:
+                        return
+
+        async def astream(*args: Any, **keywords: Any) -> AsyncIterator[Any]:
+            async with aclosing(original._astream(*args, **keywords)) as chunks:
+                async for chunk in chunks:
+                    self._chunks.append(chunk)
+                    yield chunk
+                    if self.stopped:
+                        return
+
+        self._chunks.clear()
+        copy = model.model_copy(update={"callbacks": self.over(model.callbacks)})
+        # Pydantic has no place for methods; an instance's own come before its class's.
+        object.__setattr__(copy, "_stream", stream)
+        object.__setattr__(copy, "_astream", astream)
+        return copy
+
+    def behind(self, streamed: Any) -> list[Generation]:
+        """Return the chunks behind what a model's ``stream`` yielded: an LLM's yields their bare text."""
+        found = list(self._chunks)
+        self._chunks.clear()
+        if not isinstance(streamed, str):
+            return [ChatGeneration(message=streamed, generation_info=streamed.response_metadata)]
+        return found or [Generation(text=streamed)]
 
 
 class Setup(NamedTuple):
@@ -214,7 +282,8 @@ class Leaf(Runnable[PromptValue, Replied]):
 
     def invoke(self, input: PromptValue, config: RunnableConfig | None = None, **kwargs: Any) -> Replied:
         """Ask for whole answers; ``asked`` says which, all other keywords are the user's."""
-        traced = _traced(ensure_config(config))
+        call = kwargs.pop("call", None) or Call()
+        traced = _traced(call.seen_by(config))
         while True:
             request = self._request(**kwargs)
             try:
@@ -230,7 +299,8 @@ class Leaf(Runnable[PromptValue, Replied]):
         self, input: PromptValue, config: RunnableConfig | None = None, **kwargs: Any
     ) -> Replied:
         """Like :meth:`invoke`, without blocking."""
-        traced = _traced(ensure_config(config))
+        call = kwargs.pop("call", None) or Call()
+        traced = _traced(call.seen_by(config))
         while True:
             request = self._request(**kwargs)
             try:
@@ -246,11 +316,12 @@ class Leaf(Runnable[PromptValue, Replied]):
         self, input: PromptValue, config: RunnableConfig | None = None, **kwargs: Any
     ) -> Iterator[Any]:
         """Ask for an answer in chunks; yields a :class:`Piece` for each."""
+        call = kwargs.pop("call", None) or Call()
         while True:
             request = self._request(**kwargs)
             begun = False
             try:
-                with closing(request.pieces(input, config)) as pieces:
+                with closing(request.pieces(input, config, call)) as pieces:
                     for piece in pieces:
                         begun = True
                         yield piece
@@ -264,11 +335,12 @@ class Leaf(Runnable[PromptValue, Replied]):
         self, input: PromptValue, config: RunnableConfig | None = None, **kwargs: Any
     ) -> AsyncIterator[Any]:
         """Like :meth:`stream`, without blocking."""
+        call = kwargs.pop("call", None) or Call()
         while True:
             request = self._request(**kwargs)
             begun = False
             try:
-                async with aclosing(request.apieces(input, config)) as pieces:
+                async with aclosing(request.apieces(input, config, call)) as pieces:
                     async for piece in pieces:
                         begun = True
                         yield piece
@@ -298,27 +370,27 @@ class _Request(NamedTuple):
             self._complete(answer)
         return Replied(self.dialect, result)
 
-    def pieces(self, input: PromptValue, config: RunnableConfig | None) -> Generator[Piece]:
+    def pieces(self, input: PromptValue, config: RunnableConfig | None, call: Call) -> Generator[Piece]:
         """Yield what the model streams."""
-        seen = _SeenChunks()
-        chunks = self.model.stream(input, _listening(self.model, config, seen), **self.arguments)
+        chunks = call.watched(self.model).stream(input, call.seen_by(config), **self.arguments)
         try:
             with self.dialect.asking(), closing(cast("Any", chunks)):
                 for chunk in chunks:
-                    for found in seen.take(chunk):
+                    for found in call.behind(chunk):
                         yield Piece(self.dialect, self._complete(found))
         finally:
             self.opened.close()
 
-    async def apieces(self, input: PromptValue, config: RunnableConfig | None) -> AsyncGenerator[Piece]:
+    async def apieces(
+        self, input: PromptValue, config: RunnableConfig | None, call: Call
+    ) -> AsyncGenerator[Piece]:
         """Like :meth:`pieces`, without blocking."""
-        seen = _SeenChunks()
-        chunks = self.model.astream(input, _listening(self.model, config, seen), **self.arguments)
+        chunks = call.watched(self.model).astream(input, call.seen_by(config), **self.arguments)
         try:
             with self.dialect.asking():
                 async with aclosing(cast("Any", chunks)):
                     async for chunk in chunks:
-                        for found in seen.take(chunk):
+                        for found in call.behind(chunk):
                             yield Piece(self.dialect, self._complete(found))
         finally:
             await self.opened.aclose()
@@ -381,35 +453,6 @@ class Configured(Runnable[PromptValue, Replied]):
         async with aclosing(cast("Any", model.astream(input, config, **kwargs))) as pieces:
             async for piece in pieces:
                 yield piece
-
-
-class _SeenChunks(BaseCallbackHandler):
-    """Keeps an LLM's chunks: its ``stream`` yields their bare text, and only callbacks see the rest."""
-
-    run_inline = True
-    raise_error = True
-
-    def __init__(self) -> None:
-        self._chunks: deque[Generation] = deque()
-
-    def on_llm_new_token(self, token: Any, *, chunk: Any = None, **_: Any) -> None:
-        """Keep what the model made known."""
-        self._chunks.append(chunk if isinstance(chunk, GenerationChunk) else GenerationChunk(text=str(token)))
-
-    def take(self, streamed: Any) -> list[Generation]:
-        """Return the chunks behind what a model's ``stream`` yielded."""
-        if not isinstance(streamed, str):
-            return [ChatGeneration(message=streamed, generation_info=streamed.response_metadata)]
-        found = list(self._chunks) or [Generation(text=streamed)]
-        self._chunks.clear()
-        return found
-
-
-def _listening(model: LanguageModel, config: RunnableConfig | None, seen: _SeenChunks) -> RunnableConfig:
-    settled = ensure_config(config)
-    if isinstance(model, BaseLLM):
-        return merge_configs(settled, {"callbacks": [seen]})
-    return settled
 
 
 def _traced(config: RunnableConfig) -> dict[str, Any]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 from langchain_core.documents import Document
 from langchain_core.runnables import ensure_config
 from pydantic import Field
 
+from langchain_surerag._driving import arun, run
 from langchain_surerag._events import Announcing, announcer
 from langchain_surerag.documents import passages_of
 from langchain_surerag.parts import AdaptedPart
-from surerag import Passage, arun, run
+from surerag import Passage
 from surerag.component import Component
 from surerag.effects import Program
 from surerag.errors import MISCONFIGURED, InputError, SureragError
@@ -116,15 +117,17 @@ class ExampleEvaluator(AdaptedPart[T], Generic[T, R]):
     METHOD: ClassVar[str]
     """The method's name in events."""
 
-    llm: Any = Field(default=None, exclude=True, repr=False)
-    entailer: Any = Field(default=None, exclude=True, repr=False)
+    llm: Any = Field(default=None, exclude=True, repr=False, kw_only=False)
+    entailer: Any = Field(default=None, exclude=True, repr=False, kw_only=False)
     question_key: Key | None = None
     contexts_key: Key | None = None
     key: str
 
-    def __init__(self, llm: Any = None, entailer: Any = None, **options: Any) -> None:
-        services: dict[str, Any] = {"llm": llm, "entailer": entailer}
-        super().__init__(**services, **options)
+    if not TYPE_CHECKING:  # to a type checker, the fields are the signature
+
+        def __init__(self, llm: Any = None, entailer: Any = None, **options: Any) -> None:
+            services: dict[str, Any] = {"llm": llm, "entailer": entailer}
+            super().__init__(**services, **options)
 
     @property
     def __name__(self) -> str:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Self
 
 from langchain_core.callbacks import adispatch_custom_event, dispatch_custom_event
 from langchain_core.runnables import RunnableConfig, ensure_config
 
+from langchain_surerag._local_runs import RunEvent
 from surerag.types import Event
 
 
@@ -17,7 +20,9 @@ def announcer(config: RunnableConfig) -> Callable[[Event], None]:
     """Return a listener that hands events to the handlers of a run, as they happen."""
 
     def announce_to_run(event: Event) -> None:
-        if _has_run(config):
+        if isinstance(event, RunEvent):
+            event.tell(config)
+        elif _has_run(config):
             dispatch_custom_event(event.name, dict(event.data), config=config)
 
     return announce_to_run
@@ -26,6 +31,16 @@ def announcer(config: RunnableConfig) -> Callable[[Event], None]:
 def announce(event: Event) -> None:
     """Hand an event to the handlers of the run that this context belongs to, if there is one."""
     announcer(ensure_config())(event)
+
+
+_announcing: ContextVar[Announcing | None] = ContextVar("surerag_langchain_announcing", default=None)
+
+
+async def announced() -> None:
+    """Wait until what this context's method announced so far has been heard: so that order is kept."""
+    announcing = _announcing.get()
+    if announcing is not None:
+        await announcing.drained()
 
 
 class Announcing:
@@ -45,11 +60,14 @@ class Announcing:
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._hand_on())
+        self._token = _announcing.set(self)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        with suppress(ValueError):  # a generator may be closed from another context
+            _announcing.reset(self._token)
         self._events.put_nowait(None)
         if self._task is not None:
             if kind is not None and not issubclass(kind, Exception):
@@ -62,10 +80,14 @@ class Announcing:
         await self._events.join()
 
     async def _hand_on(self) -> None:
+        # A handler that asks something of its own waits for nobody here.
+        _announcing.set(None)
         failure: Exception | None = None
         while (event := await self._events.get()) is not None:
             try:
-                if _has_run(self._config):
+                if isinstance(event, RunEvent):
+                    await event.atell(self._config)
+                elif _has_run(self._config):
                     await adispatch_custom_event(event.name, dict(event.data), config=self._config)
             except Exception as error:
                 # A handler that raises is heard at the end, and does not silence the others.

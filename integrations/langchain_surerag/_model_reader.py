@@ -12,6 +12,7 @@ from langchain_core.prompt_values import PromptValue, StringPromptValue
 from langchain_core.runnables import Runnable, ensure_config
 
 from langchain_surerag._asking import (
+    Call,
     Leaf,
     Replied,
     Setup,
@@ -25,6 +26,7 @@ from langchain_surerag._asking import (
     usage_of,
 )
 from langchain_surerag._memory import Memory, identity
+from langchain_surerag._passes import PASS
 from langchain_surerag._streams import AsyncOpenStream, Draft, OpenStream, Source
 from langchain_surerag.dialects import Asked, Dialect, DialectOptions, Scoring, Thinking
 from surerag.errors import CapabilityError, ConfigurationError, ServiceError, ThinkingBudgetError
@@ -264,7 +266,14 @@ class ModelReader(BaseReader):
             if any(news):
                 return None
             raise
-        return [replace(item, prompt_tokens=item.prompt_tokens or usage.prompt_tokens) for item in found]
+        return [
+            replace(
+                item,
+                prompt_tokens=item.prompt_tokens or usage.prompt_tokens,
+                cached_tokens=item.cached_tokens or usage.cached_tokens,
+            )
+            for item in found
+        ]
 
     # The first tokens, and on from there.
 
@@ -306,16 +315,16 @@ class ModelReader(BaseReader):
         return await self._aeach(lambda item: _state(item, AsyncOpenStream).rest(), begun)
 
     def cancel(self, begun: Sequence[Begun]) -> None:
-        """Close each open stream."""
+        """End each open stream."""
         for item in begun:
             if self._capabilities.begin == "native":
-                _state(item, OpenStream).close()
+                _state(item, OpenStream).drop()
 
     async def acancel(self, begun: Sequence[Begun]) -> None:
-        """Close each open stream."""
+        """End each open stream."""
         for item in begun:
             if self._capabilities.begin == "native":
-                _state(item, AsyncOpenStream).close()
+                await _state(item, AsyncOpenStream).drop()
 
     # Streams.
 
@@ -331,15 +340,14 @@ class ModelReader(BaseReader):
             return super().finish_stream(begun)
         return _state(begun, OpenStream).chunks()
 
-    async def astream(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Chunk]:
+    def astream(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Chunk]:
         """Like ``stream``, without blocking the event loop."""
-        if self._serial:
-            [[answer]] = await self.agenerate([prompt], replace(sampling, n=1))
-            yield Chunk(answer.text, answer)
-            return
-        async with aclosing(self._aopened(prompt, sampling).chunks()) as chunks:
-            async for chunk in chunks:
-                yield chunk
+        # Opened here, in the context of the program that asks; the chunks are read in another.
+        return self._awhole(prompt, sampling) if self._serial else self._aopened(prompt, sampling).chunks()
+
+    async def _awhole(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Chunk]:
+        [[answer]] = await self.agenerate([prompt], replace(sampling, n=1))
+        yield Chunk(answer.text, answer)
 
     async def afinish_stream(self, begun: Begun) -> AsyncIterator[Chunk]:
         """Like ``finish_stream``, without blocking the event loop."""
@@ -352,19 +360,22 @@ class ModelReader(BaseReader):
                 yield chunk
 
     def _opened(self, prompt: Prompt, sampling: Sampling) -> OpenStream:
-        asked = Asked(sampling, streamed=True)
-        return OpenStream(
-            self._source(lambda: self._grafted.stream(prompt_value(prompt), asked=asked), sampling)
-        )
+        return OpenStream(self._source(self._grafted.stream, prompt, sampling))
 
     def _aopened(self, prompt: Prompt, sampling: Sampling) -> AsyncOpenStream:
-        asked = Asked(sampling, streamed=True)
-        return AsyncOpenStream(
-            self._source(lambda: self._grafted.astream(prompt_value(prompt), asked=asked), sampling)
-        )
+        return AsyncOpenStream(self._source(self._grafted.astream, prompt, sampling))
 
-    def _source(self, open_stream: Callable[[], Any], sampling: Sampling) -> Source:
-        return Source(open_stream, sampling, self._count, self._memory.saw, self._name)
+    def _source(self, stream: Callable[..., Any], prompt: Prompt, sampling: Sampling) -> Source:
+        asked = Asked(sampling, streamed=True)
+        at = PASS.get()
+        return Source(
+            lambda call: stream(prompt_value(prompt), asked=asked, call=call),
+            lambda: Call(at),
+            sampling,
+            self._count,
+            self._memory.saw,
+            self._name,
+        )
 
     # Given text.
 

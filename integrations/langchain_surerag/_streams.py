@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from langchain_core.outputs import Generation as Answer
 
-from langchain_surerag._asking import Piece
+from langchain_surerag._asking import Call, Piece
 from langchain_surerag.dialects import Dialect
 from surerag.errors import ServiceError, ThinkingBudgetError
 from surerag.readers.closing import HangUp, close_in_loop_when_dropped, close_when_dropped
@@ -71,7 +72,9 @@ class Draft:
             return Usage(1)
         counted = self._parsed.usage
         seen = self._parsed.wanted.logprobs or counted.completion_tokens or counted.thinking_tokens
-        return self._parsed.spent() if seen else Usage(1, counted.prompt_tokens)
+        if seen:
+            return self._parsed.spent()
+        return Usage(1, counted.prompt_tokens, cached_tokens=counted.cached_tokens)
 
     def add(self, dialect: Dialect, answer: Answer) -> None:
         """Take a chunk, or a whole answer.
@@ -142,13 +145,15 @@ class Source:
 
     Attributes:
         open: Asks for it, anew each time.
+        call: Makes what says what a request is for, and stops it; anew each time.
         sampling: What is asked for.
         count: Adds to the reader's totals.
         saw: Notes what an answer showed of its model's thinking; says whether to ask again, knowing it.
         name: Of the model, for messages.
     """
 
-    open: Callable[[], Any]
+    open: Callable[[Call], Any]
+    call: Callable[[], Call]
     sampling: Sampling
     count: Callable[[Usage], None]
     saw: Callable[[Draft], bool]
@@ -170,18 +175,21 @@ class _Stream(ABC):  # noqa: B024  # what its two children share; neither verb c
         self._source = source
         self._draft = source.draft()
         self._hang_up: HangUp
+        self._call: Call
         self._asked = False
         self._ended = False
         self._used = False
         self._shown = ""
 
-    def _take(self, piece: Piece | None) -> None:
+    def _take(self, piece: Piece | None) -> bool:
+        """Take what came; say whether nothing is to follow."""
         if piece is not None:
             self._draft.add(piece.dialect, piece.chunk)
-        if piece is None or self._draft.stopped:
-            self._draft.end()
-            self._source.saw(self._draft)
-            self._end()
+        if piece is not None and not self._draft.stopped:
+            return False
+        self._draft.end()
+        self._source.saw(self._draft)
+        return True
 
     def close(self) -> None:
         """Stop reading, and let the connection be closed where that is safe; again does nothing.
@@ -241,6 +249,7 @@ class OpenStream(_Stream):
     def rest(self) -> Generation:
         """Read to the end."""
         self._use()
+        self._keep()
         while self._advance():
             pass
         return self._whole()
@@ -249,6 +258,7 @@ class OpenStream(_Stream):
         """Yield all text there is and will be; the last chunk has the generation."""
         self._use()
         try:
+            self._keep()
             more = True
             while more:
                 if piece := self._next():
@@ -258,8 +268,18 @@ class OpenStream(_Stream):
         finally:
             self.close()
 
+    def drop(self) -> None:
+        """Show none of it, and have the model's run end well."""
+        self._used = True
+        if self._call.hold is not None:
+            self._call.hold.drop()
+        if not self._ended:
+            self._wind_up()
+        self._end()
+
     def _open(self) -> None:
-        self._pieces: Iterator[Piece] = self._source.open()
+        self._call = self._source.call()
+        self._pieces: Iterator[Piece] = self._source.open(self._call)
         self._hang_up = close_when_dropped(self, cast("Any", self._pieces).close)
 
     def _advance(self) -> bool:
@@ -269,7 +289,10 @@ class OpenStream(_Stream):
         try:
             with refusals(self._source.name):
                 piece = next(self._pieces, None)
-            self._take(piece)
+            if self._take(piece):
+                if piece is not None:
+                    self._wind_up()
+                self._end()
         except BaseException as error:
             if isinstance(error, _UNFORESEEN) and self._begin_again():
                 self._open()
@@ -277,6 +300,17 @@ class OpenStream(_Stream):
             self.close()
             raise
         return not self._ended
+
+    def _keep(self) -> None:
+        if self._call.hold is not None:
+            self._call.hold.keep()
+
+    def _wind_up(self) -> None:
+        """Have the model come to its end at once: nothing more is read from its server."""
+        self._call.stopped = True
+        with suppress(Exception):
+            for _ in self._pieces:
+                pass
 
 
 class AsyncOpenStream(_Stream):
@@ -295,6 +329,7 @@ class AsyncOpenStream(_Stream):
     async def rest(self) -> Generation:
         """Read to the end."""
         self._use()
+        await self._keep()
         while await self._advance():
             pass
         return self._whole()
@@ -303,6 +338,7 @@ class AsyncOpenStream(_Stream):
         """Yield all text there is and will be; the last chunk has the generation."""
         self._use()
         try:
+            await self._keep()
             more = True
             while more:
                 if piece := self._next():
@@ -312,8 +348,18 @@ class AsyncOpenStream(_Stream):
         finally:
             self.close()
 
+    async def drop(self) -> None:
+        """Show none of it, and have the model's run end well."""
+        self._used = True
+        if self._call.hold is not None:
+            await self._call.hold.adrop()
+        if not self._ended:
+            await self._wind_up()
+        self._end()
+
     def _open(self) -> None:
-        self._pieces: AsyncIterator[Piece] = self._source.open()
+        self._call = self._source.call()
+        self._pieces: AsyncIterator[Piece] = self._source.open(self._call)
         self._hang_up = close_in_loop_when_dropped(self, cast("Any", self._pieces).aclose)
 
     async def _advance(self) -> bool:
@@ -323,7 +369,10 @@ class AsyncOpenStream(_Stream):
         try:
             with refusals(self._source.name):
                 piece = await anext(self._pieces, None)
-            self._take(piece)
+            if self._take(piece):
+                if piece is not None:
+                    await self._wind_up()
+                self._end()
         except BaseException as error:
             if isinstance(error, _UNFORESEEN) and self._begin_again():
                 self._open()
@@ -331,3 +380,14 @@ class AsyncOpenStream(_Stream):
             self.close()
             raise
         return not self._ended
+
+    async def _keep(self) -> None:
+        if self._call.hold is not None:
+            await self._call.hold.akeep()
+
+    async def _wind_up(self) -> None:
+        """Have the model come to its end at once: nothing more is read from its server."""
+        self._call.stopped = True
+        with suppress(Exception):
+            async for _ in self._pieces:
+                pass

@@ -31,7 +31,7 @@ class AdaptiveSemanticSplitter(TextSplitter):
 
     Args:
         embeddings: An embedding model, or an encoder of surerag.
-        length_function: Counts the tokens of a text; None counts words and punctuation marks.
+        length_function: Counts the tokens of a text; None estimates by the text's scripts.
         add_start_index: Whether a chunk's metadata tells where it begins in its text (``start_index``).
         **options: Listed at the constructor.
 

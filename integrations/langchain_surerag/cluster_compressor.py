@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import Embeddings
+from langchain_core.language_models import BaseLanguageModel
 from langchain_core.runnables import Runnable
 from langchain_core.runnables.config import set_config_context
 from pydantic import Field
 
+from langchain_surerag._driving import arun, run
 from langchain_surerag._events import Announcing, announcer
 from langchain_surerag.documents import documents_of, passages_of
 from langchain_surerag.parts import AdaptedPart, config_of, runnable_of
 from langchain_surerag.services import EmbeddingEncoder, reader_of
 from surerag import ClusterCompressor as CoreCompressor
-from surerag import CompressionResult, EDC2Options, arun, run
+from surerag import CompressionResult, EDC2Options
 
 
 class ClusterCompressor(  # type: ignore[misc]  # a frozen base; fields that are set are in force
@@ -27,7 +29,8 @@ class ClusterCompressor(  # type: ignore[misc]  # a frozen base; fields that are
     """Puts similar documents together and compresses each cluster for the query, in one call a cluster.
 
     A compressed document has its best source's id and metadata; ``compressed_from`` in its metadata lists
-    all sources with their ids and metadata. Documents that are not compressed come back as copies. No
+    all sources with their ids and metadata, and ``provenance`` tells of each of its characters which source
+    has it, and where (:class:`surerag.Stretch`). Documents that are not compressed come back as copies. No
     document that goes in is changed.
 
     Clusters for which the model fails go through as they are, with a warning and a custom event.
@@ -38,8 +41,9 @@ class ClusterCompressor(  # type: ignore[misc]  # a frozen base; fields that are
         embeddings: An embedding model, or an encoder of surerag; not needed for ``clustering="single"`` or
             ``"random"``.
         entailer: For ``guard="entailment"``.
-        count_tokens: Counts the tokens of a text, for ``budget`` and reports; by default the reader's own
-            count, where it has one, else words and punctuation marks.
+        count_tokens: Counts the tokens of a text, for ``budget`` and reports; by default the model's own
+            count, where it is in this process or has ``custom_get_token_ids``, else an estimate by the
+            text's scripts. ``model.get_num_tokens`` counts, too; of some models it asks a server.
 
     Raises:
         ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or the model is none.
@@ -56,14 +60,16 @@ class ClusterCompressor(  # type: ignore[misc]  # a frozen base; fields that are
         ['Ada was born in Velm.']
     """
 
-    llm: Any = Field(default=None, exclude=True, repr=False)
-    embeddings: Any = Field(default=None, exclude=True, repr=False)
+    llm: Any = Field(default=None, exclude=True, repr=False, kw_only=False)
+    embeddings: Any = Field(default=None, exclude=True, repr=False, kw_only=False)
     entailer: Any = Field(default=None, exclude=True, repr=False)
     count_tokens: Callable[[str], int] | None = Field(default=None, exclude=True, repr=False)
 
-    def __init__(self, llm: Any = None, embeddings: Any = None, **options: Any) -> None:
-        services: dict[str, Any] = {"llm": llm, "embeddings": embeddings}
-        super().__init__(**services, **options)
+    if not TYPE_CHECKING:  # to a type checker, the fields are the signature
+
+        def __init__(self, llm: Any = None, embeddings: Any = None, **options: Any) -> None:
+            services: dict[str, Any] = {"llm": llm, "embeddings": embeddings}
+            super().__init__(**services, **options)
 
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
@@ -107,6 +113,12 @@ class ClusterCompressor(  # type: ignore[misc]  # a frozen base; fields that are
             reader_of(self.llm, top_logprobs=0),
             EmbeddingEncoder(embeddings) if isinstance(embeddings, Embeddings) else embeddings,
             self.entailer,
-            count_tokens=self.count_tokens,
+            count_tokens=self.count_tokens or _count_of(self.llm),
             **self.chosen(),
         )
+
+
+def _count_of(model: Any) -> Callable[[str], int] | None:
+    """Return how a user told a model to count."""
+    encode = model.custom_get_token_ids if isinstance(model, BaseLanguageModel) else None
+    return None if encode is None else lambda text: len(encode(text))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
@@ -13,6 +13,7 @@ from langchain_core.runnables import Runnable
 from langchain_core.runnables.config import set_config_context
 from pydantic import Field, PrivateAttr
 
+from langchain_surerag._driving import arun, run
 from langchain_surerag._events import Announcing, announcer
 from langchain_surerag.adaptive_splitter import AdaptiveSemanticSplitter
 from langchain_surerag.documents import Decision, Listener, Parents, documents_of, passages_of, place_of
@@ -25,8 +26,6 @@ from surerag import (
     DenseCache,
     RefinementResult,
     RefinerOptions,
-    arun,
-    run,
 )
 from surerag.errors import ConfigurationError, MissingServiceError
 from surerag.readers import Reader
@@ -44,13 +43,15 @@ class JudgedPart(AdaptedPart[T]):
         dense_cache: What is known already.
     """
 
-    llm: Any = Field(default=None, exclude=True, repr=False)
+    llm: Any = Field(default=None, exclude=True, repr=False, kw_only=False)
     entailer: Any = Field(default=None, exclude=True, repr=False)
     dense_cache: Any = Field(default=None, exclude=True, repr=False)
 
-    def __init__(self, **given: Any) -> None:
-        given["dense_cache"] = DenseCache() if given.get("dense_cache") is None else given["dense_cache"]
-        super().__init__(**given)
+    if not TYPE_CHECKING:  # to a type checker, the fields are the signature
+
+        def __init__(self, **given: Any) -> None:
+            given["dense_cache"] = DenseCache() if given.get("dense_cache") is None else given["dense_cache"]
+            super().__init__(**given)
 
     @property
     def unparsed(self) -> int:
@@ -92,10 +93,11 @@ class DenseRefiner(JudgedPart[ContextRefiner], BaseDocumentCompressor, RefinerOp
     in whatever words); ``certain``, whether that is within the threshold; its own ``label``; ``rounds``, the
     contexts that were measured; why it ``stopped``; the ``answer``, and how many ``calls`` it took. Such
     entries compare equal, whatever they say. A chunk that was cut anew has its parent's metadata, besides it
-    ``start_index``, the parent's key under ``id_key``, and in its entry ``document``, ``start`` and ``end``.
+    ``start_index``, ``provenance`` (:class:`surerag.Stretch`), the parent's key under ``id_key``, and in its
+    entry ``document``, ``start`` and ``end``.
 
     If a model fails, the first ``top_n`` documents come back as they were (or the best context so far), with
-    a warning and the event ``context_refiner.failed``. A question costs :attr:`worst_case_calls` at most.
+    a warning and the event ``context_refiner.failed``. A question costs :meth:`worst_case_calls` at most.
 
     Prompts are texts or PromptTemplates.
 
@@ -132,7 +134,7 @@ class DenseRefiner(JudgedPart[ContextRefiner], BaseDocumentCompressor, RefinerOp
         [('Ada was born in Velm.', 'certain'), ('Bo paints.', 'certain')]
     """
 
-    embeddings: Any = Field(default=None, exclude=True, repr=False)
+    embeddings: Any = Field(default=None, exclude=True, repr=False, kw_only=False)
     retriever: Any = Field(default=None, exclude=True, repr=False)
     parents: Any = Field(default=None, exclude=True, repr=False)
     splitter: AdaptiveSemanticSplitter | None = Field(default=None, exclude=True, repr=False)
@@ -141,13 +143,10 @@ class DenseRefiner(JudgedPart[ContextRefiner], BaseDocumentCompressor, RefinerOp
 
     _parents: Parents | None = PrivateAttr(default=None)
 
-    def __init__(self, llm: Any = None, embeddings: Any = None, **given: Any) -> None:
-        super().__init__(llm=llm, embeddings=embeddings, **given)
+    if not TYPE_CHECKING:  # to a type checker, the fields are the signature
 
-    @property
-    def worst_case_calls(self) -> int:
-        """Calls of model and entailer that one question can cost."""
-        return self.core.worst_case_calls
+        def __init__(self, llm: Any = None, embeddings: Any = None, **given: Any) -> None:
+            super().__init__(llm=llm, embeddings=embeddings, **given)
 
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
@@ -168,7 +167,6 @@ class DenseRefiner(JudgedPart[ContextRefiner], BaseDocumentCompressor, RefinerOp
 
         Raises:
             InputError: If the query is empty.
-            ConfigurationError: If ``max_calls`` does not cover the first measurement.
         """
         config = config_of(callbacks)
         with set_config_context(config) as context:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from langchain_core.runnables import Runnable
 from langchain_core.runnables.base import coerce_to_runnable
 from langchain_core.stores import BaseStore
 
+from surerag import PROVENANCE_KEY, SOURCES_KEY
 from surerag.errors import ConfigurationError, ServiceError
 from surerag.types import Event, Passage
 
@@ -24,10 +26,14 @@ _SCORES = ("score", "relevance_score")
 
 
 class Decision(dict[str, Any]):
-    """How a document came to be chosen. Two of these are equal, for it is no part of what a document is."""
+    """How a document came to be chosen. Two of these are equal, for it is no part of what a document is.
+
+    It holds plain values only: ``dumps`` and LangGraph's checkpointers write it down, and read it again as a
+    plain mapping, to which it is equal, too.
+    """
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Decision) or dict.__eq__(self, other)
+        return isinstance(other, Decision) or (isinstance(other, dict) and other.keys() == self.keys())
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -63,10 +69,29 @@ def _passage(document: Document) -> Passage:
 
 
 def _document(passage: Passage) -> Document:
-    metadata = dict(passage.metadata)
-    if isinstance(passage.origin, Document):
-        return passage.origin.model_copy(update={"page_content": passage.text, "metadata": metadata})
-    return Document(id=passage.id or None, page_content=passage.text, metadata=metadata)
+    metadata = {name: _copied(value) for name, value in passage.metadata.items()}
+    if passage.metadata.get(SOURCES_KEY):
+        metadata[SOURCES_KEY] = [_source(one) for one in metadata[SOURCES_KEY]]
+    origin = passage.origin
+    if not isinstance(origin, Document):
+        return Document(id=passage.id or None, page_content=passage.text, metadata=metadata)
+    if origin.page_content == passage.text:
+        return origin.model_copy(update={"metadata": metadata})
+    # Of another text, nothing else holds that its class may know of it, such as an embedding.
+    return Document(id=origin.id, page_content=passage.text, metadata=metadata)
+
+
+def _source(source: Any) -> Any:
+    """Return an entry of a compressed document's sources; one without an id has none, as in LangChain."""
+    return {**source, "id": source.get("id") or None} if isinstance(source, Mapping) else source
+
+
+def _copied(value: Any) -> Any:
+    """Return a deep copy; what cannot be copied (a lock, an open file) is shared."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:
+        return value
 
 
 def _score(metadata: dict[str, Any]) -> float | None:
@@ -185,7 +210,11 @@ class Parents:
         ]
 
     def _recut(self, passage: Passage, parent: Parent) -> Document:
-        metadata = {**parent.document.metadata, "start_index": passage.metadata["start"]}
+        metadata = {
+            **parent.document.metadata,
+            "start_index": passage.metadata["start"],
+            PROVENANCE_KEY: passage.metadata[PROVENANCE_KEY],
+        }
         if parent.key is not None:
             metadata[self._id_key] = parent.key
         known = parent.key or parent.document.id

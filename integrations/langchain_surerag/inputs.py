@@ -13,8 +13,8 @@ from langchain_surerag.documents import passages_of
 from surerag.errors import InputError
 from surerag.types import Message, Passage, Role
 
-ChainInput = str | dict[str, Any]
-_KEYS = ("question", "input", "query")
+ChainInput = str | BaseMessage | PromptValue | Sequence[BaseMessage] | dict[str, Any]
+_KEYS = ("question", "input", "query", "messages")
 _ROLES: Mapping[str, Role] = {"human": "user", "ai": "assistant", "system": "system"}
 
 
@@ -24,71 +24,94 @@ class QuestionInput(BaseModel):
     question: str = Field(description="question to answer")
 
 
-class Question(NamedTuple):
-    """A question, and gold passages where mode ``"oracle"`` needs them."""
+class SearchInput(BaseModel):
+    """Arguments of a rewriter that is used as a tool."""
 
-    text: str
+    question: str = Field(description="question to search for")
+
+
+class Asked(NamedTuple):
+    """A question, the conversation before it, and gold passages where mode ``"oracle"`` needs them."""
+
+    question: str
+    history: tuple[Message, ...] = ()
     oracle: list[Passage] | None = None
 
 
-def question_of(given: Any) -> Question:
-    """Read a question from a text, a mapping or an arguments model.
+def asked(given: Any) -> Asked:
+    """Read a question and its conversation, in any form in which LangChain hands them over.
+
+    These are a text, a message, messages, a prompt's value, an arguments model, or a mapping. A mapping has
+    the question under ``question``, ``input``, ``query`` or ``messages``, itself a text, a message or
+    messages, and may have a conversation under ``chat_history``. Of messages the last one is the question,
+    and those before it belong to the conversation; system messages are instructions to another model, and
+    tools' messages its notes: both are left out.
 
     Raises:
-        InputError: If there is none, or it is no text.
+        InputError: If there is no question, or it is no text.
     """
-    if isinstance(given, BaseModel):
+    if isinstance(given, BaseModel) and not isinstance(given, BaseMessage | PromptValue):
         given = given.model_dump()
-    if isinstance(given, str):
-        return Question(given)
     if not isinstance(given, Mapping):
-        raise InputError(
-            f"expected a question, got {type(given).__name__}", hint='pass a str or {"question": …}'
-        )
+        return _spoken(given)
     key = next((name for name in _KEYS if name in given), None)
     if key is None:
         raise InputError(
             f"there is no question among {sorted(map(str, given))}", hint='pass it under the key "question"'
         )
-    if not isinstance(given[key], str):
-        raise InputError(f"the question is a {type(given[key]).__name__}", hint="pass a str")
+    found = _spoken(given[key])
     documents = given.get("documents")
-    return Question(given[key], None if documents is None else passages_of(documents))
+    return Asked(
+        found.question,
+        (*_history(given.get("chat_history")), *found.history),
+        None if documents is None else passages_of(documents),
+    )
 
 
-class Asked(NamedTuple):
-    """A question, and the conversation before it."""
-
-    question: str
-    history: tuple[Message, ...] = ()
-
-
-def asked(given: Any) -> Asked:
-    """Read a question and its conversation from a text, a mapping, a prompt or messages.
-
-    A mapping has the question under ``question``, ``input`` or ``query``, and a conversation under
-    ``chat_history`` if there is one. Of a prompt or of messages, the last one is the question; system
-    messages are instructions to another model, and are left out.
-
-    Raises:
-        InputError: If there is no question, or it is no text.
-    """
+def _spoken(given: Any) -> Asked:
+    if isinstance(given, str):
+        return Asked(given)
     if isinstance(given, PromptValue):
         given = given.to_messages()
     if isinstance(given, BaseMessage):
         given = [given]
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        turns = [turn for turn in _turns(given) if turn.role != "system"]
-        if not turns or turns[-1].role != "user":
-            raise InputError(
-                "there is no question in these messages", hint="end them with the user's message"
-            )
-        return Asked(turns[-1].content, tuple(turns[:-1]))
-    question = question_of(given).text
-    history = given.get("chat_history") if isinstance(given, Mapping) else None
-    if isinstance(history, str):
-        history = [("human", history)] if history.strip() else []
-    return Asked(question, _turns(history or ()))
+    if not isinstance(given, Sequence):
+        raise InputError(
+            f"expected a question, got {type(given).__name__}",
+            hint='pass a str, messages, {"question": …} or {"messages": […]}',
+        )
+    turns = turns_of(given)
+    if not turns or turns[-1].role != "user":
+        raise InputError("there is no question in these messages", hint="end them with the user's message")
+    return Asked(turns[-1].content, turns[:-1])
+
+
+def _history(given: Any) -> tuple[Message, ...]:
+    if isinstance(given, str):
+        return (Message("user", given),) if given.strip() else ()
+    return turns_of(given or ())
+
+
+def turns_of(messages: Sequence[Any]) -> tuple[Message, ...]:
+    """Return what user and assistant said to each other.
+
+    Raises:
+        InputError: If these are no messages.
+    """
+    try:
+        found = convert_to_messages(list(messages))
+    except (ValueError, TypeError, NotImplementedError) as error:
+        raise InputError(
+            f"expected messages: {error}", hint="pass messages, or pairs of role and text"
+        ) from error
+    # What an assistant only did, by tools, it did not say.
+    spoken = [one for one in found if one.type == "human" or (one.type == "ai" and one.text)]
+    return tuple(Message(role_of(message.type), str(message.text)) for message in spoken)
+
+
+def role_of(kind: str) -> Role:
+    """Return who speaks in a message of LangChain's."""
+    return _ROLES.get(kind, "user")
 
 
 def joined(chunks: list[Any]) -> Any:
@@ -106,8 +129,3 @@ def joined(chunks: list[Any]) -> Any:
         except TypeError:
             whole = chunk
     return whole
-
-
-def _turns(messages: Sequence[Any]) -> tuple[Message, ...]:
-    found = convert_to_messages(list(messages))
-    return tuple(Message(_ROLES.get(message.type, "user"), str(message.text)) for message in found)

@@ -6,72 +6,32 @@ import contextvars
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
-from string import Formatter
+from functools import cache
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun, Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.load import dumpd
 from langchain_core.load.serializable import Serializable, SerializedConstructor, SerializedNotImplemented
-from langchain_core.prompts import PromptTemplate as LangChainPrompt
 from langchain_core.runnables import (
     Runnable,
     RunnableConfig,
-    RunnableLambda,
     RunnableSerializable,
     ensure_config,
 )
 from langchain_core.runnables.config import var_child_runnable_config
-from pydantic import field_serializer
+from pydantic import ConfigDict, Field, create_model, field_serializer
 
+from langchain_surerag._driving import arun, run
 from langchain_surerag._events import Announcing, announce
-from surerag import Services, arun, run, run_many
+from langchain_surerag._local_runs import Watch
+from langchain_surerag.prompts import for_core
+from langchain_surerag.prompts import plain as plain_prompts
+from surerag import Services, run_many
 from surerag.adapting import Adapted
 from surerag.effects import Program
-from surerag.errors import ConfigurationError, InputError, MissingServiceError, PromptError
+from surerag.errors import ConfigurationError, InputError, MissingServiceError
 from surerag.options import plain
-
-PromptLike = str | LangChainPrompt
-"""A template with single braces around its slots, or LangChain's own template in f-string format."""
-
-
-def for_core(given: Mapping[str, PromptLike]) -> dict[str, str]:
-    """Return replaced prompts as the core takes them: texts, by name.
-
-    Raises:
-        PromptError: If a template is not in f-string format.
-
-    Example:
-        >>> for_core({"closed_book": LangChainPrompt.from_template("Q: {question}")})
-        {'closed_book': 'Q: {question}'}
-    """
-    return {name: one if isinstance(one, str) else _text(one) for name, one in given.items()}
-
-
-def _text(template: LangChainPrompt) -> str:
-    """Return a template's text with its partial variables filled in; braces in those stay braces."""
-    if template.template_format != "f-string":
-        raise PromptError(
-            f"a prompt is in the format {template.template_format}", hint="write it in f-string format"
-        )
-    pieces: list[str] = []
-    for literal, slot, _, _ in Formatter().parse(template.template):
-        pieces.append(_escaped(literal))
-        if slot is not None:
-            pieces.append(_filled(slot, template))
-    return "".join(pieces)
-
-
-def _filled(slot: str, template: LangChainPrompt) -> str:
-    if slot not in template.partial_variables:
-        return f"{{{slot}}}"
-    value = template.partial_variables[slot]
-    return _escaped(str(value() if callable(value) else value))
-
-
-def _escaped(text: str) -> str:
-    return text.replace("{", "{{").replace("}", "}}")
-
 
 T = TypeVar("T")
 Out = TypeVar("Out")
@@ -81,11 +41,11 @@ WINDOW = 64
 
 
 class AdaptedPart(Adapted[T]):
-    """A method with LangChain's prompts: texts, or prompt templates in f-string format."""
+    """A method with LangChain's prompts: texts, or templates in f-string format, those of chats included."""
 
     @field_serializer("prompts", check_fields=False)
     def _plain_prompts(self, prompts: Mapping[str, Any]) -> dict[str, Any]:
-        return dict(for_core(prompts))
+        return plain_prompts(prompts)
 
     @classmethod
     def _templates(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -253,7 +213,7 @@ def in_one_thread(
         def work() -> Program[T]:
             return (yield from program_of(one))
 
-        return work()
+        return Watch(services, announce).over(work())
 
     results: list[T | Exception] = contextvars.copy_context().run(
         run_many,
@@ -291,22 +251,71 @@ def config_of(callbacks: Callbacks | None) -> RunnableConfig:
     return ensure_config(RunnableConfig(callbacks=callbacks) if callbacks is not None else None)
 
 
-def runnable_of(compressor: BaseDocumentCompressor) -> Runnable[dict[str, Any], list[Document]]:
-    """Return a runnable from a mapping with ``documents`` and ``query`` to what the compressor makes of it.
+class CompressorRunnable(RunnableSerializable[dict[str, Any], list[Document]]):
+    """A compressor as a runnable, from a mapping with ``documents`` and ``query`` to what it makes of it.
+
+    It has the compressor's options as fields of its own, so that ``configurable_fields`` takes them; one that
+    is not set is the compressor's.
+
+    Attributes:
+        compressor: The compressor.
 
     Raises:
-        InputError: When it is asked, if one of the two is not there.
+        InputError: When it is asked, if ``documents`` or ``query`` is not there.
     """
 
-    def compress(given: dict[str, Any], config: RunnableConfig) -> list[Document]:
-        documents, query = _wanted(given)
-        return list(compressor.compress_documents(documents, query, config.get("callbacks")))
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
-    async def acompress(given: dict[str, Any], config: RunnableConfig) -> list[Document]:
-        documents, query = _wanted(given)
-        return list(await compressor.acompress_documents(documents, query, config.get("callbacks")))
+    compressor: Any
 
-    return RunnableLambda(compress, acompress, name=type(compressor).__name__)
+    def invoke(self, input: dict[str, Any], config: RunnableConfig | None = None, **_: Any) -> list[Document]:
+        """Compress."""
+        return self._call_with_config(self._compressed, input, config)
+
+    async def ainvoke(
+        self, input: dict[str, Any], config: RunnableConfig | None = None, **_: Any
+    ) -> list[Document]:
+        """Compress without blocking the event loop."""
+        return await self._acall_with_config(self._acompressed, input, config)
+
+    def get_name(self, suffix: str | None = None, *, name: str | None = None) -> str:
+        """Name the compressor, as traces show it."""
+        return super().get_name(suffix, name=name or self.name or type(self.compressor).__name__)
+
+    def _compressed(
+        self, given: dict[str, Any], run_manager: CallbackManagerForChainRun, config: RunnableConfig
+    ) -> list[Document]:
+        documents, query = _wanted(given)
+        return list(self._configured().compress_documents(documents, query, config.get("callbacks")))
+
+    async def _acompressed(
+        self, given: dict[str, Any], run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
+    ) -> list[Document]:
+        documents, query = _wanted(given)
+        return list(await self._configured().acompress_documents(documents, query, config.get("callbacks")))
+
+    def _configured(self) -> Any:
+        given = {name: getattr(self, name) for name in self.compressor.OPTIONS}
+        changed = {name: value for name, value in given.items() if value is not UNSET}
+        return self.compressor.with_options(**changed) if changed else self.compressor
+
+
+UNSET: Any = object()
+"""An option that is as the compressor has it."""
+
+
+@cache
+def _runnable_class(compressor: type[Any]) -> type[CompressorRunnable]:
+    fields: dict[str, Any] = {
+        name: (Any, Field(default=UNSET, description=option.doc))
+        for name, option in compressor.OPTIONS.items()
+    }
+    return create_model(f"{compressor.__name__}Runnable", __base__=CompressorRunnable, **fields)
+
+
+def runnable_of(compressor: BaseDocumentCompressor) -> Runnable[dict[str, Any], list[Document]]:
+    """Return a runnable of a compressor of ours; its options can be made configurable."""
+    return _runnable_class(type(compressor))(compressor=compressor)
 
 
 def _wanted(given: Mapping[str, Any]) -> Wanted:

@@ -16,9 +16,10 @@ from langchain_core.retrievers import BaseRetriever, RetrieverLike
 from langchain_core.runnables import Runnable, RunnableWithFallbacks
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.configurable import DynamicRunnable
-from langchain_core.vectorstores import VectorStoreRetriever
+from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 from numpy.typing import NDArray
 
+from langchain_surerag._events import announced
 from langchain_surerag._model_reader import ModelReader
 from langchain_surerag.dialects import DialectOptions, Scoring
 from langchain_surerag.documents import passages_of
@@ -27,6 +28,7 @@ from surerag.errors import CapabilityError, ConfigurationError, MissingServiceEr
 from surerag.readers import BaseReader, Reader
 from surerag.readers.thinking import THINKING_TOKENS
 from surerag.readers.threads import in_thread
+from surerag.services import Retriever
 from surerag.types import Passage
 
 __all__ = ["ModelReader", "Scoring", "reader_from_model", "reader_of"]
@@ -141,7 +143,10 @@ def reader_of(model: Any, **settings: Any) -> Reader:
     """
     if model is None:
         raise MissingServiceError("there is no model", hint="pass llm=…")
-    return model if isinstance(model, Reader) else shared(reader_from_model, model, **settings)
+    # What a runnable has is not to be asked here: some answer by evaluating the type hints of what they wrap.
+    if not isinstance(model, Runnable) and isinstance(model, Reader):
+        return model
+    return shared(reader_from_model, model, **settings)
 
 
 @contextmanager
@@ -292,8 +297,7 @@ class RunnableRetriever:
     def __init__(self, runnable: RetrieverLike) -> None:
         if not isinstance(runnable, Runnable):
             raise ConfigurationError(
-                f"expected a retriever, got {type(runnable).__name__}",
-                hint="pass a LangChain retriever (store.as_retriever()) or a runnable from str to documents",
+                f"expected a retriever, got {type(runnable).__name__}", hint=_retriever_hint(runnable)
             )
         self._runnable: Runnable[str, list[Any]] = runnable
         self._takes_k = takes_k(runnable)
@@ -311,6 +315,7 @@ class RunnableRetriever:
 
     async def aretrieve(self, query: str, k: int | None) -> Sequence[Passage]:
         """Like ``retrieve``, with the runnable's own async method."""
+        await announced()
         return _passages(await self._runnable.ainvoke(query, **self._wanted(k)), k)
 
     def _wanted(self, k: int | None) -> dict[str, Any]:
@@ -318,8 +323,26 @@ class RunnableRetriever:
 
 
 def retriever_of(retriever: Any) -> Any:
-    """Return a runnable as a retriever of surerag, and what is no runnable as it is."""
-    return RunnableRetriever(retriever) if isinstance(retriever, Runnable) else retriever
+    """Return a runnable as a retriever of surerag, and one of surerag, or none, as it is.
+
+    Raises:
+        ConfigurationError: If it is something else; a vector store, or a function, is told what to do.
+    """
+    if isinstance(retriever, Runnable):
+        return RunnableRetriever(retriever)
+    if retriever is None or isinstance(retriever, Retriever):
+        return retriever
+    raise ConfigurationError(
+        f"expected a retriever, got {type(retriever).__name__}", hint=_retriever_hint(retriever)
+    )
+
+
+def _retriever_hint(found: object) -> str:
+    if isinstance(found, VectorStore):
+        return "pass store.as_retriever()"
+    if callable(found):
+        return "wrap the function: RunnableLambda(search), from langchain_core.runnables"
+    return "pass a LangChain retriever (store.as_retriever()) or a runnable from str to documents"
 
 
 def takes_k(runnable: object) -> bool:

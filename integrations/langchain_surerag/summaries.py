@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import RetrieverLike
 from langchain_core.runnables import Runnable
+from langchain_core.vectorstores import VectorStore
 
 from langchain_surerag.services import EmbeddingEncoder, RunnableRetriever, reader_from_model
 from surerag.documents import Document as PlainDocument
 from surerag.errors import ConfigurationError, InputError
 from surerag.readers import Reader
+from surerag.readers.threads import in_thread
 from surerag.retrieval import LeadSummaries, MetadataSummaries, ModelSummaries, PassageIndex, Summarizer
 from surerag.services import Retriever
 from surerag.types import Passage
@@ -22,29 +26,38 @@ Summarize = str | int | Callable[[Document], str] | Reader | Runnable[Any, Any] 
 """How to summarize: a metadata key, a number of lead sentences, a function of the document, or a model
 that writes each summary once; None takes the first two sentences."""
 
-SummarySource = str | Retriever | RetrieverLike | Iterable[Document]
+SummarySource = str | Retriever | RetrieverLike | VectorStore | Iterable[Document]
 
 
 def summaries_of(
-    source: SummarySource, *, summarize: Summarize = None, embeddings: Embeddings | None = None
+    source: SummarySource,
+    *,
+    summarize: Summarize = None,
+    embeddings: Embeddings | None = None,
+    store: VectorStore | None = None,
 ) -> Retriever | str:
     """Make the summary tier of whatever a pipeline has.
 
     Args:
-        source: Whole documents; a retriever whose documents *are* summaries; an index of surerag; or
-            the summary of a single document as text.
+        source: Whole documents; a retriever whose documents *are* summaries, or a vector store of them; an
+            index of surerag; or the summary of a single document as text.
         summarize: How, for documents.
-        embeddings: What the summaries of documents are searched with.
+        embeddings: What the summaries of documents are searched with, where they are kept in memory.
+        store: A vector store of your own that keeps the summaries of documents instead. Each has its
+            document's id, or one that is made of its text: what is in the store already is neither written
+            nor embedded anew, and ``store.delete`` takes a document's summary out.
 
     Returns:
         What :class:`~langchain_surerag.LazyRetrievalChain` takes as ``summaries``.
 
     Raises:
         InputError: If there is no document with text, or one lacks the summary it should have.
-        ConfigurationError: If the source is of another kind, or documents come without embeddings.
+        ConfigurationError: If the source is of another kind, or documents come without embeddings and store.
     """
     if isinstance(source, str):
         return source
+    if isinstance(source, VectorStore):
+        return RunnableRetriever(source.as_retriever())
     if isinstance(source, Runnable):
         return RunnableRetriever(source)
     if isinstance(source, Retriever):
@@ -52,27 +65,72 @@ def summaries_of(
     if not isinstance(source, Iterable):
         raise ConfigurationError(
             f"summaries cannot be made of a {type(source).__name__}",
-            hint="pass documents, a retriever of summaries, or one summary as text",
+            hint="pass documents, a retriever or a vector store of summaries, or one summary as text",
         )
-    return _index(list(source), summarize, embeddings)
+    documents = _with_text(list(source))
+    if store is not None:
+        return _stored(documents, summarize, store)
+    return _index(documents, summarize, embeddings)
 
 
-def _index(documents: Sequence[Any], summarize: Summarize, embeddings: Embeddings | None) -> PassageIndex:
+async def asummaries_of(
+    source: SummarySource,
+    *,
+    summarize: Summarize = None,
+    embeddings: Embeddings | None = None,
+    store: VectorStore | None = None,
+) -> Retriever | str:
+    """Like :func:`summaries_of`, without blocking the event loop."""
+    return await in_thread(
+        partial(summaries_of, source, summarize=summarize, embeddings=embeddings, store=store)
+    )
+
+
+def _stored(documents: Sequence[Document], summarize: Summarize, store: VectorStore) -> Retriever:
+    """Add the summaries that a store does not have yet, and search it."""
+    by_id = {document.id or _id_of(document): document for document in documents}
+    try:
+        known = {found.id for found in store.get_by_ids(list(by_id))}
+    except NotImplementedError:
+        # It cannot be asked; by their ids, summaries that are there are written over.
+        known = set()
+    fresh = {key: document for key, document in by_id.items() if key not in known}
+    if fresh:
+        texts = _summarized(list(fresh.values()), summarize)
+        added = [
+            Document(id=key, page_content=text, metadata=dict(document.metadata))
+            for (key, document), text in zip(fresh.items(), texts, strict=True)
+        ]
+        store.add_documents(added, ids=list(fresh))
+    return RunnableRetriever(store.as_retriever())
+
+
+def _id_of(document: Document) -> str:
+    return f"summary-{hashlib.sha256(document.page_content.encode()).hexdigest()[:32]}"
+
+
+def _with_text(documents: Sequence[Any]) -> list[Document]:
     strange = next((item for item in documents if not isinstance(item, Document)), None)
     if strange is not None:
         raise ConfigurationError(
             f"summaries cannot be made of a {type(strange).__name__}", hint="pass LangChain documents"
         )
-    if embeddings is None:
-        raise ConfigurationError("summaries are searched by meaning", hint="pass embeddings=…")
-    documents = [document for document in documents if document.page_content.strip()]
-    if not documents:
+    found = [document for document in documents if document.page_content.strip()]
+    if not found:
         raise InputError("there is no document with text to summarize", hint="pass documents that have text")
-    passages = [
-        Passage(text, id=document.id or str(place), metadata=dict(document.metadata))
-        for place, (document, text) in enumerate(
-            zip(documents, _summarized(documents, summarize), strict=True)
+    return found
+
+
+def _index(
+    documents: Sequence[Document], summarize: Summarize, embeddings: Embeddings | None
+) -> PassageIndex:
+    if embeddings is None:
+        raise ConfigurationError(
+            "summaries are searched by meaning", hint="pass embeddings=…, or a vector store=…"
         )
+    passages = [
+        Passage(text, id=document.id or "", metadata=dict(document.metadata))
+        for document, text in zip(documents, _summarized(documents, summarize), strict=True)
     ]
     return PassageIndex.from_passages(passages, EmbeddingEncoder(embeddings))
 
@@ -88,10 +146,10 @@ def _summarized(documents: Sequence[Document], summarize: Summarize) -> list[str
             how = LeadSummaries(summarize)
         case str():
             how = MetadataSummaries(summarize)
-        case Reader():
-            how = ModelSummaries(summarize)
         case Runnable():
             how = ModelSummaries(reader_from_model(summarize))
+        case Reader():
+            how = ModelSummaries(summarize)
         case _:
             return [summarize(document) for document in documents]
     return how(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForChainRun,
@@ -15,13 +15,15 @@ from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig, ensure_config, patch_config
 from langchain_core.runnables.config import set_config_context
+from pydantic import BaseModel, Field
 
+from langchain_surerag._driving import arun, run
 from langchain_surerag._events import Announcing, announce, announcer
 from langchain_surerag.documents import Decision, documents_of
-from langchain_surerag.inputs import asked
+from langchain_surerag.inputs import SearchInput, asked
 from langchain_surerag.parts import MethodRunnable, SerializablePart
 from langchain_surerag.services import advised, reader_of, retriever_of
-from surerag import DynQROptions, RewriteResult, arun, run
+from surerag import DynQROptions, RewriteResult
 from surerag import UncertaintyRewriter as CoreRewriter
 from surerag.effects import Program
 
@@ -31,8 +33,8 @@ class Rewriting(SerializablePart[CoreRewriter], DynQROptions):  # type: ignore[m
 
     SERVICES = ("llm", "retriever", "rewriter", "entailer", "metric", "same_meaning")
 
-    llm: Any = None
-    retriever: Any = None
+    llm: Any = Field(default=None, kw_only=False)
+    retriever: Any = Field(default=None, kw_only=False)
     rewriter: Any = None
     entailer: Any = None
     vocabulary_size: int = 300_000
@@ -92,8 +94,10 @@ class UncertaintyRewriter(  # type: ignore[misc]  # fields that are set are in f
         'Where was Ada born?'
     """
 
-    def __init__(self, llm: Any = None, retriever: Any = None, **options: Any) -> None:
-        super().__init__(llm=llm, retriever=retriever, **options)
+    if not TYPE_CHECKING:  # to a type checker, the fields are the signature
+
+        def __init__(self, llm: Any = None, retriever: Any = None, **options: Any) -> None:
+            super().__init__(llm=llm, retriever=retriever, **options)
 
     def rewrite(self, input: Any, config: RunnableConfig | None = None) -> RewriteResult:
         """Return the whole result: both queries and answers, each decision and why, costs."""
@@ -111,7 +115,8 @@ class UncertaintyRewriter(  # type: ignore[misc]  # fields that are set are in f
     def _decided(
         self, given: Any, run_manager: CallbackManagerForChainRun, config: RunnableConfig
     ) -> RewriteResult:
-        return run(self._program(given), self._services(), on_event=announce)
+        result: RewriteResult = run(self._program(given), self._services(), on_event=announce)
+        return result
 
     async def _adecided(
         self, given: Any, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
@@ -120,8 +125,12 @@ class UncertaintyRewriter(  # type: ignore[misc]  # fields that are set are in f
         async with Announcing(config) as listener:
             return await arun(program, self._services(), on_event=listener)
 
+    def get_input_schema(self, config: RunnableConfig | None = None) -> type[BaseModel]:
+        """Return the arguments that ``as_tool`` shows to a model."""
+        return SearchInput
+
     def _program(self, given: Any) -> Program[RewriteResult]:
-        question, history = asked(given)
+        question, history, _ = asked(given)
         return self.core.program(question, history)
 
     def _output(self, result: RewriteResult) -> str:
@@ -160,16 +169,19 @@ class UncertaintyRewriteRetriever(Rewriting, BaseRetriever):  # type: ignore[mis
 
     decision_key: str | None = "uncertainty_rewrite"
 
-    def __init__(self, llm: Any = None, retriever: Any = None, **options: Any) -> None:
-        super().__init__(llm=llm, retriever=retriever, **options)
+    if not TYPE_CHECKING:  # to a type checker, the fields are the signature
+
+        def __init__(self, llm: Any = None, retriever: Any = None, **options: Any) -> None:
+            super().__init__(llm=llm, retriever=retriever, **options)
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None, **options: Any
     ) -> list[Document]:
         config = patch_config(ensure_config(), callbacks=run_manager.get_child())
         core = self._for_call(k, options)
+        program = core.program(query)
         with set_config_context(config) as context:
-            result = context.run(run, core.program(query), core.services, on_event=announcer(config))
+            result = context.run(run, program, core.services, on_event=announcer(config))
         return self._found(result)
 
     async def _aget_relevant_documents(

@@ -13,17 +13,32 @@ if TYPE_CHECKING:
     from llama_index_surerag.dense_evaluator import DenseEvaluationResult, DenseEvaluator
     from llama_index_surerag.dense_postprocessor import DenseRefinerPostprocessor
     from llama_index_surerag.dialects import LLMAnswer, LLMDialect, LLMToken, register_llm
-    from llama_index_surerag.events import GateDecisionEvent, ProgressEvent
+    from llama_index_surerag.events import (
+        EvaluationEvent,
+        GateDecisionEvent,
+        ProgressEvent,
+        RewriteDecisionEvent,
+    )
     from llama_index_surerag.lazy_engine import LazyRetrievalQueryEngine
+    from llama_index_surerag.llm_reader import reader_from_llm
     from llama_index_surerag.rewrite_engine import UncertaintyRewriteQueryEngine
     from llama_index_surerag.rewrite_transform import UncertaintyRewriteTransform
+    from llama_index_surerag.selective_engine import SelectiveQueryEngine
     from llama_index_surerag.semantic_node_parser import AdaptiveSemanticNodeParser
     from llama_index_surerag.seper_evaluator import DeltaSePerEvaluator, DeltaSePerResult
-    from llama_index_surerag.services import EmbeddingEncoder, NodeRetriever, reader_from_llm
+    from llama_index_surerag.services import EmbeddingEncoder, NodeRetriever
     from llama_index_surerag.summaries import summaries_of
+    from llama_index_surerag.workflows import (
+        AnswerStreamEvent,
+        MethodStreamEvent,
+        answer_in,
+        engine_tool,
+        streamed_to,
+    )
 
 _HOMES = {
     "AdaptiveSemanticNodeParser": "llama_index_surerag.semantic_node_parser",
+    "AnswerStreamEvent": "llama_index_surerag.workflows",
     "ClusterCompressorPostprocessor": "llama_index_surerag.cluster_postprocessor",
     "DeltaSePerEvaluator": "llama_index_surerag.seper_evaluator",
     "DeltaSePerResult": "llama_index_surerag.seper_evaluator",
@@ -31,23 +46,31 @@ _HOMES = {
     "DenseEvaluator": "llama_index_surerag.dense_evaluator",
     "DenseRefinerPostprocessor": "llama_index_surerag.dense_postprocessor",
     "EmbeddingEncoder": "llama_index_surerag.services",
+    "EvaluationEvent": "llama_index_surerag.events",
     "GateDecisionEvent": "llama_index_surerag.events",
     "LLMAnswer": "llama_index_surerag.dialects",
     "LLMDialect": "llama_index_surerag.dialects",
     "LLMSettingWarning": "llama_index_surerag._settings",
     "LLMToken": "llama_index_surerag.dialects",
     "LazyRetrievalQueryEngine": "llama_index_surerag.lazy_engine",
+    "MethodStreamEvent": "llama_index_surerag.workflows",
     "NodeRetriever": "llama_index_surerag.services",
     "ProgressEvent": "llama_index_surerag.events",
+    "RewriteDecisionEvent": "llama_index_surerag.events",
+    "SelectiveQueryEngine": "llama_index_surerag.selective_engine",
     "UncertaintyRewriteQueryEngine": "llama_index_surerag.rewrite_engine",
     "UncertaintyRewriteTransform": "llama_index_surerag.rewrite_transform",
-    "reader_from_llm": "llama_index_surerag.services",
+    "answer_in": "llama_index_surerag.workflows",
+    "engine_tool": "llama_index_surerag.workflows",
+    "reader_from_llm": "llama_index_surerag.llm_reader",
     "register_llm": "llama_index_surerag.dialects",
+    "streamed_to": "llama_index_surerag.workflows",
     "summaries_of": "llama_index_surerag.summaries",
 }
 
 __all__ = [
     "AdaptiveSemanticNodeParser",
+    "AnswerStreamEvent",
     "ClusterCompressorPostprocessor",
     "DeltaSePerEvaluator",
     "DeltaSePerResult",
@@ -55,18 +78,25 @@ __all__ = [
     "DenseEvaluator",
     "DenseRefinerPostprocessor",
     "EmbeddingEncoder",
+    "EvaluationEvent",
     "GateDecisionEvent",
     "LLMAnswer",
     "LLMDialect",
     "LLMSettingWarning",
     "LLMToken",
     "LazyRetrievalQueryEngine",
+    "MethodStreamEvent",
     "NodeRetriever",
     "ProgressEvent",
+    "RewriteDecisionEvent",
+    "SelectiveQueryEngine",
     "UncertaintyRewriteQueryEngine",
     "UncertaintyRewriteTransform",
+    "answer_in",
+    "engine_tool",
     "reader_from_llm",
     "register_llm",
+    "streamed_to",
     "summaries_of",
 ]
 

@@ -163,9 +163,15 @@ class DialectRequests:
 
 def has_native_async(llm: LLM) -> bool:
     """Whether an LLM awaits real I/O; a ``CustomLLM`` that keeps the inherited async methods blocks."""
-    method = "achat" if llm.metadata.is_chat_model else "acomplete"
     # By name: LlamaIndex wraps inherited methods anew in every subclass.
-    return bool(getattr(type(llm), method).__qualname__ != f"{CustomLLM.__name__}.{method}")
+    own: dict[str, bool] = {
+        method: getattr(type(llm), method).__qualname__ != f"{CustomLLM.__name__}.{method}"
+        for method in ("achat", "acomplete")
+    }
+    if own["achat"] == own["acomplete"]:
+        # Which of them is asked makes no difference, and metadata may ask a server.
+        return own["achat"]
+    return own["achat" if llm.metadata.is_chat_model else "acomplete"]
 
 
 def _cut(answer: LLMAnswer, sampling: Sampling) -> LLMAnswer:
@@ -245,5 +251,7 @@ def _in_openai_form(answer: LLMAnswer, key: str) -> Json:
     }
     if answer.thinking_tokens:
         usage["completion_tokens_details"] = {"reasoning_tokens": answer.thinking_tokens}
+    if answer.cached_tokens:
+        usage["prompt_tokens_details"] = {"cached_tokens": answer.cached_tokens}
     known = answer.prompt_tokens or answer.completion_tokens or answer.thinking_tokens
     return {"choices": [choice], **({"usage": usage} if known else {})}

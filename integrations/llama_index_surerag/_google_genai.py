@@ -64,6 +64,7 @@ class GoogleGenAIDialect(LLMDialect):
             # Google counts an answer without its thoughts.
             completion_tokens=plain.completion_tokens + thoughts,
             thinking_tokens=thoughts,
+            cached_tokens=plain.cached_tokens,
         )
 
 

@@ -160,7 +160,9 @@ def _finish(answer: Json) -> str:
 def _usage(answer: Json) -> Json:
     usage = answer.get("usage") or {}
     details = usage.get("output_tokens_details") or {}
+    read = usage.get("input_tokens_details") or {}
     return {
+        "prompt_tokens_details": {"cached_tokens": read.get("cached_tokens")},
         "prompt_tokens": usage.get("input_tokens"),
         "completion_tokens": usage.get("output_tokens"),
         "completion_tokens_details": {"reasoning_tokens": details.get("reasoning_tokens")},

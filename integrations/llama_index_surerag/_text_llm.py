@@ -138,7 +138,8 @@ class LLMReader(BaseReader):
         read = generations[0].prompt_tokens if generations else 0
         written = sum(generation.completion_tokens for generation in generations)
         thought = sum(generation.thinking_tokens for generation in generations)
-        self._usage.add(Usage(requests, read, written, thought))
+        cached = generations[0].cached_tokens if generations else 0
+        self._usage.add(Usage(requests, read, written, thought, cached))
 
 
 def spent_thinking(llm: LLM) -> ThinkingBudgetError:
@@ -305,6 +306,7 @@ class TextLLMReader(LLMReader):
             finish="stop" if before is not None else answer.finish or "stop",
             completion_tokens=max(answer.completion_tokens - answer.thinking_tokens, 0),
             thinking_tokens=answer.thinking_tokens,
+            cached_tokens=min(answer.cached_tokens, answer.prompt_tokens),
         )
         self._count(1, [generation])
         return generation

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from llama_index.core.llms import LLM
 
-from llama_index_surerag._lent import AsyncLine, Line
+from llama_index_surerag._open_answers import OpenAnswer, last, note_usage, opened_by, take
+from llama_index_surerag._sources import Source, Vocabulary
 from llama_index_surerag._text_llm import LLMReader, LLMSettings, failures_of, spent_thinking
 from llama_index_surerag.prompts import flat_text
-from surerag.errors import ConfigurationError, ServiceError, ThinkingBudgetError, TransientServiceError
+from surerag.errors import ThinkingBudgetError, TransientServiceError
 from surerag.readers import Capabilities
-from surerag.readers.closing import HangUp, close_in_loop_when_dropped, close_when_dropped
 from surerag.readers.openai.parse import (
     Draft,
     Json,
@@ -23,62 +23,11 @@ from surerag.readers.openai.parse import (
     Wanted,
     choices_of,
     streamed_choice,
-    usage_of,
 )
 from surerag.readers.openai.requests import seed_of
 from surerag.readers.pieces import TrimmedPieces
 from surerag.readers.protocol import begun_from_whole
 from surerag.types import Begun, Chunk, FinishReason, Generation, Prompt, Sampling, Usage
-
-
-class Source(Protocol):
-    """Asks an LLM, and returns what it said in the form of OpenAI's chat API.
-
-    Attributes:
-        streams: Whether streamed pieces carry the log-probabilities of their tokens.
-        tells_end: Whether a stream says that it has ended; one that does not has broken off.
-        native_async: Whether the ``a…`` methods await real I/O.
-    """
-
-    streams: bool
-    tells_end: bool
-    native_async: bool
-
-    @property
-    def several(self) -> bool:
-        """Whether one request can bring several answers."""
-
-    @property
-    def top_logprobs(self) -> int:
-        """Likeliest tokens that are listed at each step; 0 if there are none."""
-
-    def ask(self, prompt: Prompt, sampling: Sampling, n: int, seed: int) -> Json:
-        """Return an answer with up to ``n`` choices."""
-
-    async def aask(self, prompt: Prompt, sampling: Sampling, n: int, seed: int) -> Json:
-        """Like ``ask``."""
-
-    def open(self, prompt: Prompt, sampling: Sampling) -> Line:
-        """Open a stream of responses."""
-
-    async def aopen(self, prompt: Prompt, sampling: Sampling) -> AsyncLine:
-        """Like ``open``."""
-
-    def piece(self, response: Any) -> Json:
-        """Return one of them in the form of OpenAI's API."""
-
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """What is known of a model's tokens.
-
-    Attributes:
-        size: Number of tokens the model can emit.
-        count: Length of a text in tokens, for servers that do not tell; None leaves it at 0.
-    """
-
-    size: int
-    count: Callable[[str], int] | None = None
 
 
 class _Request(NamedTuple):
@@ -94,40 +43,6 @@ class _Job(NamedTuple):
     prompt: Prompt
     first: int
     samples: int
-
-
-class _Open:
-    """An answer that is being streamed; its line is hung up once this is dropped.
-
-    Args:
-        line: The open stream.
-        draft: What came of it so far.
-        sampling: What was asked for.
-        loop: Where it is streamed; None for a sync stream.
-
-    Attributes:
-        shown: The answer so far, as it was read while it was begun.
-    """
-
-    def __init__(
-        self,
-        line: Line | AsyncLine,
-        draft: Draft,
-        sampling: Sampling,
-        loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        self.stream = line.stream
-        self.draft = draft
-        self.sampling = sampling
-        self.shown = ""
-        self.loop = loop
-        self.taken = False
-        self.ended = False
-        self.hang_up: HangUp = (
-            close_when_dropped(self, line.hang_up)
-            if isinstance(line, Line)
-            else close_in_loop_when_dropped(self, line.hang_up)
-        )
 
 
 class TracedLLMReader(LLMReader):
@@ -190,7 +105,7 @@ class TracedLLMReader(LLMReader):
         sampling = self._fitting(sampling)
         if not self._held_open(sampling):
             return super().begin(prompts, n_tokens, sampling)
-        opened: list[_Open] = []
+        opened: list[OpenAnswer] = []
         try:
             return self._turns.map(lambda prompt: self._begin(prompt, n_tokens, sampling, opened), prompts)
         except BaseException:
@@ -204,13 +119,13 @@ class TracedLLMReader(LLMReader):
         Raises:
             ServiceError: If one was finished or cancelled before.
         """
-        return self._turns.map(lambda item: _last(list(self.finish_stream(item))), begun)
+        return self._turns.map(lambda item: last(list(self.finish_stream(item))), begun)
 
     def cancel(self, begun: Sequence[Begun]) -> None:
         """Close open streams; the server stops generating."""
         for item in begun:
             if not isinstance(item.state, Generation):
-                self._close(_handle(item))
+                self._close(opened_by(item))
 
     def stream(self, prompt: Prompt, sampling: Sampling) -> Iterator[Chunk]:
         """Yield an answer piece by piece; in one piece, if its trace cannot be streamed."""
@@ -235,7 +150,7 @@ class TracedLLMReader(LLMReader):
         if isinstance(begun.state, Generation):
             yield Chunk(begun.state.text, begun.state)
             return
-        yield from self._rest(_take(begun, None))
+        yield from self._rest(take(begun, None))
 
     async def agenerate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
         """Like ``generate``, awaiting the LLM's own async methods; in threads, if it has none."""
@@ -252,7 +167,7 @@ class TracedLLMReader(LLMReader):
         if not self._held_open(sampling) or not self._source.native_async:
             answers = await self.agenerate(prompts, replace(sampling, n=1))
             return [begun_from_whole(answer[0], n_tokens) for answer in answers]
-        opened: list[_Open] = []
+        opened: list[OpenAnswer] = []
         try:
             return await self._turns.amap(
                 lambda prompt: self._abegin(prompt, n_tokens, sampling, opened), prompts
@@ -266,7 +181,7 @@ class TracedLLMReader(LLMReader):
         """Like ``finish``."""
 
         async def one(item: Begun) -> Generation:
-            return _last([chunk async for chunk in self.afinish_stream(item)])
+            return last([chunk async for chunk in self.afinish_stream(item)])
 
         return await self._turns.amap(one, begun)
 
@@ -299,7 +214,7 @@ class TracedLLMReader(LLMReader):
         if isinstance(begun.state, Generation):
             yield Chunk(begun.state.text, begun.state)
             return
-        async for chunk in self._arest(_take(begun, asyncio.get_running_loop())):
+        async for chunk in self._arest(take(begun, asyncio.get_running_loop())):
             yield chunk
 
     def _failures(self) -> AbstractContextManager[None]:
@@ -362,7 +277,7 @@ class TracedLLMReader(LLMReader):
 
     def _whole(self, prompt: Prompt, sampling: Sampling, answer: Json, choice: Json) -> Generation:
         draft = self._draft(prompt, sampling)
-        _note_usage(draft, answer)
+        note_usage(draft, answer)
         draft.feed(choice)
         # Some servers do not say why an answer ended; one that came whole has ended.
         draft.finish = draft.finish or self._why_ended(draft)
@@ -379,7 +294,7 @@ class TracedLLMReader(LLMReader):
             raise spent_thinking(self._llm) from error
         self._settings.manners.thinks = True
 
-    def _ended(self, handle: _Open) -> Generation:
+    def _ended(self, handle: OpenAnswer) -> Generation:
         if handle.draft.finish is None:
             raise TransientServiceError(
                 f"{type(self._llm).__name__}: the stream broke off before the answer ended", hint="ask again"
@@ -394,7 +309,7 @@ class TracedLLMReader(LLMReader):
         self._settings.manners.thinks |= generation.thinking_tokens > 0
         return generation
 
-    def _end(self, handle: _Open) -> str:
+    def _end(self, handle: OpenAnswer) -> str:
         """Note the end of a stream that does not tell of it, and return the text that was held back."""
         draft = handle.draft
         if self._source.tells_end or draft.finish is not None:
@@ -423,20 +338,20 @@ class TracedLLMReader(LLMReader):
         top = self._source.top_logprobs if sampling.trace == "entropy" else 0
         return Wanted(sampling.trace != "none", top, self._vocabulary.size)
 
-    def _open(self, prompt: Prompt, sampling: Sampling) -> _Open:
+    def _open(self, prompt: Prompt, sampling: Sampling) -> OpenAnswer:
         sampling = replace(sampling, n=1)
         with self._failures():
             line = self._source.open(prompt, sampling)
-        return _Open(line, self._draft(prompt, sampling), sampling)
+        return OpenAnswer(line, self._draft(prompt, sampling), sampling)
 
-    async def _aopen(self, prompt: Prompt, sampling: Sampling) -> _Open:
+    async def _aopen(self, prompt: Prompt, sampling: Sampling) -> OpenAnswer:
         sampling = replace(sampling, n=1)
         with self._failures():
             line = await self._source.aopen(prompt, sampling)
         draft = self._draft(prompt, sampling)
-        return _Open(line, draft, sampling, asyncio.get_running_loop())
+        return OpenAnswer(line, draft, sampling, asyncio.get_running_loop())
 
-    def _begin(self, prompt: Prompt, n_tokens: int, sampling: Sampling, opened: list[_Open]) -> Begun:
+    def _begin(self, prompt: Prompt, n_tokens: int, sampling: Sampling, opened: list[OpenAnswer]) -> Begun:
         had_room = self._settings.manners.thinks
         handle = self._open(prompt, sampling)
         opened.append(handle)
@@ -455,7 +370,9 @@ class TracedLLMReader(LLMReader):
             self._give_room(error, had_room)
             return self._begin(prompt, n_tokens, sampling, opened)
 
-    async def _abegin(self, prompt: Prompt, n_tokens: int, sampling: Sampling, opened: list[_Open]) -> Begun:
+    async def _abegin(
+        self, prompt: Prompt, n_tokens: int, sampling: Sampling, opened: list[OpenAnswer]
+    ) -> Begun:
         had_room = self._settings.manners.thinks
         handle = await self._aopen(prompt, sampling)
         opened.append(handle)
@@ -474,7 +391,7 @@ class TracedLLMReader(LLMReader):
             self._give_room(error, had_room)
             return await self._abegin(prompt, n_tokens, sampling, opened)
 
-    def _rest(self, handle: _Open) -> Iterator[Chunk]:
+    def _rest(self, handle: OpenAnswer) -> Iterator[Chunk]:
         pieces = TrimmedPieces()
         try:
             if handle.shown:
@@ -490,7 +407,7 @@ class TracedLLMReader(LLMReader):
             self._close(handle)
         yield Chunk("", self._ended(handle))
 
-    async def _arest(self, handle: _Open) -> AsyncIterator[Chunk]:
+    async def _arest(self, handle: OpenAnswer) -> AsyncIterator[Chunk]:
         pieces = TrimmedPieces()
         try:
             if handle.shown:
@@ -506,13 +423,13 @@ class TracedLLMReader(LLMReader):
             self._close(handle)
         yield Chunk("", self._ended(handle))
 
-    def _feed(self, handle: _Open, response: Any) -> str:
+    def _feed(self, handle: OpenAnswer, response: Any) -> str:
         """Take a streamed response and return the text that it adds."""
         draft, piece = handle.draft, self._source.piece(response)
         if not draft.steps:
             # The request was made when its first piece was asked for; it may have taught a lower limit.
             draft.wanted = self._wanted(handle.sampling)
-        _note_usage(draft, piece)
+        note_usage(draft, piece)
         choice = streamed_choice(piece)
         if choice is None:
             # The last piece may hold nothing but usage.
@@ -523,15 +440,21 @@ class TracedLLMReader(LLMReader):
             self._settings.manners.opened = True
             raise
 
-    def _close(self, handle: _Open) -> None:
+    def _close(self, handle: OpenAnswer) -> None:
         if not handle.ended:
             self._settle(handle)
             handle.hang_up()
 
-    def _settle(self, handle: _Open) -> None:
+    def _settle(self, handle: OpenAnswer) -> None:
         """Note that a stream has ended, and count what was read of it."""
         handle.ended = handle.taken = True
-        read = Generation("", handle.draft.usage.prompt_tokens, completion_tokens=handle.draft.tokens)
+        usage = handle.draft.usage
+        read = Generation(
+            "",
+            usage.prompt_tokens,
+            completion_tokens=handle.draft.tokens,
+            cached_tokens=usage.cached_tokens,
+        )
         self._count(1, [read])
 
 
@@ -545,40 +468,3 @@ def _rows(
         for start in range(0, len(found), max(each, 1))
     ]
     return rows if sampling.temperature > 0 else [row * sampling.n for row in rows]
-
-
-def _note_usage(draft: Draft, answer: Json) -> None:
-    usage = usage_of(answer)
-    if usage.prompt_tokens or usage.completion_tokens:
-        draft.usage = replace(usage, prompt_tokens=usage.prompt_tokens or draft.usage.prompt_tokens)
-
-
-def _handle(begun: Begun) -> _Open:
-    if not isinstance(begun.state, _Open):
-        raise ConfigurationError(
-            "this was not begun by a reader of reader_from_llm", hint="finish it with its reader"
-        )
-    return begun.state
-
-
-def _take(begun: Begun, loop: asyncio.AbstractEventLoop | None) -> _Open:
-    """Return an open stream that nobody took before; an answer that has ended may be taken again."""
-    handle = _handle(begun)
-    if begun.done:
-        return handle
-    if handle.taken:
-        raise ServiceError("this generation was finished or cancelled before", hint="begin it again")
-    if handle.loop is not loop:
-        raise ServiceError(
-            "this generation was begun in another event loop, or in none",
-            hint="finish it where it was begun: afinish after abegin, finish after begin",
-        )
-    handle.taken = True
-    return handle
-
-
-def _last(chunks: list[Chunk]) -> Generation:
-    generation = chunks[-1].generation
-    if generation is None:
-        raise ServiceError("a stream ended without its generation")
-    return generation

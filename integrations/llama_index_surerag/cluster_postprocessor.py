@@ -6,17 +6,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.bridge.pydantic import Field
-from llama_index.core.callbacks.schema import CBEventType, EventPayload
+from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, QueryType, TextNode
 from llama_index.core.settings import Settings
+from pydantic import SkipValidation
 
+from llama_index_surerag._fields import EmbedModel, Model
+from llama_index_surerag._observing import Reranking, Watch, observed, reranking
 from llama_index_surerag.events import dispatch, dispatcher
+from llama_index_surerag.llm_reader import reader_of
 from llama_index_surerag.nodes import copy_of, passage_of
 from llama_index_surerag.prompts import AdaptedPart, for_core
-from llama_index_surerag.services import bundle_of, encoder_of, reader_of
+from llama_index_surerag.semantic_node_parser import TokenCount
+from llama_index_surerag.services import bundle_of, encoder_of
 from surerag import (
+    PROVENANCE_KEY,
     SOURCES_KEY,
     UNSUPPORTED_KEY,
     ClusterCompressor,
@@ -26,6 +33,8 @@ from surerag import (
     run,
 )
 from surerag.effects import Program
+from surerag.readers import BaseReader, Reader
+from surerag.services import Encoder, Entailer
 from surerag.types import Event, Passage
 
 
@@ -35,9 +44,10 @@ class ClusterCompressorPostprocessor(  # type: ignore[misc]  # a frozen base; fi
     """Puts similar nodes together and compresses each cluster for the query, in one call a cluster.
 
     A compressed node has its best source's id, score, relationships and metadata; ``compressed_from`` in its
-    metadata lists all sources with their ids, scores and metadata. What an LLM is shown of the metadata is
-    what all sources share. Nodes that are not compressed come back as copies. No node that goes in is
-    changed.
+    metadata lists all sources with their ids, scores and metadata, and ``provenance`` tells of each of its
+    characters which source has it, and where in that node's text (:class:`surerag.Stretch`). What an LLM is
+    shown of the metadata is what all sources share. Nodes that are not compressed come back as copies. No
+    node that goes in is changed.
 
     Clusters for which the LLM fails go through as they are, with a warning and a ``ProgressEvent``; without
     a query all nodes do.
@@ -48,8 +58,8 @@ class ClusterCompressorPostprocessor(  # type: ignore[misc]  # a frozen base; fi
         embed_model: An embedding model, or an encoder of surerag, for nodes that carry no embeddings and for
             the query; ``Settings.embed_model`` if left out.
         entailer: For ``guard="entailment"``.
-        tokenizer: Counts tokens, for ``budget`` and reports: from a text to a sequence. By default the
-            reader's own, where it has one, else words and punctuation marks.
+        tokenizer: Counts tokens, for ``budget`` and reports: from a text to a sequence. By default that of
+            the model, where it is in this process, else ``Settings.tokenizer``.
         **options: Listed below. Prompts are texts or LlamaIndex templates; ``query_str`` and ``context_str``
             may stand for ``question`` (or ``statement``) and ``passages``.
 
@@ -68,13 +78,17 @@ class ClusterCompressorPostprocessor(  # type: ignore[misc]  # a frozen base; fi
         ['Ada was born in Velm.']
     """
 
-    llm: Any = Field(default=None, exclude=True, repr=False)
-    embed_model: Any = Field(default=None, exclude=True, repr=False)
-    entailer: Any = Field(default=None, exclude=True, repr=False)
+    llm: Model = Field(default=None, exclude=True, repr=False)
+    embed_model: EmbedModel = Field(default=None, exclude=True, repr=False)
+    entailer: SkipValidation[Entailer | None] = Field(default=None, exclude=True, repr=False)
     tokenizer: Callable[[str], Sequence[Any]] | None = Field(default=None, exclude=True, repr=False)
 
     def __init__(
-        self, llm: Any = None, embed_model: Any = None, entailer: Any = None, **options: Any
+        self,
+        llm: LLM | Reader | None = None,
+        embed_model: BaseEmbedding | Encoder | None = None,
+        entailer: Entailer | None = None,
+        **options: Any,
     ) -> None:
         services: dict[str, Any] = {
             "llm": Settings.llm if llm is None else llm,
@@ -90,11 +104,11 @@ class ClusterCompressorPostprocessor(  # type: ignore[misc]  # a frozen base; fi
 
     def compress(self, nodes: Sequence[NodeWithScore], query: QueryType) -> CompressionResult:
         """Return the whole result for one query: what became of each cluster, calls, tokens and cost."""
-        return run(self._program(nodes, query), self.core.services, on_event=dispatch)
+        return run(self._observed(nodes, query), self.core.services, on_event=dispatch)
 
     async def acompress(self, nodes: Sequence[NodeWithScore], query: QueryType) -> CompressionResult:
         """Like ``compress``, without blocking the event loop."""
-        return await arun(self._program(nodes, query), self.core.services, on_event=dispatch)
+        return await arun(self._observed(nodes, query), self.core.services, on_event=dispatch)
 
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
@@ -102,9 +116,9 @@ class ClusterCompressorPostprocessor(  # type: ignore[misc]  # a frozen base; fi
         if not nodes or _is_blank(query_bundle):
             return _unchanged(nodes)
         bundle = cast("QueryBundle", query_bundle)
-        with self.callback_manager.event(CBEventType.RERANKING, payload=_payload(nodes, bundle)) as event:
+        with reranking(self.callback_manager, self._reranking(nodes, bundle)) as done:
             found = [_node_of(passage) for passage in self.compress(nodes, bundle).passages]
-            event.on_end(payload={EventPayload.NODES: found})
+            done(found)
         return found
 
     @dispatcher.span
@@ -114,25 +128,41 @@ class ClusterCompressorPostprocessor(  # type: ignore[misc]  # a frozen base; fi
         if not nodes or _is_blank(query_bundle):
             return _unchanged(nodes)
         bundle = cast("QueryBundle", query_bundle)
-        with self.callback_manager.event(CBEventType.RERANKING, payload=_payload(nodes, bundle)) as event:
+        with reranking(self.callback_manager, self._reranking(nodes, bundle)) as done:
             found = [_node_of(passage) for passage in (await self.acompress(nodes, bundle)).passages]
-            event.on_end(payload={EventPayload.NODES: found})
+            done(found)
         return found
 
-    def _program(self, nodes: Sequence[NodeWithScore], query: QueryType) -> Program[CompressionResult]:
+    def _observed(self, nodes: Sequence[NodeWithScore], query: QueryType) -> Program[CompressionResult]:
         bundle, passages = bundle_of(query), _passages(nodes)
-        return self.core.program(bundle.query_str, passages, _vector(bundle, passages))
+        program = self.core.program(bundle.query_str, passages, _vector(bundle, passages))
+        return observed(program, self.core.services, Watch(self.callback_manager))
+
+    def _reranking(self, nodes: Sequence[NodeWithScore], bundle: QueryBundle) -> Reranking:
+        return Reranking(nodes, bundle, len(nodes), self.core.reader.name)
 
     def _core(self) -> ClusterCompressor:
-        tokenizer = self.tokenizer
+        reader = reader_of(self.llm)
         return ClusterCompressor(
-            reader_of(self.llm),
+            reader,
             encoder_of(self.embed_model),
             self.entailer,
-            count_tokens=None if tokenizer is None else lambda text: len(tokenizer(text)),
+            count_tokens=self._count(reader),
             show=_shown,
+            own=_own,
             **{**self.chosen(), "prompts": for_core(self.prompts, self.llm)},
         )
+
+    def _count(self, reader: Reader) -> Callable[[str], int] | None:
+        """Return how to count: as told, as the model does where it can, else as LlamaIndex itself does."""
+        if self.tokenizer is not None:
+            return TokenCount(self.tokenizer)
+        knows = isinstance(reader, BaseReader) and type(reader).count_tokens is not BaseReader.count_tokens
+        return None if knows or isinstance(self.llm, Reader) else _as_llama_index
+
+
+def _as_llama_index(text: str) -> int:
+    return len(Settings.tokenizer(text))
 
 
 def _is_blank(bundle: QueryBundle | None) -> bool:
@@ -143,10 +173,6 @@ def _unchanged(nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
     if nodes:
         dispatch(Event("cluster_compression.no_query", {"nodes": len(nodes)}, warning=True))
     return [copy_of(node) for node in nodes]
-
-
-def _payload(nodes: Sequence[NodeWithScore], bundle: QueryBundle) -> dict[str, Any]:
-    return {EventPayload.NODES: list(nodes), EventPayload.QUERY_STR: bundle.query_str}
 
 
 def _passages(nodes: Sequence[NodeWithScore]) -> list[Passage]:
@@ -181,26 +207,26 @@ def _node_of(passage: Passage) -> NodeWithScore:
         for key, value in best.metadata.items()
         if any(source["metadata"].get(key) != value for source in sources)
     ]
-    hidden = [SOURCES_KEY, UNSUPPORTED_KEY, *differing]
-    look = {
-        name: getattr(best, name)
-        for name in ("text_template", "metadata_template", "metadata_separator")
-        if hasattr(best, name)
-    }
-    return NodeWithScore(
-        node=TextNode(
-            id_=best.node_id,
-            text=passage.text,
-            metadata=dict(passage.metadata),
-            excluded_llm_metadata_keys=[*best.excluded_llm_metadata_keys, *hidden],
-            excluded_embed_metadata_keys=[*best.excluded_embed_metadata_keys, *hidden],
-            relationships=dict(best.relationships),
-            **look,
-        ),
-        score=passage.score,
-    )
+    hidden = [SOURCES_KEY, PROVENANCE_KEY, UNSUPPORTED_KEY, *differing]
+    # A copy keeps what it is (an image, a reference to another index) and how it is shown.
+    compressed = copy_of(NodeWithScore(node=best, score=passage.score))
+    compressed.node = compressed.node.model_copy(update={"embedding": None})
+    compressed.node.set_content(passage.text)
+    compressed.node.metadata = dict(passage.metadata)
+    compressed.node.excluded_llm_metadata_keys += hidden
+    compressed.node.excluded_embed_metadata_keys += hidden
+    if isinstance(compressed.node, TextNode):
+        # It stands nowhere in its document.
+        compressed.node.start_char_idx = compressed.node.end_char_idx = None
+    return compressed
 
 
 def _shown(passage: Passage) -> str:
     """Return what a pipeline shows of a passage to its LLM; of an image, no text."""
     return _node_of(passage).node.get_content(metadata_mode=MetadataMode.LLM) if passage.text else ""
+
+
+def _own(passage: Passage) -> str:
+    """Return the text of the node that a passage was, without the metadata that a pipeline puts before it."""
+    origin: NodeWithScore = passage.origin
+    return origin.node.get_content(metadata_mode=MetadataMode.NONE) if passage.text else ""

@@ -18,13 +18,14 @@ from surerag.errors import InputError
 class DenseEvaluationResult(EvaluationResult):
     """How far the reader understood its contexts, for one query.
 
-    ``score`` is DENSE in nats: **lower is better**, 0 is understood, log(contexts + 1) is not at all.
-    ``understanding`` is the same the other way round. ``passing`` is whether the score is within the
-    threshold, ``feedback`` the result in words. An item that could not be measured has ``invalid_result``
-    and ``invalid_reason`` set, and neither score nor parts.
+    ``score`` grows with understanding, as scores of evaluators do: 1 − ``dense`` / log(contexts + 1), in
+    [0, 1]; 1 is understood. ``passing`` is whether ``dense`` is within the threshold, ``feedback`` the result
+    in words. An item that could not be measured has ``invalid_result`` and ``invalid_reason`` set, and
+    neither score nor parts.
 
     Attributes:
-        understanding: 1 − score / log(contexts + 1), in [0, 1]: higher is better.
+        dense: The entropy of the answers in nats, as in the paper: **lower is better**, 0 is understood,
+            log(contexts + 1) is not at all.
         answers: The answer under the contexts as they are, then those with each one rephrased.
         labels: One for each measured context; ``"necessary"`` and ``"unnecessary"`` only with ``mask=True``.
         outcomes: What became of each context's rephrasing; all but ``"rephrased"`` leave it as it is.
@@ -33,7 +34,7 @@ class DenseEvaluationResult(EvaluationResult):
         tokens: Tokens of the reader's prompts and replies, as far as the reader tells.
     """
 
-    understanding: float | None = None
+    dense: float | None = None
     answers: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     outcomes: tuple[str, ...] = ()
@@ -46,9 +47,8 @@ class DenseEvaluator(MethodEvaluator[Dense, DenseEvaluationResult], JudgedPart[D
     """Measures how far the reader understands its contexts (DENSE): no reference is needed.
 
     Each context is rephrased alone; a reader that understands them all gives the same answer whichever one
-    is said in other words. ``score`` is the entropy of the answers in nats: **lower is better**, 0 is
-    understood. ``understanding`` in [0, 1] is the same the other way round, ``passing`` whether the score is
-    within ``threshold``.
+    is said in other words. ``score`` in [0, 1] grows with understanding; ``dense``, the entropy of the
+    answers in nats, falls with it, and ``passing`` is whether it is within ``threshold``.
 
     Needs ``query`` and ``contexts`` for each item; the ``response`` is carried along and not looked at: the
     reader answers itself. For k contexts that costs at most k rephrasings (none that the cache knows),
@@ -86,8 +86,8 @@ class DenseEvaluator(MethodEvaluator[Dense, DenseEvaluationResult], JudgedPart[D
         ...     return "Velm" if "Ada was born in Velm" in prompt else "Orun"
         >>> evaluator = DenseEvaluator(ScriptedReader(reply), ExactEntailer())
         >>> result = evaluator.evaluate("Where was Ada born?", contexts=["Ada was born in Velm."])
-        >>> result.answers, round(result.score, 4), result.understanding, result.passing
-        (('Velm', 'Orun'), 0.6931, 0.0, False)
+        >>> result.answers, result.score, round(result.dense, 4), result.passing
+        (('Velm', 'Orun'), 0.0, 0.6931, False)
     """
 
     METHOD = "dense"
@@ -142,8 +142,8 @@ class DenseEvaluator(MethodEvaluator[Dense, DenseEvaluationResult], JudgedPart[D
         return {
             "passing": found.certain,
             "feedback": _in_words(found),
-            "score": found.score,
-            "understanding": 1 - found.score / _most(found),
+            "score": 1 - found.score / _most(found),
+            "dense": found.score,
             "answers": found.answers,
             "labels": found.labels,
             "outcomes": outcomes,

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from llama_index.core.callbacks.schema import CBEventType, EventPayload
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.indices.base import BaseIndex
+from llama_index.core.llms import LLM
 from llama_index.core.node_parser.node_utils import build_nodes_from_splits
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts.mixin import PromptDictType
@@ -19,21 +22,25 @@ from llama_index.core.schema import (
     TextNode,
 )
 from llama_index.core.settings import Settings
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PrivateAttr, SkipValidation
 
+from llama_index_surerag._fields import EmbedModel, Judge, Model
+from llama_index_surerag._observing import Reranking, Watch, observed, reranking
 from llama_index_surerag.events import dispatch, dispatcher
-from llama_index_surerag.nodes import DocumentsBehind, copy_of, passage_of, warn
+from llama_index_surerag.llm_reader import reader_of
+from llama_index_surerag.nodes import DocumentsBehind, DocumentSource, copy_of, passage_of, warn
 from llama_index_surerag.prompts import AdaptedPart, for_core
 from llama_index_surerag.semantic_node_parser import AdaptiveSemanticNodeParser, TokenCount
 from llama_index_surerag.services import (
+    Asked,
     NodeRetriever,
     bound_to,
     bundle_of,
     encoder_of,
-    reader_of,
     retriever_of,
 )
 from surerag import (
+    PROVENANCE_KEY,
     AdaptiveChunker,
     ContextRefiner,
     Dense,
@@ -45,6 +52,8 @@ from surerag import (
     run,
 )
 from surerag.errors import ConfigurationError
+from surerag.readers import Reader
+from surerag.services import Encoder, Entailer
 from surerag.types import Passage
 
 T = TypeVar("T", bound=Dense | ContextRefiner)
@@ -59,11 +68,16 @@ class JudgedPart(AdaptedPart[T]):
         dense_cache: What is known already.
     """
 
-    llm: Any = Field(default=None, exclude=True, repr=False)
-    entailer: Any = Field(default=None, exclude=True, repr=False)
-    dense_cache: Any = Field(default=None, exclude=True, repr=False)
+    llm: Model = Field(default=None, exclude=True, repr=False)
+    entailer: Judge = Field(default=None, exclude=True, repr=False)
+    dense_cache: SkipValidation[DenseCache | None] = Field(default=None, exclude=True, repr=False)
 
-    def __init__(self, llm: Any = None, entailer: Any = None, **given: Any) -> None:
+    def __init__(
+        self,
+        llm: LLM | Reader | None = None,
+        entailer: Entailer | LLM | Reader | None = None,
+        **given: Any,
+    ) -> None:
         given["llm"] = Settings.llm if llm is None else llm
         given["entailer"] = entailer
         given["dense_cache"] = DenseCache() if given.get("dense_cache") is None else given["dense_cache"]
@@ -78,7 +92,7 @@ class JudgedPart(AdaptedPart[T]):
         """Return reader, entailer, memory and options as the core takes them."""
         return {
             "reader": reader_of(self.llm),
-            "entailer": reader_of(self.entailer),
+            "entailer": reader_of(self.entailer) if isinstance(self.entailer, LLM) else self.entailer,
             "cache": self.dense_cache,
             **self.chosen(),
             # Selector templates choose by the LLM.
@@ -114,7 +128,8 @@ class DenseRefinerPostprocessor(JudgedPart[ContextRefiner], BaseNodePostprocesso
     goes through besides, as it is.
 
     Given ``documents``, the documents behind the nodes of an uncertain question are cut anew
-    (Algorithm 2), and what is handed on are chunks with ids, offsets and ``SOURCE`` of their own. They are
+    (Algorithm 2), and what is handed on are chunks with ids, offsets and ``SOURCE`` of their own, and
+    ``provenance`` in their metadata (:class:`surerag.Stretch`; nobody is shown it). They are
     measured without the metadata that a pipeline puts before a node's text.
 
     Prompts are texts or LlamaIndex templates; ``query_str`` and ``context_str`` may stand for ``question``
@@ -151,14 +166,24 @@ class DenseRefinerPostprocessor(JudgedPart[ContextRefiner], BaseNodePostprocesso
         ('Ada was born in Velm.', 0.0, 'certain')
     """
 
-    embed_model: Any = Field(default=None, exclude=True, repr=False)
-    retriever: Any = Field(default=None, exclude=True, repr=False)
-    documents: Any = Field(default=None, exclude=True, repr=False)
-    chunker: Any = Field(default=None, exclude=True, repr=False)
+    embed_model: EmbedModel = Field(default=None, exclude=True, repr=False)
+    retriever: SkipValidation[BaseRetriever | BaseIndex[Any] | None] = Field(
+        default=None, exclude=True, repr=False
+    )
+    documents: SkipValidation[DocumentSource | None] = Field(default=None, exclude=True, repr=False)
+    chunker: SkipValidation[AdaptiveSemanticNodeParser | AdaptiveChunker | None] = Field(
+        default=None, exclude=True, repr=False
+    )
 
     _behind: DocumentsBehind | None = PrivateAttr(default=None)
 
-    def __init__(self, llm: Any = None, embed_model: Any = None, entailer: Any = None, **given: Any) -> None:
+    def __init__(
+        self,
+        llm: LLM | Reader | None = None,
+        embed_model: BaseEmbedding | Encoder | None = None,
+        entailer: Entailer | LLM | Reader | None = None,
+        **given: Any,
+    ) -> None:
         super().__init__(llm=llm, embed_model=embed_model, entailer=entailer, **given)
 
     @classmethod
@@ -172,7 +197,9 @@ class DenseRefinerPostprocessor(JudgedPart[ContextRefiner], BaseNodePostprocesso
         written = [node for node in nodes if has_text(node)]
         documents = self._behind.of(written) if self._behind else ()
         program = self.core.program(bundle.query_str, candidates_of(written), documents)
-        return run(program, self._services(bundle), on_event=dispatch)
+        services = self._services(bundle)
+        watch = Watch(self.callback_manager)
+        return run(observed(program, services, watch), services, on_event=dispatch)
 
     async def arefine(self, nodes: Sequence[NodeWithScore], query: str | QueryBundle) -> RefinementResult:
         """Like ``refine``, without blocking the event loop."""
@@ -180,18 +207,18 @@ class DenseRefinerPostprocessor(JudgedPart[ContextRefiner], BaseNodePostprocesso
         written = [node for node in nodes if has_text(node)]
         documents: Sequence[Passage] = await self._behind.aof(written) if self._behind else ()
         program = self.core.program(bundle.query_str, candidates_of(written), documents)
-        return await arun(program, self._services(bundle), on_event=dispatch)
+        services = self._services(bundle)
+        watch = Watch(self.callback_manager)
+        return await arun(observed(program, services, watch), services, on_event=dispatch)
 
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
         if not nodes or query_bundle is None or not query_bundle.query_str.strip():
             return self._unrefined(nodes)
-        with self.callback_manager.event(
-            CBEventType.RERANKING, payload=_payload(nodes, query_bundle)
-        ) as event:
+        with reranking(self.callback_manager, self._reranking(nodes, query_bundle)) as done:
             found = refined_nodes(self.refine(nodes, query_bundle), nodes, self.top_n)
-            event.on_end(payload={EventPayload.NODES: found})
+            done(found)
         return found
 
     @dispatcher.span
@@ -200,12 +227,13 @@ class DenseRefinerPostprocessor(JudgedPart[ContextRefiner], BaseNodePostprocesso
     ) -> list[NodeWithScore]:
         if not nodes or query_bundle is None or not query_bundle.query_str.strip():
             return self._unrefined(nodes)
-        with self.callback_manager.event(
-            CBEventType.RERANKING, payload=_payload(nodes, query_bundle)
-        ) as event:
+        with reranking(self.callback_manager, self._reranking(nodes, query_bundle)) as done:
             found = refined_nodes(await self.arefine(nodes, query_bundle), nodes, self.top_n)
-            event.on_end(payload={EventPayload.NODES: found})
+            done(found)
         return found
+
+    def _reranking(self, nodes: Sequence[NodeWithScore], bundle: QueryBundle) -> Reranking:
+        return Reranking(nodes, bundle, self.top_n, self.core.reader.name)
 
     def _unrefined(self, nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
         if nodes:
@@ -215,7 +243,8 @@ class DenseRefinerPostprocessor(JudgedPart[ContextRefiner], BaseNodePostprocesso
     def _services(self, bundle: QueryBundle) -> Services:
         """Return the services, the pipeline's retriever being asked for this very query."""
         services = self.core.services
-        return replace(services, retriever=bound_to(services.retriever, bundle))
+        asked = Asked(bundle, getattr(services.retriever, "embed_model", None))
+        return replace(services, retriever=bound_to(services.retriever, asked))
 
     def _build(self) -> None:
         if self.chunker is not None and self.documents is None:
@@ -242,10 +271,6 @@ class DenseRefinerPostprocessor(JudgedPart[ContextRefiner], BaseNodePostprocesso
         if isinstance(self.chunker, AdaptiveSemanticNodeParser):
             return self.chunker.core
         return self.chunker or AdaptiveChunker(encoder_of(self.embed_model), TokenCount(Settings.tokenizer))
-
-
-def _payload(nodes: Sequence[NodeWithScore], bundle: QueryBundle) -> dict[str, Any]:
-    return {EventPayload.NODES: list(nodes), EventPayload.QUERY_STR: bundle.query_str}
 
 
 def candidates_of(nodes: Sequence[NodeWithScore]) -> list[Passage]:
@@ -306,7 +331,9 @@ def _cut(document: BaseNode, passage: Passage) -> TextNode:
     """Return a chunk as a node, as LlamaIndex's own parsers make it, with its offsets in the document."""
     [node] = build_nodes_from_splits([passage.text], document, id_func=lambda *_: passage.id)
     node.embedding = None
-    node.metadata = dict(document.metadata)
+    node.metadata = {**document.metadata, PROVENANCE_KEY: passage.metadata[PROVENANCE_KEY]}
+    node.excluded_llm_metadata_keys = [*document.excluded_llm_metadata_keys, PROVENANCE_KEY]
+    node.excluded_embed_metadata_keys = [*document.excluded_embed_metadata_keys, PROVENANCE_KEY]
     node.start_char_idx, node.end_char_idx = passage.metadata["start"], passage.metadata["end"]
     if document.source_node is not None:
         node.relationships[NodeRelationship.SOURCE] = document.source_node

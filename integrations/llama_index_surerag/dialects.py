@@ -42,6 +42,7 @@ class LLMAnswer:
         prompt_tokens: Length of the prompt; 0 if the LLM does not say.
         completion_tokens: Tokens that were generated, thoughts included; 0 if the LLM does not say.
         thinking_tokens: How many of them are thoughts; 0 if the LLM does not say.
+        cached_tokens: How many tokens of the prompt its service had in its cache; 0 if it does not say.
     """
 
     text: str
@@ -51,6 +52,7 @@ class LLMAnswer:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     thinking_tokens: int = 0
+    cached_tokens: int = 0
 
 
 class LLMDialect:
@@ -187,9 +189,10 @@ def text_of(response: ChatResponse | CompletionResponse) -> LLMAnswer:
         text,
         thoughts=thoughts,
         finish=_finish_of(raw),
-        prompt_tokens=token_count(counts.get("prompt_tokens")),
+        prompt_tokens=token_count(counts.get("prompt_tokens")) or _prompt_tokens(raw),
         completion_tokens=token_count(counts.get("completion_tokens")),
         thinking_tokens=thinking or _thinking_tokens(raw),
+        cached_tokens=_cached_tokens(raw),
     )
 
 
@@ -230,3 +233,21 @@ def _thinking_tokens(raw: Any) -> int:
         ("usage_metadata", "thoughts_token_count"),
     )
     return max((token_count(value_of(raw, *path)) for path in paths), default=0)
+
+
+def _cached_tokens(raw: Any) -> int:
+    """Return the tokens of a prompt that a service had in its cache, from the places in which it says so."""
+    paths = (
+        ("usage", "prompt_tokens_details", "cached_tokens"),
+        ("usage", "input_tokens_details", "cached_tokens"),
+        ("usage", "prompt_cache_hit_tokens"),
+        ("usage", "cache_read_input_tokens"),
+        ("usage_metadata", "cached_content_token_count"),
+    )
+    return max((token_count(value_of(raw, *path)) for path in paths), default=0)
+
+
+def _prompt_tokens(raw: Any) -> int:
+    """Return the length of a prompt as Anthropic counts it: what is in its cache, or put there, is beside."""
+    parts = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    return sum(token_count(value_of(raw, "usage", part)) for part in parts)

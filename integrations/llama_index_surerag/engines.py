@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any, Generic, Self, TypeVar, cast
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
-from llama_index.core.base.response.schema import RESPONSE_TYPE, Response
+from llama_index.core.base.response.schema import (
+    RESPONSE_TYPE,
+    AsyncStreamingResponse,
+    Response,
+    StreamingResponse,
+)
 from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.callbacks.schema import CBEventType, EventPayload
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts.mixin import PromptDictType, PromptMixinType
-from llama_index.core.schema import QueryBundle, QueryType
+from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.settings import Settings
 
+from llama_index_surerag._observing import Watch, observed, synthesizing
 from llama_index_surerag.events import dispatch, dispatcher
 from llama_index_surerag.prompts import TemplateLike, for_core, plain_template, shown
-from llama_index_surerag.services import bound_to, bundle_of
+from llama_index_surerag.services import Asked, bound_to, bundle_of
 from surerag import Services, arun, run, run_many
 from surerag.component import Component
+from surerag.effects import Program
+
+NOTHING = "Empty Response"
+"""What LlamaIndex's synthesizers answer from no node at all."""
 
 T = TypeVar("T", bound=Component[Any, Any])
 R = TypeVar("R")
@@ -75,15 +85,16 @@ class WithPrompts(Generic[T]):
     def _services(self, bundle: QueryBundle) -> Services:
         """Return the services, asking retrievers of the pipeline for this very query."""
         services = self._core.services
+        asked = Asked(bundle, getattr(services.retriever, "embed_model", None))
         return replace(
             services,
-            retriever=bound_to(services.retriever, bundle),
-            summaries=bound_to(services.summaries, bundle),
+            retriever=bound_to(services.retriever, asked),
+            summaries=bound_to(services.summaries, asked),
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return options, prompts and the models' identities as plain values; no key is in it."""
-        prompts = {name: plain_template(template) for name, template in self._get_prompts().items()}
+        prompts = {name: plain_template(one, self._llm) for name, one in self._get_prompts().items()}
         return {**self._core.to_dict(), "prompts": prompts}
 
 
@@ -105,6 +116,7 @@ class MethodEngine(WithPrompts[T], BaseQueryEngine, Generic[T, R]):
         callback_manager: CallbackManager | None,
     ) -> None:
         WithPrompts.__init__(self, core, prompts, llm)
+        self._streaming = False
         BaseQueryEngine.__init__(self, callback_manager=callback_manager or Settings.callback_manager)
 
     def _response(self, result: R) -> RESPONSE_TYPE:
@@ -112,12 +124,70 @@ class MethodEngine(WithPrompts[T], BaseQueryEngine, Generic[T, R]):
         raise NotImplementedError
 
     def _answered(self, bundle: QueryBundle, *case: Any) -> RESPONSE_TYPE:
-        program = self._core.program(bundle.query_str, *case)
+        program = self._observed(self._core.program(bundle.query_str, *case), bundle)
         return self._response(run(program, self._services(bundle), on_event=dispatch))
 
     async def _aanswered(self, bundle: QueryBundle, *case: Any) -> RESPONSE_TYPE:
-        program = self._core.program(bundle.query_str, *case)
+        program = self._observed(self._core.program(bundle.query_str, *case), bundle)
         return self._response(await arun(program, self._services(bundle), on_event=dispatch))
+
+    @dispatcher.span
+    def synthesize(
+        self,
+        query_bundle: QueryBundle,
+        nodes: list[NodeWithScore],
+        additional_source_nodes: Sequence[NodeWithScore] | None = None,
+    ) -> RESPONSE_TYPE:
+        """Answer from given nodes alone, without deciding anything; from none, as LlamaIndex's own do."""
+        bundle = bundle_of(query_bundle)
+        if not nodes:
+            return self._nothing(bundle)
+        response = self._from_nodes(bundle, nodes)
+        response.source_nodes.extend(additional_source_nodes or ())
+        return response
+
+    @dispatcher.span
+    async def asynthesize(
+        self,
+        query_bundle: QueryBundle,
+        nodes: list[NodeWithScore],
+        additional_source_nodes: Sequence[NodeWithScore] | None = None,
+    ) -> RESPONSE_TYPE:
+        """Like ``synthesize``."""
+        bundle = bundle_of(query_bundle)
+        if not nodes:
+            return self._nothing(bundle, awaited=True)
+        response = await self._afrom_nodes(bundle, nodes)
+        response.source_nodes.extend(additional_source_nodes or ())
+        return response
+
+    def _from_nodes(self, bundle: QueryBundle, nodes: Sequence[NodeWithScore]) -> RESPONSE_TYPE:
+        """Return the answer from given nodes."""
+        raise NotImplementedError
+
+    async def _afrom_nodes(self, bundle: QueryBundle, nodes: Sequence[NodeWithScore]) -> RESPONSE_TYPE:
+        """Like ``_from_nodes``."""
+        raise NotImplementedError
+
+    def _nothing(self, bundle: QueryBundle, *, awaited: bool = False) -> RESPONSE_TYPE:
+        """Return what LlamaIndex's synthesizers answer from no node at all."""
+
+        def pieces() -> Generator[str]:
+            yield NOTHING
+
+        async def apieces() -> AsyncGenerator[str]:
+            yield NOTHING
+
+        response: RESPONSE_TYPE = Response(NOTHING)
+        if self._streaming:
+            response = AsyncStreamingResponse(apieces()) if awaited else StreamingResponse(pieces())
+        with synthesizing(self.callback_manager, bundle) as done:
+            done(response)
+        return response
+
+    def _observed(self, program: Program[R], bundle: QueryBundle) -> Program[R]:
+        """Return a program whose steps LlamaIndex's instrumentation hears of."""
+        return observed(program, self._services(bundle), Watch(self.callback_manager, bundle))
 
     def query_many(self, queries: Iterable[QueryType]) -> list[Response]:
         """Answer many queries; a local model reads them in merged batches.
@@ -125,7 +195,8 @@ class MethodEngine(WithPrompts[T], BaseQueryEngine, Generic[T, R]):
         Raises:
             Exception: The first failure, after all other queries were answered.
         """
-        programs = [self._core.program(bundle_of(query).query_str) for query in queries]
+        bundles = [bundle_of(query) for query in queries]
+        programs = [self._observed(self._core.program(one.query_str), one) for one in bundles]
         with self.callback_manager.as_trace("query"):
             results: list[Any] = run_many(programs, self._core.services, on_event=dispatch)
         return [cast("Response", self._response(result)) for result in results]
@@ -145,6 +216,11 @@ class MethodEngine(WithPrompts[T], BaseQueryEngine, Generic[T, R]):
             response = await self._aanswered(query_bundle)
             event.on_end(payload={EventPayload.RESPONSE: response})
         return response
+
+    @classmethod
+    def from_defaults(cls, retriever: Any, llm: Any = None, **settings: Any) -> Self:
+        """Build an engine as LlamaIndex's own are built; the same arguments as those of ``from_args``."""
+        return cast("Self", cast("Any", cls).from_args(retriever, llm, **settings))
 
     @classmethod
     def from_dict(

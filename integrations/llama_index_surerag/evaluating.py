@@ -13,17 +13,23 @@ from llama_index.core.base.response.schema import (
     StreamingResponse,
 )
 from llama_index.core.evaluation import BaseEvaluator, EvaluationResult
+from llama_index.core.llms import LLM
 from llama_index.core.settings import Settings
 from pydantic import Field, PrivateAttr
 
 from llama_index_surerag._fanout import Turns
-from llama_index_surerag.events import dispatch
+from llama_index_surerag._fields import Judge, Model
+from llama_index_surerag._observing import Watch, observed
+from llama_index_surerag.events import dispatch, evaluated
 from llama_index_surerag.nodes import passages_of
 from llama_index_surerag.prompts import AdaptedPart
 from surerag import Passage, arun, run
 from surerag.component import Component
+from surerag.effects import Program
 from surerag.errors import CapabilityError, ConfigurationError, InputError, RefusedError, SureragError
+from surerag.readers import Reader
 from surerag.readers.threads import in_thread
+from surerag.services import Entailer
 from surerag.types import Event
 
 logger = logging.getLogger("surerag")
@@ -93,13 +99,18 @@ class MethodEvaluator(AdaptedPart[T], BaseEvaluator, Generic[T, E]):
     METHOD: ClassVar[str]
     """The method's name in events."""
 
-    llm: Any = Field(default=None, exclude=True, repr=False)
-    entailer: Any = Field(default=None, exclude=True, repr=False)
+    llm: Model = Field(default=None, exclude=True, repr=False)
+    entailer: Judge = Field(default=None, exclude=True, repr=False)
     window: int = 16
 
     _turns: Turns = PrivateAttr(default_factory=lambda: Turns(1))
 
-    def __init__(self, llm: Any = None, entailer: Any = None, **options: Any) -> None:
+    def __init__(
+        self,
+        llm: LLM | Reader | None = None,
+        entailer: Entailer | LLM | Reader | None = None,
+        **options: Any,
+    ) -> None:
         services: dict[str, Any] = {"llm": Settings.llm if llm is None else llm, "entailer": entailer}
         super().__init__(**services, **options)
 
@@ -136,7 +147,9 @@ class MethodEvaluator(AdaptedPart[T], BaseEvaluator, Generic[T, E]):
     def _evaluated(self, item: Item) -> E:
         try:
             [found] = self._turns.map(self._measured, [self._case(item)])
-            return self._result(item, self._parts(found))
+            parts = self._parts(found)
+            evaluated(self.METHOD, item.question(), parts)
+            return self._result(item, parts)
         except (CapabilityError, RefusedError):
             # So would every other item be: a column of invalid results would say it too late.
             raise
@@ -146,7 +159,9 @@ class MethodEvaluator(AdaptedPart[T], BaseEvaluator, Generic[T, E]):
     async def _aevaluated(self, item: Item) -> E:
         try:
             [found] = await self._turns.amap(self._ameasured, [self._case(item)])
-            return self._result(item, self._parts(found))
+            parts = self._parts(found)
+            evaluated(self.METHOD, item.question(), parts)
+            return self._result(item, parts)
         except (CapabilityError, RefusedError):
             # So would every other item be: a column of invalid results would say it too late.
             raise
@@ -163,10 +178,14 @@ class MethodEvaluator(AdaptedPart[T], BaseEvaluator, Generic[T, E]):
         return self._result(item, {"invalid_result": True, "invalid_reason": reason})
 
     def _measured(self, case: tuple[Any, ...]) -> Any:
-        return run(self.core.program(*case), self.core.services, on_event=dispatch)
+        return run(self._observed(case), self.core.services, on_event=dispatch)
 
     async def _ameasured(self, case: tuple[Any, ...]) -> Any:
-        return await arun(self.core.program(*case), self.core.services, on_event=dispatch)
+        return await arun(self._observed(case), self.core.services, on_event=dispatch)
+
+    def _observed(self, case: tuple[Any, ...]) -> Program[Any]:
+        watch = Watch(Settings.callback_manager)
+        return observed(self.core.program(*case), self.core.services, watch)
 
     def _build(self) -> None:
         if self.window < 1:

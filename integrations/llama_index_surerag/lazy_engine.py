@@ -23,9 +23,10 @@ from llama_index.core.settings import Settings
 
 from llama_index_surerag.engines import MethodEngine, with_manager
 from llama_index_surerag.events import dispatch
+from llama_index_surerag.llm_reader import advising, reader_of
 from llama_index_surerag.nodes import nodes_of, passages_of
 from llama_index_surerag.prompts import TemplateLike
-from llama_index_surerag.services import NodeRetriever, advising, bundle_of, reader_of, retriever_of
+from llama_index_surerag.services import NodeRetriever, bundle_of, retriever_of
 from llama_index_surerag.summaries import Summarize, SummarySource, tier_one
 from surerag import GateDecision, LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult, astream, stream
 from surerag.drivers import AnswerStream, AsyncAnswerStream
@@ -92,7 +93,10 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG, LazyRAGResult]):
             retriever: The pipeline's retriever, or its index; None in mode ``"none"``.
             llm: The LLM, or a reader of surerag; ``Settings.llm`` if left out.
             summaries: Tier 1, see :func:`llama_index_surerag.summaries.summaries_of`. Left out, the
-                documents in the docstore of the index (or of its retriever) are summarized.
+                documents in the docstore of the index (or of its retriever) are summarized, and tier 1
+                follows the index from then on. Given, they are yours to keep up to date; what is deleted
+                from the index is not found among them either. An index whose vector store keeps the texts
+                itself (Chroma, Qdrant, …) tells neither: there, take deleted documents out of your summaries.
             summarize: How to summarize documents: a number of lead sentences, a metadata key, a
                 function, or an LLM (or reader) that writes each summary once; default two sentences.
             embed_model: Searches summaries; the index's own or ``Settings.embed_model`` if left out.
@@ -131,34 +135,12 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG, LazyRAGResult]):
         return cls(core, prompts, model, streaming=streaming, callback_manager=callback_manager)
 
     def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        """Return what tier 2 finds, postprocessed, whatever the gate would say."""
-        return self._tier_two().nodes(bundle_of(query_bundle))
+        """Return what tier 2 finds, postprocessed, ``top_n`` at most, whatever the gate would say."""
+        return self._tier_two().nodes(bundle_of(query_bundle), self._core.top_n)
 
     async def aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         """Like ``retrieve``."""
-        return await self._tier_two().anodes(bundle_of(query_bundle))
-
-    def synthesize(
-        self,
-        query_bundle: QueryBundle,
-        nodes: list[NodeWithScore],
-        additional_source_nodes: Sequence[NodeWithScore] | None = None,
-    ) -> RESPONSE_TYPE:
-        """Answer from given nodes alone, without a gate."""
-        response = self._given_gold()._answered(bundle_of(query_bundle), passages_of(nodes))
-        response.source_nodes.extend(additional_source_nodes or ())
-        return response
-
-    async def asynthesize(
-        self,
-        query_bundle: QueryBundle,
-        nodes: list[NodeWithScore],
-        additional_source_nodes: Sequence[NodeWithScore] | None = None,
-    ) -> RESPONSE_TYPE:
-        """Like ``synthesize``."""
-        response = await self._given_gold()._aanswered(bundle_of(query_bundle), passages_of(nodes))
-        response.source_nodes.extend(additional_source_nodes or ())
-        return response
+        return await self._tier_two().anodes(bundle_of(query_bundle), self._core.top_n)
 
     def to_dict(self) -> dict[str, Any]:
         """Return options, prompts and the reader's identity as plain values; no key is in it."""
@@ -168,18 +150,29 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG, LazyRAGResult]):
         if not self._streaming:
             return super()._answered(bundle, *case)
         program = self._core.program(bundle.query_str, *case)
-        return self._flowing(stream(program, self._services(bundle), on_event=dispatch))
+        return self._flowing(
+            stream(self._observed(program, bundle), self._services(bundle), on_event=dispatch)
+        )
 
     async def _aanswered(self, bundle: QueryBundle, *case: Any) -> RESPONSE_TYPE:
         if not self._streaming:
             return await super()._aanswered(bundle, *case)
         program = self._core.program(bundle.query_str, *case)
-        return self._aflowing(await astream(program, self._services(bundle), on_event=dispatch))
+        return self._aflowing(
+            await astream(self._observed(program, bundle), self._services(bundle), on_event=dispatch)
+        )
+
+    def _from_nodes(self, bundle: QueryBundle, nodes: Sequence[NodeWithScore]) -> RESPONSE_TYPE:
+        return self._given_gold()._answered(bundle, passages_of(nodes))
+
+    async def _afrom_nodes(self, bundle: QueryBundle, nodes: Sequence[NodeWithScore]) -> RESPONSE_TYPE:
+        return await self._given_gold()._aanswered(bundle, passages_of(nodes))
 
     def _given_gold(self) -> LazyRetrievalQueryEngine:
         """Return this engine for answers from given passages."""
         core = self._core.with_options(mode="oracle")
-        return type(self)(core, self._given, self._llm, streaming=self._streaming)
+        manager = self.callback_manager
+        return type(self)(core, self._given, self._llm, streaming=self._streaming, callback_manager=manager)
 
     def _tier_two(self) -> NodeRetriever:
         retriever = self._core.retriever

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, Self, TypeGuard, TypeVar
 
 from llama_index.core.base.llms.base import BaseLLM
 from llama_index.core.base.llms.types import ChatMessage, MessageRole
 from llama_index.core.bridge.pydantic import field_serializer
 from llama_index.core.llms import LLM
-from llama_index.core.prompts import BasePromptTemplate, ChatPromptTemplate, PromptTemplate
+from llama_index.core.prompts import (
+    BasePromptTemplate,
+    ChatPromptTemplate,
+    PromptTemplate,
+    RichPromptTemplate,
+)
 from llama_index.core.prompts.base import SelectorPromptTemplate
 from llama_index.core.prompts.mixin import PromptDictType, PromptMixin, PromptMixinType
 
@@ -17,12 +23,14 @@ from surerag import PromptSet
 from surerag.adapting import Adapted
 from surerag.errors import PromptError
 from surerag.framing import as_data
+from surerag.readers import Reader
 from surerag.types import Message, Prompt, Template, as_messages
 
 T = TypeVar("T")
 
-TemplateLike = str | BasePromptTemplate | Sequence[Sequence[str]]
-"""A text; any LlamaIndex template; or turns of a chat as pairs of role and text."""
+TemplateLike = str | BasePromptTemplate | Sequence[Sequence[str]] | Mapping[str, Any]
+"""A text; any LlamaIndex template; turns of a chat as pairs of role and text; or what ``plain_template`` made
+of one of these."""
 
 _STANDS_FOR = {"query_str": ("question", "query", "statement"), "context_str": ("context", "passages")}
 """What LlamaIndex's own templates call the slots."""
@@ -83,11 +91,11 @@ class TemplatePrompt:
 
         Lines of a value that begin like the template's own are put behind a mark, as in surerag's prompts.
         """
-        data = as_data(self.text, values)
+        data = as_data(_frame(self.template), values)
         known: dict[str, Any] = data | {
             theirs: data[mine] for theirs, mine in self._aliases.items() if mine in data
         }
-        if isinstance(self.template, ChatPromptTemplate):
+        if isinstance(self.template, ChatPromptTemplate) or _is_rich_chat(self.template):
             return from_chat_messages(self.template.format_messages(**known))
         return self.template.format(**known)
 
@@ -99,22 +107,76 @@ class TemplatePrompt:
         return frozenset(found - {self._aliases.get(name, name) for name in filled})
 
 
+def _is_rich_chat(template: BasePromptTemplate) -> bool:
+    return isinstance(template, RichPromptTemplate) and template.is_chat_template
+
+
+def _frame(template: BasePromptTemplate) -> str:
+    """Return a template's text as the core writes its own: slots in single braces, tags away."""
+    text = template.get_template()
+    if isinstance(template, RichPromptTemplate):
+        text = re.sub(r"{%.*?%}", "\n", text, flags=re.DOTALL)
+        text = re.sub(r"{{-?\s*(\w+).*?}}", r"{\1}", text, flags=re.DOTALL)
+    return text
+
+
 def template_of(given: TemplateLike) -> BasePromptTemplate:
-    """Return what a user wrote as a LlamaIndex template."""
+    """Return what a user wrote, or ``plain_template`` made of it, as a LlamaIndex template.
+
+    Raises:
+        PromptError: If it had functions, which cannot be written down.
+    """
     if isinstance(given, BasePromptTemplate):
         return given
     if isinstance(given, str):
         return PromptTemplate(given)
-    return ChatPromptTemplate([ChatMessage(role=role, content=text) for role, text in given])
+    if not isinstance(given, Mapping):
+        return ChatPromptTemplate([ChatMessage(role=role, content=text) for role, text in given])
+    if given.get("functions"):
+        raise PromptError(
+            f"the functions of this template were not written down: {', '.join(given['functions'])}",
+            hint="pass the template anew: prompts={name: template}",
+        )
+    text, mappings = given["template"], given.get("template_var_mappings")
+    partial = dict(given.get("partial") or {})
+    if given.get("rich"):
+        return RichPromptTemplate(text, template_var_mappings=mappings, **partial)
+    if isinstance(text, str):
+        return PromptTemplate(text, template_var_mappings=mappings, **partial)
+    turns = [ChatMessage(role=role, content=content) for role, content in text]
+    return ChatPromptTemplate(turns, template_var_mappings=mappings, **partial)
 
 
-def plain_template(given: TemplateLike) -> str | list[list[str]]:
-    """Return a template as plain values: its text, or a list of role and text."""
+def plain_template(given: TemplateLike, llm: object = None) -> str | list[list[str]] | dict[str, Any]:
+    """Return a template as plain values that :func:`template_of` reads.
+
+    Args:
+        given: Any template.
+        llm: What a selector chooses by; its choice is written down.
+
+    Returns:
+        Its text, or a list of role and text; with mappings, partial values or the syntax of Jinja, a mapping
+        that holds them besides. Functions are only named.
+    """
+    if isinstance(given, SelectorPromptTemplate):
+        given = given.select(llm if isinstance(llm, BaseLLM) else None)
+    if not isinstance(given, BasePromptTemplate):
+        if isinstance(given, str | Mapping):
+            return given if isinstance(given, str) else dict(given)
+        return [list(turn) for turn in given]
+    text: str | list[list[str]] = given.get_template()
     if isinstance(given, ChatPromptTemplate):
-        return [[message.role.value, message.content or ""] for message in given.message_templates]
-    if isinstance(given, BasePromptTemplate):
-        return given.get_template()
-    return given if isinstance(given, str) else [list(turn) for turn in given]
+        text = [[message.role.value, message.content or ""] for message in given.message_templates]
+    more = {
+        "rich": isinstance(given, RichPromptTemplate),
+        "template_var_mappings": dict(given.template_var_mappings or {}),
+        "partial": {name: value for name, value in given.kwargs.items() if isinstance(value, str)},
+        "functions": sorted(
+            [*(given.function_mappings or {}), *(n for n, value in given.kwargs.items() if callable(value))]
+        ),
+    }
+    kept = {name: value for name, value in more.items() if value}
+    return {"template": text, **kept} if kept else text
 
 
 def for_core(given: Mapping[str, Any], llm: Any = None) -> dict[str, Template | str]:
@@ -148,11 +210,17 @@ class AdaptedPart(Adapted[T], PromptMixin):
 
     @field_serializer("prompts", check_fields=False)
     def _plain_prompts(self, prompts: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: plain_template(one) for name, one in prompts.items()}
+        llm = getattr(self, "llm", None)
+        return {name: plain_template(one, llm) for name, one in prompts.items()}
 
     @classmethod
     def _templates(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
         return for_core(given)
+
+    @classmethod
+    def from_defaults(cls, llm: LLM | Reader | None = None, **settings: Any) -> Self:
+        """Build a part as LlamaIndex's own are built; the same arguments as the constructor's."""
+        return cls(**{"llm": llm, **settings})
 
     def _get_prompts(self) -> PromptDictType:
         return shown(type(self).PROMPTS, self.prompts)

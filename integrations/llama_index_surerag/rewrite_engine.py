@@ -16,10 +16,11 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.settings import Settings
 
 from llama_index_surerag.engines import MethodEngine, with_manager
-from llama_index_surerag.events import dispatch, dispatcher
+from llama_index_surerag.events import dispatcher
+from llama_index_surerag.llm_reader import advising, reader_of
 from llama_index_surerag.nodes import nodes_of, passages_of
 from llama_index_surerag.prompts import TemplateLike, from_chat_messages
-from llama_index_surerag.services import NodeRetriever, advising, bundle_of, reader_of, retriever_of
+from llama_index_surerag.services import NodeRetriever, bundle_of, retriever_of
 from surerag import DynQROptions, RewriteResult, UncertaintyRewriter
 from surerag.options import takes
 from surerag.readers import Reader
@@ -101,28 +102,6 @@ class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter, RewriteRes
         """Like ``retrieve``."""
         return (await self._aanswered(bundle_of(query_bundle))).source_nodes
 
-    def synthesize(
-        self,
-        query_bundle: QueryBundle,
-        nodes: list[NodeWithScore],
-        additional_source_nodes: Sequence[NodeWithScore] | None = None,
-    ) -> RESPONSE_TYPE:
-        """Answer from given nodes alone, without rewriting."""
-        response = self._response(self._over(nodes).run(bundle_of(query_bundle).query_str))
-        response.source_nodes.extend(additional_source_nodes or ())
-        return response
-
-    async def asynthesize(
-        self,
-        query_bundle: QueryBundle,
-        nodes: list[NodeWithScore],
-        additional_source_nodes: Sequence[NodeWithScore] | None = None,
-    ) -> RESPONSE_TYPE:
-        """Like ``synthesize``."""
-        response = self._response(await self._over(nodes).arun(bundle_of(query_bundle).query_str))
-        response.source_nodes.extend(additional_source_nodes or ())
-        return response
-
     @dispatcher.span
     def query_in_conversation(self, query: QueryType, chat_history: Sequence[ChatMessage]) -> Response:
         """Answer a query that leans on a conversation; its rewrite stands alone."""
@@ -140,10 +119,17 @@ class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter, RewriteRes
     def _response(self, result: RewriteResult) -> RESPONSE_TYPE:
         return Response(result.answer, nodes_of(result.passages), dict(result.to_dict()))
 
-    def _over(self, nodes: Sequence[NodeWithScore]) -> UncertaintyRewriter:
-        """Return the method over given nodes, never to rewrite."""
+    def _from_nodes(self, bundle: QueryBundle, nodes: Sequence[NodeWithScore]) -> RESPONSE_TYPE:
+        return self._over(nodes)._answered(bundle)
+
+    async def _afrom_nodes(self, bundle: QueryBundle, nodes: Sequence[NodeWithScore]) -> RESPONSE_TYPE:
+        return await self._over(nodes)._aanswered(bundle)
+
+    def _over(self, nodes: Sequence[NodeWithScore]) -> UncertaintyRewriteQueryEngine:
+        """Return this engine over given nodes, never to rewrite."""
         given = _Given(passages_of(nodes))
-        return self._core.with_options(retriever=given, top_n=None, threshold=float("inf"), on_event=dispatch)
+        core = self._core.with_options(retriever=given, top_n=None, threshold=float("inf"))
+        return type(self)(core, self._given, self._llm, callback_manager=self.callback_manager)
 
 
 def rewriter_over(

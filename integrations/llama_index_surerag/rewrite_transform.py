@@ -14,12 +14,13 @@ from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import QueryBundle, QueryType
 from llama_index.core.settings import Settings
 
+from llama_index_surerag._observing import Watch, observed
 from llama_index_surerag.engines import WithPrompts, loaded
 from llama_index_surerag.events import dispatch
 from llama_index_surerag.prompts import TemplateLike, from_chat_messages
 from llama_index_surerag.rewrite_engine import rewriter_over
 from llama_index_surerag.services import bundle_of
-from surerag import DynQROptions, RewriteResult, UncertaintyRewriter, arun, run
+from surerag import DynQROptions, RewriteResult, Services, UncertaintyRewriter, arun, run
 from surerag.effects import Program
 from surerag.options import takes
 from surerag.readers import Reader
@@ -86,20 +87,29 @@ class UncertaintyRewriteTransform(WithPrompts[UncertaintyRewriter], BaseQueryTra
         self._rewrite_text = rewrite_text
 
     def _run(self, query_bundle: QueryBundle, metadata: dict[str, Any]) -> QueryBundle:
-        program = self._program(query_bundle, metadata)
-        return self._rewritten(query_bundle, run(program, self._services(query_bundle), on_event=dispatch))
+        services = self._services(query_bundle)
+        program = self._program(query_bundle, metadata, services)
+        return self._rewritten(query_bundle, run(program, services, on_event=dispatch))
 
     async def arun(
         self, query_bundle_or_str: QueryType, metadata: dict[str, Any] | None = None
     ) -> QueryBundle:
         """Like ``run``, without blocking the event loop."""
         bundle = bundle_of(query_bundle_or_str)
-        program = self._program(bundle, metadata or {})
-        return self._rewritten(bundle, await arun(program, self._services(bundle), on_event=dispatch))
+        services = self._services(bundle)
+        program = self._program(bundle, metadata or {}, services)
+        return self._rewritten(bundle, await arun(program, services, on_event=dispatch))
 
     def to_dict(self) -> dict[str, Any]:
         """Return options, prompts and the models' identities as plain values; no key is in it."""
         return {**super().to_dict(), "rewrite_text": self._rewrite_text}
+
+    @classmethod
+    def from_defaults(
+        cls, retriever: BaseRetriever | BaseIndex[Any], llm: LLM | Reader | None = None, **settings: Any
+    ) -> Self:
+        """Build a transform as LlamaIndex's own parts are built; the same arguments as the constructor's."""
+        return cls(retriever, llm, **settings)
 
     @classmethod
     def from_dict(
@@ -108,9 +118,12 @@ class UncertaintyRewriteTransform(WithPrompts[UncertaintyRewriter], BaseQueryTra
         """Rebuild from :meth:`to_dict`; what is alive is passed in, as to the constructor."""
         return cls(retriever, llm, **{**loaded(settings), **living})
 
-    def _program(self, bundle: QueryBundle, metadata: Mapping[str, Any]) -> Program[RewriteResult]:
+    def _program(
+        self, bundle: QueryBundle, metadata: Mapping[str, Any], services: Services
+    ) -> Program[RewriteResult]:
         history = from_chat_messages(list(metadata.get("chat_history") or ()))
-        return self._core.program(bundle.query_str, history)
+        program = self._core.program(bundle.query_str, history)
+        return observed(program, services, Watch(Settings.callback_manager))
 
     def _rewritten(self, bundle: QueryBundle, result: RewriteResult) -> RewrittenQuery:
         decision = dict(result.to_dict())

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.callbacks.base import CallbackManager
@@ -19,6 +19,7 @@ from llama_index.core.settings import Settings
 from llama_index.core.utils import get_tqdm_iterable
 from pydantic import Field
 
+from llama_index_surerag._fields import EmbedModel
 from llama_index_surerag.events import dispatcher
 from llama_index_surerag.services import encoder_of
 from surerag import AdaptiveChunker, ChunkerOptions, SemanticChunk, arun, run
@@ -49,7 +50,9 @@ class TokenCount:
 
     def __call__(self, text: str) -> int:
         """Return the number of tokens of a text."""
-        return len(self.tokenizer(text))
+        found: Any = self.tokenizer(text)
+        # A tokenizer of transformers, when called, returns several things about the tokens.
+        return len(getattr(found, "input_ids", found))
 
 
 class AdaptiveSemanticNodeParser(Adapted[AdaptiveChunker], NodeParser, ChunkerOptions):  # type: ignore[misc]  # a frozen base; fields that are set are in force
@@ -68,7 +71,8 @@ class AdaptiveSemanticNodeParser(Adapted[AdaptiveChunker], NodeParser, ChunkerOp
     Attributes:
         embed_model: A LlamaIndex embedding model, or an encoder of surerag; ``Settings.embed_model`` if
             left out.
-        tokenizer: Counts tokens: from a text to a sequence; LlamaIndex's global one if left out.
+        tokenizer: Counts tokens: from a text to a sequence, or a tokenizer of transformers, tokenizers or
+            tiktoken; LlamaIndex's global one if left out.
         include_metadata: Whether chunks get their document's metadata.
         include_prev_next_rel: Whether chunks know their neighbours.
         callback_manager: Receives LlamaIndex's callbacks.
@@ -85,12 +89,12 @@ class AdaptiveSemanticNodeParser(Adapted[AdaptiveChunker], NodeParser, ChunkerOp
         [('Ada was born in Velm. Ada left Velm in spring.', 0), ('Tin melts easily.', 47)]
     """
 
-    embed_model: Any = Field(default=None, exclude=True, repr=False)
+    embed_model: EmbedModel = Field(default=None, exclude=True, repr=False)
     tokenizer: Any = Field(default=None, exclude=True, repr=False)
 
     def __init__(self, embed_model: BaseEmbedding | Encoder | None = None, **given: Any) -> None:
         tokenizer, identify = given.get("tokenizer"), given.get("id_func")
-        given["tokenizer"] = Settings.tokenizer if tokenizer is None else tokenizer
+        given["tokenizer"] = Settings.tokenizer if tokenizer is None else _called(tokenizer)
         given["id_func"] = default_id_func if identify is None else identify
         given["callback_manager"] = given.get("callback_manager") or CallbackManager([])
         super().__init__(embed_model=Settings.embed_model if embed_model is None else embed_model, **given)
@@ -214,7 +218,7 @@ def _batches(nodes: Sequence[BaseNode], show_progress: bool) -> Iterator[Sequenc
     return (nodes[start : start + _TOGETHER] for start in starts)
 
 
-def _model_identity(model: BaseEmbedding | Encoder) -> str:
+def _model_identity(model: BaseEmbedding | Encoder | None) -> str:
     """Return an embedding model's name, and a digest of the settings that its vectors depend on."""
     name = encoder_of(model).name
     if not isinstance(model, BaseEmbedding):
@@ -224,12 +228,40 @@ def _model_identity(model: BaseEmbedding | Encoder) -> str:
     return f"{name}#{sha256(stable.encode()).hexdigest()[:12]}"
 
 
-def _tokenizer_identity(tokenizer: Tokenizer) -> str:
-    """Return the name of a tokenizer, or of the function that it is."""
-    function: Any = tokenizer.func if isinstance(tokenizer, partial) else tokenizer
-    owner = getattr(function, "__self__", function)
+def _called(tokenizer: Any) -> Tokenizer:
+    """Return a tokenizer as something to call: one of tokenizers or tiktoken encodes.
+
+    Raises:
+        ConfigurationError: If it can do neither.
+    """
+    found = tokenizer if callable(tokenizer) else getattr(tokenizer, "encode", None)
+    if not callable(found):
+        raise ConfigurationError(
+            f"tokenizer must be a function from a text to its tokens, got {type(tokenizer).__name__}",
+            hint="pass tokenizer.encode, or a function such as str.split",
+        )
+    return cast("Tokenizer", found)
+
+
+def _tokenizer_identity(tokenizer: Any) -> str:
+    """Return the name of a tokenizer, or of the function that it is, with what it is bound to."""
+    if isinstance(tokenizer, partial):
+        bound = [repr(one) for one in tokenizer.args]
+        bound += [f"{name}={value!r}" for name, value in sorted(tokenizer.keywords.items())]
+        return f"{_tokenizer_identity(tokenizer.func)}({remove_unstable_values(', '.join(bound))})"
+    owner = getattr(tokenizer, "__self__", tokenizer)
     for attribute in ("name_or_path", "name"):
         if isinstance(name := getattr(owner, attribute, None), str) and name:
             return f"{type(owner).__name__}:{name}"
-    named = function if hasattr(function, "__qualname__") else type(function)
-    return f"{named.__module__}.{named.__qualname__}"
+    if callable(written := getattr(owner, "to_str", None)):
+        # A tokenizer of tokenizers has no name.
+        return f"{type(owner).__name__}#{sha256(written().encode()).hexdigest()[:12]}"
+    named = tokenizer if hasattr(tokenizer, "__qualname__") else type(tokenizer)
+    name = f"{getattr(named, '__module__', None) or 'builtins'}.{named.__qualname__}"
+    code = getattr(tokenizer, "__code__", None)
+    if code is None or "<" not in name:
+        return name
+    # Of functions without a name of their own, many have the same one.
+    held = [cell.cell_contents for cell in tokenizer.__closure__ or ()]
+    told = remove_unstable_values(repr((code.co_names, code.co_consts, tokenizer.__defaults__, held)))
+    return f"{name}#{sha256(code.co_code + told.encode()).hexdigest()[:12]}"

@@ -13,8 +13,8 @@ from llama_index.core.llms import LLM
 from llama_index_surerag._fanout import Turns
 from llama_index_surerag.evaluating import Item, MethodEvaluator, aread, read, texts, texts_or_none
 from llama_index_surerag.events import dispatcher
+from llama_index_surerag.llm_reader import reader_of
 from llama_index_surerag.prompts import for_core
-from llama_index_surerag.services import reader_of
 from surerag import Drawn, Interval, SampledAnswer, SePer, SePerCase, SePerOptions, SePerResult
 from surerag.adapting import shared
 from surerag.drivers.progress import Progress, reporting
@@ -203,7 +203,7 @@ class DeltaSePerEvaluator(MethodEvaluator[SePer, DeltaSePerResult], SePerOptions
             return await Turns(self.window).amap(one, waiting)
 
     def _core(self) -> SePer:
-        judge = shared(_judge, self.entailer) if isinstance(self.entailer, LLM) else self.entailer
+        judge: Any = shared(_judge, self.entailer) if isinstance(self.entailer, LLM) else self.entailer
         prompts = for_core(self.prompts, self.llm)
         return SePer(reader_of(self.llm), judge, **{**self.chosen(), "prompts": prompts})
 

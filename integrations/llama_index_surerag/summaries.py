@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.indices.base import BaseIndex
 from llama_index.core.llms import LLM
-from llama_index.core.schema import BaseNode, MetadataMode
-from llama_index.core.schema import Document as LlamaDocument
-from llama_index.core.settings import Settings
+from llama_index.core.schema import BaseNode
 
-from llama_index_surerag.nodes import summary_node
-from llama_index_surerag.services import EmbeddingEncoder, NodeRetriever, reader_of, retriever_of
+from llama_index_surerag._deleted import WithoutDeleted
+from llama_index_surerag._living import GivenNodes, Living, living_behind
+from llama_index_surerag._summary_tier import SummaryTier, Whole
+from llama_index_surerag.llm_reader import reader_of
+from llama_index_surerag.services import NodeRetriever, retriever_of
 from surerag import LazyRAGOptions
-from surerag.documents import Document
 from surerag.errors import ConfigurationError, InputError
 from surerag.readers import Reader
-from surerag.retrieval import LeadSummaries, MetadataSummaries, ModelSummaries, PassageIndex, Summarizer
-from surerag.services import Retriever
-from surerag.types import Passage
+from surerag.retrieval import LeadSummaries, MetadataSummaries, ModelSummaries, Summarizer
+from surerag.services import Encoder, Retriever
 
 Summarize = str | int | Callable[[BaseNode], str] | Reader | None
 """How to summarize: a metadata key, a number of lead sentences, a function of the document, a model that
@@ -35,15 +33,18 @@ def summaries_of(
     source: SummarySource,
     *,
     summarize: Summarize = None,
-    embed_model: BaseEmbedding | None = None,
+    embed_model: BaseEmbedding | Encoder | None = None,
     n_summaries: int | None = None,
 ) -> Retriever | str:
     """Make the summary tier of whatever a pipeline has.
 
+    Nothing is embedded, and no model asked, before the first question: ``refresh`` (or ``await arefresh()``)
+    does it ahead.
+
     Args:
         source: Documents or nodes (nodes are put together by the document they come from); an index or
-            retriever whose nodes *are* summaries; a surerag index of summaries; or the summary of a
-            single document as text.
+            retriever whose nodes *are* summaries, which you keep up to date; a surerag index of summaries;
+            or the summary of a single document as text.
         summarize: How, for documents and nodes.
         embed_model: What the summaries are searched with; ``Settings.embed_model`` if left out.
         n_summaries: Summaries that an index shall find; its own default if left out.
@@ -73,13 +74,9 @@ def summaries_of(
             f"summaries cannot be made of a {type(strange).__name__}",
             hint="pass documents or nodes",
         )
-    documents = _documents_of(nodes)
-    if not documents:
+    if not any(node.get_content().strip() for node in nodes):
         raise InputError("there is no document with text to summarize", hint="pass documents that have text")
-    texts = _summarized(documents, summarize)
-    encoder = EmbeddingEncoder(Settings.embed_model if embed_model is None else embed_model)
-    passages = [_passage(document, text) for document, text in zip(documents, texts, strict=True)]
-    return PassageIndex.from_passages(passages, encoder)
+    return _tier(GivenNodes(nodes), summarize, embed_model)
 
 
 def tier_one(
@@ -87,35 +84,35 @@ def tier_one(
     options: LazyRAGOptions,
     summaries: SummarySource | None,
     summarize: Summarize | LLM,
-    embed_model: BaseEmbedding | None,
+    embed_model: BaseEmbedding | Encoder | None,
 ) -> Any:
     """Return the summary tier of an engine, if its mode needs one.
+
+    Left out, summaries follow the index; given, they lose what is deleted from it.
 
     Raises:
         ConfigurationError: If there is nothing to make summaries of.
     """
     if options.mode not in ("lazy", "strong"):
         return None
+    living = living_behind(source)
+    how = reader_of(summarize) if isinstance(summarize, LLM) else summarize
+    model = embed_model or getattr(source, "_embed_model", None)
     if summaries is None:
-        kept: Any = getattr(source, "docstore", None) or getattr(source, "_docstore", None)
-        summaries = list(kept.docs.values()) if kept is not None else []
-        if not summaries:
+        if living is None:
             raise ConfigurationError(
                 f'mode "{options.mode}" needs document summaries, and there are no documents to make them of',
                 hint="pass summaries=documents, or the summary of a single document as text",
             )
-    own: Any = getattr(source, "_embed_model", None)
-    return summaries_of(
-        summaries,
-        summarize=reader_of(summarize) if isinstance(summarize, LLM) else summarize,
-        embed_model=embed_model or own,
-        n_summaries=options.n_summaries,
-    )
+        return _tier(living, how, model)
+    made = summaries_of(summaries, summarize=how, embed_model=model, n_summaries=options.n_summaries)
+    return made if living is None or isinstance(made, str) else WithoutDeleted(made, living)
 
 
-def _summarized(documents: Sequence[_Source], summarize: Summarize) -> list[str]:
+def _tier(living: Living, summarize: Summarize, embed_model: BaseEmbedding | Encoder | None) -> SummaryTier:
     if callable(summarize) and not isinstance(summarize, Reader):
-        return [summarize(document.node) for document in documents]
+        each = summarize
+        return SummaryTier(living, lambda wholes: [each(whole.node) for whole in wholes], embed_model)
     how: Summarizer = LeadSummaries()
     if isinstance(summarize, int):
         how = LeadSummaries(summarize)
@@ -123,35 +120,8 @@ def _summarized(documents: Sequence[_Source], summarize: Summarize) -> list[str]
         how = MetadataSummaries(summarize)
     elif isinstance(summarize, Reader):
         how = ModelSummaries(summarize)
-    return how([document.plain for document in documents])
 
+    def summarized(wholes: Sequence[Whole]) -> list[str]:
+        return how([whole.plain for whole in wholes])
 
-class _Source:
-    """A document, whole or put together from its nodes."""
-
-    def __init__(self, node: BaseNode, text: str) -> None:
-        self.node = node
-        self.plain = Document(id=_document_id(node), text=text, metadata=dict(node.metadata))
-
-
-def _documents_of(nodes: Sequence[BaseNode]) -> list[_Source]:
-    parts: dict[str, list[BaseNode]] = {}
-    for node in nodes:
-        if node.get_content(metadata_mode=MetadataMode.NONE).strip():
-            parts.setdefault(_document_id(node), []).append(node)
-    return [
-        _Source(found[0], "\n\n".join(node.get_content(metadata_mode=MetadataMode.NONE) for node in found))
-        for found in parts.values()
-    ]
-
-
-def _document_id(node: BaseNode) -> str:
-    if isinstance(node, LlamaDocument):
-        return node.node_id
-    return node.ref_doc_id or node.node_id
-
-
-def _passage(document: _Source, text: str) -> Passage:
-    summary = Passage(text, id=document.plain.id, metadata=document.plain.metadata)
-    node = summary_node(summary)
-    return replace(summary, id=node.node_id, origin=node)
+    return SummaryTier(living, summarized, embed_model, calls=isinstance(summarize, Reader))

@@ -6,7 +6,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from surerag.calibration import Calibration, CalibrationWarning, calibrate_threshold
+    from surerag.decisions.benefit import BenefitModel, cross_fitted, fit_benefit
+    from surerag.decisions.calibrating import calibrate
+    from surerag.decisions.files import read_rows, write_rows
+    from surerag.decisions.monitor import Alarm, Monitor, MonitorDecision
+    from surerag.decisions.policy import CalibrationWarning, Identity, Policy
+    from surerag.decisions.rows import DecisionRow
+    from surerag.decisions.selective import (
+        AnswerPolicy,
+        SelectedAnswer,
+        SelectiveAnswer,
+        calibrate_answers,
+        risk_coverage,
+    )
     from surerag.drivers import (
         aiter_many,
         arun,
@@ -39,7 +51,7 @@ if TYPE_CHECKING:
         Consensus,
         Judgement,
     )
-    from surerag.methods.lazy_rag.combined_gates import CombinedGate, all_of, any_of
+    from surerag.methods.lazy_rag.combined_gates import BenefitGate, CombinedGate, all_of, any_of
     from surerag.methods.lazy_rag.component import LazyRAG
     from surerag.methods.lazy_rag.gate import FirstPass, Gate, GateDecision, Look, Measured
     from surerag.methods.lazy_rag.options import LazyRAGOptions
@@ -58,6 +70,7 @@ if TYPE_CHECKING:
         UtilityResult,
     )
     from surerag.prompts import PromptSet, PromptTemplate
+    from surerag.provenance import PROVENANCE_KEY, Stretch, trace_back
     from surerag.readers.openai import OpenAIReader
     from surerag.readers.scripted import ScriptedReader
     from surerag.readers.transformers import TransformersReader
@@ -67,10 +80,13 @@ if TYPE_CHECKING:
 _HOMES = {
     "Adaptive": "surerag.methods.seper.options",
     "AdaptiveChunker": "surerag.methods.dense_rag.component",
+    "Alarm": "surerag.decisions.monitor",
+    "AnswerPolicy": "surerag.decisions.selective",
     "Attempt": "surerag.methods.dynqr.result",
     "Belief": "surerag.methods.seper.result",
-    "Calibration": "surerag.calibration",
-    "CalibrationWarning": "surerag.calibration",
+    "BenefitGate": "surerag.methods.lazy_rag.combined_gates",
+    "BenefitModel": "surerag.decisions.benefit",
+    "CalibrationWarning": "surerag.decisions.policy",
     "Candidates": "surerag.methods.dense_rag.component",
     "ChunkerOptions": "surerag.methods.dense_rag.options",
     "ClusterCompressor": "surerag.methods.edc2.component",
@@ -79,6 +95,7 @@ _HOMES = {
     "CompressionResult": "surerag.methods.edc2.result",
     "Consensus": "surerag.methods.edc2.result",
     "ContextRefiner": "surerag.methods.dense_rag.component",
+    "DecisionRow": "surerag.decisions.rows",
     "Dense": "surerag.methods.dense_rag.component",
     "DenseCache": "surerag.methods.dense_rag.memory",
     "DenseOptions": "surerag.methods.dense_rag.options",
@@ -93,6 +110,7 @@ _HOMES = {
     "FunctionGate": "surerag.methods.lazy_rag.sample_gates",
     "Gate": "surerag.methods.lazy_rag.gate",
     "GateDecision": "surerag.methods.lazy_rag.gate",
+    "Identity": "surerag.decisions.policy",
     "Interval": "surerag.methods.seper.result",
     "Judgement": "surerag.methods.edc2.result",
     "LazyRAG": "surerag.methods.lazy_rag.component",
@@ -102,9 +120,13 @@ _HOMES = {
     "Look": "surerag.methods.lazy_rag.gate",
     "MarginGate": "surerag.methods.lazy_rag.token_gates",
     "Measured": "surerag.methods.lazy_rag.gate",
+    "Monitor": "surerag.decisions.monitor",
+    "MonitorDecision": "surerag.decisions.monitor",
     "OpenAIReader": "surerag.readers.openai",
+    "PROVENANCE_KEY": "surerag.provenance",
     "Passage": "surerag.types",
     "PassageUtility": "surerag.methods.seper.result",
+    "Policy": "surerag.decisions.policy",
     "PromptSet": "surerag.prompts",
     "PromptTemplate": "surerag.prompts",
     "RefinementResult": "surerag.methods.dense_rag.result",
@@ -119,9 +141,12 @@ _HOMES = {
     "SePerCase": "surerag.methods.seper.component",
     "SePerOptions": "surerag.methods.seper.options",
     "SePerResult": "surerag.methods.seper.result",
+    "SelectedAnswer": "surerag.decisions.selective",
+    "SelectiveAnswer": "surerag.decisions.selective",
     "SemanticChunk": "surerag.methods.dense_rag.result",
     "Services": "surerag.services",
     "Step": "surerag.methods.dynqr.result",
+    "Stretch": "surerag.provenance",
     "TransformersReader": "surerag.readers.transformers",
     "UNSUPPORTED_KEY": "surerag.methods.edc2.result",
     "UncertaintyRewriter": "surerag.methods.dynqr.component",
@@ -132,21 +157,32 @@ _HOMES = {
     "arun": "surerag.drivers",
     "arun_many": "surerag.drivers",
     "astream": "surerag.drivers",
-    "calibrate_threshold": "surerag.calibration",
+    "calibrate": "surerag.decisions.calibrating",
+    "calibrate_answers": "surerag.decisions.selective",
+    "cross_fitted": "surerag.decisions.benefit",
+    "fit_benefit": "surerag.decisions.benefit",
     "iter_many": "surerag.drivers",
+    "read_rows": "surerag.decisions.files",
+    "risk_coverage": "surerag.decisions.selective",
     "run": "surerag.drivers",
     "run_many": "surerag.drivers",
     "stream": "surerag.drivers",
+    "trace_back": "surerag.provenance",
+    "write_rows": "surerag.decisions.files",
 }
 
 __all__ = [
+    "PROVENANCE_KEY",
     "SOURCES_KEY",
     "UNSUPPORTED_KEY",
     "Adaptive",
     "AdaptiveChunker",
+    "Alarm",
+    "AnswerPolicy",
     "Attempt",
     "Belief",
-    "Calibration",
+    "BenefitGate",
+    "BenefitModel",
     "CalibrationWarning",
     "Candidates",
     "ChunkerOptions",
@@ -156,6 +192,7 @@ __all__ = [
     "CompressionResult",
     "Consensus",
     "ContextRefiner",
+    "DecisionRow",
     "Dense",
     "DenseCache",
     "DenseOptions",
@@ -170,6 +207,7 @@ __all__ = [
     "FunctionGate",
     "Gate",
     "GateDecision",
+    "Identity",
     "Interval",
     "Judgement",
     "LazyRAG",
@@ -179,9 +217,12 @@ __all__ = [
     "Look",
     "MarginGate",
     "Measured",
+    "Monitor",
+    "MonitorDecision",
     "OpenAIReader",
     "Passage",
     "PassageUtility",
+    "Policy",
     "PromptSet",
     "PromptTemplate",
     "RefinementResult",
@@ -195,9 +236,12 @@ __all__ = [
     "SePerCase",
     "SePerOptions",
     "SePerResult",
+    "SelectedAnswer",
+    "SelectiveAnswer",
     "SemanticChunk",
     "Services",
     "Step",
+    "Stretch",
     "TransformersReader",
     "UncertaintyRewriter",
     "UtilityResult",
@@ -207,11 +251,18 @@ __all__ = [
     "arun",
     "arun_many",
     "astream",
-    "calibrate_threshold",
+    "calibrate",
+    "calibrate_answers",
+    "cross_fitted",
+    "fit_benefit",
     "iter_many",
+    "read_rows",
+    "risk_coverage",
     "run",
     "run_many",
     "stream",
+    "trace_back",
+    "write_rows",
 ]
 
 

@@ -82,6 +82,11 @@ class Adapted(BaseModel, Options, ABC, Generic[T]):
             self._built = self._core()
         return self._built
 
+    def worst_case_calls(self, passages: int) -> int:
+        """Calls of models that one question can cost, for so many passages; see the method's own."""
+        core: Any = self.core
+        return int(core.worst_case_calls(passages))
+
     def __setattr__(self, name: str, value: Any) -> None:
         """Set a field and build the method anew; where that fails, everything stays as it was."""
         if name not in type(self).model_fields:

@@ -86,6 +86,17 @@ class Component(Options, Generic[C, R]):
         """Return the method at work on one case, for a driver of your own."""
         raise NotImplementedError
 
+    def worst_case_calls(self, passages: int) -> int:
+        """Calls that one question can cost: answers asked of models, and pairs asked of an entailer.
+
+        A bound, known before anything is asked; ``max_calls`` lowers it. Retrieving and embedding, and what a
+        reader tries again on its own, are no calls.
+
+        Args:
+            passages: How many the question comes with, for methods that are given passages.
+        """
+        raise NotImplementedError
+
     def run_many(
         self,
         cases: Iterable[C],

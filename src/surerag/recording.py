@@ -1,11 +1,11 @@
-"""Readers and entailers whose answers are kept, so that nothing is asked twice."""
+"""Readers, entailers and retrievers whose answers are kept, so that nothing is asked twice."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
@@ -18,8 +18,18 @@ from surerag.drivers.answering import is_local
 from surerag.effects import Effect, Program
 from surerag.journal import Answers
 from surerag.readers.protocol import BaseReader, Capabilities
-from surerag.services import Entailer
-from surerag.types import Generation, Pair, Prompt, Sampling, TokenTrace, Usage, as_messages
+from surerag.services import Entailer, Retriever
+from surerag.types import (
+    EntropyTrace,
+    Generation,
+    Pair,
+    Passage,
+    Prompt,
+    Sampling,
+    TokenTrace,
+    Usage,
+    as_messages,
+)
 
 R = TypeVar("R")
 
@@ -29,18 +39,27 @@ class RecordedReader(BaseReader):
 
     A model in this process is asked in batches, and a batch is kept as a whole. A server is asked prompt
     by prompt, at most ``max_concurrency`` at a time, and each answer is kept when it comes: its text, tokens,
-    log-probabilities and counts; entropies are not.
+    log-probabilities and counts; entropies and log-sum-exps only where asked for.
 
     Args:
         reader: Who is asked.
         answers: Where answers are kept.
         max_concurrency: Prompts of one call that a server is asked at the same time.
+        entropies: Whether to keep each step's entropy and log-sum-exp as well.
     """
 
-    def __init__(self, reader: BaseReader, answers: Answers, *, max_concurrency: int = 16) -> None:
+    def __init__(
+        self,
+        reader: BaseReader,
+        answers: Answers,
+        *,
+        max_concurrency: int = 16,
+        entropies: bool = False,
+    ) -> None:
         self._reader = reader
         self._once = _Once(answers)
         self._max_concurrency = max_concurrency
+        self._entropies = entropies
 
     def __repr__(self) -> str:
         return f"RecordedReader({self._reader!r})"
@@ -52,28 +71,43 @@ class RecordedReader(BaseReader):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the reader can do, but for entropies and what is never asked through here."""
+        """What the reader can do, but for what is not kept, or never asked through here."""
         own = self._reader.capabilities
-        return Capabilities(logprobs=own.logprobs, entropy=None, local=own.local)
+        return Capabilities(
+            logprobs=own.logprobs,
+            entropy=own.entropy if self._entropies else None,
+            energy=own.energy and self._entropies,
+            local=own.local,
+            thinking=own.thinking,
+        )
+
+    @property
+    def max_tokens(self) -> int:
+        """Length of an answer, at most, where nobody sets another."""
+        return self._reader.max_tokens
 
     @property
     def usage(self) -> Usage:
         """What the reader was asked in this process."""
         return self._reader.usage
 
+    def count_tokens(self, text: str) -> int:
+        """Return how many tokens a text has for the reader."""
+        return self._reader.count_tokens(text)
+
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
         """Return ``sampling.n`` generations for each prompt, in order."""
 
         def ask(missing: Sequence[Prompt]) -> list[Any]:
             rows = self._reader.generate(missing, sampling)
-            return [[_stored(sample) for sample in row] for row in rows]
+            return [[stored_generation(sample, entropies=self._entropies) for sample in row] for row in rows]
 
         keys = [generation_key(self.name, prompt, sampling) for prompt in prompts]
         if self._reader.capabilities.local or len(prompts) == 1:
             found = self._once.ask(keys, prompts, ask)
         else:
             found = self._one_by_one(keys, prompts, ask)
-        return [[_generation(sample) for sample in row] for row in found]
+        return [[kept_generation(sample) for sample in row] for row in found]
 
     def _one_by_one(
         self, keys: Sequence[str], prompts: Sequence[Prompt], ask: Callable[[Sequence[Prompt]], list[Any]]
@@ -116,11 +150,46 @@ class RecordedEntailer:
     def entail(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
         """Return probabilities [pairs, 3]: contradiction, neutral, entailment."""
         rows = self._once.ask(
-            [_key("entail", self.name, list(pair)) for pair in pairs],
+            [entailment_key(self.name, pair) for pair in pairs],
             pairs,
             lambda missing: self._entailer.entail(missing).tolist(),
         )
         return np.array(rows, dtype=np.float64).reshape(len(rows), 3)
+
+
+class RecordedRetriever:
+    """Asks a retriever for what it was not asked for before; texts, ids, scores and metadata are kept.
+
+    A framework's own object behind a passage, and its vector, are not.
+
+    Args:
+        retriever: Who is asked.
+        answers: Where passages are kept.
+        name: What it is called where they are kept: another name, other passages.
+    """
+
+    def __init__(self, retriever: Retriever, answers: Answers, *, name: str) -> None:
+        self._retriever = retriever
+        self._once = _Once(answers)
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"RecordedRetriever({self._retriever!r})"
+
+    def retrieve(self, query: str, k: int | None) -> list[Passage]:
+        """Return passages, best first."""
+        return self.retrieve_many([query], k)[0]
+
+    def retrieve_many(self, queries: Sequence[str], k: int | None) -> list[list[Passage]]:
+        """Return what :meth:`retrieve` returns for each query."""
+
+        def ask(missing: Sequence[str]) -> list[Any]:
+            many = getattr(self._retriever, "retrieve_many", None)
+            found = many(missing, k) if many else [self._retriever.retrieve(query, k) for query in missing]
+            return [[_stored_passage(passage) for passage in passages] for passages in found]
+
+        keys = [retrieval_key(self.name, query, k) for query in queries]
+        return [[Passage(**passage) for passage in row] for row in self._once.ask(keys, queries, ask)]
 
 
 class _Once:
@@ -195,28 +264,64 @@ def generation_key(reader: str, prompt: Prompt, sampling: Sampling) -> str:
     return _key("generate", reader, [list(turn) for turn in as_messages(prompt)], asdict(sampling))
 
 
+def entailment_key(entailer: str, pair: Pair) -> str:
+    """Return the digest under which a judgement on a pair is kept."""
+    return _key("entail", entailer, list(pair))
+
+
+def retrieval_key(retriever: str, query: str, k: int | None) -> str:
+    """Return the digest under which the passages of a query are kept."""
+    return _key("retrieve", retriever, query, k)
+
+
 def _key(*asked: Any) -> str:
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode("ascii")).hexdigest()[:32]
 
 
-def _stored(generation: Generation) -> dict[str, Any]:
+def stored_generation(generation: Generation, *, entropies: bool = False) -> dict[str, Any]:
+    """Return a generation as plain JSON values.
+
+    Args:
+        generation: What a reader answered.
+        entropies: Whether to keep each step's entropy and log-sum-exp as well.
+    """
     stored: dict[str, Any] = {
         "text": generation.text,
         "prompt_tokens": generation.prompt_tokens,
         "completion_tokens": generation.completion_tokens,
         "thinking_tokens": generation.thinking_tokens,
+        "cached_tokens": generation.cached_tokens,
         "finish": generation.finish,
     }
     if generation.trace is not None:
-        stored["tokens"] = list(generation.trace.tokens)
-        stored["logprobs"] = [float(value) for value in generation.trace.logprobs]
+        trace = generation.trace
+        stored["tokens"] = list(trace.tokens)
+        stored["logprobs"] = _floats(trace.logprobs)
+        if entropies and trace.entropy is not None:
+            stored["entropy_lower"] = _floats(trace.entropy.lower)
+            stored["entropy_upper"] = _floats(trace.entropy.upper)
+            stored["entropy_exact"] = trace.entropy.exact
+        if entropies and trace.logsumexp is not None:
+            stored["logsumexp"] = _floats(trace.logsumexp)
     return stored
 
 
-def _generation(stored: dict[str, Any]) -> Generation:
+def kept_generation(stored: Mapping[str, Any]) -> Generation:
+    """Return the generation that :func:`stored_generation` wrote down."""
     trace = None
-    if "logprobs" in stored:
-        trace = TokenTrace(tuple(stored["tokens"]), tuple(stored["logprobs"]))
+    if stored.get("logprobs") is not None:
+        entropy = None
+        if stored.get("entropy_lower") is not None:
+            entropy = EntropyTrace(
+                tuple(stored["entropy_lower"]), tuple(stored["entropy_upper"]), stored["entropy_exact"]
+            )
+        energies = stored.get("logsumexp")
+        trace = TokenTrace(
+            tuple(stored["tokens"]),
+            tuple(stored["logprobs"]),
+            entropy,
+            None if energies is None else tuple(energies),
+        )
     return Generation(
         text=stored["text"],
         prompt_tokens=stored["prompt_tokens"],
@@ -224,4 +329,23 @@ def _generation(stored: dict[str, Any]) -> Generation:
         finish=stored["finish"],
         completion_tokens=stored["completion_tokens"],
         thinking_tokens=stored["thinking_tokens"],
+        # What was stored before servers' caches were counted does not tell.
+        cached_tokens=stored.get("cached_tokens", 0),
     )
+
+
+def _stored_passage(passage: Passage) -> dict[str, Any]:
+    plain = {key: value for key, value in passage.metadata.items() if _is_plain(value)}
+    return {"text": passage.text, "id": passage.id, "score": passage.score, "metadata": plain}
+
+
+def _is_plain(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _floats(values: Iterable[float]) -> list[float]:
+    return [float(value) for value in values]

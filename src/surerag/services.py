@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -59,6 +59,10 @@ class _Completed(BaseReader):
     @property
     def capabilities(self) -> Capabilities:
         return self._reader.capabilities
+
+    def count_tokens(self, text: str) -> int:
+        count: Callable[[str], int] = getattr(self._reader, "count_tokens", super().count_tokens)
+        return count(text)
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
         return self._reader.generate(prompts, sampling)

@@ -219,6 +219,8 @@ class Generation:
         completion_tokens: Tokens of the answer; 0 where the reader cannot tell.
         thinking_tokens: Tokens that the model thought before the answer; they are in neither ``text`` nor
             ``completion_tokens``.
+        cached_tokens: Prompt tokens, among ``prompt_tokens``, that a server had in its cache; 0 where it
+            does not tell.
     """
 
     text: str
@@ -227,6 +229,7 @@ class Generation:
     finish: FinishReason = "stop"
     completion_tokens: int = 0
     thinking_tokens: int = 0
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -271,12 +274,17 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a reader was asked so far; ``thinking_tokens`` are not among ``completion_tokens``."""
+    """What a reader was asked so far.
+
+    ``thinking_tokens`` are not among ``completion_tokens``. ``cached_tokens`` are among ``prompt_tokens``:
+    those that a server had in its cache, where it tells.
+    """
 
     requests: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     thinking_tokens: int = 0
+    cached_tokens: int = 0
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -284,4 +292,5 @@ class Usage:
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
             self.thinking_tokens + other.thinking_tokens,
+            self.cached_tokens + other.cached_tokens,
         )

@@ -14,6 +14,8 @@ from surerag.cli.reproduce import run_dense, run_dynqr, run_seper
 from surerag.encoders import HashingEncoder
 from surerag.readers.scripted import ScriptedReader
 from surerag.world import World, embedded_reader_path
+from surerag.world.regimes import REGIMES, TODAY, regime
+from surerag_studies.worlds import world_of
 from tests.studies.dense_rag.truthful import truthful
 from tests.studies.dynqr.searching import searching
 from tests.studies.seper.knowing import KnowingReader
@@ -63,7 +65,7 @@ def test_the_seper_study_is_printed_written_and_drawn(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     world = World(seed=5, size=60)
-    monkeypatch.setattr("surerag_studies.seper.study.World", lambda seed: world)
+    monkeypatch.setattr("surerag_studies.seper.study.world_of", lambda *_: world)
     monkeypatch.setattr("surerag.cli.reproduce.packaged_minilm", HashingEncoder)
     monkeypatch.setattr(ReaderChoice, "build", lambda _: KnowingReader(world, n=20))
     monkeypatch.setattr(console, "_width", 80)
@@ -99,7 +101,7 @@ def test_the_dynqr_study_is_printed_and_written(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     worlds = {seed: World(seed=seed, size=60) for seed in (5, 6)}
-    monkeypatch.setattr("surerag_studies.dynqr.study.World", lambda seed: worlds[seed])
+    monkeypatch.setattr("surerag_studies.dynqr.study.world_of", lambda _, n, seed: worlds[seed])
     monkeypatch.setattr("surerag.cli.reproduce.packaged_minilm", HashingEncoder)
     monkeypatch.setattr(ReaderChoice, "build", lambda _: searching(*worlds.values(), n=30))
     monkeypatch.setattr(console, "_width", 80)
@@ -137,3 +139,31 @@ def test_the_base_is_what_was_named_or_the_small_reader(
         run_dynqr(CHOICE, seed=5, n=30, file=None, base=base, training=training)
     assert asked.value.args == (expected,)
     assert expected is None or expected == "my/base" or (Path(expected) / "config.json").is_file()
+
+
+def test_a_study_in_a_regime_says_so_and_an_unknown_regime_is_refused(surerag, tmp_path: Path) -> None:
+    which = regime("namesakes")
+    reader = clairvoyant(world_of(which, 60, 3), world_of(which, 60, 4), n=60)
+    ran = surerag(
+        "reproduce", "l-rag", "--seed", 3, "-n", 60, "--regime", "namesakes", "--json", tmp_path / "l.json",
+        reader=reader,
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert "L-RAG on the closed world, regime namesakes, seed 3, n = 60" in ran.out
+    assert json.loads((tmp_path / "l.json").read_text())["regime"] == "namesakes"
+    refused = surerag("reproduce", "l-rag", "--regime", "namesake")
+    assert refused.code == 1
+    assert "There are today, changed-facts" in refused.err
+
+
+def test_regimes_are_printed_beside_the_real_reader_and_kept(surerag, tmp_path: Path) -> None:
+    worlds = [world_of(regime(name), 60, 3) for name in (TODAY.name, *REGIMES)]
+    reader = clairvoyant(*worlds, n=60)
+    file, kept = tmp_path / "regimes.json", tmp_path / "kept"
+    command = ("reproduce", "regimes", "--seed", 3, "-n", 60, "--json", file, "--cache", kept)
+    ran = surerag(*command, reader=reader)
+    assert ran.code == 0, ran.err
+    assert "NQ and TriviaQA: records of Llama-3.1-8B-Instruct" in ran.out
+    stored = json.loads(file.read_text())
+    assert [world["name"] for world in stored["worlds"]] == [TODAY.name, *REGIMES]
+    assert len(list(kept.iterdir())) == 7

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, thread
 
 import pytest
 
@@ -32,7 +33,7 @@ def test_threads_that_wait_while_the_model_is_busy_form_the_next_batch() -> None
     queue = queue_of(services.reader)
     with ThreadPoolExecutor(9) as pool:
         first = pool.submit(run, ask_once("first"), services)
-        while queue._pending or not queue._led:
+        while queue._pending or not queue._leading.locked():
             pass
         others = [pool.submit(run, ask_once(f"q{i}"), services) for i in range(8)]
         while len(queue._pending) < 8:
@@ -68,7 +69,7 @@ def test_an_interrupt_in_the_leader_releases_those_who_wait() -> None:
     queue = queue_of(reader := Interrupted())
     with pytest.raises(KeyboardInterrupt):
         queue.ask(Generate(("a",), Sampling()))
-    assert not queue._led
+    assert not queue._leading.locked()
     assert reader.open == set()
 
 
@@ -191,3 +192,31 @@ def test_one_bad_request_costs_the_others_few_calls(place: int) -> None:
         answers = [o.value[0][0].text for o in outcomes if isinstance(o, Answered)]
         assert answers == [prompt for index, prompt in enumerate(prompts) if index != place]
         assert len(reader.batches) <= most
+
+
+def test_a_program_that_ends_in_the_middle_of_anything_waits_for_nobody() -> None:
+    # The garbage collector ends dropped programs wherever it runs: here while a thread holds the lock of all
+    # thread pools, which a leader may be waiting for.
+    queue = queue_of(reader := LocalReader())
+    dropped = queue.program()
+    dropped.__enter__()
+
+    async def ask() -> str:
+        [[answer]] = await queue.aask(Generate(("q",), Sampling()))
+        return str(answer.text)
+
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(time.sleep, 0).result()
+        asking = threading.Thread(target=lambda: asyncio.run(ask()))
+        ending = threading.Thread(target=dropped.__exit__, args=(None, None, None), daemon=True)
+        with thread._global_shutdown_lock:
+            asking.start()
+            while not queue._leading.locked():
+                time.sleep(0.001)
+            ending.start()
+            ending.join(timeout=10)
+            ended = not ending.is_alive()
+        asking.join(timeout=10)
+    assert ended
+    assert not asking.is_alive()
+    assert reader.batches == [("generate", 1)]

@@ -137,8 +137,8 @@ def test_nothing_is_lost_and_nothing_is_mixed_up() -> None:
     assert outcomes["given up"] > 10
     # What was begun for callers that had gone is freed, and the queue is at rest.
     deadline = time.monotonic() + 10
-    while (reader.open or queue._led or queue._pending) and time.monotonic() < deadline:
+    while (reader.open or queue._leading.locked() or queue._pending) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert not queue._led
+    assert not queue._leading.locked()
     assert not queue._pending
     assert not reader.open

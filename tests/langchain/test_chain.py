@@ -16,9 +16,10 @@ from langchain_core.vectorstores import InMemoryVectorStore
 
 from langchain_surerag import LazyRetrievalChain, create_lazy_retrieval_tool, summaries_of
 from surerag import ScriptedReader
-from surerag.calibration import Calibration, CalibrationWarning
+from surerag.decisions.policy import Identity
 from surerag.errors import CapabilityError, ConfigurationError, InputError, MissingServiceError, PromptError
 from surerag.retrieval import PassageIndex
+from tests.decisions.samples import policy
 from tests.drivers.local_reader import LocalReader
 from tests.langchain.conftest import HashEmbeddings, chat
 from tests.servers.fake_openai import FakeOpenAI
@@ -42,7 +43,7 @@ async def test_a_sure_reader_answers_without_retrieval(retriever: Any, given: An
     chain = LazyRetrievalChain(reader, retriever, SUMMARY)
     for output in (chain.invoke(given), await chain.ainvoke(given)):
         assert output["answer"] == "In Velm on the Orun"
-        assert output["documents"] == []
+        assert [document.page_content for document in output["context"]] == [SUMMARY]
         assert output["decision"] == {
             "retrieve": False,
             "reason": "entropy at or below threshold",
@@ -65,14 +66,16 @@ async def test_an_unsure_reader_gets_documents(retriever: Any, documents: list[D
     reader = reader_that_is(UNSURE)
     chain = LazyRetrievalChain(reader, retriever, SUMMARY, top_n=2, return_details=True)
     for output in (chain.invoke("Where does Velm lie?"), await chain.ainvoke("Where does Velm lie?")):
-        assert len(output["documents"]) == 2
-        assert output["documents"][0] == documents[0]
+        assert [document.page_content for document in output["context"][:1]] == [SUMMARY]
+        assert len(output["passages"]) == 2
+        assert output["context"] == output["summaries"] + output["passages"]
+        assert output["passages"][0] == documents[0]
         assert output["decision"]["retrieve"]
         assert output["summaries"][0].page_content == SUMMARY
         assert output["usage"]["retrievals"] == 1
         assert set(output["timings"]) == {"summaries", "first_pass", "retrieval", "answer"}
         # What comes out is a copy: changing it leaves the store as it was.
-        output["documents"][0].metadata["source"] = "changed"
+        output["context"][1].metadata["source"] = "changed"
     assert documents == before
     assert reader.open_handles == 0
     assert documents[0].page_content in reader.prompts[-1]
@@ -82,14 +85,12 @@ def test_without_k_the_retriever_decides_how_many(retriever: Any) -> None:
     three = retriever.vectorstore.as_retriever(search_kwargs={"k": 3})
     for source, expected in ((retriever, 4), (three, 3), (RunnableLambda(three.invoke), 3)):
         chain = LazyRetrievalChain(reader_that_is(UNSURE), source, SUMMARY)
-        assert len(chain.invoke("Velm")["documents"]) == expected
+        assert len(chain.invoke("Velm")["context"]) == expected + 1
         assert (
             len(
-                chain.configurable_fields(top_n=ConfigurableField(id="k")).invoke("Velm", {"k": 1})[
-                    "documents"
-                ]
+                chain.configurable_fields(top_n=ConfigurableField(id="k")).invoke("Velm", {"k": 1})["context"]
             )
-            == 1
+            == 2
         )
 
 
@@ -109,13 +110,13 @@ def test_the_oracle_mode_is_given_its_documents(documents: list[Document]) -> No
     reader = reader_that_is(SURE)
     chain = LazyRetrievalChain(reader, mode="oracle")
     output = chain.invoke({"question": "Where?", "documents": documents[:1]})
-    assert output["documents"] == documents[:1]
+    assert output["context"] == documents[:1]
     assert documents[0].page_content in reader.prompts[0]
 
 
 async def test_nothing_found_is_an_answer_all_the_same() -> None:
     chain = LazyRetrievalChain(reader_that_is(UNSURE), RunnableLambda(lambda _: []), SUMMARY)
-    assert chain.invoke("Where?")["documents"] == []
+    assert len(chain.invoke("Where?")["context"]) == 1
     assert (await chain.ainvoke("Where?"))["answer"]
 
 
@@ -131,11 +132,9 @@ async def test_in_a_pipeline(retriever: Any) -> None:
     )
     assert pipeline.invoke("Where?") == await pipeline.ainvoke("Where?") == "rephrased"
     behind = (
-        RunnableLambda(str.upper)
-        | lazy
-        | RunnablePassthrough.assign(n=lambda output: len(output["documents"]))
+        RunnableLambda(str.upper) | lazy | RunnablePassthrough.assign(n=lambda output: len(output["context"]))
     )
-    assert behind.invoke("where?")["n"] == 1
+    assert behind.invoke("where?")["n"] == 2
     assigned = RunnablePassthrough.assign(result=lazy)
     assert assigned.invoke({"question": "Where?"})["result"]["answer"] == "In Velm on the Orun"
 
@@ -177,7 +176,7 @@ def test_config_reaches_the_inner_retriever(retriever: Any) -> None:
     inner = retriever.configurable_fields(search_kwargs=ConfigurableField(id="search"))
     chain = LazyRetrievalChain(reader_that_is(UNSURE), inner, SUMMARY)
     assert [spec.id for spec in chain.config_specs] == ["search"]
-    assert len(chain.invoke("Velm", {"configurable": {"search": {"k": 2}}})["documents"]) == 2
+    assert len(chain.invoke("Velm", {"configurable": {"search": {"k": 2}}})["context"]) == 3
 
 
 def test_copies_share_the_reader(server: FakeOpenAI, retriever: Any) -> None:
@@ -252,14 +251,13 @@ def test_documents_need_embeddings(documents: list[Document]) -> None:
 def test_a_calibration_takes_the_place_of_tau(retriever: Any) -> None:
     reader = reader_that_is(0.5)
     chain = LazyRetrievalChain(reader, retriever, SUMMARY)
-    signal = chain.core.signal
-    mine = Calibration(0.7, 0.6, 0.8, "budget", 0.3, 0.3, None, None, 100, "scripted", signal)
+    mine = policy(0.7, chain.core.identity)
     assert (
         LazyRetrievalChain(reader, retriever, SUMMARY, threshold=mine).invoke("?")["decision"]["threshold"]
         == 0.7
     )
-    other = Calibration(0.7, 0.6, 0.8, "budget", 0.3, 0.3, None, None, 100, "another", signal)
-    with pytest.warns(CalibrationWarning, match="another"):
+    other = policy(0.7, Identity("another", chain.core.signal, chain.core.identity.prompts))
+    with pytest.raises(ConfigurationError, match="another"):
         LazyRetrievalChain(reader, retriever, SUMMARY, threshold=other)
 
 

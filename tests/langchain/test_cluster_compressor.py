@@ -22,7 +22,7 @@ from langchain_core.tracers import BaseTracer
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 
 from langchain_surerag import ClusterCompressor
-from surerag import EDC2Options, FewShot, ScriptedReader
+from surerag import EDC2Options, FewShot, ScriptedReader, Stretch
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, InputError, MissingServiceError, PromptError
 from surerag.prompts import NOTHING_TO_EXTRACT
@@ -75,6 +75,35 @@ def test_a_compression_keeps_its_best_source_and_lists_them_all() -> None:
         ("a", "a"),
         ("c", "c"),
     ]
+
+
+def test_citations_survive_a_compression() -> None:
+    [kept] = tool().compress_documents(documents(), QUESTION)
+    [stretch] = map(Stretch.from_dict, kept.metadata["provenance"])
+    assert (stretch.match, kept.metadata["compressed_from"][stretch.source]["id"]) == ("exact", "c")
+    assert TEXTS["c"][stretch.source_start : stretch.source_end] == kept.page_content
+    assert json.loads(json.dumps(kept.metadata)) == kept.metadata
+
+
+def test_a_model_counts_as_its_user_told_it_to() -> None:
+    model = FakeListChatModel(
+        responses=[NOTHING_TO_EXTRACT], custom_get_token_ids=lambda text: [ord(c) for c in text]
+    )
+    compressor = ClusterCompressor(model, HashingEncoder(), pass_below=10_000)
+    given = documents()
+    result = compressor.compress(given, QUESTION)
+    assert result.tokens_before == sum(len(document.page_content) for document in given)
+    own = compressor.model_copy(update={"count_tokens": lambda text: 1})
+    assert own.compress(given, QUESTION).tokens_before == len(given)
+
+
+def test_calls_are_bounded_before_and_by_option() -> None:
+    compressor = tool()
+    assert compressor.worst_case_calls(4) == compressor.core.worst_case_calls(4) == 4
+    bounded = compressor.with_options(max_calls=1)
+    assert bounded.worst_case_calls(4) == 1
+    result = bounded.compress(documents(), QUESTION)
+    assert (result.calls, result.unasked, result.out_of_calls) == (1, 1, True)
 
 
 def test_documents_that_go_in_are_not_changed() -> None:

@@ -63,6 +63,8 @@ def check(found: Sequence[Document]) -> None:
             start,
             start + len(document.page_content),
         )
+        [told] = document.metadata["provenance"]
+        assert (told["id"], TEXT[told["source_start"] : told["source_end"]]) == ("doc", document.page_content)
         assert document.id == f"doc@{entry['start']}:{entry['end']}"
         # What the document says of itself stays, under names that the core uses, too.
         assert {name: document.metadata[name] for name in META} == META

@@ -137,7 +137,7 @@ async def test_requests_are_concurrent_and_the_loop_is_free(server: FakeOpenAI) 
     task = asyncio.ensure_future(refiner.arefine(documents(), QUESTION))
     await asyncio.to_thread(server.wait_for, 3)
     server.release()
-    assert (await task).calls.total <= refiner.worst_case_calls == refiner.core.worst_case_calls
+    assert (await task).calls.total <= refiner.worst_case_calls(20) == refiner.core.worst_case_calls()
     assert server.peak >= 3
 
 

@@ -141,7 +141,7 @@ def test_a_registered_class_and_its_children_serve_l_rag(sureness: float, retrie
         )
         output = chain.invoke("Where was Ada born?")
         assert (output["answer"], output["decision"]["retrieve"]) == ("In the city of Velm", retrieves)
-        assert len(output["documents"]) == int(retrieves)
+        assert len(output["context"]) == 1 + retrieves * len(documents)
 
 
 def test_what_is_no_class_of_models_or_no_dialect_is_not_registered() -> None:

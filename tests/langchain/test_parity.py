@@ -41,7 +41,7 @@ def seen(answer: str, decision: dict[str, Any], documents: Iterable[str]) -> tup
 
 
 def seen_in(output: dict[str, Any]) -> tuple[Any, ...]:
-    documents = [document.page_content for document in output["documents"]]
+    documents = [document.page_content for document in output["passages"]]
     return output["answer"], output["decision"]["retrieve"], output["decision"]["signal"], documents
 
 
@@ -66,6 +66,7 @@ async def test_core_and_chain_sync_and_async_alone_and_batched(
         retriever,
         summaries,
         threshold=tau,
+        return_details=True,
         **settings,
     )
     ways = {

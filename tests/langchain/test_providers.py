@@ -26,7 +26,7 @@ from tests.servers.gemini import FakeGemini
 from tests.servers.ollama import FakeOllama
 from tests.servers.providers import provider
 from tests.servers.refusing import Refusing, Rule
-from tests.servers.toy_model import Script, ToyModel
+from tests.servers.toy_model import Script, ToyModel, split
 
 QUESTION = "Where does Velm lie?"
 PLAIN = Sampling(max_tokens=6, trace="none")
@@ -229,6 +229,17 @@ async def test_claude_answers_and_is_never_sent_what_it_does_not_know(claude: An
         assert server.bodies[0].keys() == {"model", "messages", "max_tokens", "temperature"}
 
 
+async def test_what_claude_had_in_its_cache_is_counted(claude: Any) -> None:
+    with FakeAnthropic(Script(lambda _: "In Velm")) as server:
+        server.cached = 3
+        reader = reader_from_model(claude(server))
+        [[answer]] = reader.generate([QUESTION], PLAIN)
+        assert (answer.prompt_tokens, answer.cached_tokens) == (len(split(QUESTION)), 3)
+        *_, last = [chunk async for chunk in reader.astream(QUESTION, PLAIN)]
+        assert last.generation.cached_tokens == 3
+        assert reader.usage.cached_tokens == 6
+
+
 def test_claude_takes_temperature_or_top_p(claude: Any) -> None:
     with FakeAnthropic(Script(lambda _: "In Velm"), one_of_two) as server:
         reader = reader_from_model(claude(server, top_p=0.9))
@@ -274,7 +285,7 @@ def test_a_gate_over_claude_is_refused_with_what_to_do(claude: Any) -> None:
             LazyRetrievalChain(claude(server), documents, "A city.")
         assert server.requests == []
         plain = LazyRetrievalChain(claude(server), documents, "A city.", mode="standard")
-        assert plain.invoke("Where does Velm lie?")["documents"]
+        assert plain.invoke("Where does Velm lie?")["context"]
         gated = LazyRetrievalChain(claude(server), documents, "A city.", gate="disagreement")
         assert gated.invoke("Where does Velm lie?")["decision"]["calls"] == 5
 

@@ -30,10 +30,10 @@ from langchain_tests.integration_tests import RetrieversIntegrationTests
 from langchain_surerag.uncertainty_rewriter import UncertaintyRewriter, UncertaintyRewriteRetriever
 from surerag import ScriptedReader
 from surerag import UncertaintyRewriter as CoreRewriter
-from surerag.calibration import Calibration, CalibrationWarning
 from surerag.errors import CapabilityError, ConfigurationError, InputError, MissingServiceError, PromptError
 from surerag.readers.scripted import reply
 from surerag.types import Generation
+from tests.decisions.samples import policy
 from tests.langchain.conftest import KEY, chat
 from tests.methods.dynqr.painter import CLEAR, QUESTIONS, VAGUE, Batches, Library, knowing
 from tests.servers.fake_openai import FakeOpenAI
@@ -392,11 +392,11 @@ def test_fields_are_configurable_and_a_calibration_takes_the_thresholds_place() 
     )
     assert tool.invoke(VAGUE, {"configurable": {"threshold": 99.0}}) == VAGUE
     core = CoreRewriter(reader(), Library())
-    mine = Calibration(99.0, 98.0, 100.0, "budget", 0.3, 0.3, None, None, 100, "scripted", core.signal)
+    mine = policy(99.0, core.identity)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert UncertaintyRewriter(reader(), Store(), threshold=mine).invoke(VAGUE) == VAGUE
-    with pytest.warns(CalibrationWarning):
+    with pytest.raises(ConfigurationError, match="for the reader 'scripted'"):
         UncertaintyRewriter(ScriptedReader(knowing, name="another"), Store(), threshold=mine)
     assert retriever().with_fallbacks([Store()]).with_retry().invoke(VAGUE)
 
@@ -420,8 +420,7 @@ def test_written_down_without_secrets_and_loaded(server: FakeOpenAI, kind: Any) 
     again = loaded.attach(retriever=Store())
     assert again.invoke(VAGUE) == first.invoke(VAGUE)
     assert dumps(again) == text
-    signal = first.core.signal
-    found = Calibration(1.3, 1.2, 1.4, "budget", 0.3, 0.3, None, None, 100, first.core.reader.name, signal)
+    found = policy(1.3, first.core.identity)
     kept = loads(
         dumps(first.with_options(threshold=found)),
         allowed_objects=[kind, ChatOpenAI],

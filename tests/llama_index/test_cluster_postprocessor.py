@@ -29,7 +29,7 @@ from llama_index.core.schema import (
 )
 
 from llama_index_surerag import ClusterCompressorPostprocessor, ProgressEvent
-from surerag import EDC2Options, FewShot, ScriptedReader
+from surerag import SOURCES_KEY, EDC2Options, FewShot, ScriptedReader
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, MissingServiceError, PromptError, ServiceError
 from surerag.prompts import NOTHING_TO_EXTRACT
@@ -136,6 +136,27 @@ def test_no_node_and_nodes_of_other_kinds() -> None:
     assert [node.score for node in found] == [None] * 3
 
 
+@pytest.mark.parametrize("kind", [ImageNode, IndexNode])
+def test_a_compressed_image_or_reference_is_still_one(kind: Any) -> None:
+    own = {ImageNode: {"image_url": "http://x/y.png"}, IndexNode: {"index_id": "sub"}}[kind]
+    given = [
+        NodeWithScore(
+            node=kind(id_=letter, text=TEXTS[letter], start_char_idx=3, embedding=node.node.embedding, **own),
+            score=node.score,
+        )
+        for letter, node in zip("abcd", nodes(), strict=False)
+    ]
+    before = dumped(given)
+    found = tool().postprocess_nodes(given, query_str=QUESTION)
+    compressed = [node for node in found if SOURCES_KEY in node.metadata]
+    assert compressed
+    assert {type(node.node) for node in found} == {kind}
+    for node in compressed:
+        assert {name: getattr(node.node, name) for name in own} == own
+        assert (node.node.embedding, node.node.start_char_idx) == (None, None)
+    assert dumped(given) == before
+
+
 @pytest.mark.parametrize("reply", ["", NOTHING_TO_EXTRACT, "Qrx zzk.", ServiceError("time-out")])
 async def test_empty_refused_garbled_and_failed_replies_leave_the_nodes_with_a_warning(
     spans: Any, reply: Any
@@ -161,13 +182,53 @@ def test_the_budget_counts_what_the_llm_will_be_shown() -> None:
     shown = sum(len(tokenizer(n.get_content(metadata_mode=MetadataMode.LLM))) for n in given)
     result = tool(tokenizer=tokenizer).compress(given, QUESTION)
     assert result.tokens_before == shown
-    for budget, fitting in ((5, 0), (14, 1), (30, 2), (100, 4)):
+    # Nothing fits into five; the metadata of a node and its first word do.
+    for budget, fitting in ((4, 0), (5, 1), (14, 1), (30, 2), (100, 4)):
         found = tool(lambda _: "", tokenizer=tokenizer, budget=budget).postprocess_nodes(
             given, query_str=QUESTION
         )
         spent = sum(len(tokenizer(n.get_content(metadata_mode=MetadataMode.LLM))) for n in found)
         assert spent <= budget
         assert len(found) == fitting
+
+
+def test_an_llm_without_a_tokenizer_is_counted_as_llama_index_counts() -> None:
+    before = Settings.tokenizer
+    try:
+        Settings.tokenizer = list
+        compressor = ClusterCompressorPostprocessor(MockLLM(), HashEmbedding())
+        shown = sum(len(n.get_content(metadata_mode=MetadataMode.LLM)) for n in nodes())
+        assert compressor.compress(nodes(), QUESTION).tokens_before == shown
+    finally:
+        Settings.tokenizer = before
+
+
+def test_citations_survive_a_compression_and_nobody_is_shown_them() -> None:
+    [kept] = tool().postprocess_nodes(nodes(), query_str=QUESTION)
+    # Offsets count in the node's own text, without the metadata that the LLM was shown before it.
+    assert kept.metadata["provenance"] == [
+        {
+            "start": 0, "end": len(TEXTS["c"]), "match": "exact",
+            "source": 1, "source_start": 0, "source_end": len(TEXTS["c"]), "id": "c",
+        }
+    ]  # fmt: skip
+    assert "provenance" not in kept.get_content(metadata_mode=MetadataMode.LLM)
+    assert "provenance" not in kept.get_content(metadata_mode=MetadataMode.EMBED)
+    again = TextNode.from_json(kept.node.to_json())
+    assert again.metadata["provenance"] == kept.metadata["provenance"]
+
+
+def test_calls_are_bounded_before_and_by_option(spans: Any) -> None:
+    compressor = tool()
+    assert compressor.worst_case_calls(4) == compressor.core.worst_case_calls(4) == 4
+    bounded = compressor.with_options(max_calls=1)
+    assert bounded.worst_case_calls(4) == 1
+    result = bounded.compress(nodes(), QUESTION)
+    assert (result.calls, result.unasked, result.out_of_calls) == (1, 1, True)
+    EVENTS.clear()
+    bounded.postprocess_nodes(nodes(), query_str=QUESTION)
+    [told] = [event for event in EVENTS if isinstance(event, ProgressEvent) and event.warning]
+    assert told.name == "cluster_compression.out_of_calls"
 
 
 class CountingEmbedding(HashEmbedding):

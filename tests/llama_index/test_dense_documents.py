@@ -11,7 +11,7 @@ from llama_index.core.node_parser import HierarchicalNodeParser, SentenceWindowN
 from llama_index.core.postprocessor import MetadataReplacementPostProcessor
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.retrievers import AutoMergingRetriever, QueryFusionRetriever
-from llama_index.core.schema import NodeRelationship, NodeWithScore, TextNode
+from llama_index.core.schema import MetadataMode, NodeRelationship, NodeWithScore, TextNode
 from llama_index.core.storage.docstore import SimpleDocumentStore
 
 from llama_index_surerag import AdaptiveSemanticNodeParser, DenseRefinerPostprocessor
@@ -107,6 +107,10 @@ async def test_documents_of_uncertain_questions_are_cut_anew(documents: Any) -> 
         assert node.node.ref_doc_id == "doc"
         assert node.node.source_node == whole().as_related_node_info()
         assert (node.metadata["title"], node.node.embedding, node.score) == ("doc", None, None)
+        [told] = node.metadata["provenance"]
+        assert (told["id"], TEXT[told["source_start"] : told["source_end"]]) == ("doc", node.text)
+        assert "provenance" not in node.get_content(metadata_mode=MetadataMode.LLM)
+        assert "provenance" not in node.get_content(metadata_mode=MetadataMode.EMBED)
         assert {"document", "start", "end"}.isdisjoint(node.metadata)
         assert node.metadata["dense"]["score"] == result.score
 

@@ -56,8 +56,8 @@ def test_worked_by_hand_with_all_parts(way: str) -> None:
     result = evaluator.evaluate(QUESTION, **given) if way == "sync" else asyncio.run(within())
     # Degrees 2, 2 and 1 of three answers (Eq. 6).
     score = -(2 * math.log(2 / 3) + math.log(1 / 3)) / 3
-    assert result.score == pytest.approx(score, abs=1e-9)
-    assert result.understanding == pytest.approx(1 - score / math.log(3), abs=1e-9)
+    assert result.dense == pytest.approx(score, abs=1e-9)
+    assert result.score == pytest.approx(1 - score / math.log(3), abs=1e-9)
     assert (result.passing, result.invalid_result, result.invalid_reason) == (False, False, None)
     assert (result.query, result.response, result.contexts) == (QUESTION, "In Velm.", ["a", " ", "b"])
     assert (result.answers, result.labels) == (("A", "A", "B"), ("certain", "uncertain"))
@@ -78,7 +78,7 @@ def test_it_is_the_core() -> None:
         result = tool(reader, entailer=LongerEntails(), mask=mask, half="unnecessary").evaluate(
             QUESTION, contexts="a b c".split()
         )
-        assert result.score == pytest.approx(expected.score, abs=1e-5)
+        assert result.dense == pytest.approx(expected.score, abs=1e-5)
         assert (result.answers, result.labels) == (expected.answers, expected.labels)
         assert result.calls == expected.calls.total
     assert set(result.labels) == {"certain", "necessary", "unnecessary"} or "necessary" in result.labels
@@ -86,7 +86,7 @@ def test_it_is_the_core() -> None:
 
 def test_understood_contexts_pass() -> None:
     result = tool(script({})).evaluate(QUESTION, contexts=["a", "b"])
-    assert (result.score, result.understanding, result.passing) == (0.0, 1.0, True)
+    assert (result.dense, result.score, result.passing) == (0.0, 1.0, True)
     assert tool(threshold=2.0).evaluate(QUESTION, contexts=["a", "b"]).passing
 
 
@@ -103,7 +103,7 @@ def poisoned(prompt: str) -> str:
 
 def as_expected(results: Sequence[Any]) -> None:
     assert [result.passing for result in results] == [False, True, None, None]
-    assert [result.score for result in results[1:]] == [0.0, None, None]
+    assert [result.score for result in results[1:]] == [1.0, None, None]
     assert results[2].invalid_reason == "the server is down. Start it."
     assert "no contexts with text" in results[3].invalid_reason
     assert [result.query for result in results] == QUERIES
@@ -141,7 +141,7 @@ async def test_the_batch_runner_asks_an_engine() -> None:
     index = VectorStoreIndex(nodes, embed_model=HashEmbedding())
     runner = BatchEvalRunner({"dense": tool()}, workers=2)
     found = await runner.aevaluate_queries(index.as_query_engine(MockLLM()), ["Why?", "Who?"])
-    assert [result.score for result in found["dense"]] == [0.0, 0.0]
+    assert [result.score for result in found["dense"]] == [1.0, 1.0]
     assert [result.query for result in found["dense"]] == ["Why?", "Who?"]
 
 
@@ -158,7 +158,7 @@ def test_what_cannot_be_measured_says_why_and_sends_an_event(spans: Any) -> None
         result = evaluator.evaluate(**given)
         assert result.invalid_result
         assert reason in result.invalid_reason
-        assert (result.score, result.passing, result.understanding) == (None, None, None)
+        assert (result.score, result.passing, result.dense) == (None, None, None)
     assert sum(getattr(event, "name", "") == "dense.invalid" for event in EVENTS) == len(cases)
 
     class Broken(ScriptedReader):
@@ -179,11 +179,15 @@ async def test_what_was_not_rephrased_is_not_taken_for_understood() -> None:
             assert f"({outcome}, {outcome}), so nothing was tested" in result.invalid_reason
 
 
-def test_a_judge_that_talks_nonsense_is_counted_and_entails_nothing() -> None:
+def test_a_judge_that_talks_nonsense_is_counted_and_entails_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     judge = ScriptedReader(lambda _: "entailment or contradiction")
     evaluator = tool(entailer=judge)
     result = evaluator.evaluate(QUESTION, contexts=["a", "b"])
-    assert result.score > 0.5
+    assert result.dense > 0.5
+    # It says so once: a judge that does not follow the prompt does so each time.
+    assert caplog.text.count("names no single label") == 1
     assert evaluator.unparsed == len(judge.prompts) == 2
     assert tool().unparsed == 0
 
@@ -204,7 +208,7 @@ def test_the_llm_of_the_settings_answers_and_judges(settings: None) -> None:
     Settings.llm = Saying(say=say)
     evaluator = DenseEvaluator()
     result = evaluator.evaluate(QUESTION, contexts=["a", "b"])
-    assert (result.score, result.answers) == (0.0, ("A", "B", "A"))
+    assert (result.dense, result.answers) == (0.0, ("A", "B", "A"))
     assert evaluator.core.services.entailer.name == "judge:saying"
     with pytest.raises(ConfigurationError, match="expected a reader"):
         DenseEvaluator("gpt", ExactEntailer())  # type: ignore[arg-type]
@@ -231,7 +235,7 @@ def test_prompts_are_shown_changed_and_checked() -> None:
     assert isinstance(evaluator.get_prompts()["answer"], ChatPromptTemplate)
     judged = DenseEvaluator(script(SAID), ScriptedReader(lambda prompt: str(prompt)))
     judged.update_prompts({"entailment": PromptTemplate("entailment {question}{premise}{hypothesis}")})
-    assert judged.evaluate("Q?", contexts=["a", "b"]).score == 0
+    assert judged.evaluate("Q?", contexts=["a", "b"]).dense == 0
 
 
 class Crowded(ScriptedReader):
@@ -267,7 +271,7 @@ def test_concurrency_is_bounded_over_all_callers_of_each_loop() -> None:
 
     async def together() -> None:
         results = await asyncio.gather(*(evaluator.aevaluate(**given) for given in items))
-        assert all(result.score == 0 for result in results)
+        assert all(result.dense == 0 for result in results)
 
     for _ in range(2):
         asyncio.run(together())
@@ -292,7 +296,7 @@ def test_a_response_is_measured_as_its_nodes_are_shown_and_a_stream_is_left_alon
     assert (result.contexts, result.response) == (["page: 1\n\na"], "Velm")
     pieces = iter(["In ", "Velm"])
     result = tool().evaluate_response(QUESTION, StreamingResponse(pieces, source_nodes=nodes))
-    assert (result.response, result.score) == (None, 0.0)
+    assert (result.response, result.dense) == (None, 0.0)
     assert "".join(pieces) == "In Velm"
     assert "no contexts" in tool().evaluate_response(QUESTION, None).invalid_reason
 

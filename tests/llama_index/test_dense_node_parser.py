@@ -8,8 +8,10 @@ import json
 import pickle
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +25,9 @@ from llama_index.core.ingestion import IngestionCache, IngestionPipeline
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.schema import ImageDocument, ImageNode, NodeRelationship, TextNode
 from llama_index.core.storage.docstore import SimpleDocumentStore
+from transformers import AutoTokenizer
 
+import surerag.world
 from llama_index_surerag import AdaptiveSemanticNodeParser
 from surerag import AdaptiveChunker, ChunkerOptions
 from surerag.encoders import HashingEncoder
@@ -295,6 +299,58 @@ def test_many_documents_are_embedded_in_few_calls() -> None:
     assert calls == [64 * 5, 36 * 5]
 
 
+def small_tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(Path(surerag.world.__file__).parent / "small_reader")
+
+
+TOKENIZERS: dict[str, Callable[[], Any]] = {
+    "a lambda": lambda: lambda text: text.split(),
+    "a method of a class": lambda: str.split,
+    "a partial": lambda: partial(str.split, sep=" "),
+    "transformers": small_tokenizer,
+    "its encode": lambda: small_tokenizer().encode,
+    "its tokenize": lambda: small_tokenizer().tokenize,
+    "tokenizers": lambda: small_tokenizer().backend_tokenizer,
+    "its own encode": lambda: small_tokenizer().backend_tokenizer.encode,
+}
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+async def test_any_tokenizer_serves_in_an_ingestion_pipeline(kind: str) -> None:
+    text = "Ada was born in Velm and left it in spring. " * 20
+    given = TOKENIZERS[kind]()
+    cut = parser(tokenizer=given, chunk_size=24, similarity_threshold=-1.0)
+    pipeline = IngestionPipeline(transformations=[cut])
+    nodes = pipeline.run(documents=[document(text)])
+    assert [node.get_content() for node in nodes] == [
+        node.get_content() for node in await pipeline.arun(documents=[document(text)])
+    ]
+    count = str.split if kind in list(TOKENIZERS)[:3] else small_tokenizer().tokenize
+    assert 12 < max(len(count(node.get_content())) for node in nodes) <= 24
+    assert len(nodes) < 40
+
+
+def test_a_tokenizer_of_transformers_works_in_several_processes() -> None:
+    cut = parser(tokenizer=small_tokenizer(), chunk_size=24)
+    documents = [Document(id_=f"d{number}", text="Ada was born in Velm. " * 9) for number in range(4)]
+    alone = IngestionPipeline(transformations=[cut]).run(documents=documents)
+    both = IngestionPipeline(transformations=[cut]).run(documents=documents, num_workers=2)
+    assert [node.get_content() for node in both] == [node.get_content() for node in alone]
+
+
+def test_tokenizers_of_one_name_are_told_apart() -> None:
+    def counting(step: int) -> Any:
+        return lambda text: text.split()[::step]
+
+    names = [parser(tokenizer=counting(step)).to_dict()["tokenizer"] for step in (1, 2)]
+    assert names[0] != names[1]
+    assert parser(tokenizer=counting(1)).to_dict()["tokenizer"] == names[0]
+    split = [parser(tokenizer=partial(str.split, sep=mark)).to_dict()["tokenizer"] for mark in " ."]
+    assert split == ["builtins.str.split(sep=' ')", "builtins.str.split(sep='.')"]
+    with pytest.raises(ConfigurationError, match="a function from a text to its tokens, got int"):
+        parser(tokenizer=7)
+
+
 def module_tokenizer(text: str) -> list[str]:
     return text.split()
 
@@ -319,7 +375,9 @@ def test_settings_survive_serialisation_and_no_model_or_key_is_in_it() -> None:
     assert values["tokenizer"].endswith("test_dense_node_parser.words")
     again = AdaptiveSemanticNodeParser.from_dict(values, embed_model=Embedding(), tokenizer=words)
     assert again.to_dict() == cut.to_dict()
-    assert AdaptiveSemanticNodeParser(HashEmbedding()).to_dict()["tokenizer"] == "Encoding:cl100k_base"
+    assert AdaptiveSemanticNodeParser(HashEmbedding()).to_dict()["tokenizer"] == (
+        "Encoding:cl100k_base(allowed_special='all')"
+    )
     named = parser(id_func=lambda i, doc: str(i)).to_dict()
     with pytest.raises(ConfigurationError, match="id_func"):
         AdaptiveSemanticNodeParser.from_dict(named, embed_model=Embedding())

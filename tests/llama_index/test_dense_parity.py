@@ -25,7 +25,7 @@ async def test_with_the_embedded_reader_who_judges_itself() -> None:
         evaluator.evaluate(question.text, contexts=contexts),
         await evaluator.aevaluate(question.text, contexts=contexts),
     ):
-        assert measured.score == pytest.approx(core.score, abs=1e-5)
+        assert measured.dense == pytest.approx(core.score, abs=1e-5)
         assert measured.answers == core.answers
     settings = {"top_n": 2, "rounds": 2}
     refiner = DenseRefinerPostprocessor(reader, HashingEncoder(), **settings)

@@ -6,11 +6,11 @@ import asyncio
 import json
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from llama_index.core import Settings, VectorStoreIndex
+from llama_index.core import Settings, VectorStoreIndex, get_response_synthesizer
 from llama_index.core.base.response.schema import AsyncStreamingResponse, Response, StreamingResponse
 from llama_index.core.llms import MockLLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
@@ -25,7 +25,8 @@ from llama_index.core.schema import (
 )
 
 from llama_index_surerag import LazyRetrievalQueryEngine
-from surerag.calibration import CalibrationWarning
+from surerag.decisions.calibrating import calibrate
+from surerag.decisions.policy import CalibrationWarning
 from surerag.errors import (
     CapabilityError,
     ConfigurationError,
@@ -150,20 +151,31 @@ async def test_synthesize_answers_from_given_nodes(reader: ScriptedReader) -> No
     for response in (lazy.synthesize(bundle, nodes, more), await lazy.asynthesize(bundle, nodes, more)):
         assert str(response).startswith("In the lake of Mir")
         assert [node.node_id for node in response.source_nodes] == [*(n.node_id for n in nodes), "more"]
-    assert str(lazy.synthesize(bundle, [])).startswith("perhaps")
+    core = get_response_synthesizer(llm=MockLLM())
+    for response in (lazy.synthesize(bundle, []), await lazy.asynthesize(bundle, [])):
+        assert response == core.synthesize(bundle, []) == Response("Empty Response")
+    flowing = engine(reader, streaming=True)
+    assert list(flowing.synthesize(bundle, []).response_gen) == ["Empty Response"]
+    later = await flowing.asynthesize(bundle, [])
+    assert [piece async for piece in later.response_gen] == ["Empty Response"]
     streaming = engine(reader, streaming=True)
     assert str(streaming.synthesize(bundle, nodes)).startswith("In the lake of Mir")
     later = await streaming.asynthesize(bundle, nodes)
     assert str(await later.get_response()).startswith("In the lake of Mir")
 
 
+def told(answer: str, golds: Sequence[str]) -> bool:
+    return any(gold in answer for gold in golds)
+
+
 def test_a_calibration_stands_for_tau(reader: ScriptedReader) -> None:
-    found = engine(reader).core.calibrate([KNOWN, UNKNOWN], budget=0.5)
+    core = engine(reader).core
+    found = calibrate(core, core.rows([KNOWN, UNKNOWN], [["Velm"], ["Mir"]], is_correct=told), target="best")
     with warnings.catch_warnings():
         warnings.simplefilter("error", CalibrationWarning)
         lazy = engine(reader, threshold=found)
     assert [response.metadata["retrieve"] for response in lazy.query_many([KNOWN, UNKNOWN])] == [False, True]
-    with pytest.warns(CalibrationWarning, match="calibrated for reader 'scripted'"):
+    with pytest.raises(ConfigurationError, match="calibrated for the reader 'scripted'"):
         engine(Knowing(corpus.answer, name="another"), threshold=found)
 
 
@@ -222,6 +234,17 @@ class Fixed(BaseRetriever):
         self.queries.append(query_bundle)
         query_bundle.embedding = [1.0]
         return self.nodes
+
+
+async def test_retrieve_honours_its_limit(reader: ScriptedReader) -> None:
+    retriever = corpus.index().as_retriever(similarity_top_k=5)
+    lazy = LazyRetrievalQueryEngine.from_args(retriever, reader, top_n=2, summaries="A summary.")
+    bundle = QueryBundle(UNKNOWN)
+    shown = lazy.query(UNKNOWN).metadata["passage_ids"]
+    for nodes in (lazy.retrieve(bundle), await lazy.aretrieve(bundle)):
+        assert [node.node_id for node in nodes] == shown
+    unlimited = LazyRetrievalQueryEngine.from_args(retriever, reader, summaries="A summary.")
+    assert len(unlimited.retrieve(bundle)) == 5
 
 
 async def test_odd_nodes_are_no_trouble(reader: ScriptedReader) -> None:

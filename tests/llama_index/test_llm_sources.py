@@ -22,7 +22,7 @@ from tests.llama_index import corpus
 from tests.servers.anthropic import FakeAnthropic, no_temperature, one_of_two
 from tests.servers.gemini import FakeGemini
 from tests.servers.ollama import FakeOllama
-from tests.servers.toy_model import Script, ToyModel
+from tests.servers.toy_model import Script, ToyModel, split
 
 TEXT = Sampling(max_tokens=20, trace="none")
 TRACED = Sampling(max_tokens=12)
@@ -209,6 +209,16 @@ def test_a_gate_over_ollama_decides() -> None:
         known, unknown = engine.query(corpus.KNOWN), engine.query(corpus.UNKNOWN)
     assert [known.metadata["retrieve"], unknown.metadata["retrieve"]] == [False, True]
     assert unknown.response.startswith("In the lake of Mir")
+
+
+async def test_what_claude_had_in_its_cache_is_counted() -> None:
+    with FakeAnthropic(Script(lambda _: "in Velm")) as server:
+        server.cached = 3
+        reader = reader_from_llm(claude(server))
+        [[answer]] = reader.generate([THOUGHT], TEXT)
+        assert (answer.prompt_tokens, answer.cached_tokens) == (len(split(THOUGHT)), 3)
+        [[answer]] = await reader.agenerate([THOUGHT], TEXT)
+        assert reader.usage.cached_tokens == 6
 
 
 def test_claude_answers_in_every_way() -> None:

@@ -8,7 +8,7 @@ import inspect
 import json
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,10 +27,11 @@ from llama_index.core.schema import QueryBundle
 from llama_index.core.tools import QueryEngineTool
 from llama_index.llms.openai_like import OpenAILike
 
-from llama_index_surerag.events import ProgressEvent
+from llama_index_surerag.events import ProgressEvent, RewriteDecisionEvent
 from llama_index_surerag.rewrite_engine import UncertaintyRewriteQueryEngine
 from llama_index_surerag.rewrite_transform import RewrittenQuery, UncertaintyRewriteTransform
 from surerag import ScriptedReader, UncertaintyRewriter
+from surerag.decisions.calibrating import calibrate
 from surerag.errors import CapabilityError, ConfigurationError, PromptError
 from surerag.readers.scripted import reply
 from surerag.types import Generation, Passage
@@ -311,8 +312,17 @@ def test_settings_come_back(reader: ScriptedReader) -> None:
         UncertaintyRewriteQueryEngine.from_args(object(), reader)  # type: ignore[arg-type]
 
 
+def told(answer: str, golds: Sequence[str]) -> bool:
+    return any(gold in answer for gold in golds)
+
+
 def test_a_calibration_comes_back(reader: ScriptedReader) -> None:
-    found = engine(reader).core.calibrate([KNOWN, VAGUE], budget=0.5)
+    core = engine(reader).core
+    found = calibrate(
+        core,
+        core.rows([KNOWN, VAGUE], [["Velm"], ["Mir"]], is_correct=told),
+        target="best",
+    )
     rewriting = engine(reader, threshold=found)
     assert [response.metadata["kept"] for response in rewriting.query_many([KNOWN, VAGUE])] == [
         "original",
@@ -402,13 +412,14 @@ async def test_events_within_the_query(reader: ScriptedReader) -> None:
         if hasattr(answer, "__await__"):
             await answer
         kinds = [type(event) for event in EVENTS]
-        own = [event for event in EVENTS if isinstance(event, ProgressEvent)]
-        assert [event.name for event in own] == [
-            "uncertainty_rewriting.gate",
-            "uncertainty_rewriting.decided",
-        ]
-        assert kinds.index(QueryStartEvent) < kinds.index(ProgressEvent) < kinds.index(QueryEndEvent)
-        assert all("query" in (event.span_id or "") for event in own)
+        [own] = [event for event in EVENTS if isinstance(event, ProgressEvent)]
+        assert own.name == "uncertainty_rewriting.decided"
+        assert "query" in (own.span_id or "")
+        [gate] = [event for event in EVENTS if isinstance(event, RewriteDecisionEvent)]
+        assert (gate.question, gate.rewrite, gate.metric) == (VAGUE, True, "perplexity")
+        assert gate.uncertainty > gate.threshold
+        order = (QueryStartEvent, RewriteDecisionEvent, ProgressEvent, QueryEndEvent)
+        assert [kinds.index(kind) for kind in order] == sorted(kinds.index(kind) for kind in order)
 
 
 @pytest.mark.usefixtures("recorded")

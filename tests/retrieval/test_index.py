@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -150,3 +150,21 @@ def test_a_summary_too_few_is_refused() -> None:
         SummaryIndex.from_documents(DOCUMENTS, HashingEncoder(), summarize=lambda documents: ["one"])
     with pytest.raises(InputError, match="nothing to index"):
         SummaryIndex.from_documents([], HashingEncoder())
+
+
+async def test_an_encoder_that_awaits_is_awaited() -> None:
+    class Awaited(HashingEncoder):
+        async def aencode(self, texts: Sequence[str], kind: Any) -> Any:
+            asked.append(kind)
+            return self.encode(texts, kind)
+
+    asked: list[str] = []
+    passages = [Passage("Ada was born in Velm.", id="ada"), Passage("Bo came later.", id="bo")]
+    awaited = PassageIndex.from_passages(passages, Awaited())
+    assert await awaited.aretrieve("Ada", 1) == awaited.retrieve("Ada", 1)
+    assert asked == ["query"]
+    plain = PassageIndex.from_passages(passages, HashingEncoder())
+    assert await plain.aretrieve("Ada", 1) == plain.retrieve("Ada", 1)
+    for index in (awaited, plain):
+        with pytest.raises(InputError, match="query is empty"):
+            await index.aretrieve(" ")

@@ -58,6 +58,9 @@ class FakeAnthropic(FakeService):
         model: What answers; default a ``ToyModel``.
         rules: What it refuses, besides what all models do.
         thought: What the model thinks where it is told to.
+
+    Attributes:
+        cached: Tokens of each prompt that are in its cache.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class FakeAnthropic(FakeService):
         self.model = model or ToyModel()
         self.rules = (known_fields, thinking_fits, *rules)
         self.thought = thought
+        self.cached = 0
 
     @property
     def answered(self) -> list[Json]:
@@ -105,7 +109,12 @@ class FakeAnthropic(FakeService):
         blocks: list[Json] = [{"type": "text", "text": "".join(token.text for token in tokens)}]
         if thinks:
             blocks.insert(0, {"type": "thinking", "thinking": self.thought, "signature": "x"})
-        usage = {"input_tokens": len(split(prompt)), "output_tokens": len(thought) + len(tokens)}
+        usage = {
+            "input_tokens": len(split(prompt)) - self.cached,
+            "cache_read_input_tokens": self.cached,
+            "cache_creation_input_tokens": 0,
+            "output_tokens": len(thought) + len(tokens),
+        }
         if thinks:
             usage["output_tokens_details"] = {"thinking_tokens": len(thought)}  # type: ignore[assignment]  # as the service nests it
         return blocks, "max_tokens" if len(said.tokens) > left else "end_turn", usage
@@ -123,7 +132,7 @@ def _streamed(message: Json) -> Iterator[Json]:
             **message,
             "content": [],
             "stop_reason": None,
-            "usage": {"input_tokens": usage["input_tokens"], "output_tokens": 1},
+            "usage": {**usage, "output_tokens": 1},
         },
     }
     for index, block in enumerate(message["content"]):
@@ -135,5 +144,5 @@ def _streamed(message: Json) -> Iterator[Json]:
             yield {"type": "content_block_delta", "index": index, "delta": delta}
         yield {"type": "content_block_stop", "index": index}
     ended = {"stop_reason": message["stop_reason"], "stop_sequence": None}
-    yield {"type": "message_delta", "delta": ended, "usage": {"output_tokens": usage["output_tokens"]}}
+    yield {"type": "message_delta", "delta": ended, "usage": usage}
     yield {"type": "message_stop"}

@@ -47,6 +47,7 @@ class Quirks:
     """What this server does that others do not."""
 
     ignores_n: bool = False
+    prefix_cache: bool = False
     ignores_seed: bool = False
     no_logprobs: bool = False
     null_logprobs: bool = False
@@ -119,6 +120,7 @@ class FakeOpenAI:
         self.hold_after = hold_after
         self.fault: Callable[[Wire], None] | None = None
         self.requests: list[Request] = []
+        self.read: list[list[str]] = []
         self.streams: list[StreamRecord] = []
         self.peak = 0
         self._failures: deque[_Failure] = deque()
@@ -322,14 +324,17 @@ class _Handler(BaseHTTPRequestHandler):
         answer: Json = {"object": "chat.completion" if chat else "text_completion", "choices": choices}
         if quirks.prompt_logprobs and "prompt_logprobs" in body:
             answer["prompt_logprobs"] = _prompt_logprobs(self.fake.model.read(prompt), body)
-        return {
-            **answer,
-            "usage": {
-                "prompt_tokens": read,
-                "completion_tokens": generated,
-                "total_tokens": read + generated,
-            },
-        }
+        counts = {"prompt_tokens": read, "completion_tokens": generated, "total_tokens": read + generated}
+        return {**answer, "usage": {**counts, **self._cached(prompt)}}
+
+    def _cached(self, prompt: str) -> Json:
+        """Count the tokens that this prompt begins with as one before it did, and remember it."""
+        if not self.fake.quirks.prefix_cache:
+            return {}
+        tokens = list(split(prompt))
+        known = max((_common(tokens, before) for before in self.fake.read), default=0)
+        self.fake.read.append(tokens)
+        return {"prompt_tokens_details": {"cached_tokens": known}}
 
     def _stream(self, body: Json) -> None:
         record = StreamRecord()
@@ -373,11 +378,19 @@ class _Handler(BaseHTTPRequestHandler):
         yield _piece(chat, "", None, said.finish), 0
         if body.get("stream_options", {}).get("include_usage"):
             counts = {"prompt_tokens": len(split(prompt)), "completion_tokens": len(said.tokens)}
-            yield {"object": "chunk", "choices": [], "usage": counts}, 0
+            yield {"object": "chunk", "choices": [], "usage": {**counts, **self._cached(prompt)}}, 0
 
     def _chunk(self, data: bytes) -> None:
         self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
         self.wfile.flush()
+
+
+def _common(tokens: list[str], before: list[str]) -> int:
+    """Count the tokens that two prompts begin with alike."""
+    return next(
+        (at for at, pair in enumerate(zip(tokens, before, strict=False)) if len({*pair}) > 1),
+        min(len(tokens), len(before)),
+    )
 
 
 def prompt_of(body: Json) -> str:

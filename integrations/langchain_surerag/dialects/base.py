@@ -264,7 +264,9 @@ class Dialect:
         counted = getattr(message, "usage_metadata", None) or {}
         thought = token_count((counted.get("output_token_details") or {}).get("reasoning"))
         written = max(token_count(counted.get("output_tokens")) - thought, 0)
-        return Usage(1, token_count(counted.get("input_tokens")), written, thought)
+        read = token_count(counted.get("input_tokens"))
+        cached = token_count((counted.get("input_token_details") or {}).get("cache_read"))
+        return Usage(1, read, written, thought, min(cached, read))
 
     def wanted(self, trace: TraceKind) -> Wanted:
         """Return what has to be there in an answer."""

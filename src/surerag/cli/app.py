@@ -9,11 +9,15 @@ from typing import Annotated, Literal
 import typer
 
 from surerag import SePerOptions
+from surerag.cli import traces
 from surerag.cli.options import option_of, with_reader
 from surerag.cli.readers import ReaderChoice
 from surerag.cli.train_rewriter import train_rewriter
+from surerag.decisions.calibrating import OnInfeasible
+from surerag.decisions.policy import Target
 from surerag.measures.seper import Kernel
 from surerag.storage import check_file, check_folder
+from surerag.world.regimes import REGIMES, TODAY, regime
 
 app = typer.Typer(
     help="RAG that acts on its reader's uncertainty.",
@@ -33,6 +37,21 @@ Judge = Annotated[
         "--entailment",
         help="Who judges answers: the reader, or the world's accepted forms. Default: the reader, if it "
         "proves able to.",
+    ),
+]
+
+
+def _known_regime(name: str) -> str:
+    return regime(name).name
+
+
+RegimeName = Annotated[
+    str,
+    typer.Option(
+        "--regime",
+        help=f"What misleads in the world: {', '.join((TODAY.name, *REGIMES))}. In today's nothing does.",
+        metavar="NAME",
+        callback=_known_regime,
     ),
 ]
 
@@ -191,7 +210,65 @@ def evaluate(
         raise typer.Exit(1)
 
 
+@app.command()
+def calibrate(
+    *,
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="JSONL; rows of signals (numbers by name), correct_without, correct_with.",
+            show_default=False,
+        ),
+    ],
+    signal: Annotated[
+        str | None, typer.Option(help="Which signal to calibrate. Default: the only one.", metavar="NAME")
+    ] = None,
+    target: Annotated[
+        Target,
+        typer.Option(help="A bounded loss, a budget of acting, both; or the best on the sample: no promise."),
+    ] = "loss",
+    max_loss: Annotated[
+        float, typer.Option(help="Loss of score against always acting, at most.", metavar="SHARE")
+    ] = 0.02,
+    budget: Annotated[
+        float | None, typer.Option(help="Share of questions that act, at most.", metavar="SHARE")
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="Of the promise.", metavar="SHARE")] = 0.95,
+    on_infeasible: Annotated[
+        OnInfeasible, typer.Option(help="What to do where no threshold can be certified.")
+    ] = "always",
+    model: Annotated[str, typer.Option(help="Name of the reader that the rows are from.")] = "",
+    prompts: Annotated[str, typer.Option(help="Fingerprint of its prompts: identity.prompts.")] = "",
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Write the policy to this file.", metavar="FILE", callback=_writable_file),
+    ] = None,
+) -> None:
+    """A threshold with a promise, from questions whose answers with and without acting were judged.
+
+    Exit codes: 0 the promise can be given; 1 it cannot, from so few questions.
+    """
+    from surerag.cli.calibrate import run_calibrate
+
+    found = run_calibrate(
+        file,
+        signal=signal,
+        model=model,
+        prompts=prompts,
+        target=target,
+        max_loss=max_loss,
+        budget=budget,
+        confidence=confidence,
+        on_infeasible=on_infeasible,
+        output=output,
+    )
+    raise typer.Exit(found.verdict == "infeasible")
+
+
 app.command("train-rewriter")(train_rewriter)
+app.command("record")(traces.record)
+app.command("verify")(traces.verify)
+app.command("field-test")(traces.field_test)
 
 
 @app.command()
@@ -221,6 +298,25 @@ def reproduce_card(
     run_card(choice, seed=seed, n=n, file=json)
 
 
+@reproduce.command("regimes")
+@with_reader
+def reproduce_regimes(
+    *,
+    choice: ReaderChoice,
+    seed: Seed = 1,
+    n: Annotated[int, typer.Option("-n", min=50, help="Questions of each world.")] = 600,
+    json: JsonFile = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(help="Keep the answers in this folder.", metavar="DIR", callback=_writable_folder),
+    ] = None,
+) -> None:
+    """Worlds that mislead the reader as real corpora do, beside a real reader's records."""
+    from surerag.cli.reproduce import run_regimes
+
+    run_regimes(choice, seed=seed, n=n, file=json, cache=cache)
+
+
 @reproduce.command("l-rag")
 @with_reader
 def reproduce_l_rag(
@@ -229,11 +325,12 @@ def reproduce_l_rag(
     seed: Seed = 1,
     n: Annotated[int, typer.Option("-n", min=50, help="Number of questions.")] = 2000,
     json: JsonFile = None,
+    regime_name: RegimeName = TODAY.name,
 ) -> None:
     """L-RAG: what the gate knows, what it saves, and what that costs (Tables I to III)."""
     from surerag.cli.reproduce import run_l_rag
 
-    run_l_rag(choice, seed=seed, n=n, file=json)
+    run_l_rag(choice, seed=seed, n=n, file=json, regime_name=regime_name)
 
 
 @reproduce.command("edc2")
@@ -283,11 +380,12 @@ def reproduce_dynqr(
             "small embedded reader, which was never taught to rewrite."
         ),
     ] = None,
+    regime_name: RegimeName = TODAY.name,
 ) -> None:
     """DynQR: rewriting where the reader is uncertain, and training a rewriter for it (Tables 2, 3 and 5)."""
     from surerag.cli.reproduce import run_dynqr
 
-    run_dynqr(choice, seed=seed, n=n, file=json, base=base, training=training)
+    run_dynqr(choice, seed=seed, n=n, file=json, base=base, training=training, regime_name=regime_name)
 
 
 @reproduce.command("seper")
@@ -303,8 +401,32 @@ def reproduce_seper(
         typer.Option(help="Draw the figures into this folder.", metavar="DIR", callback=_writable_folder),
     ] = None,
     entailment: Judge = None,
+    regime_name: RegimeName = TODAY.name,
 ) -> None:
     """ΔSePer against the known worth of passages, and of retrievers (Table 2, Figure 3)."""
     from surerag.cli.reproduce import run_seper
 
-    run_seper(choice, seed=seed, n=n, file=json, plots=plots, entailment=entailment)
+    run_seper(choice, seed=seed, n=n, file=json, plots=plots, entailment=entailment, regime_name=regime_name)
+
+
+@reproduce.command("decisions")
+def reproduce_decisions(
+    *,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            help="A real reader's records (Parquet). Default: simulated questions alone.",
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of splits, simulated questions and streams.")] = 1,
+    splits: Annotated[int, typer.Option(min=10, help="Calibrations of each cell.")] = 1000,
+    streams: Annotated[int, typer.Option(min=5, help="Streams to watch.")] = 500,
+    json: JsonFile = None,
+) -> None:
+    """Promises kept, gates against random, an answer or none, and false alarms."""
+    from surerag.cli.reproduce import run_decisions
+
+    run_decisions(trace, seed=seed, splits=splits, streams=streams, file=json)

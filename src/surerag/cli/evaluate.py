@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from surerag.cli.display import Stages, console, staged
+from surerag.cli.entailers import EntailmentChoice
 from surerag.cli.readers import ReaderChoice
 from surerag.drivers.progress import reporting
-from surerag.entailment import ExactEntailer, JudgeEntailer, NLIEntailer
-from surerag.entailment.nli import DEFAULT_MODEL
-from surerag.errors import ConfigurationError
+from surerag.entailment import JudgeEntailer, NLIEntailer
 from surerag.evaluation.comparison.analysis import Analysis, Tally, settings_of
 from surerag.evaluation.comparison.measuring import Measured, measure
 from surerag.evaluation.comparison.plots import write_plots
@@ -87,7 +86,7 @@ def run_evaluate(choice: ReaderChoice, wanted: Evaluation) -> bool:
             analysis.check(data.systems)
         with stages.working("Loading the models"):
             reader = choice.build()
-            entailment = _Entailment.chosen(wanted.entailment, choice)
+            entailment = EntailmentChoice.chosen(wanted.entailment, choice)
             judge = entailment.loaded()
         run = _identity(data, _seper(reader, judge or JudgeEntailer(reader), wanted))
         with Journal(wanted.output / JOURNAL, run, on_change=wanted.on_change) as journal:
@@ -118,33 +117,6 @@ def run_evaluate(choice: ReaderChoice, wanted: Evaluation) -> bool:
     return not found.failures
 
 
-@dataclass(frozen=True, slots=True)
-class _Entailment:
-    """Which entailer was meant."""
-
-    kind: str
-    model: str = ""
-
-    @classmethod
-    def chosen(cls, text: str | None, choice: ReaderChoice) -> _Entailment:
-        """Read the option. The embedded reader was trained to judge the answers of its world."""
-        if text is None:
-            text = "judge" if choice.is_embedded else "nli"
-        kind, colon, model = text.partition(":")
-        if kind not in ("exact", "judge", "nli") or (colon and (kind != "nli" or not model)):
-            raise ConfigurationError(
-                f"--entailment must be exact, judge, nli or nli:MODEL, got {text!r}",
-                hint="nli:MODEL takes the Hugging Face id or path of a classifier for inference",
-            )
-        return cls(kind, model or (DEFAULT_MODEL if kind == "nli" else ""))
-
-    def loaded(self) -> Entailer | None:
-        """Return the entailer; None where the reader itself is to judge."""
-        if self.kind == "exact":
-            return ExactEntailer()
-        return NLIEntailer.from_pretrained(self.model) if self.kind == "nli" else None
-
-
 def _seper(reader: BaseReader, entailer: Entailer, wanted: Evaluation) -> SePer:
     return SePer(reader, entailer, **wanted.options.chosen())
 
@@ -160,7 +132,7 @@ def _identity(data: DataSet, seper: SePer) -> Mapping[str, Any]:
 
 
 def _tell(
-    choice: ReaderChoice, data: DataSet, reader: BaseReader, entailment: _Entailment, journal: Journal
+    choice: ReaderChoice, data: DataSet, reader: BaseReader, entailment: EntailmentChoice, journal: Journal
 ) -> None:
     who = "the embedded reader (no --model was given)" if choice.is_embedded else reader.name
     model = f" ({entailment.model})" if entailment.model else ""

@@ -10,9 +10,9 @@ from typing import NoReturn
 
 from rich.markup import escape
 
-from surerag.calibration import CalibrationWarning
 from surerag.cli.app import app
 from surerag.cli.display import errors
+from surerag.decisions.policy import CalibrationWarning
 from surerag.documents import SkippedFilesWarning
 from surerag.errors import SureragError
 from surerag.extras import extra

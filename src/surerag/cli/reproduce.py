@@ -17,6 +17,7 @@ from surerag.drivers.progress import Progress
 from surerag.encoders import packaged_minilm
 from surerag.evaluation.serialise import write_json
 from surerag.world import embedded_reader_path
+from surerag.world.regimes import TODAY, regime
 
 if TYPE_CHECKING:
     from surerag.evaluation.serialise import JsonResult
@@ -36,7 +37,23 @@ def run_card(choice: ReaderChoice, *, seed: int, n: int, file: Path | None) -> N
     _show(card_view(card), card, file)
 
 
-def run_l_rag(choice: ReaderChoice, *, seed: int, n: int, file: Path | None) -> None:
+def run_regimes(
+    choice: ReaderChoice, *, seed: int, n: int, file: Path | None, cache: Path | None = None
+) -> None:
+    """Ask a world of each regime, print the records' figures, and write them down if asked to."""
+    from surerag_studies.regimes.study import regimes_study
+    from surerag_studies.regimes.tables import study_tables
+
+    with staged() as stages:
+        with stages.working("Loading the models"):
+            reader, encoder = choice.build(), packaged_minilm()
+        study = regimes_study(reader, encoder, seed=seed, n=n, cache=cache, stages=stages)
+    _show(study_tables(study), study, file)
+
+
+def run_l_rag(
+    choice: ReaderChoice, *, seed: int, n: int, file: Path | None, regime_name: str = TODAY.name
+) -> None:
     """Make the L-RAG study, print it, and write it down if asked to."""
     from surerag_studies.lazy_rag.study import lazy_rag_study
     from surerag_studies.lazy_rag.tables import study_tables
@@ -44,7 +61,9 @@ def run_l_rag(choice: ReaderChoice, *, seed: int, n: int, file: Path | None) -> 
     with staged() as stages:
         with stages.working("Loading the models"):
             reader, encoder = choice.build(), packaged_minilm()
-        study = lazy_rag_study(reader, encoder, seed=seed, n=n, stages=stages).study
+        study = lazy_rag_study(
+            reader, encoder, seed=seed, n=n, regime=regime(regime_name), stages=stages
+        ).study
     _show(study_tables(study), study, file)
 
 
@@ -56,6 +75,7 @@ def run_seper(
     file: Path | None,
     plots: Path | None,
     entailment: Entailment | None,
+    regime_name: str = TODAY.name,
 ) -> None:
     """Make the SePer study, print it, and write it down and draw it if asked to."""
     from surerag_studies.seper.plots import write_plots
@@ -65,7 +85,15 @@ def run_seper(
     with staged() as stages:
         with stages.working("Loading the models"):
             reader, encoder = choice.build(), packaged_minilm()
-        study = seper_study(reader, encoder, seed=seed, n=n, entailment=entailment, stages=stages)
+        study = seper_study(
+            reader,
+            encoder,
+            seed=seed,
+            n=n,
+            entailment=entailment,
+            regime=regime(regime_name),
+            stages=stages,
+        )
     _show(study_tables(study), study, file)
     if plots is not None:
         write_plots(study, plots)
@@ -106,6 +134,7 @@ def run_dynqr(
     file: Path | None,
     base: str | None = None,
     training: bool = True,
+    regime_name: str = TODAY.name,
 ) -> None:
     """Make the DynQR study, print it, and write it down if asked to.
 
@@ -116,6 +145,7 @@ def run_dynqr(
         file: Where to write every figure; None for nowhere.
         base: What to train a rewriter from; None for the small reader that comes with the package.
         training: Whether to train one.
+        regime_name: Of the regime of both worlds.
     """
     from surerag_studies.dynqr.study import dynqr_study
     from surerag_studies.dynqr.tables import study_tables
@@ -124,7 +154,19 @@ def run_dynqr(
     with staged() as stages:
         with stages.working("Loading the models"):
             reader, encoder = choice.build(), packaged_minilm()
-        study = dynqr_study(reader, encoder, seed=seed, n=n, base=start, stages=stages)
+        study = dynqr_study(
+            reader, encoder, seed=seed, n=n, base=start, regime=regime(regime_name), stages=stages
+        )
+    _show(study_tables(study), study, file)
+
+
+def run_decisions(trace: Path | None, *, seed: int, splits: int, streams: int, file: Path | None) -> None:
+    """Make the study of decisions, print it, and write it down if asked to."""
+    from surerag_studies.decisions.study import decision_study
+    from surerag_studies.decisions.tables import study_tables
+
+    with staged() as stages, stages.working("Calibrating many times"):
+        study = decision_study(trace, seed=seed, splits=splits, streams=streams)
     _show(study_tables(study), study, file)
 
 

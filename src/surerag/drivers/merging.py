@@ -9,6 +9,11 @@ alone, so nobody whose answer is there is kept by a call that he has no part in.
 A leader waits a few milliseconds for company, unless every program that is being driven against this
 model already waits here, or the last wait was in vain: then programs are busy elsewhere, and it waits
 again once two requests have met.
+
+Nobody ever waits for a lock here. Programs that were dropped end whenever the garbage collector finds
+them, in the middle of anything that any thread does, and what they then have to do must not wait for
+what that thread may hold: so all that is shared is a container whose operations are atomic, or a lock
+that is tried and never waited for.
 """
 
 from __future__ import annotations
@@ -17,10 +22,12 @@ import asyncio
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from surerag.drivers.answering import ask_merged
@@ -53,8 +60,9 @@ class _Request:
         effect: What is asked.
         future: The answer.
         awaited: Whether a task of an event loop waits for it, and no thread.
-        leads: Whether it is this request's turn to lead; changed under the queue's lock.
-        woken: Counts reasons for the thread that waits to look up: an answer, or its turn.
+        leads: Whether it is this request's turn to lead.
+        gone: Whether the thread that waited for it was interrupted.
+        news: Wakes the thread that waits: by an answer, or by its turn.
     """
 
     def __init__(self, effect: Effect, *, awaited: bool) -> None:
@@ -62,8 +70,15 @@ class _Request:
         self.future: Future[Any] = Future()
         self.awaited = awaited
         self.leads = False
-        self.woken = threading.Semaphore(0)
-        self.future.add_done_callback(lambda _: self.woken.release())
+        self.gone = False
+        self.news: SimpleQueue[object] = SimpleQueue()
+        self._turn = threading.Lock()
+        if not awaited:
+            self.future.add_done_callback(self.news.put)
+
+    def steps_down(self) -> bool:
+        """Whether its turn ends now: true for the first who asks."""
+        return self.leads and self._turn.acquire(blocking=False)
 
 
 class MergingQueue:
@@ -71,24 +86,25 @@ class MergingQueue:
 
     def __init__(self, service: object) -> None:
         self._service = weakref.ref(service)
-        self._pending: list[_Request] = []
-        self._changed = threading.Condition()
-        self._led = False
+        self._pending: deque[_Request] = deque()
+        self._programs: set[object] = set()
+        # Held by whose turn it is to lead; tried, never waited for.
+        self._leading = threading.Lock()
         self._company = True
-        self._programs = 0
-        self._pool: ThreadPoolExecutor | None = None
+        self._waits = False
+        self._arrivals: SimpleQueue[None] = SimpleQueue()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="surerag-merging")
 
     @contextmanager
     def program(self) -> Iterator[None]:
         """Announce a program, so that a leader knows for whom it may be worth waiting."""
-        with self._changed:
-            self._programs += 1
+        announced = object()
+        self._programs.add(announced)
         try:
             yield
         finally:
-            with self._changed:
-                self._programs -= 1
-                self._changed.notify_all()
+            self._programs.discard(announced)
+            self._tell_the_leader()
 
     def ask(self, effect: Effect) -> Any:
         """Answer an effect in this thread, together with what else is pending.
@@ -96,14 +112,17 @@ class MergingQueue:
         Raises:
             Exception: What the service raised for this effect.
         """
-        request = self._put(_Request(effect, awaited=False))
+        request = _Request(effect, awaited=False)
+        self._put(request)
         try:
             while not request.future.done() or request.leads:
-                request.woken.acquire()
+                request.news.get()
                 if request.leads:
                     self._lead(request)
         except BaseException:
-            self._leave(request)
+            request.future.cancel()
+            request.gone = True
+            self._hand_over(request)
             raise
         return request.future.result()
 
@@ -115,37 +134,43 @@ class MergingQueue:
         """
         # Tasks that were started together reach this point one after the other: let them.
         await asyncio.sleep(0)
-        request = self._put(_Request(effect, awaited=True))
+        request = _Request(effect, awaited=True)
+        self._put(request)
         try:
             return await asyncio.wrap_future(request.future)
         except asyncio.CancelledError:
             request.future.add_done_callback(lambda future: self._abandon(effect, future))
             raise
 
-    def _put(self, request: _Request) -> _Request:
-        with self._changed:
-            self._pending.append(request)
-            if self._led:
-                self._company = True
-                self._changed.notify()
+    def _put(self, request: _Request) -> None:
+        self._pending.append(request)
+        if self._leading.locked():
+            self._company = True
+        self._tell_the_leader()
+        self._appoint()
+
+    def _tell_the_leader(self) -> None:
+        if self._waits:
+            self._arrivals.put(None)
+
+    def _appoint(self) -> None:
+        """Give the lead to the first who waits, unless somebody has it."""
+        while self._pending and self._leading.acquire(blocking=False):
+            # Whoever was cancelled may have nobody left to lead for it.
+            while self._pending and self._pending[0].future.cancelled():
+                self._pending.popleft()
+            if not self._pending:
+                self._leading.release()
+                continue
+            request = self._pending[0]
+            request.leads = True
+            if request.awaited:
+                self._pool.submit(self._lead, request)
             else:
-                self._led = True
-                self._appoint(request)
-        return request
-
-    def _appoint(self, request: _Request) -> None:
-        """Make it a request's turn to lead; needs the lock."""
-        request.leads = True
-        if request.awaited:
-            self._executor().submit(self._lead, request)
-        else:
-            request.woken.release()
-
-    def _executor(self) -> ThreadPoolExecutor:
-        with self._changed:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(1, thread_name_prefix="surerag-merging")
-            return self._pool
+                request.news.put(None)
+            if request.gone:
+                self._hand_over(request)
+            return
 
     def _lead(self, request: _Request) -> None:
         """Answer what is pending, once, and hand the lead over."""
@@ -155,34 +180,30 @@ class MergingQueue:
             self._hand_over(request)
 
     def _hand_over(self, request: _Request) -> None:
-        with self._changed:
+        if request.steps_down():
             request.leads = False
-            # Whoever was cancelled meanwhile may have nobody left to lead for it.
-            self._pending = [waiting for waiting in self._pending if not waiting.future.cancelled()]
-            self._led = bool(self._pending)
-            if self._pending:
-                self._appoint(self._pending[0])
-
-    def _leave(self, request: _Request) -> None:
-        """Take a request back whose caller was interrupted."""
-        request.future.cancel()
-        with self._changed:
-            self._pending = [waiting for waiting in self._pending if waiting is not request]
-        if request.leads:
-            self._hand_over(request)
+            self._leading.release()
+            self._appoint()
 
     def _gather(self) -> list[_Request]:
-        deadline = time.monotonic() + merge_settings.window
-        with self._changed:
-            self._company = self._company or len(self._pending) > 1
-            while self._company and len(self._pending) < min(self._programs, merge_settings.largest):
-                left = deadline - time.monotonic()
-                if left <= 0 or not self._changed.wait(left):
-                    self._company = len(self._pending) > 1
-                    break
-            batch = self._pending[: merge_settings.largest]
-            del self._pending[: len(batch)]
+        self._company = self._company or len(self._pending) > 1
+        if self._company:
+            self._wait_for_company()
+        count = min(len(self._pending), merge_settings.largest)
+        batch = [self._pending.popleft() for _ in range(count)]
         return [request for request in batch if request.future.set_running_or_notify_cancel()]
+
+    def _wait_for_company(self) -> None:
+        """Wait until every program waits here, for the length of the window at most."""
+        deadline = time.monotonic() + merge_settings.window
+        self._arrivals, self._waits = SimpleQueue(), True
+        while len(self._pending) < min(len(self._programs), merge_settings.largest):
+            try:
+                self._arrivals.get(timeout=max(deadline - time.monotonic(), 0))
+            except Empty:
+                self._company = len(self._pending) > 1
+                break
+        self._waits = False
 
     def _answer(self, batch: list[_Request]) -> None:
         try:

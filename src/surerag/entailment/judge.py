@@ -98,8 +98,12 @@ class JudgeEntailer:
         label = parse_label(reply.text)
         if label is None:
             self.unparsed += 1
-            logger.warning(
-                "the judge's reply names no single label and counts as neutral: %r", reply.text[:80]
+            # A judge that does not follow the prompt does so again and again: ``unparsed`` counts.
+            logger.log(
+                logging.WARNING if self.unparsed == 1 else logging.DEBUG,
+                "the judge's reply names no single label and counts as neutral (so does every further one; "
+                "they are counted): %r",
+                reply.text[:80],
             )
             return [float(index == NEUTRAL) for index in range(len(LABELS))]
         sure = math.exp(math.fsum(_of_label(reply.trace))) if reply.trace and len(reply.trace) else 1.0

@@ -81,6 +81,34 @@ def read_rows(file: Path) -> Iterator[Row]:
         yield _row(record, place, names)
 
 
+def read_records(file: Path) -> Iterator[tuple[Any, Any]]:
+    """Yield what stands in a JSONL or Parquet file, every field of it, each with its place, for messages.
+
+    Raises:
+        InputError: If the file cannot be read.
+    """
+    reading = _format_of(file)
+    yield from _parquet(file, every=True) if reading is _parquet else reading(file)
+
+
+def text_field(value: Any, name: str, place: Any) -> str:
+    """Return a field that must be a text.
+
+    Raises:
+        InputError: If it is none, or empty.
+    """
+    return _text(value, name, place)
+
+
+def golds_field(value: Any, place: Any) -> tuple[str, ...]:
+    """Return the field ``answers``: a text, or a list of at least one.
+
+    Raises:
+        InputError: If it is something else.
+    """
+    return _golds(value, place)
+
+
 class _Place(NamedTuple):
     """Where a row stands, for messages."""
 
@@ -139,13 +167,13 @@ def _not_json(place: _Place, why: str) -> InputError:
     return InputError(f"{place}: not a JSON object ({why})", hint="write one JSON object on each line")
 
 
-def _parquet(file: Path) -> Iterator[tuple[_Place, Any]]:
+def _parquet(file: Path, *, every: bool = False) -> Iterator[tuple[_Place, Any]]:
     with extra("parquet"):
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
     try:
         with ParquetFile(file) as table:
-            known = [name for name in table.schema_arrow.names if name in (*FIELDS, *OPTIONAL)]
+            known = [name for name in table.schema_arrow.names if every or name in (*FIELDS, *OPTIONAL)]
             number = 0
             for batch in table.iter_batches(batch_size=_PARQUET_BATCH, columns=known):
                 for record in batch.to_pylist():

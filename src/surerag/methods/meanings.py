@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from itertools import combinations, permutations
@@ -9,8 +10,8 @@ from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 
-from surerag.calibration import CalibrationWarning
 from surerag.clustering import meaning_clusters
+from surerag.decisions.policy import CalibrationWarning
 from surerag.effects import Program, entail
 from surerag.errors import ConfigurationError, ServiceError
 from surerag.measures import same_answer
@@ -75,13 +76,17 @@ def check_same_meaning(same_meaning: object) -> None:
         )
 
 
-def meanings_of(question: str, samples: Sequence[Generation], same_meaning: SameMeaning) -> Program[Meanings]:
+def meanings_of(
+    question: str, samples: Sequence[Generation], same_meaning: SameMeaning, most: float = math.inf
+) -> Program[Meanings]:
     """Group sampled answers by meaning (Farquhar et al. 2024); equal texts need no judge.
 
     Args:
         question: What was asked; an entailer reads answers in its light.
         samples: At least one.
         same_meaning: How to tell.
+        most: Pairs that an entailer may be asked about; where more are needed, none is, and no answer has a
+            cluster.
 
     Raises:
         ServiceError: If an entailer returns something other than three probabilities a pair.
@@ -91,6 +96,8 @@ def meanings_of(question: str, samples: Sequence[Generation], same_meaning: Same
     judgements = 0
     if same_meaning == "entailment":
         wanted = [Pair(a, b, question) for a, b in permutations(distinct, 2) if a and b]
+        if len(wanted) > most:
+            return Meanings(())
         entailed = (yield from _entailed(wanted)) if wanted else set()
         judgements = len(wanted)
         same = {(pair.premise, pair.hypothesis) for pair in entailed if _reversed(pair) in entailed}

@@ -10,6 +10,7 @@ from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 from surerag.errors import CapabilityError
 from surerag.readers.threads import in_thread, start_in_thread
+from surerag.tokens import estimated_tokens
 from surerag.types import (
     ANSWER_TOKENS,
     Begun,
@@ -101,6 +102,13 @@ class BaseReader:
     def usage(self) -> Usage:
         """What was asked of this reader so far; zeros where it does not count."""
         return Usage()
+
+    def count_tokens(self, text: str) -> int:
+        """Return how many tokens a text has for this model; an estimate, where it has no tokenizer at hand.
+
+        Budgets and chunks are measured with it, so it has to answer at once: a server is not asked.
+        """
+        return estimated_tokens(text)
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
         """Return ``sampling.n`` generations for each prompt, in order."""

@@ -20,7 +20,7 @@ class UsageCount:
         >>> count.add(Usage(requests=1, completion_tokens=3))
         >>> count.add(Usage(requests=1))
         >>> count.total
-        Usage(requests=2, prompt_tokens=0, completion_tokens=3, thinking_tokens=0)
+        Usage(requests=2, prompt_tokens=0, completion_tokens=3, thinking_tokens=0, cached_tokens=0)
     """
 
     def __init__(self) -> None:

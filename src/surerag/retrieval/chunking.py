@@ -8,14 +8,15 @@ from typing import NamedTuple
 
 from surerag.documents import Document
 from surerag.errors import ConfigurationError
+from surerag.tokens import UNSPACED
 from surerag.types import Passage
 
 Span = tuple[int, int]
 Tokenize = Callable[[str], Sequence[Span]]
 """From a text to the offsets (start, end) of its tokens, in order."""
 
-# A long word counts for several tokens, as it would for a model.
-_TOKEN = re.compile(r"\w{1,12}|[^\w\s]")
+# A long word counts for several tokens, as it would for a model, and so does a run without spaces.
+_TOKEN = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]{{1,12}}|[^\w\s]")
 
 
 class TextChunk(NamedTuple):
@@ -27,7 +28,10 @@ class TextChunk(NamedTuple):
 
 
 def words_and_marks(text: str) -> list[Span]:
-    """Return the offsets of words (at most 12 characters a token) and punctuation marks."""
+    """Return the offsets of words (at most 12 characters a token) and punctuation marks.
+
+    Of scripts without spaces between words, each character is a token.
+    """
     return [match.span() for match in _TOKEN.finditer(text)]
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from surerag.documents import Document
 from surerag.errors import ConfigurationError, InputError, ServiceError
+from surerag.readers.threads import in_thread
 from surerag.retrieval.summaries import LeadSummaries, Summarizer
 from surerag.services import Encoder
 from surerag.types import Passage
@@ -94,15 +95,25 @@ class PassageIndex:
         """
         return self.retrieve_many([query], k)[0]
 
+    async def aretrieve(self, query: str, k: int | None = None) -> list[Passage]:
+        """Like :meth:`retrieve`, with the encoder's own ``aencode``; in a thread where it has none."""
+        aencode = getattr(self._encoder, "aencode", None)
+        if aencode is None:
+            return await in_thread(self.retrieve, query, k)
+        k = self._k if k is None else _number(k)
+        _check_queries([query])
+        return self._nearest(await aencode([query], "query"), 1, k)[0]
+
     def retrieve_many(self, queries: Sequence[str], k: int | None = None) -> list[list[Passage]]:
         """Return what :meth:`retrieve` returns for each query; the encoder is asked once."""
         k = self._k if k is None else _number(k)
-        for query in queries:
-            if not query.strip():
-                raise InputError("the query is empty", hint="ask for something")
+        _check_queries(queries)
         if not queries:
             return []
-        vectors = _checked(self._encoder.encode(list(queries), "query"), len(queries))
+        return self._nearest(self._encoder.encode(list(queries), "query"), len(queries), k)
+
+    def _nearest(self, encoded: NDArray[np.float32], number: int, k: int) -> list[list[Passage]]:
+        vectors = _checked(encoded, number)
         if vectors.shape[1] != self._vectors.shape[1]:
             raise ServiceError(
                 f"queries have {vectors.shape[1]} dimensions, passages {self._vectors.shape[1]}",
@@ -113,6 +124,12 @@ class PassageIndex:
     def _best(self, vector: NDArray[np.float32], k: int) -> list[Passage]:
         scores = self._vectors @ vector
         return [replace(self._passages[place], score=float(scores[place])) for place in top_places(scores, k)]
+
+
+def _check_queries(queries: Sequence[str]) -> None:
+    for query in queries:
+        if not query.strip():
+            raise InputError("the query is empty", hint="ask for something")
 
 
 class SummaryIndex(PassageIndex):

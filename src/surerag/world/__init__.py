@@ -10,7 +10,7 @@ from surerag.errors import ConfigurationError
 from surerag.world.articles import Document
 from surerag.world.language import Fact
 from surerag.world.questions import Question, is_correct
-from surerag.world.spec import SPEC, Cell, QuestionKind, Source, WorldSpec
+from surerag.world.spec import SPEC, Cell, Hazard, QuestionKind, Source, WorldSpec
 from surerag.world.world import World
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ __all__ = [
     "Cell",
     "Document",
     "Fact",
+    "Hazard",
     "Question",
     "QuestionKind",
     "Source",

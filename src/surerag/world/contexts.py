@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from surerag.errors import ConfigurationError
 from surerag.types import Passage
@@ -22,15 +23,26 @@ class Contexts:
         seed: The world's seed.
         passages: Its passages by id.
         places: The id of the passage that tells each fact.
+        again: Ids of further passages that tell a fact.
+        claims: What passages say that is not so, by their id.
     """
 
-    def __init__(self, seed: int, passages: Mapping[str, Passage], places: Mapping[Fact, str]) -> None:
-        self._seed, self._passages = seed, passages
+    def __init__(
+        self,
+        seed: int,
+        passages: Mapping[str, Passage],
+        places: Mapping[Fact, str],
+        again: Mapping[Fact, Sequence[str]] = MappingProxyType({}),
+        claims: Mapping[str, Sequence[Fact]] = MappingProxyType({}),
+    ) -> None:
+        self._seed, self._passages, self._claims = seed, passages, claims
         self._told: dict[str, list[Fact]] = defaultdict(list)
         self._by_relation: dict[str, list[str]] = defaultdict(list)
         for fact, place in places.items():
             self._told[place].append(fact)
             self._by_relation[fact.relation.name].append(place)
+            for other in again.get(fact, ()):
+                self._told[other].append(fact)
 
     def draw(
         self,
@@ -99,8 +111,12 @@ class Contexts:
         return tuple(chosen)
 
     def facts_of(self, passage: Passage) -> tuple[Fact, ...]:
-        """Return the facts that a passage of this world tells."""
+        """Return the facts that a passage of this world tells, truly."""
         return tuple(self._told[passage.id])
+
+    def claims_of(self, passage: Passage) -> tuple[Fact, ...]:
+        """Return what a passage of this world says that is not so."""
+        return tuple(self._claims.get(passage.id, ()))
 
     def paraphrase(self, passage: Passage, number: int = 1) -> Passage:
         """Say what a passage says in other words.
@@ -110,11 +126,11 @@ class Contexts:
             number: Which paraphrase; each number gives another one.
 
         Returns:
-            A passage with the same facts, called ``<id>~<number>``.
+            A passage with the same facts and claims, called ``<id>~<number>``.
         """
         rng = random.Random(f"surerag.world paraphrase {self._seed} {passage.id} {number}")
         title = str(passage.metadata["title"])
-        facts = list(self._told[passage.id])
+        facts = [*self._told[passage.id], *self.claims_of(passage)]
         rng.shuffle(facts)
         text = write_passage(title, facts, rng)
         return Passage(text, id=f"{passage.id}~{number}", metadata={**passage.metadata, "paraphrase": number})

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from surerag.world.lexicon import Kind, kind_of
-from surerag.world.spec import QuestionKind, Source
+from surerag.world.spec import Hazard, QuestionKind, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Question:
         answers: Accepted answers: a word, a phrase, a sentence. Empty if unanswerable.
         kind: How it is put.
         source: Where its answer is to be had.
-        gold_passages: Ids of the passages that tell the facts it needs.
+        gold_passages: Ids of the passages that tell the facts it needs, one for each fact.
         utilities: What passages are worth to a reader that knows the taught core and nothing else, by
             id; others are worth 0. A passage that suffices has 1, each half of a two-hop 0.5.
         taught: Whether the embedded reader was taught the answer.
@@ -28,6 +28,9 @@ class Question:
         hops: Number of facts needed.
         entity: The entity that it names, or whose nickname it uses.
         value_kind: Kind of the answer.
+        hazard: What misleads a reader about it, if anything does.
+        misleading: Ids of the passages that answer it wrongly.
+        recalled: What the embedded reader was taught, if that is no longer so.
     """
 
     id: str
@@ -42,6 +45,9 @@ class Question:
     hops: int
     entity: str
     value_kind: Kind
+    hazard: Hazard | None = None
+    misleading: tuple[str, ...] = ()
+    recalled: str | None = None
 
 
 def normalise(text: str) -> str:

@@ -30,7 +30,7 @@ from surerag.methods.dense_rag.result import ChunkReading
 from surerag.readers.protocol import Reader
 from surerag.retrieval.chunking import chunk_text
 from surerag.services import Encoder, Entailer, Services
-from surerag.tokens import words_and_marks
+from surerag.tokens import estimated_tokens
 from surerag.types import Pair, Passage, Sampling
 from surerag.world.questions import is_correct
 from surerag_studies.dense_rag.cases import Case, Library
@@ -160,10 +160,10 @@ def _edit(record: Record) -> list[tuple[int, ChunkReading]]:
 def semantic_chunker(corpus: Library, encoder: Encoder) -> AdaptiveChunker:
     """Return Algorithm 2 with T_max and τ that fit a corpus and an encoder.
 
-    T_max is the longest passage of the corpus, in words and marks: in the paper it is the length of the
+    T_max is the longest passage of the corpus, in estimated tokens: in the paper it is the length of the
     pieces that are retrieved at first. τ is the median likeness of neighbouring sentences.
     """
-    longest = max(words_and_marks(passage.text) for passage in corpus.passages)
+    longest = max(estimated_tokens(passage.text) for passage in corpus.passages)
     chunker = AdaptiveChunker(encoder, chunk_size=longest)
     return chunker.with_quantile(
         [document.text for document in corpus.documents.values()], quantile=TAU_QUANTILE

@@ -15,6 +15,7 @@ from surerag.evaluation.statistics import PairedDifference, Proportion
 from surerag_studies.claims import claims_table
 from surerag_studies.dense_rag.results import DenseStudy, MethodRow, Understanding
 from surerag_studies.formatting import points
+from surerag_studies.transfer import CLAIMS, RATES, SIZES, carrying
 
 _JUDGES = {
     "judge": "the reader itself judges which answers mean the same",
@@ -30,11 +31,18 @@ _SHOWN = 12
 
 def study_tables(study: DenseStudy) -> RenderableType:
     """Return every table of the study."""
-    parts: list[RenderableType] = [Padding(_heading(study), (0, 0, 1, 0)), retrievers_table(study)]
+    found = carrying(retrievers_table(study), "which contexts are complete")
+    parts: list[RenderableType] = [Padding(_heading(study), (0, 0, 1, 0)), found]
     for one in study.measured:
-        parts += [intervals_table(one), thresholds_table(one, study.threshold)]
-    parts += [*cuts_tables(study), *methods_tables(study), diagnosis_table(study)]
-    return Group(*parts, costs_table(study), claims_table(study.claims, undecided=_UNDECIDED))
+        parts += [
+            carrying(intervals_table(one), None, RATES),
+            carrying(thresholds_table(one, study.threshold), None, RATES),
+        ]
+    parts += [carrying(table, None) for table in (*cuts_tables(study), *methods_tables(study))]
+    parts.append(carrying(diagnosis_table(study), None, "where answers are lost, and how often"))
+    costs = carrying(costs_table(study), "numbers of requests", "tokens and times")
+    claims = carrying(claims_table(study.claims, undecided=_UNDECIDED), CLAIMS, SIZES)
+    return Group(*parts, costs, claims)
 
 
 def _heading(study: DenseStudy) -> Text:
@@ -47,7 +55,7 @@ def _heading(study: DenseStudy) -> Text:
         f"Entailment: {_JUDGES[study.entailment]}.\n",
         f"As a judge, the reader is right on {percent_with_interval(study.judge)} % of "
         f"{study.judge.n:,} pairs.\n",
-        f"Chunks: T_max = {study.t_max} words and marks, the corpus' longest passage (512 tokens in the "
+        f"Chunks: T_max = {study.t_max} tokens (estimated), the corpus' longest passage (512 tokens in the "
         f"paper); τ = {study.tau:.3f}, the median of this corpus and encoder (0.6 in the paper).\n",
         f"Certain: DENSE up to {study.threshold:g} nats. Intervals are {percent(study.confidence, 0)}, over "
         "questions; differences are in percentage points.",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from surerag.calibration import calibrate_threshold
+from surerag.decisions.bootstrap import bootstrap_threshold
 from surerag.evaluation.statistics import (
     Estimate,
     PairedDifference,
@@ -213,11 +213,11 @@ def calibrated(records: Sequence[Record], documents: Documents, metric: MetricNa
     It is the lower end of the interval: the largest θ of one sample is too large for half of all others.
     """
     uncertainties = [record.original.uncertainty[metric] for record in records]
-    found = calibrate_threshold(
+    found = bootstrap_threshold(
         uncertainties,
-        max_loss=MAX_LOSS,
-        correct_without=[record.original.correct for record in records],
-        correct_with=[outcome_of(r, ALWAYS, documents, metric).attempt.correct for r in records],
+        [record.original.correct for record in records],
+        [outcome_of(r, ALWAYS, documents, metric).attempt.correct for r in records],
+        MAX_LOSS,
     )
     value = found.lower
     outcomes = [outcome_of(record, value, documents, metric) for record in records]
@@ -227,5 +227,5 @@ def calibrated(records: Sequence[Record], documents: Documents, metric: MetricNa
         threshold=Estimate(value, found.lower, found.upper),
         rate=sum(outcome.acted for outcome in outcomes) / len(outcomes),
         accuracy=sum(outcome.attempt.correct for outcome in outcomes) / len(outcomes),
-        reference=found.reference or 0.0,
+        reference=found.reference,
     )

@@ -231,6 +231,7 @@ class DynQRStudy:
 
     Attributes:
         seed: Seed of the world that was asked.
+        regime: What misleads in it; today's world where nothing does.
         n: Number of questions.
         model: Identity of the reader, which rewrites as well.
         encoder: Identity of the model behind the index.
@@ -254,6 +255,7 @@ class DynQRStudy:
     """
 
     seed: int
+    regime: str
     n: int
     model: str
     encoder: str

@@ -16,6 +16,7 @@ from surerag.methods.dynqr.metrics import MetricName
 from surerag.readers.protocol import Reader
 from surerag.retrieval import PassageIndex
 from surerag.services import Encoder, Retriever
+from surerag.world.regimes import TODAY, Regime
 from surerag.world.world import World
 from surerag_studies.asking import counted_not_logged
 from surerag_studies.claims import Claim
@@ -45,6 +46,7 @@ from surerag_studies.dynqr.results import (
 )
 from surerag_studies.dynqr.training import TrainingPlan, training_study
 from surerag_studies.formatting import points
+from surerag_studies.worlds import world_of
 
 LARGEST_CHECK = 100
 """Questions that the component itself is asked, in either setting."""
@@ -81,6 +83,7 @@ def dynqr_study(
     n: int,
     calibration_seed: int | None = None,
     n_calibration: int | None = None,
+    regime: Regime = TODAY,
     index: Callable[[World, Encoder], Retriever] = index_world,
     base: str | Path | None = None,
     plan: TrainingPlan | None = None,
@@ -95,6 +98,7 @@ def dynqr_study(
         n: Questions, in the world's proportions: a quarter of them under-specified.
         calibration_seed: Seed of the world for calibration; by default the next one.
         n_calibration: Questions for calibration; by default as many, at most 500.
+        regime: What misleads in both worlds; by default nothing does. A rewriter is trained in today's.
         index: Makes a world's index.
         base: What to train a rewriter from: a folder, or a Hugging Face id; None trains none.
         plan: How much it learns from; None for the defaults.
@@ -108,10 +112,11 @@ def dynqr_study(
     other = seed + 1 if calibration_seed is None else calibration_seed
     if other == seed:
         raise ConfigurationError("calibration and study would use the same world", hint="choose another seed")
-    tune, world = World(seed=other), World(seed=seed)
+    n_tuning = n_calibration or min(n, MOST_CALIBRATION)
+    tune, world = world_of(regime, n_tuning, other), world_of(regime, n, seed)
     tuning = Bench(tune, reader, index(tune, encoder))
     bench = Bench(world, reader, index(world, encoder))
-    asked = tune.questions(n_calibration or min(n, MOST_CALIBRATION))
+    asked = tune.questions(n_tuning)
     questions = world.questions(n)
     recorded = Recorded(
         tuning.ask(asked, stages("Calibration")), bench.ask(questions, stages("Every context")), bench.metrics
@@ -127,6 +132,7 @@ def dynqr_study(
         encoder=encoder.name,
         check=lambda thresholds: _agreement(reader, bench.index, thresholds, recorded.records, stages),
         training=training,
+        regime=regime.name,
     )
 
 
@@ -139,6 +145,7 @@ def study_of(
     encoder: str,
     check: Callable[[Sequence[Threshold]], Agreement],
     training: TrainingStudy | None = None,
+    regime: str = TODAY.name,
 ) -> DynQRStudy:
     """Compute every finding from what was recorded.
 
@@ -150,6 +157,7 @@ def study_of(
         encoder: Identity of the encoder.
         check: Runs the component itself at the thresholds found.
         training: What training brought, if it was done.
+        regime: Name of the regime of both worlds.
     """
     records = recorded.records
     thresholds = tuple(calibrated(recorded.tuning, documents, "perplexity") for documents in SETTINGS)
@@ -159,6 +167,7 @@ def study_of(
     swept, metrics, gold = sweep(records), metric_rows(records, by_metric), gold_rows(records)
     return DynQRStudy(
         seed=seed,
+        regime=regime,
         n=len(records),
         model=model,
         encoder=encoder,

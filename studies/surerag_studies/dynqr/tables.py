@@ -12,6 +12,8 @@ from surerag.evaluation.statistics import PairedDifference, Proportion
 from surerag_studies.claims import claims_table
 from surerag_studies.dynqr.results import DynQRStudy, Row, StageRow, Threshold, TrainingStudy
 from surerag_studies.formatting import interval, points
+from surerag_studies.transfer import CLAIMS, RATES, SIZES, carrying
+from surerag_studies.worlds import place_of
 
 METRIC_NAMES = {
     "perplexity": "Perplexity",
@@ -26,21 +28,21 @@ def study_tables(study: DynQRStudy) -> RenderableType:
     """Return every table of the study."""
     return Group(
         Padding(heading(study), (0, 0, 1, 0)),
-        rows_table(study),
-        cost_table(study),
-        kinds_table(study),
-        sweep_table(study),
-        metrics_table(study),
-        gold_table(study),
-        *(training_table(found) for found in [study.training] if found is not None),
-        claims_table(study.claims),
+        carrying(rows_table(study), None, RATES),
+        carrying(cost_table(study), "calls and retrievals of an answer that is rewritten, or not", RATES),
+        carrying(kinds_table(study), None, RATES),
+        carrying(sweep_table(study), "that fewer questions are rewritten as θ rises", RATES),
+        carrying(metrics_table(study), None, RATES),
+        carrying(gold_table(study), None, "how often uncertainty falls"),
+        *(carrying(training_table(found), None) for found in [study.training] if found is not None),
+        carrying(claims_table(study.claims), CLAIMS, SIZES),
     )
 
 
 def heading(study: DynQRStudy) -> Text:
     """Name the run."""
     return Text.assemble(
-        ("DynQR on the closed world", "bold"),
+        (f"DynQR on {place_of(study.regime)}", "bold"),
         f", seed {study.seed}, n = {study.n:,}\n",
         f"Reader and rewriter {study.model}; encoder {study.encoder}; k = {study.k}\n",
         f"Intervals are {percent(study.confidence, 0)}; differences are paired, in points.",

@@ -16,7 +16,7 @@ from surerag.prompts import FROM_CONTEXT, format_passages
 from surerag.readers.protocol import BaseReader
 from surerag.recording import RecordedReader
 from surerag.services import Encoder
-from surerag.tokens import words_and_marks
+from surerag.tokens import estimated_tokens
 from surerag.types import Passage, Sampling
 from surerag.world.questions import Question, is_correct
 from surerag.world.world import World
@@ -49,7 +49,7 @@ class Bench:
     def __init__(self, world: World, reader: BaseReader, vectors: RememberingEncoder) -> None:
         self._world = world
         self._vectors = vectors
-        self._count: Callable[[str], int] = getattr(reader, "count_tokens", words_and_marks)
+        self._count: Callable[[str], int] = getattr(reader, "count_tokens", estimated_tokens)
         # Methods share their first pass, and conditions some of their clusters: nothing is asked twice.
         once = RecordedReader(reader, Memory())
         ours = ClusterCompressor(once, max_tokens=COMPRESSION_TOKENS, count_tokens=self._count)

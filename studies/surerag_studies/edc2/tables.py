@@ -13,6 +13,7 @@ from surerag.evaluation.formatting import percent, percent_with_interval, plain_
 from surerag_studies.claims import claims_table
 from surerag_studies.edc2.results import CellFigures, CompressionStudy, MethodFigures
 from surerag_studies.formatting import points
+from surerag_studies.transfer import CLAIMS, SIZES, carrying
 
 _LABELS = {
     "plain": "Plain RAG",
@@ -25,6 +26,9 @@ _LABELS = {
 }
 
 
+_CALLS = "numbers of calls to compress"
+
+
 def study_tables(study: CompressionStudy) -> RenderableType:
     """Return every table of the study."""
     noisy = [cell for cell in study.cells if cell.condition.kind == "noise"]
@@ -32,15 +36,15 @@ def study_tables(study: CompressionStudy) -> RenderableType:
     parts: list[RenderableType] = [Padding(_heading(study), (0, 0, 1, 0))]
     for top_k in sorted({cell.condition.top_k for cell in noisy}):
         some = [cell for cell in noisy if cell.condition.top_k == top_k]
-        parts.append(_table(f"Noise at top-k {top_k} (cf. Tables 2 and 4)", some))
+        parts.append(carrying(_table(f"Noise at top-k {top_k} (cf. Tables 2 and 4)", some), _CALLS))
     if redundant:
-        parts.append(_table("Redundancy at top-k 20 (cf. Table 3)", redundant))
+        parts.append(carrying(_table("Redundancy at top-k 20 (cf. Table 3)", redundant), _CALLS))
     if study.large is not None:
         cell = study.large
         table = _table(f"Top-k {cell.condition.top_k}, n = {cell.n}", [cell])
         table.caption = "Plain RAG reads the best passages, as many as the window holds."
-        parts.append(table)
-    return Group(*parts, _kinds(study), claims_table(study.claims))
+        parts.append(carrying(table, _CALLS))
+    return Group(*parts, carrying(_kinds(study), None), carrying(claims_table(study.claims), CLAIMS, SIZES))
 
 
 def _heading(study: CompressionStudy) -> Text:

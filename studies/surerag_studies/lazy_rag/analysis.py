@@ -12,6 +12,7 @@ from surerag.evaluation.gate.results import Agreement, GateReport, ModeRow, Swee
 from surerag.evaluation.gate.timing import GATE_LATENCY, RETRIEVAL_LATENCIES
 from surerag.evaluation.statistics import Comparison, PairedDifference, Proportion, is_monotone, share
 from surerag.measures import break_even_latency, latency_saving
+from surerag.world.regimes import TODAY
 from surerag_studies.claims import Claim
 from surerag_studies.lazy_rag.gates import GateRow
 from surerag_studies.lazy_rag.results import LatencyModel, LatencyRow, LazyRagStudy
@@ -23,7 +24,13 @@ LARGEST_P = 0.001
 
 
 def study_of(
-    report: GateReport, agreement: Agreement, gates: Sequence[GateRow], *, seed: int, encoder: str
+    report: GateReport,
+    agreement: Agreement,
+    gates: Sequence[GateRow],
+    *,
+    seed: int,
+    encoder: str,
+    regime: str = TODAY.name,
 ) -> LazyRagStudy:
     """Compute every finding of the study.
 
@@ -33,6 +40,7 @@ def study_of(
         gates: Other gates beside the entropy gate.
         seed: Seed of the world that was asked.
         encoder: Identity of the model behind both indices.
+        regime: Name of the regime of both worlds.
     """
     threshold = report.calibration.threshold.value
     monotone = is_monotone([point.retrieval.value for point in report.sweep], "decreasing")
@@ -42,6 +50,7 @@ def study_of(
         **{field.name: getattr(report, field.name) for field in fields(report)},
         seed=seed,
         encoder=encoder,
+        regime=regime,
         monotone=monotone,
         noninferiority=difference,
         margin=MARGIN,

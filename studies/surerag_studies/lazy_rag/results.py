@@ -50,6 +50,7 @@ class LazyRagStudy(GateReport):
 
     Attributes:
         seed: Seed of the world that was asked.
+        regime: What misleads in it; today's world where nothing does.
         encoder: Identity of the model behind both indices.
         monotone: Whether the retrieval rate never rises with the threshold.
         noninferiority: Accuracy at the calibrated threshold less that of standard retrieval.
@@ -63,6 +64,7 @@ class LazyRagStudy(GateReport):
     """
 
     seed: int
+    regime: str
     encoder: str
     monotone: bool
     noninferiority: PairedDifference

@@ -22,11 +22,13 @@ from surerag.evaluation.gate.asking import ask, signal
 from surerag.evaluation.gate.results import Agreement
 from surerag.readers.protocol import Reader
 from surerag.services import Encoder
+from surerag.world.regimes import TODAY, Regime
 from surerag.world.tiers import Tiers, index_world
 from surerag.world.world import World
 from surerag_studies.lazy_rag.analysis import study_of
 from surerag_studies.lazy_rag.gates import compared_gates
 from surerag_studies.lazy_rag.results import LazyRagStudy
+from surerag_studies.worlds import world_of
 
 MAX_LOSS = 0.01
 """Accuracy that calibration may give up against always retrieving: half of what the study allows."""
@@ -62,6 +64,7 @@ def lazy_rag_study(
     n: int,
     calibration_seed: int | None = None,
     n_calibration: int | None = None,
+    regime: Regime = TODAY,
     index: Callable[[World, Encoder], Tiers] = index_world,
     stages: Stages = lambda _: False,
 ) -> Finding:
@@ -74,6 +77,7 @@ def lazy_rag_study(
         n: Questions.
         calibration_seed: Seed of the world for calibration; by default the next one.
         n_calibration: Questions for calibration; by default as many, at most 1,000.
+        regime: What misleads in both worlds; by default nothing does.
         index: Makes the two tiers of the world that is asked.
         stages: Told how far each stage is.
 
@@ -84,24 +88,26 @@ def lazy_rag_study(
     other = seed + 1 if calibration_seed is None else calibration_seed
     if other == seed:
         raise ConfigurationError("calibration and study would use the same world", hint="choose another seed")
-    tune = World(seed=other)
-    sample = world_questions(tune, tune.questions(n_calibration or min(n, MOST_CALIBRATION)))
-    tuning = looked_up(_pipeline(reader, index_world(tune, encoder)), sample)
+    n_tuning = n_calibration or min(n, MOST_CALIBRATION)
+    tune = world_of(regime, n_tuning, other)
+    sample = world_questions(tune, tune.questions(n_tuning))
+    tuning = looked_up(pipeline(reader, index_world(tune, encoder)), sample)
     calibration = calibrated(tuning, sample, stages, max_loss=MAX_LOSS)
 
-    world = World(seed=seed)
+    world = world_of(regime, n, seed)
     questions = world_questions(world, world.questions(n))
-    live = _pipeline(reader, index(world, encoder))
+    live = pipeline(reader, index(world, encoder))
     rag = looked_up(live, questions)
     answers = ask_all(rag, questions, stages)
-    report = report_of(records(answers), threshold_of(calibration, seed=other), rag)
+    report = report_of(records(answers), threshold_of(calibration, MAX_LOSS, seed=other), rag)
     agreement = _agreement(rag, calibration.threshold, answers, stages)
     gates = compared_gates(rag, answers, stages)
-    study = study_of(report, agreement, gates, seed=seed, encoder=encoder.name)
+    study = study_of(report, agreement, gates, seed=seed, encoder=encoder.name, regime=regime.name)
     return Finding(study, answers, live.with_options(threshold=calibration.threshold))
 
 
-def _pipeline(reader: Reader, tiers: Tiers) -> LazyRAG:
+def pipeline(reader: Reader, tiers: Tiers) -> LazyRAG:
+    """Return L-RAG over both tiers of a world, as the studies ask it."""
     return LazyRAG(
         reader,
         tiers.passages,

@@ -13,20 +13,28 @@ from surerag.evaluation.statistics import Comparison
 from surerag_studies.claims import claims_table
 from surerag_studies.lazy_rag.gates import AtRate
 from surerag_studies.lazy_rag.results import LatencyModel, LatencyRow, LazyRagStudy
+from surerag_studies.transfer import CLAIMS, RATES, SIZES, carrying
+from surerag_studies.worlds import place_of
 
 
 def study_tables(study: LazyRagStudy) -> RenderableType:
     """Return every table of the study."""
     return Group(
         Padding(heading(study), (0, 0, 1, 0)),
-        modes_table(study),
-        kinds_table(study),
-        *(separation_table(found) for found in [study.separation] if found is not None),
-        sweep_table(study),
-        gates_table(study),
-        gate_costs_table(study),
-        latency_table(study.latency),
-        claims_table(study.claims),
+        carrying(
+            modes_table(study), "retrieval rates of the fixed modes", "accuracies, thresholds and tokens"
+        ),
+        carrying(kinds_table(study), None, RATES),
+        *(
+            carrying(separation_table(found), None, "how well entropy tells wrong answers")
+            for found in [study.separation]
+            if found is not None
+        ),
+        carrying(sweep_table(study), "that fewer questions retrieve as τ rises", RATES),
+        carrying(gates_table(study), None),
+        carrying(gate_costs_table(study), "numbers of calls", "AUROCs and accuracies"),
+        carrying(latency_table(study.latency), "the arithmetic, and the paper's rows", "rates measured here"),
+        carrying(claims_table(study.claims), CLAIMS, SIZES),
     )
 
 
@@ -34,7 +42,7 @@ def heading(study: LazyRagStudy) -> Text:
     """Name the run."""
     level = percent(study.confidence, 0)
     return Text.assemble(
-        ("L-RAG on the closed world", "bold"),
+        (f"L-RAG on {place_of(study.regime)}", "bold"),
         f", seed {study.seed}, n = {study.n:,}\n",
         f"Reader {study.model}; encoder {study.encoder}; k = {study.top_n}, m = {study.n_summaries}\n",
         f"Gate: {study.aggregate} entropy of the first {study.gate_tokens} tokens. Intervals are {level}.",

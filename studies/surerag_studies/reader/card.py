@@ -26,6 +26,7 @@ from surerag.world.core import core_facts
 from surerag.world.language import Fact
 from surerag.world.lexicon import words
 from surerag.world.questions import normalise
+from surerag_studies.transfer import carrying
 
 GATE_TOKENS = 8
 
@@ -148,7 +149,7 @@ def card_view(card: Card) -> Table:
         aim = "" if row.target is None else f"{row.target:.2f}"
         measured = f"{row.value:.3f} [{row.low:.3f}, {row.high:.3f}]"
         table.add_row(row.task, measured, f"{row.n:,}", aim, verdicts[row.met])
-    return table
+    return carrying(table, None, "a single figure: this is what this reader can do in this world")
 
 
 def card_table(rows: Sequence[CardRow]) -> str:

@@ -27,6 +27,7 @@ class Role(StrEnum):
     KNOWN = "known by heart"
     SAME_ENTITY = "same entity, other fact"
     SAME_RELATION = "same relation elsewhere"
+    MISLEADING = "another answer"
     IRRELEVANT = "irrelevant"
     FIRST_HALF = "first half"
     SECOND_HALF = "second half"
@@ -43,7 +44,7 @@ class KnownContext:
         role: What they are to the question.
         passages: As the reader is shown them.
         utility: Known utility: 1 where they suffice, 0.5 for half of a two-hop chain, 0 where they do not
-            help, or the reader knows the answer by heart.
+            help, mislead, or the reader knows the answer by heart.
         step: Place on the ladder of growing relevance (Property 3); None beside it.
     """
 
@@ -70,6 +71,7 @@ def known_contexts(world: World, question: Question) -> list[KnownContext]:
     [irrelevant] = _first(world, question, world.contexts.lacking(question, _MOST, noise=1.0), lambda _: True)
     useless = [
         *(KnownContext(role, (passage,), 0.0) for role, passage in others.items()),
+        *(KnownContext(Role.MISLEADING, (world.passage[name],), 0.0) for name in question.misleading[:1]),
         KnownContext(Role.IRRELEVANT, (irrelevant,), 0.0, None if question.taught else 0),
     ]
     if question.taught:
@@ -124,12 +126,14 @@ def _distractors(world: World, question: Question) -> dict[Role, Passage]:
 def _first(
     world: World, question: Question, passages: Iterable[Passage], fits: Callable[[Passage], bool]
 ) -> list[Passage]:
-    """Return the first passage that fits and does not tell the answer by chance, or none."""
+    """Return the first passage that fits, does not mislead, nor tell the answer by chance; or none."""
     answer = question.answers[0]
     silent = (
         passage
         for passage in passages
-        if fits(passage) and not _tells(world.contexts.facts_of(passage), answer, passage)
+        if fits(passage)
+        and passage.id not in question.misleading
+        and not _tells(world.contexts.facts_of(passage), answer, passage)
     )
     return [passage for passage, _ in zip(silent, range(1), strict=False)]
 

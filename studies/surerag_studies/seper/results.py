@@ -161,6 +161,7 @@ class SePerStudy:
 
     Attributes:
         seed: Of the world.
+        regime: What misleads in it; today's world where nothing does.
         n: Questions.
         taught: How many of them the reader was taught.
         contexts: Contexts of known utility that Table 2 is about.
@@ -181,6 +182,7 @@ class SePerStudy:
     """
 
     seed: int
+    regime: str
     n: int
     taught: int
     contexts: int

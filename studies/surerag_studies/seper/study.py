@@ -18,6 +18,7 @@ from surerag.readers.protocol import Reader
 from surerag.services import Encoder, Services, as_reader
 from surerag.types import Passage
 from surerag.world.questions import Question
+from surerag.world.regimes import TODAY, Regime
 from surerag.world.spec import QuestionKind
 from surerag.world.world import World
 from surerag_studies.claims import Claim
@@ -40,6 +41,7 @@ from surerag_studies.seper.analysis import (
 from surerag_studies.seper.asking import FAIR, HARD_DEFAULT, SAMPLES, SOFT, SOFT_DEFAULT, Probe, probe
 from surerag_studies.seper.contexts import Role, known_contexts, look_up
 from surerag_studies.seper.results import Cost, Retrievers, RoleRow, Rung, SampleRow, SePerStudy
+from surerag_studies.worlds import world_of
 
 AT_ONCE = 32
 """Questions whose prompts are read as one batch: some 300 prompts of 20 samples."""
@@ -61,6 +63,7 @@ def seper_study(
     seed: int,
     n: int,
     entailment: Entailment | None = None,
+    regime: Regime = TODAY,
     stages: Stages = lambda _: False,
 ) -> SePerStudy:
     """Measure ΔSePer of contexts whose worth is known, beside other measures on the same samples.
@@ -72,6 +75,7 @@ def seper_study(
         n: Questions, single-hop and two-hop in the world's proportions.
         entailment: Who judges answers: ``"judge"``, the reader itself; ``"exact"``, the world's accepted
             forms; None, the reader if it gets at least 95 % of the pairs right that it is tried on.
+        regime: What misleads in the world; by default nothing does.
         stages: Told how far each stage is.
 
     Raises:
@@ -83,14 +87,14 @@ def seper_study(
             f"{reader.name} returns no log-probabilities, which this study compares measures of",
             hint="use a local model, or a server that returns them; SePer itself works without",
         )
-    world = World(seed=seed)
+    world = world_of(regime, n, seed)
     questions = world.questions(n, [QuestionKind.SINGLE, QuestionKind.TWO_HOP])
     chosen = choose(reader, questions, entailment)
     services = Services(reader=as_reader(reader), entailer=chosen.entailer)
     with _one_warning_not_many():
         records, known_cost = _known(world, questions, services, stages("Passages of known utility"))
         retrievers, cost = _retrieved(world, records, encoder, services, stages("Retrievers"))
-    return _study(seed, reader, encoder, chosen, records, retrievers, (known_cost, cost))
+    return _study(seed, regime, reader, encoder, chosen, records, retrievers, (known_cost, cost))
 
 
 def _known(
@@ -154,6 +158,7 @@ def _probed(
 
 def _study(
     seed: int,
+    regime: Regime,
     reader: Reader,
     encoder: Encoder,
     chosen: Chosen,
@@ -169,6 +174,7 @@ def _study(
     roles, rungs, sampling = role_rows(records), ladder(records), sample_rows(records, two_hop)
     return SePerStudy(
         seed=seed,
+        regime=regime.name,
         n=len(records),
         taught=sum(record.question.taught for record in records),
         contexts=len(table_contexts(records)),

@@ -13,6 +13,8 @@ from surerag.evaluation.formatting import percent, percent_with_interval, plain_
 from surerag_studies.claims import claims_table
 from surerag_studies.formatting import interval
 from surerag_studies.seper.results import Retrievers, SePerStudy, Spread
+from surerag_studies.transfer import CLAIMS, SIZES, carrying
+from surerag_studies.worlds import place_of
 
 _JUDGES = {
     "judge": "the reader itself judges which answers mean the same",
@@ -24,19 +26,19 @@ def study_tables(study: SePerStudy) -> RenderableType:
     """Return every table of the study."""
     return Group(
         Padding(_heading(study), (0, 0, 1, 0)),
-        methods_table(study),
-        roles_table(study),
-        ladder_table(study),
-        sampling_table(study),
-        retrievers_table(study.retrievers),
-        costs_table(study),
-        claims_table(study.claims),
+        carrying(methods_table(study), None, "correlations, and the order of measures"),
+        carrying(roles_table(study), "utilities, which are planted", "values of ΔSePer"),
+        carrying(ladder_table(study), "utilities, which are planted", "values of ΔSePer"),
+        carrying(sampling_table(study), "that scatter shrinks with samples", "correlations"),
+        carrying(retrievers_table(study.retrievers), "recall of what is planted", "values of ΔSePer"),
+        carrying(costs_table(study), "numbers of prompts and samples", "tokens and times"),
+        carrying(claims_table(study.claims), CLAIMS, SIZES),
     )
 
 
 def _heading(study: SePerStudy) -> Text:
     return Text.assemble(
-        ("SePer on the closed world", "bold"),
+        (f"SePer on {place_of(study.regime)}", "bold"),
         f", seed {study.seed}, n = {study.n:,} questions ({study.taught:,} taught)\n",
         f"Reader {study.model}; encoder {study.encoder}; {study.samples} samples a context\n",
         f"Entailment: {_JUDGES[study.entailment]}.\n",

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from surerag import AdaptiveChunker, Passage, SemanticChunk
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, InputError, ServiceError
+from tests.languages import PROSE as PROSE_IN
+from tests.languages import gpt
 from tests.methods.dense_rag.texts import CODE, EMOJI, PROSE, TABLE, TEXTS, byte_pairs, characters
 
 
@@ -96,6 +98,17 @@ def test_lines_are_kept_whole_where_a_sentence_must_be_cut() -> None:
     assert all(line in TABLE.splitlines() for chunk in chunks for line in chunk.text.splitlines())
 
 
+@pytest.mark.parametrize("language", ["Chinese", "Japanese", "Thai", "Arabic"])
+def test_chunks_are_as_long_in_any_script(language: str) -> None:
+    text = " ".join([PROSE_IN[language]] * 40)
+    chunks = AdaptiveChunker(HashingEncoder(), chunk_size=128, similarity_threshold=-1.0).run(text)
+    assert "".join(chunk.text for chunk in chunks).replace(" ", "") == text.replace(" ", "")
+    assert max(chunk.tokens for chunk in chunks) <= 128
+    # By the tokenizers of widespread models they are of that size, and not twenty times as long.
+    assert max(gpt("o200k_base")(chunk.text) for chunk in chunks) <= 128 * 1.5
+    assert max(gpt("cl100k_base")(chunk.text) for chunk in chunks) <= 128 * 2.2
+
+
 def test_accents_and_joined_signs_stay_together() -> None:
     chunks = AdaptiveChunker(HashingEncoder(), chunk_size=7, count_tokens=characters).run(EMOJI)
     assert not any(chunk.text[0] in "\u0301\u200d" or chunk.text[-1] == "\u200d" for chunk in chunks)
@@ -118,7 +131,18 @@ def test_documents_become_passages_that_know_their_place() -> None:
         [document, Passage("", id="void")]
     )
     assert (first.id, first.origin) == (f"velm@0:{len(first.text)}", document.origin)
-    assert first.metadata == {"year": 1913, "document": "velm", "start": 0, "end": len(first.text)}
+    end = len(first.text)
+    place = {"start": 0, "end": end, "match": "exact", "source": 0, "source_start": 0, "source_end": end}
+    assert first.metadata == {
+        "year": 1913,
+        "document": "velm",
+        "start": 0,
+        "end": end,
+        "provenance": [{**place, "id": "velm"}],
+    }
+    for chunk in rest:
+        [told] = chunk.metadata["provenance"]
+        assert PROSE[told["source_start"] : told["source_end"]] == chunk.text
     assert rest
     assert document.metadata == {"year": 1913}
 

@@ -214,10 +214,15 @@ def test_the_worst_case_is_reached_and_bounds_one_measurement() -> None:
     assert worst_case_calls(5, 2) == 2 * 57 - 15
 
 
-def test_a_budget_is_kept_or_refused_at_the_start() -> None:
+def test_a_budget_is_kept_and_what_there_is_by_then_is_returned() -> None:
     reader = script(distinct, sufficient=lambda _: "no")
-    with pytest.raises(ConfigurationError, match="max_calls=19"):
-        refiner(reader, max_calls=19).run(QUESTION, passages(LETTERS))
+    events: list[Event] = []
+    given = passages(LETTERS)
+    result = refiner(reader, max_calls=19, on_event=events.append).run(QUESTION, given)
+    assert (result.stopped, result.out_of_calls, result.calls.total) == ("budget", True, 0)
+    assert (result.passages, result.answer) == (tuple(given[:3]), None)
+    [warning] = [event for event in events if event.warning]
+    assert (warning.name, warning.data["max_calls"]) == ("context_refiner.out_of_calls", 19)
     result = refiner(reader, max_calls=20).run(QUESTION, passages(LETTERS))
     assert (result.stopped, result.calls.total, result.rounds[0].note) == (
         "budget",
@@ -239,7 +244,7 @@ SAID = ["yes", "no", "A", "B", "C", "a long answer of several words", "", "entai
     k=st.integers(1, 4),
     grow=st.integers(0, 3),
     rounds=st.integers(1, 6),
-    budget=st.none() | st.integers(30, 120),
+    budget=st.none() | st.integers(1, 120),
     options=st.fixed_dictionaries(
         {
             "variant": st.sampled_from(["default", "paper"]),
@@ -280,7 +285,9 @@ def test_it_ends_within_its_budget_whatever_the_reader_says(
     found = passages("abcdefghi"[:count])
     result = mending.run(QUESTION, found)
     assert 0 < len(result.passages) <= k + grow
-    assert result.calls.total <= mending.worst_case_calls
+    # A failed request was made for all its prompts.
+    assert len(reader.prompts) <= mending.worst_case_calls(count) <= mending.worst_case_calls()
+    assert result.calls.total <= mending.worst_case_calls(count)
     assert result.calls.total <= worst_case_calls(k + grow, rounds)
     asked = result.calls.rephrasings + result.calls.answers + result.calls.evaluations
     assert asked <= len(reader.prompts)

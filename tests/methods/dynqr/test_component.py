@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from surerag import OpenAIReader, ScriptedReader, UncertaintyRewriter
-from surerag.calibration import Calibration, CalibrationWarning
-from surerag.errors import ConfigurationError, MissingServiceError
+from surerag.decisions.calibrating import calibrate
+from surerag.decisions.policy import Policy
+from surerag.errors import ConfigurationError, InputError, MissingServiceError
 from surerag.readers.protocol import Capabilities
 from surerag.readers.scripted import reply
 from surerag.types import Generation, Message, Sampling, TokenTrace
@@ -115,21 +116,25 @@ GOLDS = [["Velm"]] * 10
 
 def test_the_threshold_is_calibrated_and_belongs_to_reader_and_metric() -> None:
     rewriter = UncertaintyRewriter(ScriptedReader(graded, name="one"), Library())
-    budget = rewriter.calibrate(SAMPLE, budget=0.3)
+    budget = calibrate(rewriter, rewriter.rows(SAMPLE), target="budget", budget=0.6, confidence=0.9)
     assert (budget.threshold, budget.rate) == (pytest.approx(math.exp(0.7)), 0.3)
-    loss = rewriter.calibrate(SAMPLE, GOLDS, max_loss=0.0)
-    assert (loss.threshold, loss.rate) == (pytest.approx(math.exp(0.5)), 0.5)
-    assert (loss.accuracy, loss.reference) == (1.0, 1.0)
+    rows = rewriter.rows(SAMPLE, GOLDS)
+    best = calibrate(rewriter, rows, target="best")
+    assert (best.threshold, best.rate) == (pytest.approx(math.exp(0.5)), 0.5)
+    assert (best.loss, best.verdict) == (0.0, "no promise")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ready = rewriter.with_options(threshold=loss)
+        ready = rewriter.with_options(threshold=best)
     assert [result.acted for result in ready.run_many(SAMPLE)] == [False] * 5 + [True] * 5
-    with pytest.warns(CalibrationWarning, match="reader 'one'"):
-        UncertaintyRewriter(ScriptedReader(graded, name="two"), Library(), threshold=loss)
-    with pytest.warns(CalibrationWarning, match="signal"):
-        rewriter.with_options(threshold=loss, metric="lowest_probability")
-    with pytest.raises(ConfigurationError, match="gold"):
-        rewriter.calibrate(SAMPLE, max_loss=0.1)
+    with pytest.raises(ConfigurationError, match="reader 'one' and is used with 'two'"):
+        UncertaintyRewriter(ScriptedReader(graded, name="two"), Library(), threshold=best)
+    with pytest.raises(ConfigurationError, match="for the signal"):
+        rewriter.with_options(threshold=best, metric="lowest_probability")
+    for changed in ({"prompts": {"rewrite": "Mend {query}"}}, {"documents": "expand"}):
+        with pytest.raises(ConfigurationError, match="for the prompts and settings"):
+            rewriter.with_options(threshold=best, **changed)
+    with pytest.raises(InputError, match="10 of 10 rows were not judged"):
+        calibrate(rewriter, rewriter.rows(SAMPLE))
 
 
 class Energetic(ScriptedReader):
@@ -144,14 +149,14 @@ class Energetic(ScriptedReader):
         return Generation(found.text, found.prompt_tokens, traced, found.finish, found.completion_tokens)
 
 
-@pytest.mark.parametrize(("budget", "acting"), [(0.0, 0), (0.3, 3), (1.0, 10)])
+@pytest.mark.parametrize(("budget", "acting"), [(0.0, 0), (0.6, 3), (1.0, 10)])
 def test_thresholds_of_energies_are_negative_and_found_all_the_same(budget: float, acting: int) -> None:
     can = Capabilities(logprobs=True, entropy="exact", energy=True)
     rewriter = UncertaintyRewriter(
         Energetic(graded, capabilities=can), Library(), metric="energy", threshold=math.inf
     )
-    found = rewriter.calibrate(SAMPLE, budget=budget)
-    assert found.lower <= found.threshold <= found.upper < 0
+    found = calibrate(rewriter, rewriter.rows(SAMPLE), target="budget", budget=budget, confidence=0.9)
+    assert found.threshold < 0 or acting == 0
     assert found.rate == acting / 10
     ready = rewriter.with_options(threshold=found)
     assert sum(result.acted for result in ready.run_many(SAMPLE)) == acting
@@ -159,9 +164,9 @@ def test_thresholds_of_energies_are_negative_and_found_all_the_same(budget: floa
 
 def test_a_calibration_can_be_kept(tmp_path: Any) -> None:
     rewriter = UncertaintyRewriter(ScriptedReader(graded), Library())
-    found = rewriter.calibrate(SAMPLE, budget=0.5)
+    found = calibrate(rewriter, rewriter.rows(SAMPLE, GOLDS), target="best")
     found.save(tmp_path / "threshold.json")
-    assert Calibration.load(tmp_path / "threshold.json") == found
+    assert Policy.load(tmp_path / "threshold.json") == found
 
 
 @pytest.mark.parametrize(
@@ -233,7 +238,7 @@ def test_copies_hold_the_same_options_and_services() -> None:
 
 def test_what_is_written_down_comes_back_a_calibration_and_infinities_included() -> None:
     rewriter = UncertaintyRewriter(reader(), Library())
-    found = rewriter.calibrate(QUESTIONS, budget=0.5)
+    found = calibrate(rewriter, rewriter.rows(QUESTIONS, [["Velm"]] * len(QUESTIONS)), target="best")
     for threshold in (None, math.inf, -math.inf, 1.5, found):
         plain = json.loads(json.dumps(rewriter.with_options(threshold=threshold).to_dict()))
         again = UncertaintyRewriter.from_dict(plain, reader=rewriter.reader, retriever=Library())

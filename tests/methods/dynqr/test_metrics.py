@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from surerag import ScriptedReader, TransformersReader, UncertaintyRewriter
+from surerag.decisions.calibrating import calibrate
 from surerag.entailment import ExactEntailer
 from surerag.errors import CapabilityError, ConfigurationError, LogprobsError, MissingServiceError
 from surerag.methods.dynqr.metrics import METRICS, MetricName, uncertainty_of
@@ -154,7 +155,7 @@ def test_by_entailment_disagreement_needs_an_entailer_and_others_have_no_use_for
 def test_disagreement_is_calibrated_like_any_metric() -> None:
     reader = text_reader(**{"Rewrite the query": CLEAR, "Ada was born": "In Velm"})
     rewriter = UncertaintyRewriter(reader, Library(), metric="disagreement", n_samples=5)
-    found = rewriter.calibrate([CLEAR, VAGUE], budget=0.5)
-    assert (found.rate, found.next_rate) == (0.5, 1.0)
+    found = calibrate(rewriter, rewriter.rows([CLEAR, VAGUE], [["In Velm"]] * 2), target="best")
+    assert found.rate == 0.5
     acted = rewriter.with_options(threshold=found).run_many([CLEAR, VAGUE])
     assert [result.acted for result in acted] == [False, True]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from surerag import ClusterCompressor, ScriptedReader
 from surerag.encoders import HashingEncoder
 from surerag.errors import MissingServiceError
-from surerag.tokens import words_and_marks
+from surerag.tokens import estimated_tokens
 from surerag.types import Event, Pair
 from tests.methods.edc2.cases import ADA, AGAIN, BO, QUESTION, RIVER, compressor, passages, quoting
 
@@ -107,7 +107,7 @@ def test_the_budget_holds_whatever_comes(lengths: list[int], budget: int, kind: 
     given = passages(*("Ada " * length for length in lengths))
     result = tool.run(QUESTION, given)
     assert result.tokens_after <= budget
-    assert result.tokens_after == sum(words_and_marks(p.text) for p in result.passages)
+    assert result.tokens_after == sum(estimated_tokens(p.text) for p in result.passages)
     reported = [at for report in result.clusters for at in report.members]
     assert sorted(reported) == list(range(len(given)))
 
@@ -116,7 +116,7 @@ def test_tokens_are_counted_as_told() -> None:
     given = passages(ADA, BO)
     counted = compressor(count_tokens=len)[0].run(QUESTION, given)
     assert counted.tokens_before == len(ADA) + len(BO)
-    shown = compressor(show=lambda passage: f"{passage.id} {passage.text}")[0].run(QUESTION, given)
+    shown = compressor(show=lambda passage: f"From {passage.text}")[0].run(QUESTION, given)
     assert shown.tokens_before == compressor()[0].run(QUESTION, given).tokens_before + 2
 
     class Counting(ScriptedReader):

@@ -18,7 +18,8 @@ from surerag import (
     ScriptedReader,
     any_of,
 )
-from surerag.calibration import Calibration, CalibrationWarning
+from surerag.decisions.calibrating import calibrate
+from surerag.decisions.policy import CalibrationWarning
 from surerag.entailment import ExactEntailer
 from surerag.errors import CapabilityError, ConfigurationError, MissingServiceError
 from surerag.readers.protocol import Capabilities
@@ -191,18 +192,17 @@ def test_calibration_on_disagreement_meets_its_budget_in_steps_and_belongs_to_th
     signals = [result.decision.signal for result in rag.with_options(threshold=math.inf).run_many(questions)]
     levels = sorted({value for value in signals if value is not None})
     assert levels == pytest.approx([0.0, 0.5004, 0.9503], abs=1e-4)
+    rows = rag.rows(questions)
     for budget in np.linspace(0, 1, 11):
-        found = rag.calibrate(questions, budget=float(budget))
+        found = calibrate(rag, rows, target="budget", budget=float(budget), confidence=0.6)
         assert found.rate <= budget + 1e-9
-        assert found.next_rate is not None
-        assert found.next_rate > budget + 1e-9 or found.rate == 1
         # The very number that was measured: what ties with it stays shut.
-        assert found.threshold in levels or found.rate == 1
+        assert found.threshold in levels or found.rate in (0, 1)
         again = pipeline(reader(), threshold=found).run_many(questions)
         assert np.mean([result.decision.retrieve for result in again]) == pytest.approx(found.rate)
-    half = rag.calibrate(questions, budget=0.5)
-    assert (half.rate, half.next_rate) == (pytest.approx(1 / 3), pytest.approx(2 / 3))
-    with pytest.warns(CalibrationWarning, match="5 samples at temperature 1, same words"):
+    half = calibrate(rag, rows, target="budget", budget=0.5, confidence=0.6)
+    assert half.rate == pytest.approx(1 / 3)
+    with pytest.raises(ConfigurationError, match="5 samples at temperature 1, same words"):
         pipeline(reader(), threshold=half, n_samples=3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -213,8 +213,8 @@ def test_where_every_threshold_loses_too_much_all_retrieve_though_most_samples_a
     """Signals of exactly 0 are no rarity here: a threshold of 0 would leave the gate shut for them."""
     rag = pipeline(ScriptedReader(lambda prompt: "Velm" if "details" in prompt else "Orun", logprob=None))
     with pytest.warns(CalibrationWarning, match="agree on all 2 questions"):
-        found = rag.calibrate([KNOWN, UNKNOWN], [["Velm"]] * 2, max_loss=0.0)
-    assert (found.rate, found.accuracy, found.reference) == (1.0, 1.0, 1.0)
+        found = calibrate(rag, rag.rows([KNOWN, UNKNOWN], [["Velm"]] * 2))
+    assert (found.rate, found.loss, found.verdict) == (1.0, 0.0, "infeasible")
     assert found.threshold < 0
     assert all(result.decision.retrieve for result in rag.with_options(threshold=found).run_many([KNOWN]))
     with pytest.raises(ConfigurationError, match="threshold must be at least 0 nats, got -1"):
@@ -229,4 +229,4 @@ def test_settings_survive_a_round_trip(gate: Any) -> None:
     plain = json.loads(json.dumps(rag.to_dict()))
     again = LazyRAG.from_dict(plain, reader=rag.reader, retriever=rag.retriever, summaries=rag.summaries)
     assert again.gate == rag.gate
-    assert isinstance(Calibration(0, 0, 0, "budget", 0, 0, None, None, 1, signal=again.signal), Calibration)
+    assert again.identity == rag.identity

@@ -7,7 +7,7 @@ import random
 from surerag import Candidates, DenseCache
 from surerag.encoders import HashingEncoder
 from surerag.services import Services
-from surerag.tokens import words_and_marks
+from surerag.tokens import estimated_tokens
 from surerag.types import Passage
 from surerag.world import World
 from surerag_studies.dense_rag.asking import cuts, recut, refiner, semantic_chunker
@@ -82,7 +82,7 @@ def test_retrievers_take_turns_and_the_documents_behind_are_there() -> None:
 
 def test_cuts_are_verbatim_whole_and_within_their_length() -> None:
     chunker = semantic_chunker(CORPUS, HashingEncoder())
-    longest = max(words_and_marks(passage.text) for passage in CORPUS.passages)
+    longest = max(estimated_tokens(passage.text) for passage in CORPUS.passages)
     assert chunker.chunk_size == longest
     found = cuts(CORPUS, chunker)
     assert list(found) == ["ranked anew", "fixed, half", "sentences", "semantic"]
@@ -94,7 +94,7 @@ def test_cuts_are_verbatim_whole_and_within_their_length() -> None:
             assert " ".join(piece.text for piece in found[cut][name]).split() == words
         assert len(found["sentences"][name]) >= len(found["semantic"][name])
     assert all(
-        words_and_marks(piece.text) <= longest for pieces in found["semantic"].values() for piece in pieces
+        estimated_tokens(piece.text) <= longest for pieces in found["semantic"].values() for piece in pieces
     )
 
 

@@ -35,7 +35,7 @@ def reader(worlds: dict[int, World]) -> ScriptedReader:
 @pytest.fixture(scope="module")
 def study(worlds: dict[int, World], reader: ScriptedReader) -> DynQRStudy:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "World", lambda seed: worlds[seed])
+        patch.setattr(module, "world_of", lambda _, n, seed: worlds[seed])
         return dynqr_study(reader, HashingEncoder(), seed=3, n=N)
 
 
@@ -84,7 +84,7 @@ def test_rewriting_mends_vague_questions_of_a_reader_that_can_rewrite(study: Dyn
 def test_every_context_is_answered_once(
     worlds: dict[int, World], reader: ScriptedReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "World", lambda seed: worlds[seed])
+    monkeypatch.setattr(module, "world_of", lambda _, n, seed: worlds[seed])
     monkeypatch.setattr(module, "LARGEST_CHECK", 0)
     before = len(reader.history)
     found = dynqr_study(reader, HashingEncoder(), seed=3, n=20, n_calibration=10)
@@ -100,14 +100,14 @@ def test_every_context_is_answered_once(
 def test_the_same_seed_gives_the_same_study(
     study: DynQRStudy, worlds: dict[int, World], reader: ScriptedReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "World", lambda seed: worlds[seed])
+    monkeypatch.setattr(module, "world_of", lambda _, n, seed: worlds[seed])
     assert dynqr_study(reader, HashingEncoder(), seed=3, n=N) == study
 
 
 def test_a_reader_that_repeats_the_query_gains_nothing(
     worlds: dict[int, World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "World", lambda seed: worlds[seed])
+    monkeypatch.setattr(module, "world_of", lambda _, n, seed: worlds[seed])
     found = dynqr_study(searching(*worlds.values(), n=N, rewrites=False), HashingEncoder(), seed=3, n=N)
     accuracies = {row.accuracy.value for row in found.rows if row.label != "Direct"}
     assert len(accuracies) == 1

@@ -41,7 +41,7 @@ QUESTIONS = WORLD.questions(60, ["single-hop", "two-hop"])
 @pytest.fixture(scope="module")
 def study() -> SePerStudy:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("surerag_studies.seper.study.World", lambda seed: WORLD)
+        patch.setattr("surerag_studies.seper.study.world_of", lambda *_: WORLD)
         return seper_study(KnowingReader(WORLD), HashingEncoder(), seed=5, n=60)
 
 
@@ -239,7 +239,7 @@ def test_the_subset_of_all_samples_is_the_run_itself() -> None:
 
 
 def test_nothing_is_asked_twice_and_the_cost_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("surerag_studies.seper.study.World", lambda seed: WORLD)
+    monkeypatch.setattr("surerag_studies.seper.study.world_of", lambda *_: WORLD)
     reader = KnowingReader(WORLD)
     progress: dict[str, list[tuple[int, int | None]]] = {}
 
@@ -309,7 +309,7 @@ def test_figures_are_written_and_repeat(study: SePerStudy, tmp_path: Path) -> No
 
 def test_a_reader_that_says_one_thing_can_be_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """All measures are constant: there is nothing to correlate, and that is said, without a NaN."""
-    monkeypatch.setattr("surerag_studies.seper.study.World", lambda seed: WORLD)
+    monkeypatch.setattr("surerag_studies.seper.study.world_of", lambda *_: WORLD)
     study = seper_study(
         ScriptedReader(lambda _: "nobody"), HashingEncoder(), seed=5, n=20, entailment="exact"
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from surerag import LazyRAG
-from surerag.calibration import Calibration
+from surerag.decisions.bootstrap import BootstrapThreshold
 from surerag.evaluation.gate.results import (
     GateReport,
     GateThreshold,
@@ -54,14 +54,14 @@ def lazy_pass(record: Record, threshold: float, gate_tokens: int) -> Pass:
     )
 
 
-def threshold_of(found: Calibration, *, seed: int | None = None) -> GateThreshold:
+def threshold_of(found: BootstrapThreshold, max_loss: float, *, seed: int | None = None) -> GateThreshold:
     """Return what a report says of a calibration for a bound on the loss of accuracy."""
     return GateThreshold(
         threshold=Estimate(found.threshold, found.lower, found.upper),
-        rule=f"the largest τ that loses at most {100 * found.limit:g} point against always retrieving",
+        rule=f"the largest τ that loses at most {100 * max_loss:g} point against always retrieving",
         seed=seed,
         n=found.n,
-        accuracy=found.accuracy or 0.0,
+        accuracy=found.accuracy,
         retrieval_rate=found.rate,
     )
 

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from surerag import LazyRAG
-from surerag.calibration import Calibration, calibrate_threshold
+from surerag.decisions.bootstrap import BootstrapThreshold, bootstrap_threshold
 from surerag.drivers.progress import Progress, Stages
 from surerag.evaluation.gate.results import Pass, Record
 from surerag.methods.lazy_rag.result import LazyRAGResult
@@ -70,7 +70,8 @@ def world_questions(world: World, questions: Sequence[Question]) -> list[GateQue
             id=question.id,
             text=question.text,
             is_correct=partial(is_correct, question),
-            kind=f"{question.kind}, {question.source}",
+            kind=f"{question.source if question.hazard else question.kind}, "
+            f"{question.hazard or question.source}",
             gold=tuple(world.passage[place] for place in question.gold_passages),
             answer=question.answers[0],
         )
@@ -124,7 +125,7 @@ def ask(rag: LazyRAG, questions: Sequence[GateQuestion], progress: Progress) -> 
 
 def calibrated(
     rag: LazyRAG, questions: Sequence[GateQuestion], stages: Stages, *, max_loss: float
-) -> Calibration:
+) -> BootstrapThreshold:
     """Find the threshold that loses little against retrieving for every question.
 
     It is the lower end of the interval: the largest threshold of one sample is too large for half of all
@@ -146,14 +147,7 @@ def calibrated(
         np.array([q.is_correct(result.answer) for q, result in zip(questions, results, strict=True)])
         for results in (first, second)
     )
-    found = calibrate_threshold(
-        signals,
-        max_loss=max_loss,
-        correct_without=without,
-        correct_with=with_,
-        model=rag.reader.name,
-        signal=rag.signal,
-    )
+    found = bootstrap_threshold(signals, without, with_, max_loss)
     opens = signals > found.lower
     return replace(
         found,

@@ -32,7 +32,8 @@ def dense(question: str, passages: Sequence[Passage], options: DenseOptions) -> 
     """Algorithm 1, and where ``options.mask`` says so the labels of Eq. 8 to 10.
 
     Calls at most, for k chunks: k rephrasings, k + 1 answers, k (k + 1) judgements, and for the labels
-    k answers and 2 k judgements; k² + 6 k + 1 in all.
+    k answers and 2 k judgements; k² + 6 k + 1 in all. Where ``max_calls`` is less, the first m chunks are
+    said in other words, as many as can be, and the others stay as they are.
 
     Args:
         question: Not empty.
@@ -47,9 +48,26 @@ def dense(question: str, passages: Sequence[Passage], options: DenseOptions) -> 
     if not any(passage.text.strip() for passage in passages):
         raise InputError("there is no context to understand", hint="give at least one passage with a text")
     asking = Asking(question, options)
-    result = yield from measure(asking, passages)
+    most = options.max_calls
+    tested = asking.affordable(passages, most)
+    result = yield from measure(asking, passages, tested)
+    short = tested < len(passages)
     if options.mask:
-        result = yield from label(asking, result)
+        uncertain = sum(chunk.label == "uncertain" for chunk in result.chunks)
+        afforded = uncertain if most is None else min(uncertain, (most - asking.calls.total) // 3)
+        short = short or afforded < uncertain
+        result = yield from label(asking, result, afforded)
+    if short:
+        yield from emit(
+            "dense.out_of_calls",
+            warning=True,
+            question=question,
+            max_calls=most,
+            calls=result.calls.total,
+            tested=tested,
+            chunks=len(passages),
+        )
+    result = replace(result, out_of_calls=short)
     yield from emit("dense.measured", detail=result, question=question, **result.to_dict())
     return result
 
@@ -65,29 +83,39 @@ def prepare(passages: Sequence[Passage], options: MeasureOptions) -> Program[int
     return len(passages) - asking.unrephrased(passages)
 
 
-def measure(asking: Asking, passages: Sequence[Passage]) -> Program[DenseResult]:
-    """Algorithm 1: rephrase, answer under k + 1 contexts, link the answers, take the entropy."""
+def measure(asking: Asking, passages: Sequence[Passage], tested: int | None = None) -> Program[DenseResult]:
+    """Algorithm 1: rephrase, answer under k + 1 contexts, link the answers, take the entropy.
+
+    Args:
+        asking: On behalf of the question.
+        passages: The context.
+        tested: Chunks to say in other words, the first ones; None for all.
+    """
     before = asking.calls
-    rephrased = yield from asking.rephrase(passages)
+    rephrased = yield from asking.rephrase(passages[:tested])
     answers = yield from _answers(asking, passages, rephrased)
     texts = [answer.text.strip() for answer in answers]
     links = yield from _links(asking, texts)
     score = degree_semantic_entropy(links)
-    tested = any(one.outcome == "rephrased" for one in rephrased)
-    if not tested:
+    told = any(one.outcome == "rephrased" for one in rephrased)
+    if not told:
         # Equal contexts have equal answers: that says nothing about understanding.
         yield from emit("dense.untested", warning=True, question=asking.question)
     return DenseResult(
         question=asking.question,
         score=score,
-        certain=tested and score <= asking.options.threshold,
+        certain=told and score <= asking.options.threshold,
         answers=tuple(texts),
         links=tuple(tuple(row) for row in links.tolist()),
         chunks=tuple(
             ChunkReading(passage, one, answer, link, "certain" if link == 1 else "uncertain")
             for passage, one, answer, link in zip(
-                passages, rephrased, texts[1:], links[1:, 0].tolist(), strict=True
+                passages[:tested], rephrased, texts[1:], links[1:, 0].tolist(), strict=True
             )
+        )
+        + tuple(
+            ChunkReading(passage, Rephrased(passage.text, "untested"), texts[0], 1.0, "untested")
+            for passage in passages[len(rephrased) :]
         ),
         generation=answers[0],
         calls=asking.calls - before,
@@ -95,11 +123,17 @@ def measure(asking: Asking, passages: Sequence[Passage]) -> Program[DenseResult]
     )
 
 
-def label(asking: Asking, result: DenseResult) -> Program[DenseResult]:
-    """Tell necessary chunks from unnecessary ones by the answer without each uncertain one (Eq. 9 and 10)."""
+def label(asking: Asking, result: DenseResult, most: int | None = None) -> Program[DenseResult]:
+    """Tell necessary chunks from unnecessary ones by the answer without each uncertain one (Eq. 9 and 10).
+
+    Args:
+        asking: On behalf of the question.
+        result: What was measured.
+        most: Chunks to label at most, the first uncertain ones; None for all.
+    """
     before = asking.calls
     context = [chunk.passage.text for chunk in result.chunks]
-    uncertain = [at for at, chunk in enumerate(result.chunks) if chunk.label != "certain"]
+    uncertain = [at for at, chunk in enumerate(result.chunks) if chunk.label == "uncertain"][:most]
     masked = [[*context[:at], *context[at + 1 :]] for at in uncertain]
     replies = yield from asking.answer(masked)
     texts = [reply.text.strip() for reply in replies]
@@ -198,6 +232,17 @@ class Asking:
         cache = self._memory.cache.rephrasings
         keys = {self._rephrasing_key(prompt) for prompt in self._rephrasing_prompts(passages).values()}
         return sum(key not in cache for key in keys)
+
+    def affordable(self, passages: Sequence[Passage], most: int | None) -> int:
+        """Return how many chunks, from the first on, may be said in other words within so many calls."""
+        if most is None:
+            return len(passages)
+        wanted = (
+            number
+            for number in range(len(passages), 0, -1)
+            if self.unrephrased(passages[:number]) + (number + 1) ** 2 <= most
+        )
+        return next(wanted, 0)
 
     def rephrase(self, passages: Sequence[Passage]) -> Program[list[Rephrased]]:
         """Say each chunk in other words, on its own (Eq. 3); an unusable rephrasing leaves it as it is."""
@@ -309,6 +354,7 @@ class Asking:
             calls,
             prompt_tokens=sum(reply.prompt_tokens for reply in replies),
             completion_tokens=sum(reply.completion_tokens for reply in replies),
+            cached_tokens=sum(reply.cached_tokens for reply in replies),
         )
 
 

@@ -17,6 +17,7 @@ from surerag.effects import Program, embed
 from surerag.errors import ConfigurationError, InputError, ServiceError
 from surerag.methods.dense_rag.options import ChunkerOptions
 from surerag.methods.dense_rag.result import SemanticChunk, Span
+from surerag.provenance import PROVENANCE_KEY, Stretch, written
 from surerag.types import Passage
 
 _DECIMALS = 6
@@ -52,7 +53,7 @@ def chunk_passages(documents: Sequence[Passage], options: ChunkerOptions) -> Pro
 
     Returns:
         Chunks as passages: the id is ``"<document>@<start>:<end>"``, the metadata is the document's with the
-        keys ``document``, ``start`` and ``end`` added.
+        keys ``document``, ``start``, ``end`` and ``provenance`` added.
     """
     chunked = yield from adaptive_chunks([document.text for document in documents], options)
     return [
@@ -64,6 +65,9 @@ def chunk_passages(documents: Sequence[Passage], options: ChunkerOptions) -> Pro
                 "document": document.id,
                 "start": chunk.start,
                 "end": chunk.end,
+                PROVENANCE_KEY: written(
+                    [Stretch(0, len(chunk.text), "exact", 0, chunk.start, chunk.end)], [document.id]
+                ),
             },
             origin=document.origin,
         )

@@ -125,6 +125,21 @@ class Dense(Measuring[tuple[str, Sequence[Passage]], DenseResult], DenseOptions)
         services.require("Dense", "reader")
         return services
 
+    def worst_case_calls(self, passages: int) -> int:
+        """Calls of reader and entailer that one question can cost: k² + 3 k + 1, with ``mask`` k² + 6 k + 1.
+
+        Args:
+            passages: Chunks of the context, k.
+
+        Example:
+            >>> from surerag import ScriptedReader
+            >>> dense = Dense(ScriptedReader())
+            >>> dense.worst_case_calls(5), dense.with_options(mask=True).worst_case_calls(5)
+            (41, 56)
+        """
+        most = passages**2 + (6 if self.mask else 3) * passages + 1
+        return most if self.max_calls is None else min(most, self.max_calls)
+
     def program(self, question: str, passages: Sequence[Passage]) -> Program[DenseResult]:
         """Return the method at work on one question, for a driver of your own.
 
@@ -147,8 +162,8 @@ class AdaptiveChunker(Component[str, list[SemanticChunk]], ChunkerOptions):
 
     Attributes:
         encoder: Vectors of sentences.
-        count_tokens: Counts the tokens of a text, such as ``TransformersReader.count_tokens``; None counts
-            words and punctuation marks.
+        count_tokens: Counts the tokens of a text, such as the ``count_tokens`` of a reader; None estimates
+            by the text's scripts.
 
     Raises:
         ConfigurationError: If an option is out of bounds.
@@ -194,6 +209,10 @@ class AdaptiveChunker(Component[str, list[SemanticChunk]], ChunkerOptions):
         return chunks
 
     run, arun = sync(program), asynchronous(program)
+
+    def worst_case_calls(self, passages: int = 0) -> int:
+        """Calls of reader and entailer that it costs: none, whatever it cuts."""
+        return 0
 
     def joint_program(self, texts: Sequence[str]) -> Program[list[list[SemanticChunk]]]:
         """Return the method at work on several texts, whose sentences the encoder is asked for together."""
@@ -283,13 +302,24 @@ class ContextRefiner(Measuring[Candidates | tuple[str, Sequence[Passage]], Refin
             )
         return self.chunker.encoder
 
-    @property
-    def worst_case_calls(self) -> int:
+    def worst_case_calls(self, passages: int | None = None) -> int:
         """Calls of reader and entailer that one question can cost: r (m² + 6 m + 2) − 3 m.
 
-        r is ``rounds``, m the larger of ``top_n`` and ``max_chunks``; ``max_calls`` bounds it further.
+        r is ``rounds``, m the larger of ``top_n`` and ``max_chunks``, or the number of passages where that is
+        less and no others can come; ``max_calls`` bounds it further.
+
+        Args:
+            passages: How many are given; None for any number.
+
+        Example:
+            >>> from surerag import ScriptedReader
+            >>> refiner = ContextRefiner(ScriptedReader())
+            >>> refiner.worst_case_calls(), refiner.worst_case_calls(3), refiner.worst_case_calls(30)
+            (213, 107, 213)
         """
-        most = worst_case_calls(self.largest, self.rounds)
+        others = bool(self.reserve) or self.chunker is not None
+        chunks = self.largest if passages is None or others else min(self.largest, passages)
+        most = worst_case_calls(chunks, self.rounds)
         return most if self.max_calls is None else min(most, self.max_calls)
 
     @property
@@ -315,7 +345,6 @@ class ContextRefiner(Measuring[Candidates | tuple[str, Sequence[Passage]], Refin
 
         Raises:
             InputError: If the question is empty.
-            ConfigurationError: If ``max_calls`` does not cover the first measurement.
             MissingServiceError: If vectors are needed and there is no encoder.
         """
         return refine_context(question, passages, self, documents)

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from surerag.errors import ConfigurationError
+from surerag.methods.calls import MaxCalls
 from surerag.methods.dense_rag.memory import Memory
 from surerag.methods.dense_rag.result import Span
 from surerag.options import AnswerTokens, Doc, Options, Within, options
@@ -19,7 +20,7 @@ from surerag.prompts import (
     PromptSet,
     format_passages,
 )
-from surerag.tokens import words_and_marks
+from surerag.tokens import estimated_tokens
 from surerag.types import Prompt, Sampling
 
 Variant = Literal["default", "paper"]
@@ -71,6 +72,7 @@ class MeasureOptions(Options):
         Within(0, 1, above=True),
         Doc("One answer entails another from this probability on; None where it is the likeliest label."),
     ] = None
+    max_calls: MaxCalls = None
     max_tokens: AnswerTokens = None
     rephrase_tokens: Annotated[
         int,
@@ -168,11 +170,6 @@ class RefinerOptions(MeasureOptions):
         ),
     ] = None
     rounds: Annotated[int, Within(1), Doc("Contexts to measure, at most.")] = 4
-    max_calls: Annotated[
-        int | None,
-        Within(1),
-        Doc("Calls of reader and entailer for a question, at most; None for what the rounds may cost."),
-    ] = None
     stop_rule: Annotated[
         StopRule | None,
         Doc(
@@ -271,5 +268,5 @@ class ChunkerOptions(Options):
         raise NotImplementedError
 
     def tokens(self, text: str) -> int:
-        """Return the length of a text: words and punctuation marks, where there is no other counter."""
-        return words_and_marks(text)
+        """Return the length of a text: an estimate by its scripts, where there is no other counter."""
+        return estimated_tokens(text)

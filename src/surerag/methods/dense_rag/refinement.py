@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surerag.effects import Program, embed, emit, retrieve
-from surerag.errors import MISCONFIGURED, ConfigurationError, InputError, ServiceError
+from surerag.errors import MISCONFIGURED, InputError, ServiceError
 from surerag.methods.dense_rag.algorithm import Asking, label, measure
 from surerag.methods.dense_rag.chunking import chunk_passages
 from surerag.methods.dense_rag.options import RefinerOptions
@@ -49,7 +49,6 @@ def refine_context(
 
     Raises:
         InputError: If the question is empty.
-        ConfigurationError: If ``max_calls`` does not cover the first measurement.
     """
     if not question.strip():
         raise InputError("the question is empty", hint="ask something")
@@ -65,6 +64,15 @@ def refine_context(
         stopped, failure = "failed", f"{type(error).__name__}: {error}"
         kept = "original context" if refinement.best is None else "best context so far"
         yield from emit("context_refiner.failed", warning=True, question=question, reason=failure, kept=kept)
+    if stopped == "budget":
+        yield from emit(
+            "context_refiner.out_of_calls",
+            warning=True,
+            question=question,
+            max_calls=options.max_calls,
+            calls=refinement.calls.total,
+            rounds=len(refinement.rounds),
+        )
     best = refinement.best
     result = RefinementResult(
         question=question,
@@ -146,7 +154,7 @@ class _Refinement:
     def _round(self) -> Program[Stopped | None]:
         """Measure the context, judge it and change it; return why it was the last round, if it was."""
         if not self._affords(self._measuring()):
-            return self._out_of_calls()
+            return "budget"
         before, started = self._asking.calls, time.perf_counter()
         measured = yield from measure(self._asking, self._context)
         at_first_sight = not self.rounds and self._options.only_uncertain and measured.certain
@@ -214,15 +222,6 @@ class _Refinement:
     def _affords(self, calls: int) -> bool:
         most = self._options.max_calls
         return most is None or self._asking.calls.total + calls <= most
-
-    def _out_of_calls(self) -> Stopped:
-        if not self.rounds:
-            raise ConfigurationError(
-                f"max_calls={self._options.max_calls} does not cover one measurement of "
-                f"{len(self._context)} chunks, which may take {self._measuring()} calls",
-                hint="raise max_calls, or lower top_n",
-            )
-        return "budget"
 
     def _uncertain(self, measured: DenseResult) -> int:
         return sum(chunk.label == "uncertain" for chunk in measured.chunks)

@@ -8,10 +8,11 @@ from typing import Any, Literal, NamedTuple
 
 from surerag.types import Generation, Passage
 
-Label = Literal["certain", "uncertain", "necessary", "unnecessary"]
-"""``"uncertain"`` stands where nobody asked whether the chunk is necessary."""
+Label = Literal["certain", "uncertain", "necessary", "unnecessary", "untested"]
+"""``"uncertain"`` stands where nobody asked whether the chunk is necessary, ``"untested"`` where no calls
+were left to say it in other words."""
 
-Outcome = Literal["rephrased", "unchanged", "empty", "cut"]
+Outcome = Literal["rephrased", "unchanged", "empty", "cut", "untested"]
 
 Stopped = Literal["certain", "satisfied", "unchanged", "rounds", "budget", "failed", "empty"]
 """Why it ended: certain at first sight; the stop rule; a round that would change nothing; no round or no
@@ -45,6 +46,7 @@ class Calls:
         judgements: Ordered pairs of answers that the entailer judged.
         prompt_tokens: Of the reader's calls, as the reader counts them.
         completion_tokens: Of the reader's calls.
+        cached_tokens: Prompt tokens that a server had in its cache, where it tells.
     """
 
     rephrasings: int = 0
@@ -53,6 +55,7 @@ class Calls:
     judgements: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int = 0
 
     @property
     def total(self) -> int:
@@ -73,6 +76,7 @@ class Calls:
             self.judgements + sign * other.judgements,
             self.prompt_tokens + sign * other.prompt_tokens,
             self.completion_tokens + sign * other.completion_tokens,
+            self.cached_tokens + sign * other.cached_tokens,
         )
 
 
@@ -82,8 +86,9 @@ class Rephrased:
 
     Attributes:
         text: What stands in the chunk's place: the chunk's own text unless the outcome is ``"rephrased"``.
-        outcome: ``"unchanged"`` (the reader gave the text back), ``"empty"`` (it gave nothing) or ``"cut"``
-            (it ran into its limit, and half a chunk does not mean the same) all leave the chunk as it is.
+        outcome: ``"unchanged"`` (the reader gave the text back), ``"empty"`` (it gave nothing), ``"cut"``
+            (it ran into its limit, and half a chunk does not mean the same) or ``"untested"`` (it was not
+            asked: no calls were left) all leave the chunk as it is.
     """
 
     text: str
@@ -128,6 +133,8 @@ class DenseResult:
         calls: What it cost.
         truncated: Answers that were cut at ``max_tokens``, masked ones included. Links between halves of
             answers say little.
+        out_of_calls: Whether ``max_calls`` left chunks untested or unlabelled. The score is then of the
+            first chunks, as many as could be tested.
     """
 
     question: str
@@ -139,6 +146,7 @@ class DenseResult:
     generation: Generation
     calls: Calls
     truncated: int = 0
+    out_of_calls: bool = False
 
     @property
     def answer(self) -> str:
@@ -166,6 +174,7 @@ class DenseResult:
             "ids": [chunk.passage.id for chunk in self.chunks],
             "calls": self.calls.total,
             "truncated": self.truncated,
+            "out_of_calls": self.out_of_calls,
         }
 
 
@@ -252,6 +261,11 @@ class RefinementResult:
     calls: Calls = field(default_factory=Calls)
     failure: str = ""
     retrievals: int = 0
+
+    @property
+    def out_of_calls(self) -> bool:
+        """Whether it ended because no calls were left."""
+        return self.stopped == "budget"
 
     @property
     def score(self) -> float | None:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from surerag.effects import ModelRole, Program, emit, generate, retrieve
 from surerag.errors import MISCONFIGURED, InputError
-from surerag.methods.dynqr.metrics import SAMPLED, metric_name, uncertainty_of
+from surerag.methods.dynqr.metrics import SAMPLED, features_of, metric_name, uncertainty_of
 from surerag.methods.dynqr.options import DynQROptions
 from surerag.methods.dynqr.result import Attempt, RewriteCosts, RewriteResult, Step
 from surerag.methods.dynqr.rewrites import Rewrite, alternated, read_rewrite
@@ -30,7 +30,7 @@ def rewrite_when_uncertain(
     """Answer; if uncertain, rewrite the query, retrieve and answer again; keep the less uncertain answer.
 
     A question whose first answer is certain costs one retrieval and one answer. An uncertain one costs, with
-    n candidates, n rewrites and up to n more retrievals and answers.
+    n candidates, n rewrites and up to n more retrievals and answers; fewer, where ``max_calls`` is less.
 
     Args:
         question: Not empty.
@@ -74,19 +74,34 @@ def rewrite_when_uncertain(
 
 def _gate(original: Attempt, options: DynQROptions) -> Step:
     """Active rewriting: stop if the uncertainty is at most the threshold."""
-    threshold = options.boundary()
-    act = original.uncertainty > threshold
-    reason = "uncertainty above threshold" if act else "uncertainty at or below threshold"
+    threshold, signal, metric = options.boundary(), original.uncertainty, metric_name(options.metric)
+    if options.benefit is not None and original.answer.strip():
+        signal, metric = options.benefit.benefit(features_of(original.generation)), "benefit"
+    act = signal > threshold
+    what = "benefit" if options.benefit is not None else "uncertainty"
+    reason = f"{what} above threshold" if act else f"{what} at or below threshold"
     if not original.answer.strip():
         reason = "empty first answer" if act else "empty first answer, but never to be rewritten"
-    metric = metric_name(options.metric)
-    return Step("gate", "rewrite" if act else "stop", reason, original.uncertainty, threshold, metric)
+    return Step("gate", "rewrite" if act else "stop", reason, signal, threshold, metric)
 
 
 def _attempts(asking: Asking, original: Attempt) -> Program[tuple[list[Attempt], Step]]:
     """Rewrite, retrieve with each usable rewrite, and answer from what is new."""
     options = asking.options
-    replies = yield from asking.rewrite()
+    affordable = asking.affordable
+    if affordable < options.candidates:
+        asking.short = True
+        yield from emit(
+            "uncertainty_rewriting.out_of_calls",
+            warning=True,
+            question=asking.question,
+            max_calls=options.max_calls,
+            calls=asking.calls,
+            candidates=affordable,
+        )
+    if not affordable:
+        return [], Step("rewrite", "out of calls", "no calls were left to rewrite and answer again")
+    replies = yield from asking.rewrite(affordable)
     rewrites = [read_rewrite(reply, asking.question, options.rewrite_words) for reply in replies]
     queries = list(dict.fromkeys(rewrite.text for rewrite in rewrites if rewrite.trouble is None))
     if not queries:
@@ -171,6 +186,7 @@ def _decided(
         kept="rewritten" if replaced else "original",
         steps=tuple(taken),
         costs=asking.costs,
+        out_of_calls=asking.short,
     )
     yield from emit(
         "uncertainty_rewriting.decided", detail=result, question=asking.question, **result.to_dict()
@@ -187,6 +203,7 @@ class Asking:
         history: The conversation before it.
         costs: Calls and tokens so far.
         stage: What was asked for last.
+        short: Whether rewrites were left out for want of calls.
     """
 
     def __init__(self, question: str, options: DynQROptions, history: tuple[Message, ...] = ()) -> None:
@@ -195,6 +212,21 @@ class Asking:
         self.history = history
         self.costs = RewriteCosts()
         self.stage: Literal["retrieving", "answering", "rewriting"] = "retrieving"
+        self.short = False
+
+    @property
+    def calls(self) -> int:
+        """Calls of reader, rewriter and entailer so far."""
+        return self.costs.calls + self.costs.judgements
+
+    @property
+    def affordable(self) -> int:
+        """Rewrites that may be tried, each with an answer and its uncertainty."""
+        options = self.options
+        if options.max_calls is None:
+            return options.candidates
+        left = options.max_calls - self.calls
+        return min(options.candidates, left // (1 + options.calls_of_an_answer))
 
     def retrieve(self, query: str) -> Program[list[Passage]]:
         """Retrieve with a query."""
@@ -229,12 +261,13 @@ class Asking:
             )
         ]
 
-    def rewrite(self) -> Program[list[Generation]]:
-        """Ask for rewrites of the question."""
+    def rewrite(self, candidates: int | None = None) -> Program[list[Generation]]:
+        """Ask for so many rewrites of the question; None for as many as the option says."""
         self.stage = "rewriting"
         name = "rewrite_in_conversation" if self.history else "rewrite"
         prompt = in_conversation(self.history, self.options.prompts[name].render(query=self.question))
-        [replies] = yield from self._generate([prompt], self.options.rewriting, "rewriter")
+        sampling = replace(self.options.rewriting, n=candidates or self.options.candidates)
+        [replies] = yield from self._generate([prompt], sampling, "rewriter")
         self.costs = replace(self.costs, rewrites=self.costs.rewrites + len(replies))
         return replies
 
@@ -255,5 +288,6 @@ class Asking:
             prompt_tokens=self.costs.prompt_tokens + sum(group[0].prompt_tokens for group in replies),
             completion_tokens=self.costs.completion_tokens
             + sum(reply.completion_tokens for group in replies for reply in group),
+            cached_tokens=self.costs.cached_tokens + sum(group[0].cached_tokens for group in replies),
         )
         return replies

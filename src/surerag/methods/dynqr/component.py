@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from surerag.calibration import Calibration, calibrate_threshold, check_sample
 from surerag.component import Component, asynchronous, sync
+from surerag.decisions.judging import IsCorrect, check_sample, judged_rows
+from surerag.decisions.policy import Identity, Policy, fingerprint
+from surerag.decisions.rows import DecisionRow
 from surerag.effects import Program
 from surerag.errors import CapabilityError, ConfigurationError, MissingServiceError
 from surerag.measures import exact_match
 from surerag.methods.dynqr.algorithm import rewrite_when_uncertain
-from surerag.methods.dynqr.metrics import SAMPLED, Metric, metric_name
+from surerag.methods.dynqr.metrics import FEATURES, SAMPLED, Metric, features_of, metric_name
 from surerag.methods.dynqr.options import DynQROptions
 from surerag.methods.dynqr.result import RewriteResult
 from surerag.methods.meanings import meaning_name, warn_if_never_disagreed
@@ -69,10 +71,25 @@ class UncertaintyRewriter(Component[str | tuple[str, Sequence[Message]], Rewrite
         )
         services.require("UncertaintyRewriter", "reader", "retriever")
         require_metric(self.metric, self.reader)
+        if self.benefit is not None:
+            for feature in self.benefit.features:
+                if feature in FEATURES:
+                    require_metric(feature, self.reader)
+                elif feature != "words":
+                    raise ConfigurationError(
+                        f"the benefit model reads {feature!r}, which the first answer does not tell",
+                        hint=f"fit it to words, {', '.join(FEATURES)}",
+                    )
         self._require_meanings()
         self.boundary()  # raises where there is none
-        if isinstance(self.threshold, Calibration):
-            self.threshold.check(self.reader.name, self.signal)
+        if self.max_calls is not None and self.max_calls < self.calls_of_an_answer:
+            raise ConfigurationError(
+                f"max_calls={self.max_calls} does not cover the first answer and its uncertainty, which may "
+                f"cost {self.calls_of_an_answer}",
+                hint=f"raise max_calls to {self.calls_of_an_answer} at least, or lower n_samples",
+            )
+        if isinstance(self.threshold, Policy):
+            self.threshold.check(self.identity)
         return services
 
     def _require_meanings(self) -> None:
@@ -94,13 +111,38 @@ class UncertaintyRewriter(Component[str | tuple[str, Sequence[Message]], Rewrite
                 f"one sample cannot disagree; n_samples must be at least 2, got {self.n_samples}"
             )
 
+    def worst_case_calls(self, passages: int = 0) -> int:
+        """Calls of reader, rewriter and entailer that one question can cost: a + n (1 + a).
+
+        n is ``candidates``, a what an answer and its uncertainty cost: 1, with a metric that samples N
+        answers 1 + N, and where an entailer says which of them mean the same 1 + N².
+
+        Args:
+            passages: Of no matter here.
+
+        Example:
+            >>> from surerag import ScriptedReader
+            >>> class Corpus:
+            ...     def retrieve(self, query, k):
+            ...         return []
+            >>> rewriter = UncertaintyRewriter(ScriptedReader(), Corpus())
+            >>> rewriter.worst_case_calls(), rewriter.with_options(metric="disagreement").worst_case_calls()
+            (3, 23)
+        """
+        each = self.calls_of_an_answer
+        most = each + self.candidates * (1 + each)
+        return most if self.max_calls is None else min(most, self.max_calls)
+
     @property
     def signal(self) -> str:
-        """What is compared with the threshold; a calibration belongs to it."""
+        """What is compared with the threshold; a policy belongs to it."""
+        shown = "all" if self.top_n is None else self.top_n
+        if self.benefit is not None:
+            read = ", ".join(self.benefit.features)
+            return f"benefit by {read}, model {fingerprint(self.benefit.to_dict())}, from {shown} passages"
         drawn = f" of {self.n_samples} samples" if self.metric in SAMPLED else ""
         if self.metric == "disagreement":
             drawn += f", {meaning_name(self.same_meaning)}"
-        shown = "all" if self.top_n is None else self.top_n
         return f"{metric_name(self.metric)}{drawn}, answer from {shown} passages"
 
     def program(self, question: str, history: Sequence[Message] = ()) -> Program[RewriteResult]:
@@ -119,60 +161,61 @@ class UncertaintyRewriter(Component[str | tuple[str, Sequence[Message]], Rewrite
 
     run, arun = sync(program), asynchronous(program)
 
-    def calibrate(
+    @property
+    def identity(self) -> Identity:
+        """What a policy belongs to: the reader, the signal, and what else changes the answers."""
+        apart = ("threshold", "benefit", "metric", "n_samples", "same_meaning", "on_failure")
+        settings = {name: value for name, value in self.chosen().items() if name not in apart}
+        rewriter = "" if self.rewriter is None else self.rewriter.name
+        return Identity(self.reader.name, self.signal, fingerprint({**settings, "rewriter": rewriter}))
+
+    def rows(
         self,
         questions: Sequence[str],
         golds: Sequence[Sequence[str]] | None = None,
         *,
-        budget: float | None = None,
-        max_loss: float | None = None,
-        is_correct: Callable[[str, Sequence[str]], bool] = exact_match,
-        seed: int = 0,
-    ) -> Calibration:
-        """Find the threshold on a sample of questions; the one that is set does not matter.
+        is_correct: IsCorrect = exact_match,
+    ) -> list[DecisionRow]:
+        """Answer a sample with and without rewriting; the threshold that is set does not matter.
 
-        For a budget, each question is answered once. For a bound on the loss each is rewritten as well; the
-        loss is against rewriting always, with post-verification as set here.
+        Without gold answers each question is answered once. With them each is rewritten as well, with
+        post-verification as set here.
 
         Args:
-            questions: The sample; the paper takes 100 questions.
-            golds: Gold answers of each question; needed for ``max_loss``.
-            budget: Largest share of questions that may be rewritten.
-            max_loss: Largest loss of accuracy against rewriting always.
-            is_correct: Whether an answer matches one of the gold answers.
-            seed: Of the bootstrap.
+            questions: The sample.
+            golds: Gold answers of each question; without them the rows are good for a budget only.
+            is_correct: Whether an answer matches one of the gold answers, or a score in [0, 1].
 
         Returns:
-            A calibration to pass as ``threshold``.
+            Rows for :func:`surerag.calibrate`, a question each. Beside the signal that is compared they hold
+            what the first answer's trace tells: features for :func:`surerag.fit_benefit`.
 
         Warns:
             CalibrationWarning: If sampled answers never disagree.
 
         Raises:
-            ConfigurationError: Unless exactly one of ``budget`` and ``max_loss`` is given, and in range; if
-                ``max_loss`` comes without gold answers.
             InputError: If there are no questions, or gold answers of another number.
         """
-        check_sample(questions, golds, budget=budget, max_loss=max_loss)
-        always = -math.inf if max_loss is not None else math.inf
+        check_sample(questions, golds)
+        always = math.inf if golds is None else -math.inf
         results = self.with_options(threshold=always).run_many(questions)
-        signals = [result.original.uncertainty for result in results]
-        if self.metric == "disagreement":
+        features = [features_of(result.original.generation) for result in results]
+        # What the gate compared: the first step's signal, or the metric where the answer said nothing.
+        signals = [
+            result.original.uncertainty
+            if result.steps[0].uncertainty is None
+            else result.steps[0].uncertainty
+            for result in results
+        ]
+        if self.metric == "disagreement" and self.benefit is None:
             warn_if_never_disagreed(signals)
-        without = with_ = None
-        if max_loss is not None and golds is not None:
-            pairs = list(zip(results, golds, strict=True))
-            without = [is_correct(result.original.answer, gold) for result, gold in pairs]
-            with_ = [is_correct(result.answer, gold) for result, gold in pairs]
-        return calibrate_threshold(
-            signals,
-            budget=budget,
-            max_loss=max_loss,
-            correct_without=without,
-            correct_with=with_,
-            model=self.reader.name,
-            signal=self.signal,
-            seed=seed,
+        return judged_rows(
+            questions,
+            [{**told, self.signal: value} for told, value in zip(features, signals, strict=True)],
+            golds,
+            [result.original.answer for result in results],
+            [result.answer for result in results],
+            is_correct,
         )
 
 

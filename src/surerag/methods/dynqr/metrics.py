@@ -36,6 +36,28 @@ SAMPLED: tuple[MetricName, ...] = ("ln_entropy", "disagreement")
 """Metrics of sampled answers, which cost as many more."""
 
 
+FEATURES: tuple[MetricName, ...] = ("perplexity", "token_entropy", "lowest_probability", "energy")
+"""Metrics that an answer's own trace tells, at no further call: what a benefit model may read."""
+
+
+def features_of(answer: Generation) -> dict[str, float]:
+    """Return every uncertainty that an answer's trace tells, and its length in words.
+
+    Example:
+        >>> from surerag.readers.scripted import reply
+        >>> features_of(reply("In Velm", logprobs=-0.1))["words"]
+        2.0
+    """
+    found = {"words": float(len(answer.text.split()))}
+    for name in FEATURES:
+        try:
+            found[name] = uncertainty_of(name, answer)
+        except LogprobsError:
+            # A reader that cannot tell it leaves it out; a model that was fitted to it is refused at once.
+            continue
+    return found
+
+
 def metric_name(metric: Metric) -> str:
     """Return the name of a metric; a function goes by its own name.
 

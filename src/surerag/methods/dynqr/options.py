@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from surerag.calibration import Calibration
+from surerag.decisions.benefit import BenefitModel
+from surerag.decisions.policy import Policy
 from surerag.errors import ConfigurationError
-from surerag.methods.dynqr.metrics import Metric, metric_name, trace_of
+from surerag.methods.calls import MaxCalls
+from surerag.methods.dynqr.metrics import SAMPLED, Metric, metric_name, trace_of
 from surerag.methods.meanings import SameMeaningOption
 from surerag.options import AnswerTokens, Doc, Options, StopTexts, Within, options
 from surerag.prompts import CLOSED_BOOK, DYNQR_ANSWER, REWRITE, REWRITE_IN_CONVERSATION, PromptSet
@@ -35,12 +37,12 @@ class DynQROptions(Options):
     )
 
     threshold: Annotated[
-        float | Calibration | None,
+        float | Policy | None,
         Doc(
             """Rewrite iff the uncertainty of the first answer exceeds this, in the unit of the metric (the
             paper's θ); −inf always rewrites, inf never. None is 1.2 for perplexity and 0.65 for disagreement;
-            the other metrics have no default. A calibration may stand in its place; it warns when it was made
-            for another reader or metric."""
+            the other metrics have no default. A policy from ``calibrate`` may stand in its place; it is
+            refused when it was made for another reader, metric or prompt."""
         ),
     ] = None
     metric: Annotated[
@@ -51,6 +53,14 @@ class DynQROptions(Options):
             log-probabilities; or a function of a generation, larger for a less certain one."""
         ),
     ] = "perplexity"
+    benefit: Annotated[
+        BenefitModel | None,
+        Doc(
+            """Decides whether to rewrite, in place of the metric: what rewriting is expected to mend less
+            what it is expected to spoil, from the first answer's uncertainties. The threshold is then on its
+            scale; None is 0. Post-verification still goes by the metric."""
+        ),
+    ] = None
     documents: Annotated[
         Documents,
         Doc(
@@ -71,6 +81,7 @@ class DynQROptions(Options):
         int, Within(1), Doc('N, answers to sample for the metrics ``"ln_entropy"`` and ``"disagreement"``.')
     ] = 10
     same_meaning: SameMeaningOption = "words"
+    max_calls: MaxCalls = None
     max_tokens: AnswerTokens = None
     stop: StopTexts = ()
     rewrite_tokens: Annotated[
@@ -105,10 +116,12 @@ class DynQROptions(Options):
         Raises:
             ConfigurationError: If none is set, and the metric has no default.
         """
-        if isinstance(self.threshold, Calibration):
+        if isinstance(self.threshold, Policy):
             return self.threshold.threshold
         if self.threshold is not None:
             return self.threshold
+        if self.benefit is not None:
+            return 0.0
         if callable(self.metric) or self.metric not in THRESHOLDS:
             raise ConfigurationError(
                 f"the metric {metric_name(self.metric)} has no default threshold",
@@ -117,10 +130,20 @@ class DynQROptions(Options):
         return THRESHOLDS[self.metric]
 
     @property
+    def calls_of_an_answer(self) -> int:
+        """Calls that an answer and its uncertainty cost, at most."""
+        samples = self.n_samples if self.metric in SAMPLED else 0
+        judged = self.metric == "disagreement" and self.same_meaning == "entailment"
+        return 1 + samples + (samples * (samples - 1) if judged else 0)
+
+    @property
     def answering(self) -> Sampling:
         """How to answer: once, greedily, with what the metric reads."""
         return Sampling(
-            max_tokens=self.answer_tokens, stop=self.stop, seed=self.seed, trace=trace_of(self.metric)
+            max_tokens=self.answer_tokens,
+            stop=self.stop,
+            seed=self.seed,
+            trace=trace_of(self.metric) if self.benefit is None else "entropy",
         )
 
     @property

@@ -40,8 +40,8 @@ class Step:
 
     Attributes:
         name: ``"gate"``: rewrite or not; ``"rewrite"``: what came of it; ``"verify"``: which answer to keep.
-        outcome: ``"stop"`` or ``"rewrite"``; ``"rewritten"``, ``"unusable"``, ``"same passages"`` or
-            ``"failed"``; ``"original"`` or ``"rewritten"``.
+        outcome: ``"stop"`` or ``"rewrite"``; ``"rewritten"``, ``"unusable"``, ``"same passages"``,
+            ``"failed"`` or ``"out of calls"``; ``"original"`` or ``"rewritten"``.
         reason: In words, for people.
         uncertainty: What was compared, if something was.
         threshold: What it was compared with: the option's value at the gate, after it the original answer's
@@ -80,6 +80,7 @@ class RewriteCosts:
         prompt_tokens: Of all prompts, each counted once however many samples it got; a rewriter's too.
         completion_tokens: Of everything generated.
         judgements: Pairs of sampled answers that an entailer judged, for ``"disagreement"``.
+        cached_tokens: Prompt tokens that a server had in its cache, where it tells.
     """
 
     retrievals: int = 0
@@ -89,6 +90,7 @@ class RewriteCosts:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     judgements: int = 0
+    cached_tokens: int = 0
 
     @property
     def calls(self) -> int:
@@ -108,6 +110,7 @@ class RewriteResult:
         kept: Whose answer this is.
         steps: The decisions, in order.
         costs: Calls and tokens.
+        out_of_calls: Whether ``max_calls`` left no rewrite to try, or fewer than ``candidates``.
     """
 
     question: str
@@ -117,6 +120,7 @@ class RewriteResult:
     kept: Literal["original", "rewritten"]
     steps: tuple[Step, ...]
     costs: RewriteCosts
+    out_of_calls: bool = False
 
     @property
     def chosen(self) -> Attempt:

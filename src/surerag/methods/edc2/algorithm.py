@@ -16,8 +16,10 @@ from surerag.clustering import Cluster
 from surerag.effects import Program, emit, generate
 from surerag.errors import MISCONFIGURED, InputError
 from surerag.framing import PromptText, unquoted
+from surerag.methods.calls import CallBudget
 from surerag.methods.edc2.clusters import form_clusters
-from surerag.methods.edc2.guards import Claim, says_nothing, supported, within_budget
+from surerag.methods.edc2.fitting import within_budget
+from surerag.methods.edc2.guards import Claim, says_nothing, supported
 from surerag.methods.edc2.options import EDC2Options, Mode
 from surerag.methods.edc2.result import ClusterReport, CompressionResult, merged_passage
 from surerag.prompts import format_passages
@@ -29,6 +31,7 @@ def compress_clusters(
     passages: Sequence[Passage],
     options: EDC2Options,
     query_vector: ArrayLike | None = None,
+    budget: CallBudget | None = None,
 ) -> Program[CompressionResult]:
     """Cluster, compress, drop what yields nothing, and fall back to the originals when all do (section 4).
 
@@ -37,6 +40,7 @@ def compress_clusters(
         passages: What was retrieved, best first. They are not changed.
         options: What steers the method.
         query_vector: The query's vector, if the caller has it, made by the model that made the passages'.
+        budget: The calls that are left, where this is a part of something larger.
 
     Returns:
         One passage a compressed cluster; passages of clusters that were left alone, as they came.
@@ -46,10 +50,14 @@ def compress_clusters(
     """
     if not query.strip():
         raise InputError("the query is empty", hint="ask something")
-    clusters = yield from form_clusters(query, passages, options, query_vector)
-    reports = [_opened(cluster, passages, options) for cluster in clusters]
+    work = _Work(query, passages, options, CallBudget(options.max_calls) if budget is None else budget)
+    if options.compresses(passages):
+        clusters = yield from form_clusters(query, passages, options, query_vector)
+        reports = [_opened(cluster, passages, options) for cluster in clusters]
+    else:
+        reports = [_left_alone(passages, options)]
     worth_a_call = [at for at, report in enumerate(reports) if report.outcome == "asked"]
-    calls = yield from _compress(query, worth_a_call, reports, passages, options)
+    yield from _compress(worth_a_call, reports, work)
     fell_back = bool(worth_a_call) and all(reports[at].outcome == "dropped" for at in worth_a_call)
     if fell_back and options.rules.all_empty == "original":
         # Section 4.4.
@@ -57,13 +65,22 @@ def compress_clusters(
         for at in worth_a_call:
             reports[at] = replace(reports[at], outcome="passed", reason="every cluster yielded nothing")
     yield from _warn(reports)
-    kept, reports = within_budget(reports, passages, options)
-    result = _result(query, options, kept, reports, calls, fell_back)
+    yield from work.budget.tell("cluster_compression", query)
+    fitted = within_budget(reports, passages, options)
+    if fitted.too_small:
+        yield from emit(
+            "cluster_compression.budget_too_small",
+            warning=True,
+            query=query,
+            budget=options.budget,
+            kept=sum(report.tokens_after for report in fitted.reports),
+        )
+    result = work.result(fitted.passages, fitted.reports, fell_back)
     yield from emit(
         "cluster_compression.compressed",
         detail=result,
         query=query,
-        clusters=len(reports),
+        clusters=len(result.clusters),
         calls=result.calls,
         tokens_before=result.tokens_before,
         tokens_after=result.tokens_after,
@@ -71,31 +88,92 @@ def compress_clusters(
     return result
 
 
-def _compress(
-    query: str,
-    waiting: Sequence[int],
-    reports: list[ClusterReport],
-    passages: Sequence[Passage],
-    options: EDC2Options,
-) -> Program[int]:
-    """Ask about the clusters that wait, and set their reports; return how many prompts that took.
+class _Work:
+    """One question at work, and what it was asked for so far.
+
+    Attributes:
+        calls: Prompts that the reader was asked.
+        judgements: Pairs that the entailer was asked about.
+    """
+
+    def __init__(
+        self, query: str, passages: Sequence[Passage], options: EDC2Options, budget: CallBudget
+    ) -> None:
+        self.query = query
+        self.passages = passages
+        self.options = options
+        self.budget = budget
+        self.calls = 0
+        self.judgements = 0
+
+    def ask(self, prompts: Sequence[Prompt]) -> Program[list[Generation]]:
+        """Ask the reader, for one reply to each prompt."""
+        self.calls += len(prompts)
+        self.budget.spend(len(prompts))
+        answers = yield from generate(prompts, self.options.sampling)
+        return [answer[0] for answer in answers]
+
+    def judged(self, pairs: int) -> None:
+        """Note pairs that the entailer is asked about."""
+        self.judgements += pairs
+        self.budget.spend(pairs)
+
+    def result(
+        self, kept: Sequence[Passage], reports: Sequence[ClusterReport], fell_back: bool
+    ) -> CompressionResult:
+        """Return what came of it."""
+        replies = [
+            reply for report in reports for reply in (*report.earlier, report.generation) if reply is not None
+        ]
+        return CompressionResult(
+            query=self.query,
+            mode=self.options.mode,
+            passages=tuple(kept),
+            clusters=tuple(reports),
+            calls=self.calls,
+            prompt_tokens=sum(reply.prompt_tokens for reply in replies),
+            completion_tokens=sum(reply.completion_tokens for reply in replies),
+            fell_back=fell_back,
+            judgements=self.judgements,
+            out_of_calls=self.budget.short,
+            cached_tokens=sum(reply.cached_tokens for reply in replies),
+        )
+
+
+def _compress(waiting: Sequence[int], reports: list[ClusterReport], work: _Work) -> Program[None]:
+    """Ask about the clusters that wait, best first as far as calls reach, and set their reports.
 
     Where bridging is wanted, those that yielded nothing are asked again with what the others yielded beside
     them, as long as that is more than they were shown before.
     """
-    calls, shown = 0, 0
+    shown = 0
     evidence: list[str] = []
-    for _ in range(1 + options.bridging):
-        opened = [_reopened(reports[at]) for at in waiting]
-        found = yield from ask_about(query, opened, passages, options, evidence)
-        calls += found.calls
-        for at, report in zip(waiting, found.reports, strict=True):
+    for _ in range(1 + work.options.bridging):
+        ranked = sorted(waiting, key=lambda at: min(reports[at].members))
+        affordable = set(ranked[: work.budget.within(len(ranked))])
+        for at in ranked:
+            if at not in affordable and reports[at].outcome == "asked":
+                reports[at] = _unasked(reports[at], "no calls were left to compress it")
+        waiting = [at for at in waiting if at in affordable]
+        found = yield from ask_about([_reopened(reports[at]) for at in waiting], work, evidence)
+        for at, report in zip(waiting, found, strict=True):
             reports[at] = report
         waiting = [at for at in waiting if reports[at].outcome == "dropped"]
-        shown, evidence = len(evidence), _evidence(reports, passages)
+        shown, evidence = len(evidence), _evidence(reports, work.passages)
         if not waiting or len(evidence) == shown:
             break
-    return calls
+
+
+def _unasked(report: ClusterReport, reason: str) -> ClusterReport:
+    """Let the passages of a cluster go through, for want of calls."""
+    return replace(
+        report,
+        outcome="passed",
+        reason=reason,
+        text="",
+        tokens_after=report.tokens_before,
+        trouble="unasked",
+    )
 
 
 def _reopened(report: ClusterReport) -> ClusterReport:
@@ -141,6 +219,19 @@ def _opened(cluster: Cluster, passages: Sequence[Passage], options: EDC2Options)
     return report
 
 
+def _left_alone(passages: Sequence[Passage], options: EDC2Options) -> ClusterReport:
+    """Report that all passages go through together, because the policy does not compress them."""
+    tokens = sum(map(options.measure, passages))
+    return ClusterReport(
+        members=tuple(range(len(passages))),
+        sources=tuple(passage.id for passage in passages),
+        tokens_before=tokens,
+        tokens_after=tokens,
+        outcome="passed",
+        reason="signal at or below threshold",
+    )
+
+
 def _warn(reports: Sequence[ClusterReport]) -> Program[None]:
     for report in reports:
         if report.trouble in ("failed", "unsupported"):
@@ -160,64 +251,26 @@ def _warn(reports: Sequence[ClusterReport]) -> Program[None]:
         )
 
 
-def _result(
-    query: str,
-    options: EDC2Options,
-    passages: Sequence[Passage],
-    reports: Sequence[ClusterReport],
-    calls: int,
-    fell_back: bool,
-) -> CompressionResult:
-    replies = [
-        reply for report in reports for reply in (*report.earlier, report.generation) if reply is not None
-    ]
-    return CompressionResult(
-        query=query,
-        mode=options.mode,
-        passages=tuple(passages),
-        clusters=tuple(reports),
-        calls=calls,
-        prompt_tokens=sum(reply.prompt_tokens for reply in replies),
-        completion_tokens=sum(reply.completion_tokens for reply in replies),
-        fell_back=fell_back,
-    )
-
-
-class Asked(NamedTuple):
-    """What became of the clusters that were asked about, and how many prompts that took."""
-
-    reports: list[ClusterReport]
-    calls: int
-
-
 def ask_about(
-    query: str,
-    reports: Sequence[ClusterReport],
-    passages: Sequence[Passage],
-    options: EDC2Options,
-    evidence: Sequence[str] = (),
-) -> Program[Asked]:
+    reports: Sequence[ClusterReport], work: _Work, evidence: Sequence[str] = ()
+) -> Program[list[ClusterReport]]:
     """Compress clusters for the question, all of them in one request to the reader.
 
     Args:
-        query: The question, or the statement to check.
         reports: The clusters.
-        passages: What was retrieved.
-        options: What steers the method.
+        work: The question at work.
         evidence: Texts shown before a cluster's own. What they say already is not said again, and what
             only they say is not taken for the cluster's.
     """
     # Equal texts are shown once.
+    passages, options = work.passages, work.options
     texts = [dict.fromkeys([*evidence, *(passages[at].text for at in r.members)]) for r in reports]
-    prompts = [prompt_for(query, shown, options) for shown in texts]
-    replies = yield from _replies(prompts, options)
+    prompts = [prompt_for(work.query, shown, options) for shown in texts]
+    replies = yield from _replies(prompts, work)
     known = {_bare(sentence) for text in evidence for sentence in options.sentences(text)}
-    judged = [
-        _judged(report, reply, options, known)
-        for report, reply in zip(reports, replies.generations, strict=True)
-    ]
-    judged = yield from _faithful(judged, passages, options)
-    return Asked([_unless_longer(report, passages, options) for report in judged], replies.calls)
+    judged = [_judged(report, reply, options, known) for report, reply in zip(reports, replies, strict=True)]
+    judged = yield from _faithful(judged, work)
+    return [_unless_longer(report, passages, options) for report in judged]
 
 
 class _Words(NamedTuple):
@@ -248,37 +301,32 @@ def prompt_for(query: str, texts: Iterable[str], options: EDC2Options) -> Prompt
     return prompt
 
 
-class _Replies(NamedTuple):
-    """What came back for each prompt, an exception where the reader failed, and how often it was asked."""
+def _replies(prompts: Sequence[Prompt], work: _Work) -> Program[list[Generation | Exception]]:
+    """Ask for all clusters at once; if that fails, for each alone, so that one failure stays its own.
 
-    generations: list[Generation | Exception]
-    calls: int
-
-
-def _replies(prompts: Sequence[Prompt], options: EDC2Options) -> Program[_Replies]:
-    """Ask for all clusters at once; if that fails, for each alone, so that one failure stays its own."""
+    Returns:
+        What came back for each prompt; an exception where the reader failed.
+    """
     if not prompts:
-        return _Replies([], 0)
+        return []
     try:
-        answers = yield from generate(prompts, options.sampling)
-        return _Replies([answer[0] for answer in answers], len(prompts))
+        return list((yield from work.ask(prompts)))
     except MISCONFIGURED:
         raise
     except Exception as error:
-        if options.on_failure == "raise":
+        if work.options.on_failure == "raise":
             raise
-        if len(prompts) == 1:
-            return _Replies([error], 1)
+        failed = error
+    again = work.budget.within(len(prompts)) if len(prompts) > 1 else 0
     found: list[Generation | Exception] = []
-    for prompt in prompts:
+    for prompt in prompts[:again]:
         try:
-            [[answer]] = yield from generate([prompt], options.sampling)
-            found.append(answer)
+            found += yield from work.ask([prompt])
         except MISCONFIGURED:
             raise
         except Exception as error:
             found.append(error)
-    return _Replies(found, 2 * len(prompts))
+    return found + [failed] * (len(prompts) - again)
 
 
 def _judged(
@@ -302,17 +350,32 @@ def _judged(
     return replace(report, outcome="compressed", reason="compressed")
 
 
-def _faithful(
-    reports: Sequence[ClusterReport], passages: Sequence[Passage], options: EDC2Options
-) -> Program[list[ClusterReport]]:
-    """Remove or flag the sentences that no source supports, those of all clusters in one question."""
+def _faithful(reports: Sequence[ClusterReport], work: _Work) -> Program[list[ClusterReport]]:
+    """Remove or flag the sentences that no source supports, those of all clusters in one question.
+
+    With ``guard="entailment"``, a compression that cannot be checked any more, for want of calls or because
+    it has more sentences than tokens were asked for, gives way to its sources.
+    """
+    options, passages = work.options, work.passages
+    guard, threshold = options.rules.guard, options.entailment_threshold
     split = [options.sentences(report.text) if report.outcome == "compressed" else [] for report in reports]
+    if guard == "entailment":
+        pairs = [len(said) * len(report.members) for report, said in zip(reports, split, strict=True)]
+        checked = [
+            len(said) <= options.max_tokens and work.budget.affords(sum(pairs[: at + 1]))
+            for at, said in enumerate(split)
+        ]
+        reports = [
+            report if known or not said else _unasked(report, "no calls were left to check it")
+            for report, said, known in zip(reports, split, checked, strict=True)
+        ]
+        split = [said if known else [] for said, known in zip(split, checked, strict=True)]
+        work.judged(sum(many for many, known in zip(pairs, checked, strict=True) if known))
     claims = [
         Claim(sentence, [passages[at].text for at in report.members])
         for report, sentences in zip(reports, split, strict=True)
         for sentence in sentences
     ]
-    guard, threshold = options.rules.guard, options.entailment_threshold
     prompt = options.prompts[options.mode].text
     verdicts = iter((yield from supported(claims, guard, threshold, prompt)))
     return [

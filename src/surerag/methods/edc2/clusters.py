@@ -46,6 +46,27 @@ def form_clusters(
     return [written[cluster] for cluster in found] + blank
 
 
+def most_clusters(passages: int, options: EDC2Options) -> int:
+    """Return how many clusters of passages with a text there are, at most: some may turn out to have none."""
+    if options.clustering == "single":
+        return passages
+    rules = options.rules
+    return max(
+        (
+            len(
+                dynamic_cluster_sizes(
+                    number,
+                    _first_size(rules.first_cluster_size, number),
+                    rules.max_cluster_size or None,
+                    rules.count_root,
+                )
+            )
+            for number in range(1, passages + 1)
+        ),
+        default=0,
+    )
+
+
 def _first_size(size: FirstSize, documents: int) -> int:
     """Return the paper's τ for a number of documents."""
     if size == "auto":

@@ -8,15 +8,17 @@ from dataclasses import dataclass, field
 from numpy.typing import ArrayLike
 
 from surerag.component import Component, asynchronous, sync
+from surerag.decisions.policy import Identity, Policy, fingerprint
 from surerag.effects import Program
+from surerag.errors import ConfigurationError
 from surerag.methods.edc2.algorithm import compress_clusters
+from surerag.methods.edc2.clusters import most_clusters
 from surerag.methods.edc2.evidence import answer_by_consensus, judge_statement
 from surerag.methods.edc2.options import EDC2Options
 from surerag.methods.edc2.result import CompressionResult, Consensus, Judgement
 from surerag.readers.protocol import Reader
 from surerag.retrieval.sentences import split_sentences
 from surerag.services import Encoder, Entailer, Services
-from surerag.tokens import words_and_marks
 from surerag.types import Passage
 
 Retrieved = tuple[str, Sequence[Passage]] | tuple[str, Sequence[Passage], ArrayLike | None]
@@ -37,9 +39,10 @@ class ClusterCompressor(Component[Retrieved, CompressionResult], EDC2Options):
         encoder: Vectors for clustering; not needed where passages carry theirs and the caller has the
             query's, nor for ``clustering="single"`` or ``"random"``.
         entailer: For ``guard="entailment"``.
-        count_tokens: Counts the tokens of a text; None takes the reader's own count, where it has one, else
-            words and punctuation marks.
+        count_tokens: Counts the tokens of a text; None takes the reader's own count, which is an estimate
+            by the text's scripts where it has no tokenizer.
         show: The text of a passage as the pipeline will show it, for counting.
+        own: The text of a passage without what a pipeline puts around it, which ``provenance`` counts in.
 
     Raises:
         ConfigurationError: If an option is unknown, of the wrong kind or out of bounds.
@@ -61,13 +64,36 @@ class ClusterCompressor(Component[Retrieved, CompressionResult], EDC2Options):
     entailer: Entailer | None = field(default=None, repr=False)
     count_tokens: Callable[[str], int] | None = field(default=None, repr=False)
     show: Callable[[Passage], str] = field(default=text_of, repr=False)
+    own: Callable[[Passage], str] = field(default=text_of, repr=False)
 
     def _connected(self) -> Services:
         services = Services(reader=self.reader, encoder=self.encoder, entailer=self.entailer)  # type: ignore[arg-type]  # completed by Services
         services.require("ClusterCompressor", "reader")
         if self.guard == "entailment":
             services.require('ClusterCompressor with guard="entailment"', "entailer")
+        if isinstance(self.threshold, Policy):
+            self.threshold.check(self.identity)
+        if self.benefit is not None:
+            unknown = sorted(set(self.benefit.features) - {"passages", "tokens", "score", "spread"})
+            if unknown:
+                raise ConfigurationError(
+                    f"the benefit model reads {', '.join(unknown)}, which passages do not tell",
+                    hint="fit it to what ClusterCompressor.features() returns",
+                )
         return services
+
+    @property
+    def signal(self) -> str:
+        """What the decision to compress goes by; a policy belongs to it."""
+        if self.benefit is None:
+            return "tokens"
+        return f"benefit by {', '.join(self.benefit.features)}, model {fingerprint(self.benefit.to_dict())}"
+
+    @property
+    def identity(self) -> Identity:
+        """What a policy belongs to: the reader, the signal, and what else changes the compressions."""
+        settings = {name: one for name, one in self.chosen().items() if name not in ("threshold", "benefit")}
+        return Identity(self.reader.name, self.signal, fingerprint(settings))
 
     def program(
         self, query: str, passages: Sequence[Passage], query_vector: ArrayLike | None = None
@@ -121,11 +147,42 @@ class ClusterCompressor(Component[Retrieved, CompressionResult], EDC2Options):
 
     judge, ajudge = sync(judge_program), asynchronous(judge_program)
 
+    def worst_case_calls(self, passages: int) -> int:
+        """Calls of the reader, and with ``guard="entailment"`` of the entailer, that one question can cost.
+
+        A round asks about each of c clusters once, and about each alone where asking about all together
+        failed: c + c calls, or c where c is 1 or ``on_failure`` is ``"raise"``. Each of ``bridging`` rounds
+        more asks again about those that yielded nothing. The guard asks about each sentence, of which a
+        compression has ``max_tokens`` at most, and each source: ``max_tokens`` × passages pairs a round.
+        :meth:`answer` costs two calls more, :meth:`judge` one; ``max_calls`` bounds all of it.
+
+        Args:
+            passages: How many are given.
+
+        Example:
+            >>> from surerag import ScriptedReader
+            >>> compressor = ClusterCompressor(ScriptedReader(), on_failure="raise")
+            >>> compressor.worst_case_calls(20), compressor.with_options(max_calls=2).worst_case_calls(20)
+            (3, 2)
+        """
+        clusters = most_clusters(passages, self)
+        rounds = [max(clusters - max(number - 1, 0), 0) for number in range(1 + self.bridging)]
+        asked = sum(n if n == 1 or self.on_failure == "raise" else 2 * n for n in rounds)
+        pairs = self.max_tokens * passages * len(rounds) if self.rules.guard == "entailment" else 0
+        return asked + pairs if self.max_calls is None else min(asked + pairs, self.max_calls)
+
     def measure(self, passage: Passage) -> int:
         """Return the tokens of a passage, as the pipeline will show it."""
-        own: Callable[[str], int] = getattr(self.reader, "count_tokens", words_and_marks)
-        count = own if self.count_tokens is None else self.count_tokens
+        count = self.reader_counts if self.count_tokens is None else self.count_tokens
         return count(self.show(passage))
+
+    def own_text(self, passage: Passage) -> str:
+        """Return a passage's own text: what offsets count in."""
+        return self.own(passage)
+
+    def reader_counts(self, text: str) -> int:
+        """Return how many tokens a text has for the reader."""
+        return 0 if self.services.reader is None else self.services.reader.count_tokens(text)
 
     def sentences(self, text: str) -> list[str]:
         """Return the sentences of a text."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from surerag.effects import Program, emit, generate
+from surerag.methods.calls import CallBudget
 from surerag.methods.edc2.algorithm import compress_clusters, prompt_for
 from surerag.methods.edc2.options import EDC2Options
 from surerag.methods.edc2.result import SOURCES_KEY, Consensus, Judgement, Label
@@ -30,13 +31,18 @@ def answer_by_consensus(
     answer. Where no cluster has one, the original documents are asked about all at once.
     """
     options = options.with_options(mode="answer_with_evidence", pass_below=0, refuse_longer=False)
-    compression = yield from compress_clusters(question, passages, options)
+    budget = CallBudget(options.max_calls)
+    budget.held = 2
+    compression = yield from compress_clusters(question, passages, options, budget=budget)
     candidates = [report.text for report in compression.clusters if report.outcome == "compressed"]
     if not candidates:
         yield from emit("cluster_compression.no_candidates", warning=True, question=question)
         prompt = prompt_for(question, [passage.text for passage in compression.passages], options)
         [[whole]] = yield from generate([prompt], options.sampling)
         candidates = [whole.text]
+        if options.max_calls == 1:
+            # The one call there was has given an answer, and there is nothing to select from.
+            return Consensus(question, whole.text.strip(), "", (whole.text,), compression, whole)
     prompt = options.prompts["consensus"].render(answers=format_passages(candidates), question=question)
     [[reply]] = yield from generate([prompt], replace(options.sampling, temperature=0.0), answer=True)
     selected = _SELECTED.search(reply.text)
@@ -53,7 +59,9 @@ def answer_by_consensus(
 def judge_statement(statement: str, passages: Sequence[Passage], options: EDC2Options) -> Program[Judgement]:
     """Judge a statement by evidence that was compressed for it (section 6.2)."""
     options = options.with_options(mode="fact_check")
-    compression = yield from compress_clusters(statement, passages, options)
+    budget = CallBudget(options.max_calls)
+    budget.held = 1
+    compression = yield from compress_clusters(statement, passages, options, budget=budget)
     evidence = compression.passages
     shown = format_passages(passage.text for passage in evidence)
     prompt = options.prompts["judge_statement"].render(statement=statement, passages=shown)

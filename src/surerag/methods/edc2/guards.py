@@ -1,17 +1,15 @@
-"""Guards of a compression: no refusals, nothing that no source says, and no more than fits."""
+"""Guards of a compression: no refusals, and nothing that no source says."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from surerag.effects import Program, entail
-from surerag.methods.edc2.options import EDC2Options, Guard, NothingRule
-from surerag.methods.edc2.result import ClusterReport, merged_passage
+from surerag.methods.edc2.options import Guard, NothingRule
 from surerag.prompts import NOTHING_TO_EXTRACT
-from surerag.types import Pair, Passage
+from surerag.types import Pair
 
 _LEGACY = (
     "No content to",
@@ -233,58 +231,3 @@ def supported(claims: Sequence[Claim], guard: Guard, threshold: float, prompt: s
 
 def _best(claim: Claim, measure: Callable[[str, str], float]) -> float:
     return max(measure(claim.sentence, source) for source in claim.sources)
-
-
-class _Offer(NamedTuple):
-    """A passage that could be returned: its rank, and the cluster that it comes from."""
-
-    rank: int
-    cluster: int
-    passage: Passage
-
-
-def within_budget(
-    reports: Sequence[ClusterReport], passages: Sequence[Passage], options: EDC2Options
-) -> tuple[list[Passage], list[ClusterReport]]:
-    """Put what is left in order of its best member, as far as the token budget reaches."""
-    offers = [offer for at, report in enumerate(reports) for offer in _offers(at, report, passages)]
-    settled = [replace(report, tokens_after=0) for report in reports]
-    kept: list[Passage] = []
-    room = float("inf") if options.budget is None else options.budget
-    for offer in sorted(offers, key=lambda offer: offer.rank):
-        report = settled[offer.cluster]
-        passage = _fitted(offer.passage, room, report, options)
-        if passage is None:
-            settled[offer.cluster] = replace(report, over_budget=(*report.over_budget, offer.passage.id))
-            continue
-        kept.append(passage)
-        tokens = options.measure(passage)
-        room -= tokens
-        text = passage.text if report.outcome == "compressed" else ""
-        settled[offer.cluster] = replace(report, text=text, tokens_after=report.tokens_after + tokens)
-    return kept, [_settled(report) for report in settled]
-
-
-def _offers(at: int, report: ClusterReport, passages: Sequence[Passage]) -> list[_Offer]:
-    if report.outcome == "compressed":
-        return [_Offer(min(report.members), at, merged_passage(report, passages))]
-    if report.outcome == "passed":
-        return [_Offer(member, at, passages[member]) for member in report.members]
-    return []
-
-
-def _fitted(passage: Passage, room: float, report: ClusterReport, options: EDC2Options) -> Passage | None:
-    """Return a passage that fits: an original whole or not at all, a compression by its first sentences."""
-    if options.measure(passage) <= room:
-        return passage
-    sentences = options.sentences(passage.text) if report.outcome == "compressed" else []
-    shortened = (
-        replace(passage, text=" ".join(sentences[:count])) for count in range(len(sentences) - 1, 0, -1)
-    )
-    return next((shorter for shorter in shortened if options.measure(shorter) <= room), None)
-
-
-def _settled(report: ClusterReport) -> ClusterReport:
-    if len(report.over_budget) < (1 if report.outcome == "compressed" else len(report.members)):
-        return report
-    return replace(report, outcome="dropped", reason="over the token budget", text="")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple
 
 from surerag.clustering import Order, Root
+from surerag.decisions.benefit import BenefitModel
+from surerag.decisions.policy import Policy
+from surerag.methods.calls import MaxCalls
 from surerag.options import Doc, Options, Within, options
 from surerag.prompts import (
     ANSWER_WITH_EVIDENCE,
@@ -18,7 +21,7 @@ from surerag.prompts import (
     JUDGE_STATEMENT,
     PromptSet,
 )
-from surerag.tokens import words_and_marks
+from surerag.tokens import estimated_tokens
 from surerag.types import Passage, Sampling
 
 Mode = Literal["extract", "answer_with_evidence", "fact_check"]
@@ -109,6 +112,22 @@ class EDC2Options(Options):
             ``"official"`` (the authors' code)."""
         ),
     ] = "default"
+    threshold: Annotated[
+        float | Policy | None,
+        Doc(
+            """Compress iff what was retrieved has more tokens than this; None always compresses. A policy
+            from ``calibrate`` may stand in its place; it is refused when it was made for another reader,
+            signal or prompt. Neither is of the paper."""
+        ),
+    ] = None
+    benefit: Annotated[
+        BenefitModel | None,
+        Doc(
+            """Decides whether to compress, in place of the number of tokens: what compressing is expected to
+            mend less what it is expected to spoil, from what :meth:`features` tells of the passages. The
+            threshold is then on its scale; None is 0."""
+        ),
+    ] = None
     clustering: Annotated[
         Clustering,
         Doc(
@@ -188,7 +207,15 @@ class EDC2Options(Options):
             ``"raise"``. What a service refuses for good raises in any case."""
         ),
     ] = "original"
-    budget: Annotated[int | None, Within(1), Doc("Tokens of all that is returned, at most.")] = None
+    budget: Annotated[
+        int | None,
+        Within(1),
+        Doc(
+            """Tokens of all that is returned, at most, as the reader counts them. Where nothing fits, the
+            beginning of the best is returned, with a warning."""
+        ),
+    ] = None
+    max_calls: MaxCalls = None
     bridging: Annotated[
         int,
         Within(0),
@@ -242,10 +269,36 @@ class EDC2Options(Options):
             temperature = 0.7 if self.mode == "answer_with_evidence" else 0.0
         return Sampling(max_tokens=self.max_tokens, temperature=temperature, seed=self.seed, trace="none")
 
+    def compresses(self, passages: Sequence[Passage]) -> bool:
+        """Whether to compress these passages."""
+        threshold = self.threshold.threshold if isinstance(self.threshold, Policy) else self.threshold
+        if self.benefit is None and threshold is None:
+            return True
+        features = self.features(passages)
+        signal = features["tokens"] if self.benefit is None else self.benefit.benefit(features)
+        return signal > (threshold or 0.0)
+
+    def features(self, passages: Sequence[Passage]) -> dict[str, float]:
+        """Return what is known of passages before they are compressed: signals for rows, by name.
+
+        Returns:
+            ``passages`` and ``tokens`` in number, and where all have retrieval scores the largest, ``score``,
+            and its lead over the smallest, ``spread``.
+        """
+        found = {"passages": float(len(passages)), "tokens": float(sum(map(self.measure, passages)))}
+        scores = [passage.score for passage in passages if passage.score is not None]
+        if scores and len(scores) == len(passages):
+            found |= {"score": float(max(scores)), "spread": float(max(scores) - min(scores))}
+        return found
+
     def measure(self, passage: Passage) -> int:
         """Return the tokens of a passage, as the pipeline will show it."""
-        return words_and_marks(passage.text)
+        return estimated_tokens(passage.text)
+
+    def own_text(self, passage: Passage) -> str:
+        """Return a passage's own text, without what a pipeline puts around it: what offsets count in."""
+        return passage.text
 
     def sentences(self, text: str) -> list[str]:
-        """Return the sentences of a text."""
+        """Return the sentences of a text, verbatim and in order."""
         return [sentence for sentence in re.split(r"(?<=[.!?])\s+|\n", text.strip()) if sentence]

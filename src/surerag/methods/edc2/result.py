@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from surerag.measures import api_cost
 from surerag.methods.edc2.options import Mode
+from surerag.provenance import Stretch
 from surerag.types import Generation, Passage
 
 Outcome = Literal["asked", "compressed", "passed", "dropped"]
-Trouble = Literal["failed", "unsupported", "truncated"]
+Trouble = Literal["failed", "unsupported", "truncated", "unasked"]
 Label = Literal["factual", "nonfactual", "unclear"]
 
 SOURCES_KEY = "compressed_from"
@@ -31,7 +32,8 @@ class ClusterReport:
         outcome: ``"compressed"``; ``"passed"``: its passages are returned as they came; ``"dropped"``:
             nothing of it is returned. (``"asked"`` while the method is at work.)
         reason: Why, in words.
-        text: The compression that is returned, if there is one.
+        text: The compression that is returned, if there is one; or the piece of a passage that was cut to
+            the token budget.
         tokens_before: Tokens that went in.
         tokens_after: Tokens of it that are returned.
         removed: Sentences that no source supports, and that were taken out.
@@ -40,7 +42,10 @@ class ClusterReport:
         generation: The model's last reply, if it was asked and did not fail.
         earlier: Its replies before that, where a cluster that yielded nothing was asked again.
         trouble: What a person should be told: the reader ``"failed"``; all that it said is
-            ``"unsupported"``: no source says it; or its reply is ``"truncated"``: cut at ``max_tokens``.
+            ``"unsupported"``: no source says it; its reply is ``"truncated"``: cut at ``max_tokens``; or it
+            is ``"unasked"``: no calls were left to compress it, or to check what was said.
+        provenance: Where each character of the text comes from; sources are numbered by their ranks, as
+            in ``compressed_from``.
     """
 
     members: tuple[int, ...]
@@ -56,6 +61,7 @@ class ClusterReport:
     generation: Generation | None = None
     earlier: tuple[Generation, ...] = ()
     trouble: Trouble | None = None
+    provenance: tuple[Stretch, ...] = ()
 
 
 class Dropped(NamedTuple):
@@ -73,13 +79,18 @@ class CompressionResult:
         query: As asked.
         mode: The mode it was made in.
         passages: What to show the reader, ordered by the best member's rank. A compressed passage has its
-            best member's id, score, metadata and origin, and lists all sources under ``compressed_from`` in
-            its metadata; others are the very passages that went in.
+            best member's id, score, metadata and origin, lists all sources under ``compressed_from`` in its
+            metadata, and under ``provenance`` where each of its characters stands in them; others are the
+            very passages that went in.
         clusters: What became of each cluster.
         calls: Prompts that the reader was asked, those asked again included.
         prompt_tokens: Tokens of the prompts that were answered; 0 where the reader does not count.
         completion_tokens: Tokens generated; 0 where the reader does not count.
         fell_back: Whether every cluster that was asked about yielded nothing.
+        judgements: Pairs that the entailer was asked about, for ``guard="entailment"``.
+        out_of_calls: Whether ``max_calls`` left something undone: clusters that were not asked about
+            (``unasked``), or not asked again.
+        cached_tokens: Prompt tokens that a server had in its cache, where it tells.
     """
 
     query: str
@@ -90,6 +101,9 @@ class CompressionResult:
     prompt_tokens: int
     completion_tokens: int
     fell_back: bool
+    judgements: int = 0
+    out_of_calls: bool = False
+    cached_tokens: int = 0
 
     @property
     def tokens_before(self) -> int:
@@ -107,6 +121,11 @@ class CompressionResult:
         return sum(report.trouble == "truncated" for report in self.clusters)
 
     @property
+    def unasked(self) -> int:
+        """Clusters whose passages are returned as they came, because no calls were left."""
+        return sum(report.trouble == "unasked" for report in self.clusters)
+
+    @property
     def dropped(self) -> tuple[Dropped, ...]:
         """What is not returned, and why, a cluster each."""
         whole = [Dropped(r.sources, r.reason) for r in self.clusters if r.outcome == "dropped"]
@@ -117,9 +136,22 @@ class CompressionResult:
         ]
         return (*whole, *partly)
 
-    def cost(self, prompt_price: float, completion_price: float) -> float:
-        """Cost of the compression at prices for a million tokens (Table 8)."""
-        return api_cost(self.prompt_tokens, self.completion_tokens, prompt_price, completion_price)
+    def cost(self, prompt_price: float, completion_price: float, cached_price: float | None = None) -> float:
+        """Cost of the compression at prices for a million tokens (Table 8).
+
+        Args:
+            prompt_price: Of tokens that go in.
+            completion_price: Of tokens that come out.
+            cached_price: Of tokens that go in and are in the server's cache; None is no discount.
+        """
+        return api_cost(
+            self.prompt_tokens,
+            self.completion_tokens,
+            prompt_price,
+            completion_price,
+            self.cached_tokens,
+            cached_price,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +203,12 @@ def merged_passage(report: ClusterReport, passages: Sequence[Passage]) -> Passag
     """Return a cluster's compression as a passage that stands for its sources."""
     members = [passages[at] for at in sorted(report.members)]
     best = members[0]
-    sources = [
-        {"id": member.id, "score": member.score, "metadata": dict(member.metadata)} for member in members
-    ]
-    metadata = {**best.metadata, SOURCES_KEY: sources}
+    metadata = {**best.metadata, SOURCES_KEY: [source_entry(member) for member in members]}
     if report.flagged:
         metadata[UNSUPPORTED_KEY] = list(report.flagged)
     return replace(best, text=report.text, metadata=metadata, embedding=None)
+
+
+def source_entry(passage: Passage) -> dict[str, Any]:
+    """Return what the metadata of a compressed passage tells of one of its sources."""
+    return {"id": passage.id, "score": passage.score, "metadata": dict(passage.metadata)}

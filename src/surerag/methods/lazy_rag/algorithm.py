@@ -5,6 +5,7 @@ Voloshyn, "L-RAG: Balancing Context and Retrieval with Entropy-Based Lazy Loadin
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -53,7 +54,19 @@ def lazy_rag(
     if options.mode == "lazy":
         begun, seen = yield from _first_pass(question, options, _prompt(options, question, context))
         watch.lap("first_pass")
-        decision = options.gate_in_force.decide(seen, options.boundary())
+        spent.calls += seen.calls
+        if seen.samples and not seen.clusters:
+            spent.short = True
+            decision = _undecided(seen, options)
+            yield from emit(
+                "lazy_rag.out_of_calls",
+                warning=True,
+                question=question,
+                max_calls=options.max_calls,
+                calls=seen.calls,
+            )
+        else:
+            decision = options.gate_in_force.decide(seen, options.boundary())
         yield from emit("lazy_rag.gate", question=question, **asdict(decision))
         spent.add(seen.samples)
         if not decision.retrieve:
@@ -81,6 +94,7 @@ def lazy_rag(
     yield from _announce(LazyRAGPlan(decision, tuple(passages), tuple(summaries), spent.prompt_tokens))
     [[answer]] = yield from generate([prompt], options.answering, answer=True)
     spent.add([answer])
+    spent.calls += 1
     watch.lap("answer")
     return _result(question, options, decision, passages, summaries, answer, spent, watch)
 
@@ -102,9 +116,25 @@ def _first_pass(
         [samples] = yield from generate([prompt], options.sampling)
     found = Meanings(())
     if samples:
-        found = yield from meanings_of(question, samples, look.same_meaning or "words")
+        # One call is kept for the answer after retrieval.
+        left = math.inf if options.max_calls is None else options.max_calls - look.answers - 1
+        found = yield from meanings_of(question, samples, look.same_meaning or "words", left)
     answer = begun[0].partial if begun else None
     return begun, FirstPass(answer, tuple(samples), found.clusters, found.judgements)
+
+
+def _undecided(seen: FirstPass, options: LazyRAGOptions) -> GateDecision:
+    """Retrieve, where no calls are left to judge which of the sampled answers mean the same."""
+    gate = options.gate_in_force
+    return GateDecision(
+        True,
+        "no calls were left to judge the samples",
+        gate.name,
+        unit=gate.unit,
+        threshold=options.boundary(),
+        calls=seen.calls,
+        tokens=seen.tokens,
+    )
 
 
 def _announce(plan: LazyRAGPlan) -> Program[None]:
@@ -151,19 +181,26 @@ def _result(
         completion_tokens=spent.completion_tokens,
         retrievals=int(decision.retrieve),
         timings=dict(watch.laps),
+        calls=spent.calls,
+        out_of_calls=spent.short,
+        cached_tokens=spent.cached_tokens,
     )
 
 
 class _Spent:
-    """Tokens that were read and generated."""
+    """Calls that were made, and tokens that were read and generated."""
 
     def __init__(self) -> None:
+        self.calls = 0
+        self.short = False
+        self.cached_tokens = 0
         self.prompt_tokens = 0
         self.completion_tokens = 0
 
     def add(self, answers: Sequence[Generation]) -> None:
         """Count the answers to one prompt, which was read once for all of them."""
         self.prompt_tokens += answers[0].prompt_tokens if answers else 0
+        self.cached_tokens += answers[0].cached_tokens if answers else 0
         self.completion_tokens += sum(answer.completion_tokens for answer in answers)
 
 

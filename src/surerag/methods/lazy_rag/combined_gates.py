@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from surerag.decisions.benefit import BenefitModel
+from surerag.decisions.policy import fingerprint
 from surerag.errors import ConfigurationError
 from surerag.methods.functions import name_of
 from surerag.methods.lazy_rag.gate import FirstPass, Gate, Look, Measured, combined_look
@@ -103,7 +105,80 @@ class CombinedGate(Gate):
         )
 
 
-AnyGate = EntropyGate | MarginGate | DisagreementGate | FunctionGate | CombinedGate | Gate
+@dataclass(frozen=True, slots=True)
+class BenefitGate(Gate):
+    """Retrieve iff a fitted model expects more good than harm of it; see :mod:`surerag.decisions.benefit`.
+
+    Attributes:
+        model: Reads the signals of the gates by their names; fitted to rows of
+            ``LazyRAG.rows(…, gates=gates)``.
+        gates: What is measured for it.
+    """
+
+    model: BenefitModel
+    gates: tuple[AnyGate, ...]
+
+    def __post_init__(self) -> None:
+        """Check that the gates measure what the model reads."""
+        if not all(isinstance(gate, Gate) for gate in self.gates):
+            raise ConfigurationError(
+                f"a benefit is estimated from gates, got {self.gates!r}",
+                hint="wrap a function in FunctionGate(function)",
+            )
+        measured = {gate.signal for gate in self.gates}
+        missing = [name for name in self.model.features if name not in measured]
+        if missing:
+            raise ConfigurationError(
+                f"the benefit model reads {', '.join(missing)}, which no gate measures",
+                hint="give the gates whose rows it was fitted to",
+            )
+        combined_look([gate.look for gate in self.gates])
+
+    @property
+    def name(self) -> str:
+        """What decisions call it."""
+        return "benefit"
+
+    @property
+    def signal(self) -> str:
+        """What is compared with the threshold; a model fitted anew is another signal."""
+        return f"benefit by {', '.join(self.model.features)}, model {fingerprint(self.model.to_dict())}"
+
+    @property
+    def unit(self) -> str:
+        """Of the signal."""
+        return "probability"
+
+    @property
+    def least(self) -> float:
+        """Smallest benefit."""
+        return -1.0
+
+    @property
+    def default_threshold(self) -> float:
+        """As much good as harm."""
+        return 0.0
+
+    @property
+    def look(self) -> Look:
+        """All that the gates have to see."""
+        return combined_look([gate.look for gate in self.gates])
+
+    def measure(self, seen: FirstPass) -> Measured:
+        """Estimate the benefit; None where the reader said nothing to one of the gates.
+
+        Raises:
+            LogprobsError: If a trace lacks what a gate needs.
+        """
+        found = {gate.signal: gate.measure(seen) for gate in self.gates}
+        signals = {name: one.signal for name, one in found.items() if one.signal is not None}
+        if len(signals) < len(found):
+            return Measured(None)
+        value = self.model.benefit(signals)
+        return Measured(value, value, value, exact=all(one.exact for one in found.values()))
+
+
+AnyGate = EntropyGate | MarginGate | DisagreementGate | FunctionGate | CombinedGate | BenefitGate | Gate
 GateLike = GateName | AnyGate | Callable[..., float]
 """A gate by its name, a gate with settings of its own, or a function of the whole greedy answer."""
 
@@ -146,6 +221,17 @@ def gate_name(gate: GateLike) -> str:
     if isinstance(gate, str):
         return gate
     return gate.name if isinstance(gate, Gate) else name_of(gate)
+
+
+def as_gate(gate: GateLike) -> Gate:
+    """Return a gate for its name, a function or a gate, with its own settings.
+
+    Example:
+        >>> as_gate("margin").signal
+        'mean want of margin of 8 tokens, middle estimate'
+    """
+    found: Gate = _named(gate)
+    return found if isinstance(found, Gate) else FunctionGate(found)
 
 
 def _named(gate: Any) -> Any:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from surerag.calibration import Calibration, calibrate_threshold, check_sample
 from surerag.component import Component, astreaming, asynchronous, streaming, sync
+from surerag.decisions.judging import IsCorrect, check_sample, judged_rows
+from surerag.decisions.policy import Identity, Policy, fingerprint
+from surerag.decisions.rows import DecisionRow
 from surerag.effects import Program
 from surerag.errors import CapabilityError, ConfigurationError, InputError, MissingServiceError
 from surerag.measures import exact_match
 from surerag.methods.lazy_rag.algorithm import lazy_rag
+from surerag.methods.lazy_rag.combined_gates import GateLike, as_gate
 from surerag.methods.lazy_rag.gate import Gate
-from surerag.methods.lazy_rag.options import LazyRAGOptions
+from surerag.methods.lazy_rag.options import SETTINGS_OF, LazyRAGOptions
 from surerag.methods.lazy_rag.result import LazyRAGResult
 from surerag.methods.lazy_rag.sample_gates import DisagreementGate
 from surerag.methods.meanings import warn_if_never_disagreed
@@ -84,13 +87,43 @@ class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], Laz
         self.boundary()  # raises where there is none
         if self.mode == "lazy":
             require_look(gate, self.reader, self.entailer)
-        if isinstance(self.threshold, Calibration):
-            self.threshold.check(self.reader.name, self.signal)
+            self._require_calls(gate)
+        if isinstance(self.threshold, Policy):
+            self.threshold.check(self.identity)
         return services
+
+    def _require_calls(self, gate: Gate) -> None:
+        """Refuse a bound that leaves no call for the answer after the gate's own."""
+        least = gate.look.answers + 1
+        if self.max_calls is not None and self.max_calls < least:
+            raise ConfigurationError(
+                f"max_calls={self.max_calls} does not cover the gate {gate.name}, which asks for "
+                f"{least - 1}, and an answer after it",
+                hint=f"raise max_calls to {least} at least, or let the gate sample less",
+            )
+
+    def worst_case_calls(self, passages: int = 0) -> int:
+        """Calls of reader and entailer that one question can cost: what the gate looks at, and one more.
+
+        A gate that sees the beginning of an answer asks for one, ``"disagreement"`` for ``n_samples``, and
+        with ``same_meaning="entailment"`` for n (n − 1) judgements besides. The other modes cost one call.
+
+        Args:
+            passages: Of no matter here.
+
+        Example:
+            >>> from surerag import ScriptedReader
+            >>> rag = LazyRAG(ScriptedReader(), FixedSummary("…"), "Ada was born in Velm.")
+            >>> rag.worst_case_calls(), rag.with_options(gate="disagreement").worst_case_calls()
+            (2, 6)
+        """
+        look = self.gate_in_force.look
+        most = 1 + (look.answers + look.judgements if self.mode == "lazy" else 0)
+        return most if self.max_calls is None else min(most, self.max_calls)
 
     @property
     def signal(self) -> str:
-        """What the gate compares with the threshold; a calibration belongs to it."""
+        """What the gate compares with the threshold; a policy belongs to it."""
         return f"{self.gate_in_force.signal} ({self.n_summaries} summaries)"
 
     def program(self, question: str, oracle: Sequence[Passage] | None = None) -> Program[LazyRAGResult]:
@@ -109,62 +142,68 @@ class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], Laz
     run, arun = sync(program), asynchronous(program)
     stream, astream = streaming(program), astreaming(program)
 
-    def calibrate(
+    @property
+    def identity(self) -> Identity:
+        """What a policy belongs to: the reader, the signal, and what else changes the answers."""
+        changing = ("prompts", "max_tokens", "stop", "top_n")
+        return Identity(
+            self.reader.name, self.signal, fingerprint({name: self.chosen()[name] for name in changing})
+        )
+
+    def rows(
         self,
         questions: Sequence[str],
         golds: Sequence[Sequence[str]] | None = None,
         *,
-        budget: float | None = None,
-        max_loss: float | None = None,
-        is_correct: Callable[[str, Sequence[str]], bool] = exact_match,
-        seed: int = 0,
-    ) -> Calibration:
-        """Find the threshold on a sample of questions; the one that is set does not matter.
+        is_correct: IsCorrect = exact_match,
+        gates: Sequence[GateLike] = (),
+    ) -> list[DecisionRow]:
+        """Answer a sample with and without retrieving; the threshold that is set does not matter.
 
-        The first pass is completed for each question, and for ``max_loss`` the second one, too: two
-        answers a question, or as many more as the gate samples.
+        The first pass is completed for each question, and with gold answers the second one, too: two answers
+        a question, or as many more as the gate samples.
 
         Args:
             questions: The sample.
-            golds: Gold answers of each question; needed for ``max_loss``.
-            budget: Largest share of questions that may retrieve.
-            max_loss: Largest loss of accuracy against always retrieving.
-            is_correct: Whether an answer matches one of the gold answers.
-            seed: Of the bootstrap.
+            golds: Gold answers of each question; without them the rows are good for a budget only.
+            is_correct: Whether an answer matches one of the gold answers, or a score in [0, 1].
+            gates: Further gates whose signals are measured, each with its own settings and a first pass of
+                its own: features for :func:`surerag.fit_benefit`, by the names of the gates' signals.
 
         Returns:
-            A calibration to pass as ``threshold``.
+            Rows for :func:`surerag.calibrate`, a question each.
 
         Warns:
             CalibrationWarning: If sampled answers never disagree.
 
         Raises:
-            ConfigurationError: Unless exactly one of ``budget`` and ``max_loss`` is given, and in range; if
-                ``max_loss`` comes without gold answers.
             InputError: If there are no questions, or gold answers of another number.
         """
-        check_sample(questions, golds, budget=budget, max_loss=max_loss)
+        check_sample(questions, golds)
         first = self.with_options(mode="lazy", threshold=math.inf).run_many(questions)
-        # An empty first answer opens the gate at any threshold.
-        found = [result.decision.signal for result in first]
-        signals = [math.inf if value is None else value for value in found]
+        signals = _signals(first)
         if isinstance(self.gate_in_force, DisagreementGate):
             warn_if_never_disagreed(signals)
-        without = with_ = None
-        if max_loss is not None and golds is not None:
-            second = self.with_options(mode="strong").run_many(questions)
-            without = [is_correct(result.answer, gold) for result, gold in zip(first, golds, strict=True)]
-            with_ = [is_correct(result.answer, gold) for result, gold in zip(second, golds, strict=True)]
-        return calibrate_threshold(
-            signals,
-            budget=budget,
-            max_loss=max_loss,
-            correct_without=without,
-            correct_with=with_,
-            model=self.reader.name,
-            signal=self.signal,
-            seed=seed,
+        measured = {self.signal: signals}
+        for gate in map(as_gate, gates):
+            apart = {name: self.OPTIONS[name].default for name in SETTINGS_OF}
+            looked = self.with_options(**apart, mode="lazy", gate=gate, threshold=math.inf)
+            measured[gate.signal] = _signals(looked.run_many(questions))
+        second = [] if golds is None else self.with_options(mode="strong").run_many(questions)
+        return judged_rows(
+            questions,
+            [dict(zip(measured, values, strict=True)) for values in zip(*measured.values(), strict=True)],
+            golds,
+            [result.answer for result in first],
+            [result.answer for result in second],
+            is_correct,
         )
+
+
+def _signals(results: Sequence[LazyRAGResult]) -> list[float]:
+    """Return what a gate measured; infinite for an empty first answer, which opens it at any threshold."""
+    found = [result.decision.signal for result in results]
+    return [math.inf if value is None else value for value in found]
 
 
 def require_look(gate: Gate, reader: Reader, entailer: Entailer | None) -> None:

@@ -68,6 +68,16 @@ class Look:
     seed: int = 0
     same_meaning: SameMeaning | None = None
 
+    @property
+    def answers(self) -> int:
+        """Answers, or beginnings of one, that it asks for."""
+        return (self.n_tokens != 0) + self.n_samples
+
+    @property
+    def judgements(self) -> int:
+        """Pairs that it asks an entailer about, at most."""
+        return self.n_samples * (self.n_samples - 1) if self.same_meaning == "entailment" else 0
+
 
 @dataclass(frozen=True, slots=True)
 class FirstPass:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from surerag.calibration import Calibration
+from surerag.decisions.policy import Policy
 from surerag.errors import ConfigurationError
+from surerag.methods.calls import MaxCalls
 from surerag.methods.lazy_rag.combined_gates import GateLike, gate_name
 from surerag.methods.lazy_rag.gate import Gate
 from surerag.methods.lazy_rag.sample_gates import DisagreementGate, FunctionGate
@@ -21,7 +22,7 @@ Mode = Literal["lazy", "none", "standard", "strong", "oracle"]
 """The rows of Table I: gated; no retrieval; passages always; summaries and passages always; gold passages."""
 
 
-_SETTINGS_OF = {
+SETTINGS_OF = {
     "gate_tokens": ("entropy", "margin"),
     "aggregate": ("entropy",),
     "estimate": ("entropy", "margin"),
@@ -61,11 +62,12 @@ class LazyRAGOptions(Options):
         ),
     ] = "entropy"
     threshold: Annotated[
-        float | Calibration | None,
+        float | Policy | None,
         Doc(
             """Retrieve iff the gate's signal exceeds this (the paper's τ), in the unit of the gate; None is
-            the gate's own: 1.0 nats of entropy, 0.5 want of margin, 0.65 nats of disagreement. A calibration
-            may stand in its place; it warns when it was made for another reader or gate."""
+            the gate's own: 1.0 nats of entropy, 0.5 want of margin, 0.65 nats of disagreement. A policy from
+            ``calibrate`` may stand in its place; it is refused when it was made for another reader, gate or
+            prompt."""
         ),
     ] = None
     gate_tokens: Annotated[
@@ -97,6 +99,7 @@ class LazyRAGOptions(Options):
         Doc("Passages to show, at most; None shows all that the retriever returns."),
     ] = None
     n_summaries: Annotated[int, Within(1), Doc("Document summaries to join for the first pass.")] = 3
+    max_calls: MaxCalls = None
     max_tokens: AnswerTokens = None
     stop: StopTexts = ()
     prompts: Annotated[
@@ -115,7 +118,7 @@ class LazyRAGOptions(Options):
         Raises:
             ConfigurationError: If an option is set that this gate does not read.
         """
-        for name, gates in _SETTINGS_OF.items():
+        for name, gates in SETTINGS_OF.items():
             if self.gate not in gates and getattr(self, name) != self.OPTIONS[name].default:
                 raise ConfigurationError(
                     f"{name} is for the gate {' or '.join(gates)}, and the gate is {gate_name(self.gate)}",
@@ -140,7 +143,7 @@ class LazyRAGOptions(Options):
         Raises:
             ConfigurationError: If none is set and the gate has none of its own, or it lies below all signals.
         """
-        if isinstance(self.threshold, Calibration):
+        if isinstance(self.threshold, Policy):
             return self.threshold.threshold
         return self.gate_in_force.threshold_for(self.threshold)
 

@@ -27,6 +27,9 @@ class LazyRAGResult:
         retrievals: How often the retriever was asked.
         timings: Seconds by stage: ``summaries``, ``first_pass``, ``retrieval``, ``answer``. Where many
             questions run together, a stage includes the wait for the others.
+        calls: Answers asked of the reader, or beginnings of one, and pairs asked of an entailer.
+        out_of_calls: Whether ``max_calls`` left none to judge the sampled answers, so that it retrieved.
+        cached_tokens: Prompt tokens that a server had in its cache, where it tells.
     """
 
     question: str
@@ -40,6 +43,9 @@ class LazyRAGResult:
     completion_tokens: int
     retrievals: int
     timings: Mapping[str, float]
+    calls: int = 0
+    out_of_calls: bool = False
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

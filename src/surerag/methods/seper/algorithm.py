@@ -104,7 +104,7 @@ def _beliefs(
     rows: dict[tuple[str, str], NDArray[np.float64]] = {}
     calls = repeated = 0
     weights = options.weights
-    for n in _steps(options):
+    for n in steps_of(options):
         samples = yield from generate(prompts, replace(options.sampling, n=n))
         calls += len(prompts)
         if weights != "frequency" and any(one.trace is None for row in samples for one in row):
@@ -135,7 +135,7 @@ def _beliefs(
     return _Measured(scored, len(rows), weights, calls, drawn)
 
 
-def _steps(options: SePerOptions) -> Iterator[int]:
+def steps_of(options: SePerOptions) -> Iterator[int]:
     """Samples to have after each step: all at once, or the first few and then twice as many each time.
 
     A step asks for all samples from the first one on: that they are the same ones as before is what a

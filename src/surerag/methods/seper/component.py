@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from surerag.component import Component, asynchronous, sync
 from surerag.effects import Program
-from surerag.methods.seper.algorithm import delta_seper, passage_utilities
+from surerag.methods.seper.algorithm import delta_seper, passage_utilities, steps_of
 from surerag.methods.seper.options import SePerOptions
 from surerag.methods.seper.result import SePerResult, UtilityResult
 from surerag.readers.protocol import Reader
@@ -56,6 +56,31 @@ class SePer(Component[tuple[str, Sequence[str], Sequence[Passage]], SePerResult]
         services = Services(reader=self.reader, entailer=self.entailer)  # type: ignore[arg-type]  # completed by Services
         services.require("SePer", "reader", "entailer")
         return services
+
+    def worst_case_calls(self, passages: int = 0, golds: int = 1) -> int:
+        """Calls of reader and entailer that one question can cost: samples, and pairs of answers.
+
+        Two contexts are sampled; adaptive sampling draws its first samples anew in each step. Each answer is
+        judged against each gold answer, with the hard kernel against the others of its context as well, in
+        one direction or both. :meth:`utilities` costs k + 1 times as much for k passages. Fewer samples would
+        measure something else, so that there is no ``max_calls``: lower ``n_samples``.
+
+        Args:
+            passages: Of no matter here.
+            golds: Gold answers.
+
+        Example:
+            >>> from surerag import ScriptedReader
+            >>> from surerag.entailment import ExactEntailer
+            >>> SePer(ScriptedReader(), ExactEntailer()).worst_case_calls()
+            60
+        """
+        steps = list(steps_of(self))
+        samples = 2 * sum(steps)
+        pairs = samples * golds
+        if self.kernel == "hard":
+            pairs += sum(n * (n - 1) for n in steps)
+        return samples + (2 if self.kernel == "hard" or self.direction == "both" else 1) * pairs
 
     def program(
         self, question: str, golds: Sequence[str], passages: Sequence[Passage]

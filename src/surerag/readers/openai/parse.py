@@ -159,6 +159,7 @@ class Draft:
         return Generation(
             text.strip(),
             prompt_tokens=self.usage.prompt_tokens,
+            cached_tokens=self.usage.cached_tokens,
             trace=trace_of(steps, self.wanted),
             finish=finish,
             completion_tokens=len(steps),
@@ -170,7 +171,7 @@ class Draft:
         counted = self.usage.completion_tokens + self.usage.thinking_tokens
         thinking = self._thinking_tokens()
         answer = max(counted - thinking, 0) if counted else self.tokens
-        return Usage(1, self.usage.prompt_tokens, answer, thinking)
+        return Usage(1, self.usage.prompt_tokens, answer, thinking, self.usage.cached_tokens)
 
     @property
     def _spelling(self) -> list[Token]:
@@ -253,6 +254,7 @@ class Draft:
         return Generation(
             text,
             prompt_tokens=self.usage.prompt_tokens,
+            cached_tokens=self.usage.cached_tokens,
             finish=finish,
             completion_tokens=length,
             thinking_tokens=thinking,
@@ -356,7 +358,8 @@ def streamed_choice(piece: Json) -> Json | None:
 def usage_of(answer: Json) -> Usage:
     """Return the server's own count of tokens for one request; zeros where it gives none.
 
-    Most services count thoughts among the completion, some beside it: their total tells.
+    Most services count thoughts among the completion, some beside it: their total tells. Prompt tokens that
+    were in the server's cache are among those of the prompt.
     """
     given = answer.get("usage")
     counts = given if isinstance(given, Mapping) else {}
@@ -367,7 +370,18 @@ def usage_of(answer: Json) -> Usage:
     beside = token_count(counts.get("total_tokens")) == prompt + completion + thinking
     if thinking and thinking <= completion and not beside:
         completion -= thinking
-    return Usage(1, prompt, completion, thinking)
+    return Usage(1, prompt, completion, thinking, min(_cached(counts), prompt))
+
+
+_CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
+"""Where services that have no details of a prompt tell it: Moonshot; DeepSeek; Anthropic, through proxies."""
+
+
+def _cached(counts: Json) -> int:
+    """Return the prompt tokens that a server had in its cache; 0 where it does not tell."""
+    details = counts.get("prompt_tokens_details", counts.get("input_tokens_details"))
+    told = details.get("cached_tokens") if isinstance(details, Mapping) else None
+    return max(token_count(told), *(token_count(counts.get(name)) for name in _CACHED))
 
 
 def token_count(value: object) -> int:

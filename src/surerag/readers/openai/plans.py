@@ -184,7 +184,8 @@ def _generations(
     usage = usage_of(answer)
     share = usage
     if len(choices) > 1:
-        share = Usage(1, usage.prompt_tokens, 0, -(-usage.thinking_tokens // len(choices)))
+        thinking = -(-usage.thinking_tokens // len(choices))
+        share = Usage(1, usage.prompt_tokens, 0, thinking, usage.cached_tokens)
     drafts = []
     for choice in choices:
         draft = known.draft(wanted, sampling, budget=budget, usage=share)

@@ -1,0 +1,295 @@
+"""What ``record``, ``verify`` and ``field-test`` do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from surerag import ClusterCompressor, LazyRAG, UncertaintyRewriter
+from surerag.cli.display import console, staged
+from surerag.cli.entailers import EntailmentChoice
+from surerag.cli.readers import ReaderChoice
+from surerag.documents import Document, load_documents
+from surerag.encoders import packaged_minilm
+from surerag.errors import InputError
+from surerag.evaluation.comparison.systems import Question
+from surerag.evaluation.datasets import golds_field, read_records, text_field
+from surerag.extras import extra
+from surerag.readers.protocol import BaseReader
+from surerag.records import Trace, record
+from surerag.records.field.bm25 import BM25Index
+from surerag.records.field.data import WORLD, field_data
+from surerag.records.field.estimate import quiet
+from surerag.records.field.run import RETRIEVALS, Field, FieldTest
+from surerag.records.figures import trace_figures
+from surerag.records.packing import TABLES, fingerprint
+from surerag.records.tables import Grid, main_grids
+from surerag.records.verify import TamperedError, verify
+from surerag.retrieval import PassageIndex, SummaryIndex, chunk_documents
+from surerag.services import Entailer, Retriever
+
+_SQUAD = "hf:rajpurkar/squad"
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What ``surerag record`` was asked for; see the command's options."""
+
+    questions: Path
+    documents: Path
+    output: Path
+    retrieval: str = "minilm"
+    top_n: int = 3
+    judge: str = "contains"
+    n_samples: int = 5
+    max_tokens: int = 64
+    hash_texts: bool = False
+    concurrency: int = 16
+    restart: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRun:
+    """What ``surerag field-test`` was asked for; see the command's options."""
+
+    data: str | None
+    questions: int
+    output: Path
+    top_n: int = 3
+    n_samples: int = 5
+    seper_samples: int = 10
+    max_tokens: int = 32
+    entailment: str = "exact"
+    hash_texts: bool = False
+    concurrency: int = 64
+    seed: int = 0
+    dry_run: bool = False
+    restart: bool = False
+
+
+def run_record(choice: ReaderChoice, wanted: Recording) -> None:
+    """Record a trace of one's own questions over one's own documents, and say what it holds.
+
+    Raises:
+        InputError: If questions or documents cannot be used.
+        ConfigurationError: If the folder holds another trace.
+        ServiceError: If the reader fails.
+        MissingExtraError: If a package is not installed.
+    """
+    with staged() as stages:
+        with stages.working("Reading the documents"):
+            documents = _documents(wanted.documents)
+            total = sum(1 for _ in _questions(wanted.questions))
+        with stages.working("Loading the models"):
+            reader, encoder = choice.build(), packaged_minilm()
+        with stages.working("Building the indices"):
+            passages = chunk_documents(documents)
+            retriever: Retriever = (
+                BM25Index(passages)
+                if wanted.retrieval == "bm25"
+                else PassageIndex.from_passages(passages, encoder)
+            )
+            summaries = SummaryIndex.from_documents(documents, encoder)
+        can = reader.capabilities
+        shape: dict[str, Any] = {"top_n": wanted.top_n, "max_tokens": wanted.max_tokens}
+        parts = [
+            LazyRAG(
+                reader,
+                retriever,
+                summaries,
+                gate="entropy" if can.entropy else "margin" if can.logprobs else "disagreement",
+                n_summaries=min(2, len(documents)),
+                **shape,
+            ),
+            UncertaintyRewriter(
+                reader, retriever, metric="perplexity" if can.logprobs else "disagreement", **shape
+            ),
+            ClusterCompressor(reader, encoder, pass_below=0),
+        ]
+        _say(
+            f"{total:,} questions over {len(passages):,} passages of {len(documents):,} documents, read by "
+            f"{_who(choice, reader)}."
+        )
+        _going_on(wanted.output, restart=wanted.restart)
+        show = stages("Recording")
+        with _resumable(), quiet():
+            trace = record(
+                parts,
+                _questions(wanted.questions),
+                wanted.output,
+                judge=wanted.judge,
+                n_samples=wanted.n_samples,
+                hash_texts=wanted.hash_texts,
+                about={"retriever": wanted.retrieval, "encoder": encoder.name},
+                window=wanted.concurrency,
+                max_concurrency=wanted.concurrency,
+                on_change="restart" if wanted.restart else "error",
+                progress=lambda done, _: show(done, total),
+            )
+    with extra("report"):
+        about = trace.about
+        found = trace_figures(
+            wanted.output.name, trace, reader=str(about["reader"]), judge=str(about["judge"])
+        )
+    _show(main_grids(found))
+    _say(
+        f"Recorded to {wanted.output}. From now on without a model: "
+        f"surerag.records.Trace({str(wanted.output)!r}), and surerag verify {wanted.output}."
+    )
+
+
+def run_verify(folder: Path, published: str | None = None) -> None:
+    """Say what holds of a folder, as it is found.
+
+    Raises:
+        TamperedError: If something does not hold.
+        InputError: If it holds neither a trace nor a pack.
+    """
+    if published is not None and _there(folder) and fingerprint(folder) != published.lower():
+        raise TamperedError(
+            f"{folder} has the fingerprint {fingerprint(folder)}, and {published} was asked for",
+            hint="get the folder again from where it was published",
+        )
+    checked = list(_told(folder))
+    open_ends = sum(not held for held in checked)
+    _say(f"Fingerprint: {fingerprint(folder)}")
+    told = "All that can be checked holds" if open_ends else "It is what it says it is"
+    console.print(f"{told}.", style="bold green", highlight=False)
+
+
+def run_field_test(choice: ReaderChoice, wanted: FieldRun) -> None:
+    """Record, tell and pack.
+
+    Raises:
+        InputError: If the data cannot be used.
+        ConfigurationError: If the folder holds a trace of something else.
+        ServiceError: If the reader fails, or the data cannot be had.
+        MissingExtraError: If a package is not installed.
+    """
+    with extra("report"):  # before anything is asked, not after
+        import scipy  # noqa: F401
+    named = wanted.data or (WORLD if choice.is_embedded else _SQUAD)
+    with staged() as stages:
+        with stages.working("Reading the data"):
+            data = field_data(named, wanted.questions, seed=wanted.seed)
+        with stages.working("Loading the models"):
+            reader, encoder = choice.build(), packaged_minilm()
+            entailer = _entailer(wanted.entailment, choice, reader)
+        test = FieldTest(
+            top_n=wanted.top_n,
+            n_samples=wanted.n_samples,
+            seper_samples=wanted.seper_samples,
+            max_tokens=wanted.max_tokens,
+            hash_texts=wanted.hash_texts,
+            window=wanted.concurrency,
+            concurrency=wanted.concurrency,
+        )
+        with stages.working("Building the indices"):
+            field = Field(data, encoder, test)
+        with stages.working("Estimating the cost"):
+            cost = field.estimate(reader, entailer)
+        asked = len(data.questions)
+        fewer = f"; {wanted.questions:,} were asked for" if asked < wanted.questions else ""
+        _say(
+            f"{asked:,} of {data.available:,} questions of {data.name}{fewer}, over its "
+            f"{len(data.passages):,} paragraphs, read by {_who(choice, reader)}."
+        )
+        _say(f"To be asked, over {' and '.join(RETRIEVALS)} together, estimated on 8 questions: {cost}.")
+        if wanted.dry_run:
+            return
+        for name in RETRIEVALS:
+            _going_on(wanted.output / name, restart=wanted.restart)
+        began = time.monotonic()
+        with _resumable(), quiet():
+            field.record(
+                reader,
+                entailer,
+                wanted.output,
+                stages,
+                on_change="restart" if wanted.restart else "error",
+            )
+        minutes = (time.monotonic() - began) / 60
+        with stages.working("Packing"):
+            figures = field.packed(wanted.output)
+    for trace in figures.traces:
+        _show(main_grids(trace))
+    _say(
+        f"Recorded in {minutes:.1f} minutes and packed to {wanted.output}; all tables are in {TABLES}.\n"
+        f"Others check it with: surerag verify {wanted.output} --fingerprint {fingerprint(wanted.output)}"
+    )
+
+
+def _told(folder: Path) -> Iterator[bool]:
+    for found in verify(folder):
+        mark, style = ("✓", "green") if found.held else ("–", "yellow")
+        console.print(f"[{style}]{mark}[/] ", end="")
+        console.print(found.what, markup=False, highlight=False, soft_wrap=True)
+        yield found.held
+
+
+def _there(folder: Path) -> bool:
+    return any((folder / name).exists() for name in ("pack.json", "manifest.json"))
+
+
+def _who(choice: ReaderChoice, reader: BaseReader) -> str:
+    return "the embedded reader (no --model was given)" if choice.is_embedded else reader.name
+
+
+def _going_on(folder: Path, *, restart: bool) -> None:
+    if (folder / "manifest.json").exists() and not restart:
+        _say(f"Going on: {folder} holds {len(Trace(folder, check=False)):,} questions from before.")
+
+
+def _entailer(named: str, choice: ReaderChoice, reader: BaseReader) -> Entailer | None:
+    if named == "none":
+        return None
+    from surerag.entailment import JudgeEntailer
+
+    return EntailmentChoice.chosen(named, choice).loaded() or JudgeEntailer(reader)
+
+
+def _questions(file: Path) -> Iterator[Question]:
+    for place, row in read_records(file):
+        if not isinstance(row, dict) or row.get("question") is None:
+            raise InputError(f"{place}: the field 'question' is missing", hint="one row for each question")
+        answers = row.get("answers")
+        golds = () if answers is None else golds_field(answers, place)
+        name = "" if row.get("id") is None else str(row["id"])
+        yield Question(text_field(row["question"], "question", place), golds, name)
+
+
+def _documents(path: Path) -> list[Document]:
+    if path.is_dir():
+        return list(load_documents(path).documents)
+    found: list[Document] = []
+    for place, row in read_records(path):
+        if not isinstance(row, dict) or row.get("text") is None:
+            raise InputError(f"{place}: the field 'text' is missing", hint="one row for each document")
+        name = str(row.get("id") or f"d{len(found)}")
+        text = text_field(row["text"], "text", place)
+        found.append(Document(name, text, str(row.get("title") or "")))
+    if not found:
+        raise InputError(f"{path} holds no documents", hint="one row for each document")
+    return found
+
+
+@contextmanager
+def _resumable() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        _say("What was answered is kept: the same command goes on from here.")
+        raise
+
+
+def _show(tables: list[Grid]) -> None:
+    for grid in tables:
+        console.print(grid.table())
+
+
+def _say(text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,253 @@
+"""Record a pipeline: every question under every condition, in parts, so that it can be killed and go on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from contextlib import suppress
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from surerag.drivers.progress import Progress, reporting
+from surerag.errors import ConfigurationError, InputError
+from surerag.evaluation.comparison.systems import Question
+from surerag.extras import extra
+from surerag.journal import Journal
+from surerag.records.conditions import Manner, ask_all
+from surerag.records.folder import MANIFEST, Manifest, check_same, commit, read_manifest, write_manifest
+from surerag.records.judging import Judge, judge_name, judge_of
+from surerag.records.keeping import Kept
+from surerag.records.pipeline import Pipeline
+from surerag.records.schema import question_record
+from surerag.records.trace import Trace
+from surerag.storage import check_folder, storing, write_whole
+
+_KEY = "open.key"
+_PACKAGES = (
+    "surerag",
+    "numpy",
+    "pyarrow",
+    "torch",
+    "transformers",
+    "openai",
+    "llama-index-core",
+    "langchain-core",
+)
+
+
+def record(
+    pipeline: Any,
+    questions: Iterable[Question | tuple[str, Iterable[str]]],
+    folder: str | Path,
+    *,
+    judge: Judge = "contains",
+    n_samples: int = 5,
+    hash_texts: bool = False,
+    about: Mapping[str, Any] | None = None,
+    part_size: int = 64,
+    window: int = 64,
+    max_concurrency: int = 16,
+    on_change: Literal["error", "restart"] = "error",
+    progress: Progress = False,
+) -> Trace:
+    """Answer questions with a pipeline under every condition that it allows, and write down all of it.
+
+    A part of ``part_size`` questions is committed whole. What is asked in between is noted as it is answered,
+    so that the same call goes on after a kill and asks for nothing again but what was being asked at that
+    moment. Memory holds one part, however many questions there are; they are read as they are needed.
+
+    With a ``LazyRAG`` these are ``"none"`` and ``"retrieval"``, with summaries ``"summaries"`` and
+    ``"strong"`` as well; with an ``UncertaintyRewriter`` ``"original"``, ``"rewritten"`` and ``"verified"``;
+    with a ``ClusterCompressor`` beside the LazyRAG ``"compressed"``; with a ``SePer`` or a ``Dense`` beside
+    it, ΔSePer or the DENSE score of what was retrieved.
+
+    Args:
+        pipeline: Components of the core, or engines, chains and parts of either framework that hold them:
+            one, or a list. Thresholds and modes that are set do not matter: each question goes both ways.
+        questions: With gold answers (without, answers are not judged) and, if texts are not unique, ids.
+        folder: Made if it is not there.
+        judge: Whether an answer is right: ``"contains"``, ``"exact_match"``, ``"token_f1"``, or a function of
+            an answer and its gold answers.
+        n_samples: Answers to sample beside each one that a decision may be made on; 0 samples none.
+        hash_texts: Keep digests in place of questions, gold answers, answers and passages. They are keyed,
+            and the key is thrown away at the end, so that nobody can guess texts from them. What was asked is
+            not kept either, so that nothing can be replayed; signals, scores, ids and costs are there.
+        about: What else to say of the trace: plain values.
+        part_size: Questions in a part.
+        window: Questions at work at a time.
+        max_concurrency: Requests under way at a server, at most.
+        on_change: If the folder holds a trace of something else: ``"error"``; or ``"restart"``, which throws
+            that away.
+        progress: True for a bar on a terminal, or a function of what is done and the total, in questions.
+
+    Returns:
+        The trace.
+
+    Raises:
+        InputError: If there are no questions, or other ones than those that were recorded already.
+        ConfigurationError: If the pipeline or a setting cannot work, or the folder holds another trace.
+        StorageError: If the folder cannot be written.
+        Exception: If all questions of a part fail; single failures stand in their rows.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from surerag import LazyRAG, Passage, ScriptedReader
+        >>> class Corpus:
+        ...     def retrieve(self, query, k):
+        ...         return [Passage("Ada was born in Velm.", id="a", score=0.9)]
+        >>> reader = ScriptedReader(lambda prompt: "Velm" if "born in Velm" in prompt else "Orun")
+        >>> rag = LazyRAG(reader, Corpus(), mode="standard")
+        >>> with TemporaryDirectory() as folder:
+        ...     [row] = record(rag, [("Where was Ada born?", ["Velm"])], folder)
+        ...     [(one.condition, one.text, one.correct) for one in row.passes]
+        [('none', 'Orun', 0.0), ('retrieval', 'Velm', 1.0)]
+    """
+    with extra("parquet"):  # before anything is asked, not after
+        import pyarrow as pa  # noqa: F401
+    judge_of(judge)
+    for name, value, least in (
+        ("part_size", part_size, 1),
+        ("n_samples", n_samples, 0),
+        ("window", window, 1),
+    ):
+        if value < least:
+            raise ConfigurationError(f"{name} must be at least {least}, got {value!r}")
+    if n_samples == 1:
+        raise ConfigurationError("one sample cannot disagree; n_samples must be 0, or at least 2, got 1")
+    parts, path = Pipeline.of(pipeline), Path(folder)
+    check_folder(path)
+    told = {
+        **parts.about(n_samples),
+        "judge": judge_name(judge),
+        "n_samples": n_samples,
+        "part_size": part_size,
+        "hash_texts": hash_texts,
+        **(about or {}),
+        "versions": _versions(),
+    }
+    manifest = _opened(path, told, restart=on_change == "restart")
+    key = _key_of(path, manifest) if hash_texts else None
+    manner = Manner(judge, n_samples, window, key)
+    total = len(questions) if isinstance(questions, Sized) else None
+    with reporting(progress, total) as advance:
+        for number, group in enumerate(_groups(questions, part_size)):
+            source = _source(group, key)
+            if number < len(manifest.parts):
+                _check_part(path, manifest, number, source)
+            elif manifest.complete:
+                raise InputError(
+                    f"{path} is complete with {manifest.rows} questions, and there are more now",
+                    hint="record the further ones into another folder",
+                )
+            else:
+                manifest = _recorded(path, manifest, parts, group, source, manner, max_concurrency)
+            for _ in group:
+                advance()
+    if not manifest.parts:
+        raise InputError("there are no questions to record", hint="give at least one")
+    if not manifest.complete:
+        manifest = replace(manifest, complete=True)
+        write_manifest(path, manifest)
+    (path / _KEY).unlink(missing_ok=True)
+    return Trace(path)
+
+
+def _opened(path: Path, about: Mapping[str, Any], *, restart: bool) -> Manifest:
+    """Return the manifest that is there, or a new one."""
+    if (path / MANIFEST).exists() and restart:
+        with storing(path):
+            for file in (*path.glob("*.parquet"), *path.glob("open-*.jsonl"), path / _KEY, path / MANIFEST):
+                file.unlink(missing_ok=True)
+    if (path / MANIFEST).exists():
+        manifest = read_manifest(path)
+        check_same(path, manifest.about, about)
+        return manifest
+    manifest = Manifest(json.loads(json.dumps(about)))
+    write_manifest(path, manifest)
+    return manifest
+
+
+def _recorded(
+    path: Path,
+    manifest: Manifest,
+    parts: Pipeline,
+    group: list[Question],
+    source: str,
+    manner: Manner,
+    max_concurrency: int,
+) -> Manifest:
+    """Ask for one part, and commit it."""
+    open_file = path / f"open-{len(manifest.parts):05}.jsonl"
+    with Journal(open_file, {"part": len(manifest.parts), "source": source}, on_change="reuse") as journal:
+        kept = Kept(journal)
+        rows, failures = ask_all(parts.keeping(kept, max_concurrency=max_concurrency), kept, group, manner)
+        if failures and not any(row.passes for row in rows):
+            raise failures[0]
+        asked = None if manner.key is not None else list(kept.records())
+    manifest = commit(path, manifest, [question_record(row) for row in rows], asked, source)
+    open_file.unlink(missing_ok=True)
+    return manifest
+
+
+def _groups(questions: Iterable[Any], size: int) -> Iterator[list[Question]]:
+    remaining = iter(questions)
+    while group := [_question(*given) for given in islice(remaining, size)]:
+        yield group
+
+
+def _question(text: str, golds: Iterable[str], name: str = "") -> Question:
+    if not isinstance(text, str) or not text.strip():
+        raise InputError(f"a question must be a text that is not empty, got {text!r}")
+    if isinstance(golds, str):
+        raise InputError(
+            f"the gold answers of {text!r} must be a list, got a text", hint=f"write [{golds!r}]"
+        )
+    return Question(text, tuple(golds), name)
+
+
+def _source(group: list[Question], key: bytes | None) -> str:
+    content = json.dumps([list(question) for question in group]).encode("ascii")
+    return hashlib.sha256((key or b"") + content).hexdigest()[:32]
+
+
+def _check_part(path: Path, manifest: Manifest, number: int, source: str) -> None:
+    # With digests in place of texts, the key is gone once the trace is complete: nothing can be compared.
+    known = not manifest.complete or not manifest.about.get("hash_texts")
+    if known and manifest.parts[number].source != source:
+        raise InputError(
+            f"{path} holds other questions in part {number} than those that are to be recorded now",
+            hint="give the same questions in the same order, write to another folder, or begin anew with "
+            "--restart (on_change='restart')",
+        )
+
+
+def _key_of(path: Path, manifest: Manifest) -> bytes:
+    """Return the key of an unfinished trace, or a new one; it lies beside it until that is complete."""
+    file = path / _KEY
+    if file.exists():
+        return bytes.fromhex(file.read_text(encoding="ascii"))
+    key = secrets.token_bytes(32)
+    if not manifest.complete:
+        if manifest.parts:
+            raise InputError(
+                f"{file} is gone, and with it the key that the digests before were made with",
+                hint="begin anew with --restart (on_change='restart')",
+            )
+        write_whole(file, key.hex())
+        with suppress(OSError):
+            file.chmod(0o600)
+    return key
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
