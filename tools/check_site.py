@@ -51,7 +51,6 @@ def problems(site: Path) -> list[str]:
     pages = {path: Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
     found = []
     for path, page in pages.items():
-        # The page for missing pages is shown at any depth, so its links begin at the root.
         for link in page.links:
             wrong = _wrong(link, path, site, pages)
             if wrong:

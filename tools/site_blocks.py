@@ -31,6 +31,8 @@ def formula(source: str, *_: Any, **__: Any) -> str:
     from latex2mathml.converter import convert
 
     made = "".join(convert(line, display="block") for line in source.strip().split("\n\n"))
+    if "\\" in made:
+        raise ValueError(f"a formula has TeX that was not understood: {source}")
     return f'<div class="formula" tabindex="0">{made}</div>'
 
 

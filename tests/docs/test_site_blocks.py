@@ -11,7 +11,7 @@ import surerag
 from surerag.options import Doc, Options, Within, options
 from tools import site_blocks
 from tools.check_site import problems
-from tools.site_blocks import options_table, study
+from tools.site_blocks import formula, options_table, study
 
 
 @options
@@ -41,6 +41,17 @@ def test_every_option_of_a_method_has_a_row(name: str) -> None:
 def test_a_class_without_options_is_refused() -> None:
     with pytest.raises(TypeError, match="has no options"):
         options_table("surerag.Passage")
+
+
+def test_a_formula_becomes_mathml() -> None:
+    pytest.importorskip("latex2mathml", reason="of the site's own environment")
+    assert "<mfrac>" in formula(r"\frac{1}{n}")
+
+
+def test_tex_that_is_not_understood_is_refused() -> None:
+    pytest.importorskip("latex2mathml", reason="of the site's own environment")
+    with pytest.raises(ValueError, match="not understood"):
+        formula(r"\arg\min_z u(z)")
 
 
 def test_a_study_is_shown_as_the_notebook_quotes_it() -> None:

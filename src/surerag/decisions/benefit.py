@@ -38,7 +38,7 @@ class BenefitModel:
         features: Names of the signals that it reads.
         lowest: Of each feature; smaller values are taken for this.
         highest: Of each feature; larger and infinite values are taken for this.
-        weights: Of spoiling, neither and mending, on features scaled to [-1, 1]; shape [3][k].
+        weights: Of spoiling, neither and mending, on features scaled to [-1, 1]; shape [3, k].
         intercepts: Of the three.
         strength: Inverse strength of regularisation that was chosen.
         n: Questions that it was fitted on.
