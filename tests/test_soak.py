@@ -98,8 +98,8 @@ def test_every_question_is_dealt_out_once() -> None:
 def test_a_hang_is_told_with_all_stacks() -> None:
     hanging = (
         "import asyncio\n"
-        "from benchmarks.soak.vitals import Watch\n"
-        "async def stuck(): await asyncio.Event().wait()\n"
+        "from benchmarks.soak.vitals import Watch, count_tasks_here\n"
+        "async def stuck(): count_tasks_here(); await asyncio.Event().wait()\n"
         "with Watch(lambda: 0, 60, patience=4): asyncio.run(stuck())\n"
     )
     done = subprocess.run(

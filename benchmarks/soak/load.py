@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from benchmarks.soak.asking import Texts, Way, is_right
+from benchmarks.soak.vitals import count_tasks_here
 from surerag.errors import SureragError
 
 PROMPT_TURNS = 300
@@ -201,6 +202,7 @@ def _settle(
 
 
 async def _in_loop(job: Job, ways: Sequence[Way], ledger: Ledger, rng: random.Random) -> None:
+    count_tasks_here()
     numbers = list(job.numbers)
     tasks = []
     if len(numbers) >= 2 * _BATCH:

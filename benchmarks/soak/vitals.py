@@ -12,6 +12,7 @@ import statistics
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -54,10 +55,23 @@ def vitals(started: float, questions: int) -> Vitals:
     )
 
 
+_loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
+_loops_lock = threading.Lock()
+
+
+def count_tasks_here() -> None:
+    """Have the tasks of the event loop that runs in this thread counted, for as long as there are any."""
+    with _loops_lock:
+        _loops.add(asyncio.get_running_loop())
+
+
 def running_tasks() -> list[asyncio.Task[Any]]:
-    """Return the tasks of all event loops that are not done."""
-    # By asking the collector: each event loop knows but its own tasks.
-    return [item for item in gc.get_objects() if isinstance(item, asyncio.Task) and not item.done()]
+    """Return the tasks of all event loops that are counted and not done."""
+    # The collector could name them, too; but whoever asks it for all objects while other threads run gets
+    # tuples that are still being made, whose makers then fail (SystemError in tupleobject.c).
+    with _loops_lock:
+        loops = list(_loops)
+    return [task for loop in loops for task in asyncio.all_tasks(loop)]
 
 
 def _waiting_at(task: asyncio.Task[Any]) -> list[str]:

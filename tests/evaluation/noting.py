@@ -66,7 +66,9 @@ class NotingReader(BaseReader):
 
 def notes_of(file: Path) -> list[str]:
     """Read what a reader was asked."""
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    # The last line may still be on its way.
+    whole = file.read_text().rpartition("\n")[0] if file.exists() else ""
+    return [json.loads(line) for line in whole.splitlines()]
 
 
 def write_rows(file: Path, questions: int = 12, systems: Sequence[str] = ("good", "poor")) -> Path:

@@ -108,7 +108,7 @@ def test_a_recorded_pipeline_decides_the_same_when_it_is_replayed(
         if framework == "langchain":
             output = pipeline.invoke(text)
             told = {**output["decision"], "answer": output["answer"]}
-            return {**told, "shown": [document.page_content for document in output["documents"]]}
+            return {**told, "shown": [document.page_content for document in output["context"]]}
         response = pipeline.query(text)
         names = ("retrieve", "signal", "lower", "upper", "exact", "threshold", "reason", "tokens", "calls")
         told = {name: response.metadata[name] for name in names}

@@ -196,7 +196,7 @@ def _check_causal(model: PreTrainedModel) -> None:
     reason = None
     if getattr(inner.config, "is_encoder_decoder", False):
         reason = "has an encoder and a decoder"
-    elif not inner.can_generate():
+    elif isinstance(inner, PreTrainedModel) and not inner.can_generate():
         reason = "does not say which token comes next"
     if reason is not None:
         raise ConfigurationError(
