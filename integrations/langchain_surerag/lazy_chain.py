@@ -312,6 +312,7 @@ class LazyRetrievalChain(  # type: ignore[misc]  # a frozen base; fields that ar
             "mode": result.mode,
             "usage": {
                 "prompt_tokens": result.prompt_tokens,
+                "cached_tokens": result.cached_tokens,
                 "completion_tokens": result.completion_tokens,
                 "retrievals": result.retrievals,
             },

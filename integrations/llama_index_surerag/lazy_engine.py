@@ -229,7 +229,9 @@ def _metadata(
 def _costs(result: LazyRAGResult) -> dict[str, Any]:
     return {
         "prompt_tokens": result.prompt_tokens,
+        "cached_tokens": result.cached_tokens,
         "completion_tokens": result.completion_tokens,
         "retrievals": result.retrievals,
+        "out_of_calls": result.out_of_calls,
         "timings": dict(result.timings),
     }

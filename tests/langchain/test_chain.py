@@ -73,6 +73,7 @@ async def test_an_unsure_reader_gets_documents(retriever: Any, documents: list[D
         assert output["decision"]["retrieve"]
         assert output["summaries"][0].page_content == SUMMARY
         assert output["usage"]["retrievals"] == 1
+        assert output["usage"]["cached_tokens"] == 0
         assert set(output["timings"]) == {"summaries", "first_pass", "retrieval", "answer"}
         # What comes out is a copy: changing it leaves the store as it was.
         output["context"][1].metadata["source"] = "changed"
