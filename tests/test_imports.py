@@ -67,6 +67,11 @@ def test_a_missing_package_names_the_pip_line() -> None:
     assert "no_such_package" in str(caught.value)
 
 
+def test_a_package_that_is_too_old_is_told_to_be_upgraded() -> None:
+    with pytest.raises(MissingExtraError, match=r"'json' does not have .*--upgrade"), extra("faiss"):
+        from json import no_such_name  # noqa: F401
+
+
 def test_a_broken_import_of_our_own_is_no_missing_extra() -> None:
     with pytest.raises(ModuleNotFoundError) as caught, extra("faiss"):
         import surerag.no_such_module  # type: ignore[import-not-found]  # noqa: F401

@@ -16,7 +16,7 @@ def extra(name: str) -> Iterator[None]:
         name: The extra of ``surerag`` that brings them.
 
     Raises:
-        MissingExtraError: If one of them is not installed.
+        MissingExtraError: If one of them is not installed, or too old to have what is needed.
 
     Example:
         >>> with extra("faiss"):
@@ -27,11 +27,13 @@ Install it with: pip install "surerag[faiss]".
     """
     try:
         yield
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         package = (error.name or "").split(".")[0]
-        if package == "surerag":
+        if not package or "surerag" in package or isinstance(error, MissingExtraError):
             raise
-        raise MissingExtraError(
-            f"the package {package!r} is not installed",
-            hint=f'install it with: pip install "surerag[{name}]"',
-        ) from error
+        if isinstance(error, ModuleNotFoundError):
+            message, how = f"the package {package!r} is not installed", "install it with: pip install"
+        else:
+            message = f"the package {package!r} does not have what is needed ({error})"
+            how = "another version does: pip install --upgrade"
+        raise MissingExtraError(message, hint=f'{how} "surerag[{name}]"') from error

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ import langchain_surerag
 from langchain_surerag import EmbeddingEncoder, LazyRetrievalChain, RunnableRetriever
 from langchain_surerag.documents import documents_of, passages_of
 from surerag import ScriptedReader
-from surerag.errors import ConfigurationError, MissingServiceError, ServiceError
+from surerag.errors import ConfigurationError, MissingExtraError, MissingServiceError, ServiceError
 from surerag.services import Encoder, Retriever
 from tests.blocking import Gate, cancelled_without_trace
 from tests.langchain.conftest import KEY, HashEmbeddings, chat
@@ -215,8 +216,18 @@ def test_what_is_alive_is_left_out_and_attached_again() -> None:
 
 
 def test_public_names() -> None:
+    # Agents need a newer langchain than the other parts do.
+    major, minor, patch = map(int, version("langchain").split(".")[:3])
     for name in langchain_surerag.__all__:
-        assert getattr(langchain_surerag, name) is not None
+        if langchain_surerag._HOMES[name] == "langchain_surerag.agents" and (major, minor, patch) < (
+            1,
+            2,
+            10,
+        ):
+            with pytest.raises(MissingExtraError, match=r"langchain.*--upgrade"):
+                getattr(langchain_surerag, name)
+        else:
+            assert getattr(langchain_surerag, name) is not None
     assert set(langchain_surerag.__all__) <= set(dir(langchain_surerag))
     with pytest.raises(AttributeError):
         langchain_surerag.NoSuchName  # noqa: B018
