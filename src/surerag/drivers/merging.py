@@ -232,7 +232,6 @@ class MergingQueue:
 
 
 _queues: weakref.WeakKeyDictionary[Any, MergingQueue] = weakref.WeakKeyDictionary()
-_queues_lock = threading.Lock()
 
 
 def queue_of(service: object) -> MergingQueue:
@@ -241,11 +240,11 @@ def queue_of(service: object) -> MergingQueue:
     Raises:
         ConfigurationError: If the service cannot be referred to weakly, or is not hashable.
     """
-    with _queues_lock:
-        try:
-            return _queues.setdefault(service, MergingQueue(service))
-        except TypeError as error:
-            raise ConfigurationError(
-                f"{type(service).__name__} says that it is local, but cannot have a merging queue",
-                hint="make it hashable by identity and weakly referable (no __slots__ without __weakref__)",
-            ) from error
+    try:
+        # Of two that are made at once, the first that is put there is the one.
+        return _queues.get(service) or _queues.setdefault(service, MergingQueue(service))
+    except TypeError as error:
+        raise ConfigurationError(
+            f"{type(service).__name__} says that it is local, but cannot have a merging queue",
+            hint="make it hashable by identity and weakly referable (no __slots__ without __weakref__)",
+        ) from error
