@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -77,15 +75,3 @@ class RememberingEncoder:
             rows = self._encoder.encode(unknown, kind)
             self._known.update(((kind, text), row) for text, row in zip(unknown, rows, strict=True))
         return np.stack([self._known[kind, text] for text in texts])
-
-
-@contextmanager
-def counted_not_logged() -> Iterator[None]:
-    """Keep warnings of single questions out of the log: the study counts what they are about."""
-    logger = logging.getLogger("surerag")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

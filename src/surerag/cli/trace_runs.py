@@ -14,6 +14,7 @@ from surerag.cli.display import console, staged
 from surerag.cli.entailers import EntailmentChoice
 from surerag.cli.readers import ReaderChoice
 from surerag.documents import Document, load_documents
+from surerag.drivers.progress import counted_not_logged
 from surerag.encoders import packaged_minilm
 from surerag.errors import InputError
 from surerag.evaluation.comparison.systems import Question
@@ -23,7 +24,6 @@ from surerag.readers.protocol import BaseReader
 from surerag.records import Trace, record
 from surerag.records.field.bm25 import BM25Index
 from surerag.records.field.data import WORLD, field_data
-from surerag.records.field.estimate import quiet
 from surerag.records.field.run import RETRIEVALS, Field, FieldTest
 from surerag.records.figures import trace_figures
 from surerag.records.packing import TABLES, fingerprint
@@ -116,7 +116,7 @@ def run_record(choice: ReaderChoice, wanted: Recording) -> None:
         )
         _going_on(wanted.output, restart=wanted.restart)
         show = stages("Recording")
-        with _resumable(), quiet():
+        with _resumable(), counted_not_logged():
             trace = record(
                 parts,
                 _questions(wanted.questions),
@@ -204,7 +204,7 @@ def run_field_test(choice: ReaderChoice, wanted: FieldRun) -> None:
         for name in RETRIEVALS:
             _going_on(wanted.output / name, restart=wanted.restart)
         began = time.monotonic()
-        with _resumable(), quiet():
+        with _resumable(), counted_not_logged():
             field.record(
                 reader,
                 entailer,

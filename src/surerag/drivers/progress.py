@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -39,3 +40,15 @@ def _bar(total: int | None, description: str) -> Iterator[Callable[[], None]]:
     with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(description, total=total)
         yield lambda: bar.advance(task)
+
+
+@contextmanager
+def counted_not_logged() -> Iterator[None]:
+    """Keep warnings of single questions out of the log, where whoever runs many counts them."""
+    logger = logging.getLogger("surerag")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from surerag import AdaptiveChunker, Dense, RefinementResult
-from surerag.drivers.progress import Stages
+from surerag.drivers.progress import Stages, counted_not_logged
 from surerag.evaluation.formatting import p_value
 from surerag.evaluation.gaps import GapRow
 from surerag.evaluation.statistics import Estimate
@@ -17,7 +17,7 @@ from surerag.readers.protocol import Reader
 from surerag.recording import RecordedReader
 from surerag.services import Encoder, Services
 from surerag.world.world import World
-from surerag_studies.asking import CountedReader, RememberingEncoder, counted_not_logged
+from surerag_studies.asking import CountedReader, RememberingEncoder
 from surerag_studies.claims import Claim
 from surerag_studies.dense_rag.analysis import (
     CHUNKING,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from surerag import UncertaintyRewriter
-from surerag.drivers.progress import Stages
+from surerag.drivers.progress import Stages, counted_not_logged
 from surerag.errors import ConfigurationError
 from surerag.evaluation.formatting import percent, percent_with_interval
 from surerag.evaluation.statistics import PairedDifference, is_monotone
@@ -18,7 +18,6 @@ from surerag.retrieval import PassageIndex
 from surerag.services import Encoder, Retriever
 from surerag.world.regimes import TODAY, Regime
 from surerag.world.world import World
-from surerag_studies.asking import counted_not_logged
 from surerag_studies.claims import Claim
 from surerag_studies.dynqr.analysis import (
     CONFIDENCE,

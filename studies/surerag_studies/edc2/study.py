@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surerag import ClusterCompressor, drivers
-from surerag.drivers.progress import Stages, reporting
+from surerag.drivers.progress import Stages, counted_not_logged, reporting
 from surerag.effects import Program, generate
 from surerag.journal import Memory
 from surerag.prompts import FROM_CONTEXT, format_passages
@@ -20,7 +20,7 @@ from surerag.tokens import estimated_tokens
 from surerag.types import Passage, Sampling
 from surerag.world.questions import Question, is_correct
 from surerag.world.world import World
-from surerag_studies.asking import RememberingEncoder, counted_not_logged
+from surerag_studies.asking import RememberingEncoder
 from surerag_studies.edc2.analysis import Found, claims, figures
 from surerag_studies.edc2.contexts import GRID, LARGE, Cell, Method, draw, ranked
 from surerag_studies.edc2.results import CompressionStudy, Record

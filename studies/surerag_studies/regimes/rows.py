@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from surerag.decisions.rows import DecisionRow
-from surerag.drivers.progress import Stages
+from surerag.drivers.progress import Stages, counted_not_logged
 from surerag.encoders import packaged_minilm
 from surerag.evaluation.gate import looked_up, world_questions
 from surerag.evaluation.gate.asking import ask, first_pass, signal
@@ -20,7 +20,6 @@ from surerag.storage import write_whole
 from surerag.world import embedded_reader
 from surerag.world.regimes import Regime, regime
 from surerag.world.tiers import index_world
-from surerag_studies.asking import counted_not_logged
 from surerag_studies.lazy_rag.study import pipeline
 from surerag_studies.worlds import world_of
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from surerag.drivers.progress import counted_not_logged
 from surerag.evaluation.comparison.systems import Question
 from surerag.journal import Memory
 from surerag.readers.protocol import BaseReader, Capabilities
@@ -70,25 +69,13 @@ def estimated(
     tried = list(questions[:_TRIED])
     kept = Kept(Memory())
     manner = Manner("contains", n_samples, window=len(tried), key=None)
-    with quiet():
+    with counted_not_logged():
         ask_all(Pipeline.of(made(dry)).keeping(kept), kept, tried, manner)
     times = len(questions) / len(tried)
     found = dry.cost
     return Cost(
         *(round(times * value) for value in (found.prompts, found.answers, found.read, found.written))
     )
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Say nothing of single questions that fell back to their originals: the rows tell."""
-    logger = logging.getLogger("surerag")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 class _Dry(BaseReader):
