@@ -100,7 +100,7 @@ def test_a_policy_is_numbers_in_a_file(tmp_path: Path) -> None:
         policy.save(tmp_path / "answers.json")
         assert AnswerPolicy.load(tmp_path / "answers.json") == policy
     (tmp_path / "x.json").write_text("[]")
-    with pytest.raises(InputError, match=r"holds no answer policy: expected an answer policy .* found list"):
+    with pytest.raises(InputError, match=r"holds no answer policy: expected an answer policy, found list"):
         AnswerPolicy.load(tmp_path / "x.json")
 
 

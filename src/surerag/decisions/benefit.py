@@ -6,19 +6,17 @@ it would; on real records, uncertainty tells wrong answers far better than it te
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from surerag.decisions.rows import DecisionRow, common_signals, outcomes_of, signal_of
+from surerag.decisions.saved import Saved
 from surerag.errors import ConfigurationError, InputError
 from surerag.extras import extra
-from surerag.options import from_plain, plain
 
 Floats = NDArray[np.float64]
 
@@ -29,7 +27,7 @@ _LEAST_OF_A_KIND = 10
 
 
 @dataclass(frozen=True, slots=True)
-class BenefitModel:
+class BenefitModel(Saved):
     """A multinomial logistic regression of "mends", "neither", "spoils" on features at hand; numbers only.
 
     It estimates and promises nothing. Calibrate its benefit like any signal, on rows it was not fitted on.
@@ -48,6 +46,8 @@ class BenefitModel:
         >>> round(model.benefit({"p": 2.0}), 3), round(model.benefit({"p": 1.0}), 3)
         (0.575, 0.0)
     """
+
+    _called: ClassVar[str] = "a benefit model"
 
     features: tuple[str, ...]
     lowest: tuple[float, ...]
@@ -91,46 +91,6 @@ class BenefitModel:
         shares = odds / odds.sum(axis=1, keepdims=True)
         found: Floats = shares[:, 2] - shares[:, 0]
         return found
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return numbers and names."""
-        written: dict[str, Any] = plain(self)
-        return written
-
-    @classmethod
-    def from_dict(cls, written: Mapping[str, Any]) -> BenefitModel:
-        """Rebuild from :meth:`to_dict`.
-
-        Raises:
-            InputError: If something else was given.
-        """
-        expected = {item.name for item in fields(cls)}
-        if not isinstance(written, Mapping) or written.keys() != expected:
-            found = ", ".join(map(str, written)) if isinstance(written, Mapping) else type(written).__name__
-            raise InputError(
-                f"expected a benefit model ({', '.join(sorted(expected))}), found {found}",
-                hint="load what BenefitModel.save() or to_dict() wrote",
-            )
-        made: BenefitModel = from_plain(cls, written)
-        return made
-
-    def save(self, path: str | Path) -> None:
-        """Write this as JSON."""
-        Path(path).write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
-
-    @classmethod
-    def load(cls, path: str | Path) -> BenefitModel:
-        """Read what :meth:`save` wrote.
-
-        Raises:
-            InputError: If the file holds something else, or cannot be read.
-        """
-        try:
-            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
-            raise InputError(
-                f"{path} holds no benefit model: {error}", hint="load what BenefitModel.save() wrote"
-            ) from error
 
 
 def fit_benefit(

@@ -7,13 +7,13 @@ import json
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 from surerag.decisions.gain import Gain
+from surerag.decisions.saved import Saved
 from surerag.errors import ConfigurationError, InputError
-from surerag.options import from_plain, plain
+from surerag.options import plain
 
 Target = Literal["loss", "budget", "both", "best"]
 """What a calibration is for: a bounded loss against always acting; a budget of acting; both; or the threshold
@@ -53,7 +53,7 @@ def fingerprint(settings: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Saved):
     """Act (retrieve, rewrite, compress) iff the signal exceeds a threshold, and what that is worth.
 
     What it promises is about questions like those of the sample: drawn independently from the same source,
@@ -83,6 +83,8 @@ class Policy:
         cost: Share of the cost of always acting that is spent on the sample, where rows have costs.
         identity: What it belongs to.
     """
+
+    _called: ClassVar[str] = "a policy"
 
     threshold: float
     target: Target
@@ -156,10 +158,6 @@ class Policy:
                 stacklevel=4,
             )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return numbers and texts that JSON knows; infinities as ``"inf"`` and ``"-inf"``."""
-        return {name: _portable(value) for name, value in plain(self).items()}
-
     @classmethod
     def from_dict(cls, written: Mapping[str, Any]) -> Policy:
         """Rebuild from :meth:`to_dict`.
@@ -167,62 +165,9 @@ class Policy:
         Raises:
             InputError: If something else was given.
         """
-        expected = {item.name for item in fields(cls)}
-        if not isinstance(written, Mapping) or written.keys() != expected:
-            found = set(written) if isinstance(written, Mapping) else set()
-            missing, unknown = sorted(expected - found), sorted(found - expected)
-            told = "; ".join(
-                f"{what} {', '.join(map(str, names))}"
-                for what, names in (("without", missing), ("with unknown", unknown))
-                if names
-            )
-            kind = "a mapping" if isinstance(written, Mapping) else type(written).__name__
-            raise InputError(
-                f"expected a policy, found {kind} {told}", hint="load what Policy.save() or to_dict() wrote"
-            )
-        values = {name: _number(value) for name, value in written.items()}
-        for name, value in values.items():
-            if name in ("threshold", "rate", "confidence") and not isinstance(value, float | int):
-                raise InputError(
-                    f"{name} of a policy must be a number, found {value!r}",
-                    hint="load what Policy.save() or to_dict() wrote",
-                )
-        found_policy = from_plain(cls, values)
-        if not (isinstance(found_policy, cls) and isinstance(found_policy.identity, Identity)):
+        found = super(Policy, cls).from_dict(written)
+        if not isinstance(found.identity, Identity):
             raise InputError(
                 "the policy's identity cannot be read", hint="load what Policy.save() or to_dict() wrote"
             )
-        return found_policy
-
-    def save(self, path: str | Path) -> None:
-        """Write this as JSON."""
-        Path(path).write_text(json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
-
-    @classmethod
-    def load(cls, path: str | Path) -> Policy:
-        """Read what :meth:`save` wrote.
-
-        Raises:
-            InputError: If the file holds something else, or cannot be read.
-        """
-        try:
-            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
-        except OSError as error:
-            raise InputError(
-                f"{path} cannot be read: {error.strerror}", hint="name a file of a policy"
-            ) from error
-        except ValueError as error:
-            hint = "load what Policy.save() wrote, or calibrate again"
-            raise InputError(f"{path} holds no policy: {error}", hint=hint) from error
-
-
-def _portable(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _portable(item) for name, item in value.items()}
-    return str(value) if isinstance(value, float) and math.isinf(value) else value
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _number(item) for name, item in value.items()}
-    return float(value) if value in ("inf", "-inf") else value
+        return found

@@ -7,21 +7,19 @@ sample; below each, the wrong answers are binomial, and each is tested at a tent
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from surerag.decisions.policy import Identity
 from surerag.decisions.rows import DecisionRow, signal_of
+from surerag.decisions.saved import Saved
 from surerag.errors import ConfigurationError, InputError
 from surerag.extras import extra
-from surerag.options import from_plain, plain
 
 Floats = NDArray[np.float64]
 Which = Literal["without", "with"]
@@ -71,7 +69,7 @@ class RiskPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerPolicy:
+class AnswerPolicy(Saved):
     """Answer iff the signal is at most a threshold, and what is promised of what is answered.
 
     The promise is of the share of wrong answers among questions that are answered, drawn like those of
@@ -92,6 +90,8 @@ class AnswerPolicy:
         probabilities: At the knots; in between it is interpolated.
         identity: What this belongs to.
     """
+
+    _called: ClassVar[str] = "an answer policy"
 
     threshold: float
     max_risk: float
@@ -128,46 +128,6 @@ class AnswerPolicy:
             f"{self.confidence:g}, from {self.n:,} questions, of which {100 * self.coverage:.0f} % are "
             "answered."
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return numbers and texts; infinities as ``"inf"`` and ``"-inf"``."""
-        written: dict[str, Any] = plain(self)
-        return {**written, "threshold": _portable(self.threshold)}
-
-    @classmethod
-    def from_dict(cls, written: Mapping[str, Any]) -> AnswerPolicy:
-        """Rebuild from :meth:`to_dict`.
-
-        Raises:
-            InputError: If something else was given.
-        """
-        expected = {item.name for item in fields(cls)}
-        if not isinstance(written, Mapping) or written.keys() != expected:
-            found = ", ".join(map(str, written)) if isinstance(written, Mapping) else type(written).__name__
-            raise InputError(
-                f"expected an answer policy ({', '.join(sorted(expected))}), found {found}",
-                hint="load what AnswerPolicy.save() or to_dict() wrote",
-            )
-        made: AnswerPolicy = from_plain(cls, {**written, "threshold": float(written["threshold"])})
-        return made
-
-    def save(self, path: str | Path) -> None:
-        """Write this as JSON."""
-        text = json.dumps(self.to_dict(), indent=2, allow_nan=False)
-        Path(path).write_text(text + "\n", encoding="utf-8")
-
-    @classmethod
-    def load(cls, path: str | Path) -> AnswerPolicy:
-        """Read what :meth:`save` wrote.
-
-        Raises:
-            InputError: If the file holds something else, or cannot be read.
-        """
-        try:
-            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
-            hint = "load what AnswerPolicy.save() wrote"
-            raise InputError(f"{path} holds no answer policy: {error}", hint=hint) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +265,3 @@ def _right(rows: Sequence[DecisionRow], answer: Which) -> NDArray[np.bool_]:
             f"{unjudged} of {len(rows)} answers {answer} acting were not judged", hint="give gold answers"
         )
     return np.array([float(score or 0.0) >= 0.5 for score in found])
-
-
-def _portable(value: float) -> float | str:
-    return str(value) if math.isinf(value) else value
