@@ -14,6 +14,7 @@ from surerag.effects import Begin, Cancel, Effect, Finish, Generate
 from surerag.errors import ServiceError
 from surerag.types import Begun, Generation, Prompt, Sampling
 from tests.drivers.local_reader import LocalReader
+from tests.waiting import eventually
 
 THREADS, TASKS, LOOPS, EACH = 64, 64, 4, 8
 
@@ -136,9 +137,4 @@ def test_nothing_is_lost_and_nothing_is_mixed_up() -> None:
     assert outcomes["failed"] > 10
     assert outcomes["given up"] > 10
     # What was begun for callers that had gone is freed, and the queue is at rest.
-    deadline = time.monotonic() + 10
-    while (reader.open or queue._leading.locked() or queue._pending) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not queue._leading.locked()
-    assert not queue._pending
-    assert not reader.open
+    assert eventually(lambda: not (reader.open or queue._leading.locked() or queue._pending))

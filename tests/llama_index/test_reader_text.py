@@ -36,7 +36,7 @@ class Blocking(CustomLLM):
         return LLMMetadata()
 
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        assert self._gate.wait(timeout=10)
+        assert self._gate.wait(timeout=60)
         self._options.append(kwargs)
         self._prompts.append(prompt)
         return CompletionResponse(text=self.reply)

@@ -40,6 +40,7 @@ from tests.llama_index.conftest import KEY
 from tests.llama_index.corpus import KNOWN, UNKNOWN, Knowing
 from tests.llama_index.watching import EVENTS
 from tests.servers.fake_openai import FakeOpenAI
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -254,8 +255,9 @@ def test_a_users_own_llm_reports_itself_and_nobody_counts_it_twice(
         EVENTS.clear()
         answer = str(engine.query(question))
         assert answer
-        starts = of(LLMChatStartEvent)
-        assert len(starts) == len(of(LLMChatEndEvent)) == len(counter.llm_token_counts) == 2
+        assert len(of(LLMChatStartEvent)) == 2
+        # The draft was broken off, and the LLM says that it ended once its stream is closed.
+        assert eventually(lambda: len(of(LLMChatEndEvent)) == len(counter.llm_token_counts) == 2)
 
 
 def test_many_questions_in_one_batch_keep_their_own_traces(spans: Any) -> None:

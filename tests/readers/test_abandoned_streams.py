@@ -78,12 +78,12 @@ def test_what_is_open_is_closed_once_in_another_thread_when_its_handle_goes() ->
     hang_up = close_when_dropped(handle, close)
     assert not threads
     del handle
-    assert closed.wait(timeout=5)
+    assert closed.wait(timeout=60)
     hang_up()
     # What comes next has waited for the one before.
     after = threading.Event()
     close_when_dropped(Handle(), after.set)
-    assert after.wait(timeout=5)
+    assert after.wait(timeout=60)
     assert len(threads) == 1
     assert threads[0] != threading.get_ident()
 
@@ -95,7 +95,7 @@ def test_one_that_fails_to_close_leaves_the_others_closed() -> None:
     close_when_dropped(Handle(), fail)
     closed = threading.Event()
     close_when_dropped(Handle(), closed.set)
-    assert closed.wait(timeout=5)
+    assert closed.wait(timeout=60)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -105,7 +105,7 @@ def test_a_forked_process_closes_what_it_opens() -> None:
     if child == 0:
         closed = threading.Event()
         close_when_dropped(Handle(), closed.set)
-        os._exit(0 if closed.wait(timeout=5) else 1)
+        os._exit(0 if closed.wait(timeout=60) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 

@@ -87,7 +87,7 @@ class StreamRecord:
 
     def wait(self) -> Self:
         """Wait until the stream is over, one way or the other."""
-        if not self.over.wait(timeout=10):
+        if not self.over.wait(timeout=60):
             raise AssertionError("the stream is still open")
         return self
 
@@ -174,13 +174,13 @@ class FakeOpenAI:
     def wait_for(self, in_flight: int) -> None:
         """Wait until so many requests are under way."""
         with self._changed:
-            if not self._changed.wait_for(lambda: self._in_flight >= in_flight, timeout=10):
+            if not self._changed.wait_for(lambda: self._in_flight >= in_flight, timeout=60):
                 raise AssertionError(f"{self._in_flight} requests under way, not {in_flight}")
 
     def wait_for_tokens(self, count: int) -> None:
         """Wait until the first stream was sent so many tokens."""
         with self._changed:
-            if not self._changed.wait_for(lambda: self.streams and self.streams[0].sent >= count, timeout=10):
+            if not self._changed.wait_for(lambda: self.streams and self.streams[0].sent >= count, timeout=60):
                 raise AssertionError(f"no stream was sent {count} tokens")
 
     def sent(self, record: StreamRecord, tokens: int) -> None:
