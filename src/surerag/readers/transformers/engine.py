@@ -12,7 +12,7 @@ from surerag.readers.transformers.growing import GrowingSequence, Wanted, vocabu
 from surerag.readers.transformers.memory import Part, join, joinable
 from surerag.readers.transformers.model import CausalModel, is_out_of_memory, release_memory
 from surerag.readers.transformers.prefill import Prefill, Read, families, plan_readings
-from surerag.readers.transformers.scoring import score_rows, trace_of
+from surerag.readers.transformers.scoring import score_at_once, score_rows, trace_of
 from surerag.readers.transformers.sequences import Flight, Handle, close, release
 from surerag.types import TokenTrace
 
@@ -83,6 +83,11 @@ class Engine:
         self, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]
     ) -> list[TokenTrace]:
         """Return what the model thinks of each continuation."""
+        if prompts and not self._prefill.shares:
+            whole = sum(map(len, prompts)) + sum(map(len, continuations))
+            apart = sum(map(len, set(map(tuple, prompts))))
+            if not self._prefill.pays_apart(apart, max(map(len, continuations)), whole):
+                return self._score_at_once(prompts, continuations)
 
         def read_on(some: Sequence[int], reads: list[Read]) -> list[TokenTrace]:
             tails = [continuations[i] for i in some]
@@ -94,6 +99,27 @@ class Engine:
             Row(prompt, len(tail), len(tail)) for prompt, tail in zip(prompts, continuations, strict=True)
         ]
         return self._after_reading(rows, read_on)
+
+    def _score_at_once(
+        self, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]
+    ) -> list[TokenTrace]:
+        """Score where nothing that was read can be shared: each row in a pass, many rows in a pass."""
+        rows = [[*prompt, *tail] for prompt, tail in zip(prompts, continuations, strict=True)]
+        found: dict[int, TokenTrace] = {}
+
+        def read(some: Sequence[int]) -> list[None]:
+            scored = score_at_once(
+                self._model, [rows[i] for i in some], [len(continuations[i]) for i in some]
+            )
+            found.update(
+                {i: trace_of(self._vocabulary.decode, row) for i, row in zip(some, scored, strict=True)}
+            )
+            return [None] * len(some)
+
+        for batch in self._prefill.passes([len(row) for row in rows]):
+            _fitting(batch, read)
+        self._prefill.tokens_read += sum(map(len, prompts))
+        return [found[index] for index in range(len(rows))]
 
     def finish(self, handles: Sequence[Handle]) -> list[GrowingSequence]:
         """Grow what was begun until it ends, and free it.

@@ -78,6 +78,11 @@ class CausalModel:
         return 2 * int(config.num_hidden_layers * key_value_heads * width) * self._embeddings.element_size()
 
     @property
+    def exact(self) -> bool:
+        """Whether it computes in float32 or better."""
+        return self._embeddings.element_size() >= 4
+
+    @property
     def stateful(self) -> bool:
         """Whether the library says that it keeps a state which cannot be cut or rolled back."""
         return bool(getattr(self._model, "_is_stateful", False))

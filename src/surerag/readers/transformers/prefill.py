@@ -16,13 +16,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from surerag.readers.transformers.memory import AttentionMemory, Part, memory_kind
+from surerag.readers.transformers.attention_memory import AttentionMemory
+from surerag.readers.transformers.memory import Part
+from surerag.readers.transformers.memory_kinds import memory_kind
 from surerag.readers.transformers.model import CausalModel
 
 # A further pass costs about as much as reading this many tokens; padding beyond that does not pay.
 _PASS_COST_CPU = 32
 _PASS_COST_ACCELERATOR = 512
 _TOKENS_A_PASS = 8192
+_NEVER = 1 << 62
 
 
 class Read(NamedTuple):
@@ -45,6 +48,19 @@ class Prefill:
         self._kind = memory_kind(model)
         self.tokens_read = 0
 
+    @property
+    def shares(self) -> bool:
+        """Whether prompts can go on from a prefix that was read before."""
+        return issubclass(self._kind, AttentionMemory)
+
+    def passes(self, lengths: Sequence[int]) -> list[list[int]]:
+        """Cut rows, by their lengths, into passes that read little in vain."""
+        return self._passes(dict(enumerate(lengths)))
+
+    def pays_apart(self, apart: int, steps: int, whole: int) -> bool:
+        """Whether to read ``apart`` tokens and go on for so many steps, rather than ``whole`` at once."""
+        return apart + steps * self._pass_cost < whole
+
     def read(self, prompts: Sequence[Sequence[int]], room: int, min_shared: int) -> list[Read]:
         """Read different prompts, each shared prefix once.
 
@@ -56,20 +72,16 @@ class Prefill:
         Returns:
             One :class:`Read` a prompt, in order.
         """
-        if issubclass(self._kind, AttentionMemory):
+        if self.shares:
             return self._read_tree(prompts, room, min_shared)
         reads: dict[int, Read] = {}
-        by_length: dict[int, list[int]] = {}
-        for index, prompt in enumerate(prompts):
-            by_length.setdefault(len(prompt), []).append(index)
-        for length, group in by_length.items():
-            step = max(1, _TOKENS_A_PASS // length)
-            for start in range(0, len(group), step):
-                chosen = group[start : start + step]
-                memory = self._kind.empty(self._model, len(chosen))
-                logits = memory.feed(self._model.tensor([prompts[i] for i in chosen]))[:, -1]
-                reads |= {i: Read(memory.part(row), logits[row]) for row, i in enumerate(chosen)}
-        self.tokens_read += sum(map(len, prompts))
+        lengths = {index: len(prompt) for index, prompt in enumerate(prompts)}
+        for batch in self._passes(lengths):
+            memory = self._kind.empty(self._model, len(batch))
+            tokens = self._model.tensor([self._behind_padding(prompts[i], lengths[batch[0]]) for i in batch])
+            logits = memory.feed_until([lengths[i] for i in batch], tokens)[:, -1]
+            reads |= {i: Read(memory.part(row), logits[row]) for row, i in enumerate(batch)}
+        self.tokens_read += sum(lengths.values())
         return [reads[index] for index in range(len(prompts))]
 
     def _read_tree(self, prompts: Sequence[Sequence[int]], room: int, min_shared: int) -> list[Read]:
@@ -85,9 +97,7 @@ class Prefill:
                 kept = [max(len(prompts[i]) - steps, 0) if wave else 0 for i in batch]
                 memory = self._prefixes([plan[i] for i in batch], kept, reads, steps + room)
                 fresh = [prompts[i][start:] for i, start in zip(batch, kept, strict=True)]
-                tokens = self._model.tensor(
-                    [[*[self._model.pad_token] * (steps - len(ids)), *ids] for ids in fresh]
-                )
+                tokens = self._model.tensor([self._behind_padding(ids, steps) for ids in fresh])
                 logits = memory.feed_until([len(prompts[i]) for i in batch], tokens)[:, -1]
                 self.tokens_read += sum(map(len, fresh))
                 reads |= {i: Read(memory.part(row), logits[row]) for row, i in enumerate(batch)}
@@ -102,17 +112,25 @@ class Prefill:
         parts = [Part(parent.memory, parent.row, n) for parent, n in zip(parents, kept, strict=True)]
         return AttentionMemory.gather(parts, room)
 
+    @property
+    def _pass_cost(self) -> int:
+        return _PASS_COST_CPU if self._model.device.type == "cpu" else _PASS_COST_ACCELERATOR
+
+    def _behind_padding(self, ids: Sequence[int], length: int) -> list[int]:
+        return [*[self._model.pad_token] * (length - len(ids)), *ids]
+
     def _passes(self, tails: dict[int, int]) -> list[list[int]]:
         """Cut a wave into passes of similar lengths, so that little is read in vain."""
-        cost = _PASS_COST_CPU if self._model.device.type == "cpu" else _PASS_COST_ACCELERATOR
         passes: list[list[int]] = []
         waste = 0
         for index in sorted(tails, key=lambda i: -tails[i]):
             if passes:
                 longest = tails[passes[-1][0]]
                 waste += longest - tails[index]
+                if waste and not self._kind.pads:
+                    waste = _NEVER
                 fits = longest * (len(passes[-1]) + 1) <= _TOKENS_A_PASS
-                if fits and waste <= cost + longest * len(passes[-1]) // 8:
+                if fits and waste <= self._pass_cost + longest * len(passes[-1]) // 8:
                     passes[-1].append(index)
                     continue
             passes.append([index])
