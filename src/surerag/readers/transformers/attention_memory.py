@@ -12,13 +12,7 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from surerag.readers.transformers.memory import AlignedMemory, Part
 from surerag.readers.transformers.model import CausalModel
-
-
-class Held(NamedTuple):
-    """Keys and values of one layer."""
-
-    keys: Tensor
-    values: Tensor
+from surerag.readers.transformers.shared_attention import Held
 
 
 class _GrowingLayer(DynamicLayer):
@@ -96,22 +90,7 @@ class AttentionMemory(AlignedMemory):
     @classmethod
     def gather(cls, parts: Sequence[Part], room: int) -> AttentionMemory:
         """Copy rows, or the beginnings of rows; see :meth:`Memory.gather`."""
-        slots = max(part.length for part in parts)
-        by_memory: dict[int, list[int]] = {}
-        for target, part in enumerate(parts):
-            by_memory.setdefault(id(part.memory), []).append(target)
-        copies = [_Copy(parts, targets) for targets in by_memory.values()]
-        depth = len(copies[0].memory._cache.layers)
-        layers = []
-        for index in range(depth):
-            sources = [(copy_, copy_.memory.held(index)) for copy_ in copies]
-            keys = _gathered([(copy_, held.keys) for copy_, held in sources], len(parts), slots, slots + room)
-            values = _gathered(
-                [(copy_, held.values) for copy_, held in sources], len(parts), slots, slots + room
-            )
-            layers.append(_GrowingLayer.around(keys, values, slots, room))
-        model = copies[0].memory._model
-        return cls(model, _GrowingCache(layers), [part.length for part in parts], slots)
+        return cls(_model_of(parts), *copied(parts, room))
 
     def feed_until(self, lengths: Sequence[int], tokens: Tensor, keep: int = 1) -> Tensor:
         """Read tokens; see :meth:`Memory.feed_until`."""
@@ -129,10 +108,57 @@ class AttentionMemory(AlignedMemory):
             raise RuntimeError("nothing was read yet")
         return Held(found.keys, found.values)
 
+    @staticmethod
+    def cache_of(layers: Sequence[Held], slots: int) -> _GrowingCache:
+        """Return a cache that holds the first slots of these tensors."""
+        return _GrowingCache([_GrowingLayer.around(*held, slots, 0) for held in layers])
+
+    @property
+    def depth(self) -> int:
+        """Layers that hold something."""
+        return len(self._cache.layers)
+
+    @property
+    def own_lengths(self) -> list[int]:
+        """Tokens of each row that its own slots hold."""
+        return self.lengths
+
     def share(self) -> AttentionMemory:
         """Return a second view of the same keys and values; see :meth:`Memory.share`."""
-        layers = [copy.copy(layer) for layer in self._cache.layers]
-        return AttentionMemory(self._model, _GrowingCache(layers), self.lengths, self.slots)
+        return AttentionMemory(self._model, self._shared_cache(), self.lengths, self.slots)
+
+    def _shared_cache(self) -> _GrowingCache:
+        return _GrowingCache([copy.copy(layer) for layer in self._cache.layers])
+
+
+def _model_of(parts: Sequence[Part]) -> CausalModel:
+    return parts[0].memory._model
+
+
+class Copied(NamedTuple):
+    """Rows that were copied, as an :class:`AttentionMemory` takes them."""
+
+    cache: _GrowingCache
+    lengths: list[int]
+    slots: int
+
+
+def copied(parts: Sequence[Part], room: int) -> Copied:
+    """Copy what rows, or the beginnings of rows, hold in slots of their own."""
+    slots = max(part.length for part in parts)
+    by_memory: dict[int, list[int]] = {}
+    for target, part in enumerate(parts):
+        if part.length:
+            by_memory.setdefault(id(part.memory), []).append(target)
+    copies = [_Copy(parts, targets) for targets in by_memory.values()]
+    layers = []
+    for index in range(copies[0].memory.depth if copies else 0):
+        sources = [(copy_, copy_.memory.held(index)) for copy_ in copies]
+        keys = _gathered([(copy_, held.keys) for copy_, held in sources], parts, slots, slots + room)
+        values = _gathered([(copy_, held.values) for copy_, held in sources], parts, slots, slots + room)
+        layers.append(_GrowingLayer.around(keys, values, slots, room))
+    cache = _GrowingCache(layers) if layers else _GrowingCache(room=room)
+    return Copied(cache, [part.length for part in parts], slots)
 
 
 class _Copy:
@@ -147,7 +173,7 @@ class _Copy:
         self.rows = [parts[target].row for target in targets]
         self.lengths = [parts[target].length for target in targets]
         self.whole = all(
-            length == memory.lengths[row] for row, length in zip(self.rows, self.lengths, strict=True)
+            length == memory.own_lengths[row] for row, length in zip(self.rows, self.lengths, strict=True)
         )
 
     def into(self, target: Tensor, source: Tensor, slots: int) -> None:
@@ -165,15 +191,20 @@ class _Copy:
                 target[self.targets, :, : slots - span] = 0
             return
         for row, length, place in zip(self.rows, self.lengths, self.targets, strict=True):
-            start = source.shape[-2] - self.memory.lengths[row]
+            start = source.shape[-2] - self.memory.own_lengths[row]
             target[place, :, slots - length : slots] = source[row, :, start : start + length]
             # Masked slots still pass through a product with zero, which must not meet NaN.
             target[place, :, : slots - length] = 0
 
 
-def _gathered(copies: Sequence[tuple[_Copy, Tensor]], rows: int, slots: int, capacity: int) -> Tensor:
+def _gathered(
+    copies: Sequence[tuple[_Copy, Tensor]], parts: Sequence[Part], slots: int, capacity: int
+) -> Tensor:
     like = copies[0][1]
-    target = like.new_empty((rows, like.shape[1], capacity, like.shape[3]))
+    target = like.new_empty((len(parts), like.shape[1], capacity, like.shape[3]))
+    bare = [place for place, part in enumerate(parts) if not part.length]
+    if bare:
+        target[bare, :, :slots] = 0
     for copy_, source in copies:
         copy_.into(target, source, slots)
     return target

@@ -47,11 +47,13 @@ class Memory(ABC):
     Attributes:
         joins: Whether rows of several memories can be joined into one.
         pads: Whether rows of different lengths can be read together.
+        forks: Whether rows that begin alike can share their beginning.
         lengths: Tokens read, one count a row; padding is not counted.
     """
 
     joins: ClassVar[bool] = False
     pads: ClassVar[bool] = False
+    forks: ClassVar[bool] = False
 
     def __init__(self, model: CausalModel, lengths: Sequence[int]) -> None:
         self._model = model
@@ -66,6 +68,11 @@ class Memory(ABC):
     @abstractmethod
     def gather(cls, parts: Sequence[Part], room: int) -> Memory:
         """Copy rows of one memory, or of many where they can be joined, into a new one with room to grow."""
+
+    @classmethod
+    def fork(cls, parts: Sequence[Part], room: int) -> Memory:
+        """Like :meth:`gather`, of rows that may be the same ones: they share what they can share."""
+        return cls.gather(parts, room)
 
     def part(self, row: int) -> Part:
         """Return a whole row."""
@@ -106,13 +113,19 @@ class AlignedMemory(Memory):
         """Make room for tokens after which each row has its length."""
         self.slots += tokens.shape[1]
         self.lengths = list(lengths)
-        padding = torch.tensor([[self.slots - length] for length in lengths], device=tokens.device)
-        slots = torch.arange(self.slots, device=tokens.device)
+        mask = None
+        if min(lengths) < self.slots:
+            padding = torch.tensor([[self.slots - length] for length in lengths], device=tokens.device)
+            mask = (torch.arange(self.slots, device=tokens.device) >= padding).long()
+        return Placed(mask, self._positions(lengths, tokens))
+
+    def _positions(self, lengths: Sequence[int], tokens: Tensor) -> Tensor:
+        """Return the positions of tokens after which each row has its length."""
+        count = tokens.shape[1]
+        first = torch.tensor([[length - count] for length in lengths], device=tokens.device)
         # Padding, and rows that ended but are still in the batch, must stay inside the table of positions.
         last = None if self._model.window is None else self._model.window - 1
-        positions = (slots[-tokens.shape[1] :] - padding).clamp(min=0, max=last)
-        mask = None if min(lengths) == self.slots else (slots >= padding).long()
-        return Placed(mask, positions)
+        return (first + torch.arange(count, device=tokens.device)).clamp(min=0, max=last)
 
 
 def joinable(one: Part, other: Part) -> bool:
@@ -132,4 +145,4 @@ def join(parts: Sequence[Part], room: int) -> Memory:
         enumerate(memory.lengths)
     ):
         return memory.share()
-    return memory.gather(parts, room)
+    return memory.fork(parts, room)

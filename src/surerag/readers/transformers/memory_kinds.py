@@ -11,7 +11,8 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from surerag.errors import ConfigurationError
 from surerag.readers.transformers.attention_memory import AttentionMemory
-from surerag.readers.transformers.memory import Memory, join
+from surerag.readers.transformers.forking_memory import ForkingMemory
+from surerag.readers.transformers.memory import Memory, Part, join
 from surerag.readers.transformers.model import CausalModel
 from surerag.readers.transformers.opaque_memory import (
     JoinedMemory,
@@ -19,6 +20,7 @@ from surerag.readers.transformers.opaque_memory import (
     PaddedMemory,
     RecomputedMemory,
 )
+from surerag.readers.transformers.shared_attention import PLAIN
 
 # Two rows of different lengths, one of them shorter than what convolutions look back on.
 _SHORT, _LONG = [0, 1], [1, 1, 0, 1, 0, 0, 1]
@@ -44,7 +46,7 @@ def memory_kind(model: CausalModel) -> type[Memory]:
         plain = all(type(layer) in {DynamicLayer, DynamicSlidingWindowLayer} for layer in layers)
         masked = {"past_key_values", "attention_mask", "position_ids"} <= model.arguments
         if plain and masked and not model.stateful and _pads_well(model, AttentionMemory):
-            return AttentionMemory
+            return ForkingMemory if _forks_well(model) else AttentionMemory
         if _goes_on_from_cache(model, expected):
             return _opaque_kind(model)
         reason = "it does not go on from a cache as if it read everything anew"
@@ -80,6 +82,30 @@ def _pads_well(model: CausalModel, kind: type[Memory]) -> bool:
     return _all_alike(model, kind, [found, *_following(model, padded)])
 
 
+def _forks_well(model: CausalModel) -> bool:
+    """Try whether rows that share beginnings say the same as alone, when they read and when they go on."""
+    windows = any(type(layer) is not DynamicLayer for layer in model.fresh_cache().layers)
+    if windows or model.compiled or model.config._attn_implementation != PLAIN:
+        return False
+    try:
+        prefix = ForkingMemory.empty(model, 2, 1)
+        behind = [model.pad_token] * 2
+        prefix.feed_until([5, 7], model.tensor([[*behind, *_LONG[:5]], _LONG]))
+        stems = [Part(prefix, 1, 4), Part(prefix, 0, 5), Part(prefix, 1, 7), Part(prefix, 0, 2)]
+        tails = [[1, 1, 0], [0, 0, 1], [1, 0], [0, 1, 1]]
+        forked = ForkingMemory.forked(stems, 1)
+        tokens = model.tensor([[*[model.pad_token] * (3 - len(tail)), *tail] for tail in tails])
+        lengths = [part.length + len(tail) for part, tail in zip(stems, tails, strict=True)]
+        found = [forked.feed_until(lengths, tokens), *_following(model, forked)]
+        rows = [
+            [*(_LONG[:5], _LONG)[part.row][: part.length], *tail]
+            for part, tail in zip(stems, tails, strict=True)
+        ]
+        return _all_alike(model, AttentionMemory, found, rows)
+    except Exception:
+        return False
+
+
 def _joins_well(model: CausalModel, kind: type[Memory]) -> bool:
     """Try whether rows say the same alone and joined after they were read."""
     short, long = (kind.empty(model, 1, 1) for _ in range(2))
@@ -88,8 +114,13 @@ def _joins_well(model: CausalModel, kind: type[Memory]) -> bool:
     return _all_alike(model, kind, [found, *_following(model, joined)])
 
 
-def _all_alike(model: CausalModel, kind: type[Memory], found: Sequence[Tensor]) -> bool:
-    for row, ids in enumerate((_SHORT, _LONG)):
+def _all_alike(
+    model: CausalModel,
+    kind: type[Memory],
+    found: Sequence[Tensor],
+    rows: Sequence[Sequence[int]] = (_SHORT, _LONG),
+) -> bool:
+    for row, ids in enumerate(rows):
         alone = kind.empty(model, 1, 1)
         expected = [alone.feed(model.tensor([ids])), *_following(model, alone)]
         if not all(
