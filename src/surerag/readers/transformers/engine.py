@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeVar
 from transformers import PreTrainedTokenizerBase
 
 from surerag.errors import ServiceError
+from surerag.readers.abandoned import stop_if_abandoned
 from surerag.readers.transformers.forking_memory import pays
 from surerag.readers.transformers.growing import GrowingSequence, Wanted, vocabulary_of
 from surerag.readers.transformers.memory import Part, join, joinable
@@ -174,6 +175,7 @@ class Engine:
         results: dict[int, R] = {}
 
         def read_and_work(some: Sequence[int]) -> list[None]:
+            stop_if_abandoned()
             held: list[Read] = []
             chosen = [(place, i) for place, prompt in enumerate(some) for i in members[prompt]]
 
