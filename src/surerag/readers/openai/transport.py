@@ -330,14 +330,22 @@ class Transport:
 
         return guard
 
-    def _retrying(self, ask: Ask, attempt: Callable[[], R]) -> R:
+    def _retrying(self, ask: Ask, once: Callable[[], R]) -> R:
+        def attempt() -> R:
+            with self.clients.flow.observed():
+                return once()
+
         if not ask.patient:
             return attempt()
         import tenacity
 
         return tenacity.Retrying(**self._policy.settings())(attempt)
 
-    async def _aretrying(self, ask: Ask, attempt: Callable[[], Awaitable[R]]) -> R:
+    async def _aretrying(self, ask: Ask, once: Callable[[], Awaitable[R]]) -> R:
+        async def attempt() -> R:
+            with self.clients.flow.observed():
+                return await once()
+
         if not ask.patient:
             return await attempt()
         import tenacity
