@@ -165,6 +165,26 @@ async def test_a_task_that_is_cancelled_as_it_is_given_its_turn_gives_it_back() 
         pass
 
 
+async def test_who_pauses_leaves_the_turn_to_others_and_breaking_off_loses_none() -> None:
+    slots = AsyncSlots(Flow(1))
+    for broken_off in (False, True):
+        gone = asyncio.Event()
+
+        async def pausing(gone: asyncio.Event = gone) -> None:
+            async with slots, slots.left():
+                gone.set()
+                await asyncio.sleep(0.05)
+
+        pause = asyncio.ensure_future(pausing())
+        await gone.wait()
+        async with asyncio.timeout(5), slots:
+            if broken_off:
+                pause.cancel()
+                await asyncio.gather(pause, return_exceptions=True)
+        await asyncio.gather(pause, return_exceptions=True)
+        assert slots._taken == 0
+
+
 def test_connections_are_kept_for_as_many_as_may_be_under_way(server: FakeOpenAI) -> None:
     reader = reader_of(server, max_concurrency=40)
     pool: Any = reader._clients.client()._client._transport

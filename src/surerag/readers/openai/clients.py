@@ -7,8 +7,10 @@ import contextvars
 import importlib.util
 import os
 import threading
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+_holds_slot: contextvars.ContextVar[bool] = contextvars.ContextVar("surerag_holds_slot", default=False)
+"""Whether the work in this context has a turn of the limit on requests."""
 
 _OPENAI = "https://api.openai.com/v1"
 
@@ -167,7 +172,11 @@ class Clients:
 
         def limited(item: T) -> R:
             with self._slots:
-                return work(item)
+                token = _holds_slot.set(True)
+                try:
+                    return work(item)
+                finally:
+                    _holds_slot.reset(token)
 
         if len(items) < 2:
             return [limited(item) for item in items]
@@ -185,6 +194,8 @@ class Clients:
 
         async def limited(item: T) -> R:
             async with slots:
+                # Each task has a context of its own.
+                _holds_slot.set(True)
                 return await work(item)
 
         tasks = [asyncio.ensure_future(limited(item)) for item in items]
@@ -195,6 +206,16 @@ class Clients:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
+
+    def pause(self, seconds: float) -> None:
+        """Wait before asking again, and leave the turn to others meanwhile."""
+        with self._slots.left() if _holds_slot.get() else nullcontext():
+            time.sleep(seconds)
+
+    async def apause(self, seconds: float) -> None:
+        """Like ``pause``, in the running event loop."""
+        async with self._here().slots.left() if _holds_slot.get() else nullcontext():
+            await asyncio.sleep(seconds)
 
     def _here(self) -> _InLoop:
         loop = asyncio.get_running_loop()

@@ -11,8 +11,8 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from surerag.errors import TransientServiceError
 from surerag.readers.openai.retry import OverloadedError
@@ -93,6 +93,19 @@ class Slots:
             # More than one may have become free: the limit may have grown meanwhile.
             self._changed.notify(self._flow.limit)
 
+    @contextmanager
+    def left(self) -> Iterator[None]:
+        """Leave one's turn to others, and wait for another."""
+        self.__exit__()
+        try:
+            yield
+            self.__enter__()
+        except BaseException:
+            # Whoever breaks off gives the turn back once more, further out.
+            with self._changed:
+                self._taken += 1
+            raise
+
 
 class AsyncSlots:
     """Turns for the tasks of one event loop; see :class:`Slots`."""
@@ -120,6 +133,17 @@ class AsyncSlots:
     async def __aexit__(self, *_: object) -> None:
         self._taken -= 1
         self._wake()
+
+    @asynccontextmanager
+    async def left(self) -> AsyncIterator[None]:
+        """Leave one's turn to others, and wait for another; see :meth:`Slots.left`."""
+        await self.__aexit__()
+        try:
+            yield
+            await self.__aenter__()
+        except BaseException:
+            self._taken += 1
+            raise
 
     def _wake(self) -> None:
         while self._waiting and self._taken < self._flow.limit:
