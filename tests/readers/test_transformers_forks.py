@@ -146,9 +146,9 @@ def test_a_prompt_that_samples_share_counts_once_in_the_budget(monkeypatch: pyte
 
 
 def test_uneven_groups_are_copied() -> None:
-    assert pays([10, 10, 8], 100)
-    assert not pays([10, 1, 1], 100)
-    assert not pays([1, 1, 1], 100)
+    assert pays([10, 10, 8], 200)
+    assert not pays([10, 1, 1], 200)
+    assert not pays([1, 1, 1], 200)
     assert not pays([10], 8)
 
 
