@@ -136,9 +136,9 @@ def _taught(
                 _check(_counted(rows), options, output)
         if failures and (options.on_failure == "raise" or not rows):
             raise incomplete(failures, len(queries), "rewritten") from failures[0]
-    replies = _counted(rows)
-    _check(replies, options, output)
-    return _Taught(rows, len(failures), replies)
+    counted = _counted(rows)
+    _check(counted, options, output)
+    return _Taught(rows, len(failures), counted)
 
 
 def _counted(rows: Sequence[Mapping[str, Any]]) -> Replies:
