@@ -98,7 +98,7 @@ class Extremes:
         """Look at one row; of equal ones, the first stay."""
         self._seen += 1
         for kept, sign in ((self._best, -1), (self._worst, 1)):
-            if len(kept) < self.each or sign * delta < kept[-1].rank:
+            if len(kept) < self.each or (kept and sign * delta < kept[-1].rank):
                 kept.append(_Kept(sign * delta, self._seen, where))
                 kept.sort(key=lambda entry: entry[:2])
                 del kept[self.each :]
