@@ -30,6 +30,7 @@ from surerag.records.packing import TABLES, fingerprint
 from surerag.records.tables import Grid, main_grids
 from surerag.records.verify import TamperedError, verify
 from surerag.retrieval import PassageIndex, SummaryIndex, chunk_documents
+from surerag.runs import MANIFEST
 from surerag.services import Entailer, Retriever
 
 _SQUAD = "hf:rajpurkar/squad"
@@ -232,7 +233,7 @@ def _told(folder: Path) -> Iterator[bool]:
 
 
 def _there(folder: Path) -> bool:
-    return any((folder / name).exists() for name in ("pack.json", "manifest.json"))
+    return any((folder / name).exists() for name in ("pack.json", MANIFEST))
 
 
 def _who(choice: ReaderChoice, reader: BaseReader) -> str:
@@ -240,7 +241,7 @@ def _who(choice: ReaderChoice, reader: BaseReader) -> str:
 
 
 def _going_on(folder: Path, *, restart: bool) -> None:
-    if (folder / "manifest.json").exists() and not restart:
+    if (folder / MANIFEST).exists() and not restart:
         _say(f"Going on: {folder} holds {len(Trace(folder, check=False)):,} questions from before.")
 
 
