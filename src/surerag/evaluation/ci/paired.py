@@ -31,7 +31,7 @@ promises too much."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
+class Judged:
     """What a sample says of a bound.
 
     Attributes:
@@ -133,7 +133,7 @@ class Pairs:
         )
 
 
-def judge_pair(pairs: Pairs, margin: float, *, factor: float = 1.0, confidence: float = 0.95) -> Tested:
+def judge_pair(pairs: Pairs, margin: float, *, factor: float = 1.0, confidence: float = 0.95) -> Judged:
     """Test whether a candidate lost no more than a margin against a reference on the same questions.
 
     Where all values are 0 or 1 and the factor is 1, the test is exact whatever the share of discordant
@@ -165,7 +165,7 @@ def judge_pair(pairs: Pairs, margin: float, *, factor: float = 1.0, confidence: 
     return _mean(pairs.n, pairs.difference(factor), pairs.spread(factor), margin, confidence)
 
 
-def judge_mean(pairs: Pairs, bound: float, *, confidence: float = 0.95) -> Tested:
+def judge_mean(pairs: Pairs, bound: float, *, confidence: float = 0.95) -> Judged:
     """Test whether the mean of the first measurement lies above a bound; exact (binomial) for 0 and 1.
 
     Example:
@@ -183,7 +183,7 @@ def judge_mean(pairs: Pairs, bound: float, *, confidence: float = 0.95) -> Teste
     low = float(stats.beta.ppf(tail, right, n - right + 1)) if right else 0.0
     high = float(stats.beta.ppf(1 - tail, right + 1, n - right)) if right < n else 1.0
     found = right / n
-    return Tested(
+    return Judged(
         _outcome(p_pass, p_fail, tail),
         found - bound,
         low - bound,
@@ -222,7 +222,19 @@ def tango_z(n: int, lost: int, gained: int, loss: float) -> float:
     )
 
 
-def _binary(lost: int, gained: int, n: int, margin: float, confidence: float) -> Tested:
+def tango_interval(n: int, lost: int, gained: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Return Tango's score interval of the difference, gains less losses: two-sided.
+
+    Example:
+        >>> low, high = tango_interval(44, 1, 0)
+        >>> round(low, 3), round(high, 3)
+        (-0.118, 0.059)
+    """
+    tail = (1 - confidence) / 2
+    return _lower(n, lost, gained, tail, exact=False), -_lower(n, gained, lost, tail, exact=False)
+
+
+def _binary(lost: int, gained: int, n: int, margin: float, confidence: float) -> Judged:
     tail = 1 - confidence
     method: Method = "exact" if margin >= 0 else "score"
     if margin > 0:
@@ -233,7 +245,7 @@ def _binary(lost: int, gained: int, n: int, margin: float, confidence: float) ->
         p_pass = float(stats.norm.sf(tango_z(n, lost, gained, margin)))
     p_fail = _sign(lost, gained) if margin >= 0 else float(stats.norm.cdf(tango_z(n, lost, gained, margin)))
     difference = (gained - lost) / n
-    return Tested(
+    return Judged(
         _outcome(p_pass, p_fail, tail),
         difference,
         _lower(n, lost, gained, tail, exact=margin > 0),
@@ -270,10 +282,10 @@ def _bisected(holds: Callable[[float], bool], low: float, high: float, steps: in
     return high
 
 
-def _mean(n: int, difference: float, spread: float, margin: float, confidence: float) -> Tested:
+def _mean(n: int, difference: float, spread: float, margin: float, confidence: float) -> Judged:
     tail = 1 - confidence
     if n < LEAST:
-        return Tested("undecided", difference, -math.inf, math.inf, 1.0, 1.0, n, spread, "t")
+        return Judged("undecided", difference, -math.inf, math.inf, 1.0, 1.0, n, spread, "t")
     error = spread / math.sqrt(n)
     reach = float(stats.t.ppf(confidence, n - 1)) * error
 
@@ -285,7 +297,7 @@ def _mean(n: int, difference: float, spread: float, margin: float, confidence: f
 
     p_pass, lost = beyond(-margin), max(-margin, 0.0)
     p_fail = (0.0 if difference < lost else 1.0) if error == 0 else 1 - beyond(lost)
-    return Tested(
+    return Judged(
         _outcome(p_pass, p_fail, tail),
         difference,
         difference - reach,
