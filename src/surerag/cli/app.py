@@ -10,6 +10,7 @@ import typer
 
 from surerag import SePerOptions
 from surerag.cli import traces
+from surerag.cli.compare import compare
 from surerag.cli.options import option_of, with_reader
 from surerag.cli.readers import ReaderChoice
 from surerag.cli.train_rewriter import train_rewriter
@@ -269,6 +270,7 @@ app.command("train-rewriter")(train_rewriter)
 app.command("record")(traces.record)
 app.command("verify")(traces.verify)
 app.command("field-test")(traces.field_test)
+app.command("compare")(compare)
 
 
 @app.command()

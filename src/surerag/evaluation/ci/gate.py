@@ -17,7 +17,7 @@ from surerag.extras import extra
 Undecided = Literal["fail", "pass"]
 """What a condition that cannot be told does to the build."""
 
-_LEAST_DISCORDANCE = 0.02
+LEAST_DISCORDANCE = 0.02
 """Discordance of the operating curve, at least: that a sample has none is chance."""
 
 
@@ -143,7 +143,7 @@ def _operating(
         return (), None, {}
     margins = [margin * times for times in (0.4, 1.0, 2.0)]
     if share:
-        differing = max(pairs.discordance, _LEAST_DISCORDANCE)
+        differing = max(pairs.discordance, LEAST_DISCORDANCE)
         points = curve(pairs.n, margin, differing, confidence=confidence)
         needed = {one: questions_for(one, differing, confidence=confidence) for one in margins if one < 1}
         return tuple(points), points[1].passes, needed

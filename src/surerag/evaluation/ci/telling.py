@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
 from surerag.evaluation.ci.condition import COSTS
-from surerag.evaluation.ci.gate import Checked, Undecided
+from surerag.evaluation.ci.gate import LEAST_DISCORDANCE, Checked, Undecided
 from surerag.visible import visible
 
 WORDS = {"pass": "passes", "fail": "fails", "undecided": "cannot be told"}
@@ -36,7 +36,7 @@ def reason(checked: Checked) -> str:
     allowed = (
         "the bound holds"
         if margin <= 0 or not condition.reference
-        else (f"no more than {level(checked, margin)} is lost")
+        else (f"no more than {size(checked, margin)} is lost")
     )
     if checked.outcome == "pass":
         return f"It is shown that {allowed}."
@@ -51,10 +51,11 @@ def reason(checked: Checked) -> str:
 def operating(checked: Checked) -> list[str]:
     """Say what so many questions and this margin catch, and what other margins need."""
     lines = []
+    assumed = "" if checked.discordance >= LEAST_DISCORDANCE else f" ({100 * LEAST_DISCORDANCE:g} % assumed)"
     if checked.curve:
         lines.append(
-            f"With {checked.judged.n:,} questions of which {100 * checked.discordance:.1f} % differ, "
-            "by what is true:"
+            f"With {checked.judged.n:,} questions of which {100 * checked.discordance:.1f} % differ"
+            f"{assumed}, by what is true:"
         )
         lines += [
             f"{amount(checked, point.change)}: passes {_times(point.passes)}, fails {_times(point.fails)}, "
@@ -65,7 +66,7 @@ def operating(checked: Checked) -> list[str]:
         lines.append(f"A pipeline that did not change passes {_times(checked.unchanged)} of 100 times.")
     if checked.needed:
         told = ", ".join(
-            f"{n:,} with a margin of {level(checked, margin)}" for margin, n in checked.needed.items()
+            f"{n:,} with a margin of {size(checked, margin)}" for margin, n in checked.needed.items()
         )
         lines.append(f"Questions for an unchanged pipeline to pass 95 of 100 times: {told}.")
     return lines
@@ -131,6 +132,11 @@ def level(checked: Checked, value: float) -> str:
     if checked.condition.is_share:
         return f"{100 * value:.1f} %" if abs(value) <= 1 else f"{100 * value:.0f} %"
     return f"{value:,.4g}" if checked.condition.metric in COSTS else f"{value:.3f}"
+
+
+def size(checked: Checked, value: float) -> str:
+    """Write a margin in the metric's unit."""
+    return f"{100 * value:g} points" if checked.condition.is_share else f"{value:,.4g}"
 
 
 def amount(checked: Checked, value: float) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from surerag.drivers.progress import Progress, counted_not_logged, reporting
-from surerag.errors import ConfigurationError, InputError
+from surerag.errors import BudgetError, ConfigurationError, InputError
 from surerag.evaluation.comparison.systems import Question
 from surerag.evaluation.systems.analysis import Aim, analyse
 from surerag.evaluation.systems.asking import Waiter, Work
@@ -58,6 +58,7 @@ def compare(
     confidence: float = 0.95,
     window: int = 32,
     max_concurrency: int = 16,
+    max_money: float | None = None,
     on_change: OnChange = "error",
     progress: Progress = False,
 ) -> SystemsReport:
@@ -93,6 +94,7 @@ def compare(
         confidence: Of intervals and verdicts.
         window: Questions at work at a time in a model of this process.
         max_concurrency: Calls of a system, or requests at a server, at a time.
+        max_money: What may be spent, in the prices' currency; all prices have to be known.
         on_change: If the folder holds a comparison of something else; see :meth:`surerag.runs.Run.open`.
         progress: True for a bar on a terminal, or a function of what is done and the total, in questions.
 
@@ -104,6 +106,7 @@ def compare(
             measures it, or the folder holds something else.
         InputError: If there are no questions, or other ones than those that were answered already.
         StorageError: If the folder cannot be written.
+        BudgetError: If ``max_money`` would not last for another unit of questions, or a price is not known.
 
     Example:
         >>> def plain(question):
@@ -129,6 +132,7 @@ def compare(
             top_n=top_n,
             window=window,
             max_concurrency=max_concurrency,
+            max_money=max_money,
             on_change=on_change,
             progress=progress,
         )
@@ -207,6 +211,7 @@ def _compared(
     top_n: int,
     window: int,
     max_concurrency: int,
+    max_money: float | None,
     on_change: OnChange,
     progress: Progress,
 ) -> SystemsReport:
@@ -222,23 +227,76 @@ def _compared(
     work = Work(made, scoring, prices or load_prices(), window, max_concurrency, wait)
     about = about_of(made, scoring, services)
     total = len(questions) if isinstance(questions, Sized) else None
-    tally = Tally(list(made))
+    tally, purse = Tally(list(made)), Purse(max_money)
     with counted_not_logged(), reporting(progress, total) as advance:
         if folder is None:
             for unit in units_of(questions):
-                tally.add(work.rows(unit, Memory()))
+                purse.check()
+                rows = work.rows(unit, Memory())
+                purse.pay(spent_on(rows))
+                tally.add(rows)
                 for _ in unit:
                     advance()
         else:
             with Run.open(folder, about, schema(), kind=KIND, on_change=on_change) as run:
-                run_units(run, work, questions, advance)
+                run_units(run, work, questions, purse, advance)
                 tally.add_batches(run.batches(list(COLUMNS)))
     if not tally.questions:
         raise InputError("there are no questions to ask", hint="give at least one")
     return analyse(tally, aim, about)
 
 
-def run_units(run: Run, work: Work, questions: Asked, advance: Callable[[], None] = lambda: None) -> None:
+class Purse:
+    """What may be spent, and what was.
+
+    Args:
+        most: Money at most; None for no bound.
+    """
+
+    def __init__(self, most: float | None) -> None:
+        self._most, self.spent, self._largest = most, 0.0, 0.0
+
+    def pay(self, money: float | None) -> None:
+        """Note what a unit cost.
+
+        Raises:
+            BudgetError: If that is not known, and there is a bound.
+        """
+        if money is None and self._most is not None:
+            raise BudgetError(
+                "what was asked cannot be kept within a cost: the price of a model is not known",
+                hint="give its price in a file (--prices FILE, load_prices(FILE)), or leave the bound out",
+            )
+        self.spent += money or 0.0
+        self._largest = max(self._largest, money or 0.0)
+
+    def check(self) -> None:
+        """Refuse a unit that the rest does not last for.
+
+        Raises:
+            BudgetError: If the dearest unit so far would cost more than is left.
+        """
+        if self._most is not None and self.spent + self._largest > self._most:
+            raise BudgetError(
+                f"{self.spent:.4g} of {self._most:.4g} is spent, and another {UNIT} questions may cost "
+                f"{self._largest:.4g}",
+                hint="what was answered is kept: allow more, and the same call goes on from here",
+            )
+
+
+def spent_on(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return what some rows cost; None where a price is not known."""
+    known = [row["money"] for row in rows if row["error"] is None]
+    return None if None in known else float(sum(known))
+
+
+def run_units(
+    run: Run,
+    work: Work,
+    questions: Asked,
+    purse: Purse,
+    advance: Callable[[], None] = lambda: None,
+) -> None:
     """Ask what was not asked yet, unit by unit, and commit each.
 
     Raises:
@@ -249,10 +307,14 @@ def run_units(run: Run, work: Work, questions: Asked, advance: Callable[[], None
         source = digest(unit)
         if number in done:
             _check_source(run, number, source)
+            purse.pay(run.manifest.parts[number].note.get("money"))
         else:
+            purse.check()
             with run.answers(number) as answers:
                 rows = work.rows(unit, answers)
-            run.commit(number, rows, source=source, keep_answers=False)
+            money = spent_on(rows)
+            run.commit(number, rows, source=source, note={"money": money}, keep_answers=False)
+            purse.pay(money)
         for _ in unit:
             advance()
     run.finish()

@@ -122,8 +122,8 @@ def as_system(name: str, given: Any, *, reader: Reader | None = None, top_n: int
 
     Taken are systems; components of the core that answer (``LazyRAG``, ``UncertaintyRewriter``) and what
     holds one of them as ``core``; functions and coroutine functions from a question to an answer; and
-    retrievers, whose passages the reader answers from. Objects of a framework are adapted by the integration for it: those of a
-    package ``foo`` or ``foo_…`` by the function ``as_system`` of ``foo_surerag.systems``.
+    retrievers, whose passages the reader answers from. Objects of a framework are adapted by the integration
+    for it: those of a package ``foo`` or ``foo_…`` by the function ``as_system`` of ``foo_surerag.systems``.
 
     Args:
         name: Of the system, for messages.
