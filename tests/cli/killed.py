@@ -13,6 +13,7 @@ import matplotlib.font_manager  # noqa: F401
 import surerag.cli.evaluate  # noqa: F401
 from surerag.cli import main
 from surerag.cli.readers import ReaderChoice
+from surerag.evaluation.inputs import dataset
 from tests.evaluation.noting import NotingReader
 
 OPTIONS = (
@@ -31,6 +32,7 @@ OPTIONS = (
 
 def evaluate(file: Path, output: Path, notes: Path, seconds: float, local: bool) -> None:
     """Run the command to its end, or until somebody kills it."""
+    dataset.UNIT = 4  # kills fall before, within and after commits
     ReaderChoice.build = lambda _: NotingReader(notes, seconds=seconds, local=local)  # type: ignore[method-assign]
     sys.argv = ["surerag", "evaluate", str(file), "--output", str(output), *OPTIONS]
     sys.stdout = sys.stderr = (output.parent / "printed.txt").open("a")

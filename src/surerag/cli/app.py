@@ -29,6 +29,15 @@ app = typer.Typer(
 reproduce = typer.Typer(help="Every result on the closed world, for any seed.", no_args_is_help=True)
 app.add_typer(reproduce, name="reproduce")
 
+ColumnOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--columns",
+        help="Which column is what, such as question=query; may be given several times. Default: by name.",
+        metavar="FIELD=NAME",
+    ),
+]
+
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the world. Training used none of these.")]
 
 WorldEntailment = Literal["judge", "exact"]
@@ -155,14 +164,16 @@ def evaluate(
     file: Annotated[
         Path,
         typer.Argument(
-            help="JSONL or Parquet; rows of question, answers and contexts; optional: id, system.",
+            help="JSONL, JSON, CSV, Parquet or a folder; rows of question, answers and contexts; optional: "
+            "id, system. Exports of RAGAS, LangSmith and DeepEval, SQuAD, HotpotQA and BEIR are known.",
             show_default=False,
         ),
     ],
     output: Annotated[
         Path,
-        typer.Option(help="Where journal, results and report go.", metavar="DIR", callback=_writable_folder),
+        typer.Option(help="Where rows, answers and report go.", metavar="DIR", callback=_writable_folder),
     ] = Path("surerag-evaluation"),
+    columns: ColumnOption = None,
     entailment: Annotated[
         str | None,
         typer.Option(
@@ -195,6 +206,13 @@ def evaluate(
     """What was retrieval worth? ΔSePer over a file; the same command goes on after a kill."""
     if reuse and restart:
         raise typer.BadParameter("goes without --restart", param_hint="--reuse")
+    # What is wrong with the arguments is said before anything that takes long is imported.
+    from surerag.cli.entailers import EntailmentChoice
+    from surerag.evaluation.inputs import given_columns, source_of
+
+    given = given_columns(columns or ())
+    EntailmentChoice.chosen(entailment, choice)
+    source_of(file)
     from surerag.cli.evaluate import Evaluation, run_evaluate
 
     wanted = Evaluation(
@@ -206,6 +224,7 @@ def evaluate(
         baseline=baseline,
         extremes=extremes,
         on_change="reuse" if reuse else "restart" if restart else "error",
+        columns=given,
     )
     if not run_evaluate(replace(choice, concurrency=concurrency), wanted):
         raise typer.Exit(1)

@@ -17,8 +17,8 @@ from surerag.documents import Document, load_documents
 from surerag.drivers.progress import counted_not_logged
 from surerag.encoders import packaged_minilm
 from surerag.errors import InputError
-from surerag.evaluation.comparison.systems import Question
-from surerag.evaluation.datasets import golds_field, read_records, text_field
+from surerag.evaluation.inputs import golds_field, read_records, text_field
+from surerag.evaluation.rows import Question
 from surerag.extras import extra
 from surerag.readers.protocol import BaseReader
 from surerag.records import Trace, record

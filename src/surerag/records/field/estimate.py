@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from surerag.drivers.progress import counted_not_logged
-from surerag.evaluation.comparison.systems import Question
+from surerag.evaluation.rows import Question
 from surerag.journal import Memory
 from surerag.readers.protocol import BaseReader, Capabilities
 from surerag.records.conditions import Manner, ask_all
