@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from surerag.cli.options import with_reader
+from surerag.cli.options import ColumnOption, with_reader
 from surerag.cli.readers import ReaderChoice
 from surerag.storage import check_file, check_folder
 
@@ -34,11 +34,12 @@ def compare(
     questions: Annotated[
         Path | None,
         typer.Argument(
-            help="JSONL or Parquet; rows of question and, to have answers judged, answers; optional: id. "
-            "With --trace: none.",
+            help="JSONL, JSON, CSV, Parquet or a folder (Hugging Face, BEIR); rows of question and, to have "
+            "answers judged, answers; optional: id. With --trace: none.",
             show_default=False,
         ),
     ] = None,
+    columns: ColumnOption = None,
     documents: Annotated[
         Path | None,
         typer.Option(
@@ -166,9 +167,11 @@ def compare(
         if given and not fail_if and baseline is None:
             raise typer.BadParameter("goes with --fail-if or --baseline", param_hint=name)
     from surerag.cli.compare_runs import Wanted, run_compare
+    from surerag.evaluation.inputs import given_columns
 
     wanted = Wanted(
         questions=questions,
+        columns=given_columns(columns or ()),
         documents=documents,
         trace=trace,
         systems=None if systems is None else tuple(name.strip() for name in systems.split(",")),

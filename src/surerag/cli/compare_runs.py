@@ -13,7 +13,7 @@ from typing import Any
 from surerag.cli.display import Stages, console, staged
 from surerag.cli.entailers import EntailmentChoice
 from surerag.cli.readers import ReaderChoice
-from surerag.cli.trace_runs import documents_in, questions_in
+from surerag.cli.trace_runs import documents_in
 from surerag.encoders import packaged_minilm
 from surerag.errors import BudgetError, ConfigurationError, InputError
 from surerag.evaluation.ci.condition import COSTS, Condition, parse_condition
@@ -29,7 +29,8 @@ from surerag.evaluation.ci.gate import (
 )
 from surerag.evaluation.ci.paired import Outcome
 from surerag.evaluation.ci.telling import WORDS, junit, markdown, operating, reason, sentence
-from surerag.evaluation.comparison.systems import Question
+from surerag.evaluation.inputs import Field, read_questions
+from surerag.evaluation.rows import Question
 from surerag.evaluation.systems.comparing import compare
 from surerag.evaluation.systems.estimating import Expected, expected, total_of
 from surerag.evaluation.systems.page import render_report
@@ -57,6 +58,7 @@ class Wanted:
     """What the user asked for; see the command's options."""
 
     questions: Path | None
+    columns: Mapping[Field, str]
     documents: Path | None
     trace: Path | None
     systems: tuple[str, ...] | None
@@ -260,7 +262,7 @@ def _entailer(choice: ReaderChoice, wanted: Wanted, reader: BaseReader) -> Entai
 
 
 def _questions(wanted: Wanted) -> Iterator[Question]:
-    return islice(questions_in(wanted.questions or Path()), wanted.limit)
+    return islice(read_questions(wanted.questions or Path(), wanted.columns), wanted.limit)
 
 
 def _tell_costs(costs: Sequence[Expected], wanted: Wanted) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from surerag import LazyRAG, Passage, ScriptedReader, SystemAnswer, acompare, compare
 from surerag.errors import BudgetError, ConfigurationError, InputError
-from surerag.evaluation.comparison.systems import Question
+from surerag.evaluation.rows import Question
 from surerag.prices import Costs, Price, Prices
 
 N = 80

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from surerag import drivers
 from surerag.errors import MISCONFIGURED, StorageError
-from surerag.evaluation.comparison.systems import Question
+from surerag.evaluation.rows import Question
 from surerag.evaluation.systems.metering import Metered, MeteredReader, clocked, metered
 from surerag.evaluation.systems.rows import row
 from surerag.evaluation.systems.scoring import Scoring

@@ -12,7 +12,7 @@ from typing import Any
 
 from surerag.drivers.progress import Progress, counted_not_logged, reporting
 from surerag.errors import BudgetError, ConfigurationError, InputError
-from surerag.evaluation.comparison.systems import Question
+from surerag.evaluation.rows import Question
 from surerag.evaluation.systems.analysis import Aim, analyse
 from surerag.evaluation.systems.asking import Waiter, Work
 from surerag.evaluation.systems.results import SystemsReport
@@ -34,7 +34,7 @@ UNIT = 32
 """Questions in a unit of work: what is committed at a time."""
 
 Asked = Iterable[Question | str | tuple[str, Sequence[str]]]
-"""Questions: texts, texts with gold answers, or :class:`surerag.evaluation.comparison.systems.Question`."""
+"""Questions: texts, texts with gold answers, or :class:`surerag.evaluation.rows.Question`."""
 
 
 def compare(

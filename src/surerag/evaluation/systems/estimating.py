@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from surerag import drivers
 from surerag.drivers.progress import counted_not_logged
-from surerag.evaluation.comparison.systems import Question
+from surerag.evaluation.rows import Question
 from surerag.evaluation.systems.pipelines import Parts, build, worst_case_calls
 from surerag.prices import Costs, Prices
 from surerag.records.field.estimate import DryReader

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from surerag.errors import ConfigurationError, InputError
-from surerag.evaluation.comparison.systems import Question
+from surerag.evaluation.rows import Question
 from surerag.evaluation.systems.system import CalledSystem, SystemAnswer
 from surerag.prices import Costs
 from surerag.records.rows import (
