@@ -30,10 +30,10 @@ def as_system(given: Any, *, input_key: str | None = None) -> Any:
 
     A runnable gets the question in the form that it takes: under the one key of its input schema, or under
     ``input``, ``question`` or ``query``, or as messages; else as a text. Its answer is an output that is a
-    text or a message, or what stands under ``answer``, ``output``, ``result`` or ``messages``; documents under
-    ``context`` or ``source_documents`` are what was shown. Tokens are those that its models report through
-    callbacks; where a model reports none, they are estimated from its messages. A retriever becomes a
-    retriever of the core.
+    text or a message, or what stands under ``answer``, ``output``, ``result`` or ``messages``; documents
+    under ``context`` or ``source_documents`` are what was shown. Tokens are those that its models report
+    through callbacks; where a model reports none, they are estimated from its messages. A retriever becomes
+    a retriever of the core.
 
     Args:
         given: A runnable: a chain, a graph, a retriever.

@@ -36,7 +36,7 @@ from surerag.evaluation.systems.estimating import Expected, expected, total_of
 from surerag.evaluation.systems.page import render_report
 from surerag.evaluation.systems.pipelines import SYSTEMS, Parts, build, check_names
 from surerag.evaluation.systems.results import SystemsReport
-from surerag.evaluation.systems.rows import KIND
+from surerag.evaluation.systems.rows import batches_in
 from surerag.evaluation.systems.scoring import MEASURES
 from surerag.evaluation.systems.tables import costs_table, estimate_table, systems_table, verdicts_table
 from surerag.evaluation.systems.traced import TracedSystems
@@ -45,8 +45,6 @@ from surerag.prices import load_prices
 from surerag.readers.protocol import BaseReader
 from surerag.records.trace import Trace
 from surerag.retrieval import PassageIndex, SummaryIndex, chunk_documents
-from surerag.runs import read_manifest
-from surerag.runs.run import batches_in
 from surerag.services import Entailer, Retriever
 from surerag.storage import write_whole
 
@@ -284,7 +282,7 @@ def _tell_costs(costs: Sequence[Expected], wanted: Wanted) -> None:
 
 def _joined(folder: Path, condition: Condition, known: Baseline) -> Joined:
     joined = Joined(condition, known_of(condition, known))
-    for batch in batches_in(folder, read_manifest(folder, KIND), ["id", "system", condition.metric]):
+    for batch in batches_in(folder, ["id", "system", condition.metric]):
         for id_, system, value in zip(*(batch.column(at).to_pylist() for at in range(3)), strict=True):
             joined.add(id_, system, value)
     return joined
@@ -305,7 +303,7 @@ def _write(report: SystemsReport, checked: Sequence[Checked], wanted: Wanted, le
 
 def _rows(folder: Path, columns: Sequence[str] | None) -> Iterator[dict[str, Any]]:
     wanted = None if columns is None else list(columns)
-    for batch in batches_in(folder, read_manifest(folder, KIND), wanted):
+    for batch in batches_in(folder, wanted):
         yield from batch.to_pylist()
 
 

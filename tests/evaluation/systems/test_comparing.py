@@ -10,6 +10,7 @@ import pytest
 from surerag import LazyRAG, Passage, ScriptedReader, SystemAnswer, acompare, compare
 from surerag.errors import BudgetError, ConfigurationError, InputError
 from surerag.evaluation.rows import Question
+from surerag.evaluation.systems.comparing import UNIT
 from surerag.prices import Costs, Price, Prices
 
 N = 80
@@ -171,19 +172,20 @@ def test_two_questions_of_one_id_are_refused():
 
 def test_money_ends_a_run_before_it_is_exceeded_and_more_of_it_goes_on(tmp_path):
     asked = []
+    many = [Question(f"Where was P{n} born?", [f"Town{n}"], str(n)) for n in range(UNIT + 20)]
 
     def costs_one(question: str) -> SystemAnswer:
         asked.append(question)
         return SystemAnswer(right(question), costs=Costs(1_000_000, 0, calls=1), model="m")
 
     prices = Prices({"m": Price(1.0, 1.0)})
-    with pytest.raises(BudgetError, match="32 of 50 is spent"):
-        compare({"plain": costs_one}, QUESTIONS, tmp_path / "run", prices=prices, max_money=50)
-    assert len(asked) == 32
-    report = compare({"plain": costs_one}, QUESTIONS, tmp_path / "run", prices=prices, max_money=100)
-    assert len(asked) == N and report.system("plain").costs["money"] == 1.0
+    with pytest.raises(BudgetError, match=f"{UNIT} of 200 is spent"):
+        compare({"plain": costs_one}, many, tmp_path / "run", prices=prices, max_money=200)
+    assert len(asked) == UNIT
+    report = compare({"plain": costs_one}, many, tmp_path / "run", prices=prices, max_money=1000)
+    assert len(asked) == len(many) and report.system("plain").costs["money"] == 1.0
     with pytest.raises(BudgetError, match="not known"):
-        compare({"plain": costs_one}, QUESTIONS[:3], max_money=100)
+        compare({"plain": costs_one}, many[:3], max_money=100)
 
 
 def test_a_cheaper_system_that_loses_nothing_is_recommended_for_its_price():

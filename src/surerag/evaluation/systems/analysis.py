@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from surerag.errors import InputError
@@ -82,7 +83,16 @@ def analyse(tally: Tally, aim: Aim, about: Mapping[str, Any]) -> SystemsReport:
         systems=systems,
         differences=tuple(differences),
         verdicts=tuple(verdicts),
-        recommendation=recommend(systems, verdicts, differences, baseline, measure, cost, aim.margin),
+        recommendation=recommend(
+            systems,
+            verdicts,
+            differences,
+            baseline,
+            measure,
+            cost,
+            aim.margin,
+            partial(_settled, tally, measure, aim),
+        ),
         about=about,
         errors=tally.first_errors,
     )
@@ -207,6 +217,12 @@ def _verdicts(
         more = None if standing != "undecided" else _more(one, aim, len(others))
         found.append(Verdict(one.system, standing, cheaper, more))
     return found
+
+
+def _settled(tally: Tally, measure: str, aim: Aim, chosen: str, rivals: Sequence[str]) -> list[str]:
+    """Return the rivals against which the chosen system is shown to lose less than what matters."""
+    p_values = _corrected([judge_pair(tally.pairs(measure, chosen, one), aim.margin) for one in rivals])
+    return [one for one, p in zip(rivals, p_values, strict=True) if p <= 1 - aim.confidence]
 
 
 def _corrected(tested: Sequence[Judged]) -> list[float]:

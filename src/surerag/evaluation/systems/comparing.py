@@ -30,7 +30,7 @@ from surerag.records.judging import Judge
 from surerag.runs import Run
 from surerag.services import Entailer, Services, as_reader
 
-UNIT = 32
+UNIT = 128
 """Questions in a unit of work: what is committed at a time."""
 
 Asked = Iterable[Question | str | tuple[str, Sequence[str]]]
@@ -64,9 +64,9 @@ def compare(
 ) -> SystemsReport:
     """Ask several systems the same questions, and tell which helps, at which price, and what is undecided.
 
-    With a folder the results are written there as they come, 32 questions at a time; what is asked in between
-    is noted as it is answered. The same call goes on after a kill, and asks nothing again but what was being
-    asked at that moment. Memory holds one unit of questions, however many there are.
+    With a folder the results are written there as they come, 128 questions at a time; what is asked in
+    between is noted as it is answered. The same call goes on after a kill, and asks nothing again but what
+    was being asked at that moment. Memory holds one unit of questions, however many there are.
 
     A question that fails in one system is a row with an error: it is counted, and left out of the pairs with
     that system. What would fail for every question (a wrong setting, a model that is not there) raises.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from surerag.evaluation.ci.condition import SHARES
 from surerag.evaluation.systems.results import Difference, Recommendation, SystemFigures, Verdict
@@ -16,6 +16,7 @@ def recommend(
     measure: str,
     cost: str,
     margin: float,
+    settled: Callable[[str, Sequence[str]], Collection[str]] = lambda chosen, rivals: (),
 ) -> Recommendation:
     """Choose a system by what was shown.
 
@@ -32,6 +33,7 @@ def recommend(
         measure: What counts.
         cost: What "cheaper" is about.
         margin: What matters.
+        settled: From a system and its rivals to those that are shown to be no better than it by what matters.
     """
     of = {one.name: one for one in systems}
     by = {one.system: one for one in verdicts}
@@ -44,7 +46,7 @@ def recommend(
         chosen = min(saving, key=lambda name: of[name].costs.get(cost, 0.0))
     else:
         chosen = baseline
-    undecided = tuple(
+    rivals = [
         one.system
         for one in verdicts
         if one.system != chosen
@@ -52,7 +54,9 @@ def recommend(
             one.standing == "undecided"
             or (one.standing in ("no worse", "no better") and one.cheaper is None and not better)
         )
-    )
+    ]
+    done = settled(chosen, rivals) if chosen != baseline else ()
+    undecided = tuple(name for name in rivals if name not in done)
     waits = [one.more for one in verdicts if one.system in undecided and one.more is not None]
     more = max(waits, default=None)
     text = " ".join(
