@@ -83,8 +83,8 @@ def run_record(choice: ReaderChoice, wanted: Recording) -> None:
     """
     with staged() as stages:
         with stages.working("Reading the documents"):
-            documents = _documents(wanted.documents)
-            total = sum(1 for _ in _questions(wanted.questions))
+            documents = documents_in(wanted.documents)
+            total = sum(1 for _ in questions_in(wanted.questions))
         with stages.working("Loading the models"):
             reader, encoder = choice.build(), packaged_minilm()
         with stages.working("Building the indices"):
@@ -120,7 +120,7 @@ def run_record(choice: ReaderChoice, wanted: Recording) -> None:
         with _resumable(), counted_not_logged():
             trace = record(
                 parts,
-                _questions(wanted.questions),
+                questions_in(wanted.questions),
                 wanted.output,
                 judge=wanted.judge,
                 n_samples=wanted.n_samples,
@@ -253,7 +253,8 @@ def _entailer(named: str, choice: ReaderChoice, reader: BaseReader) -> Entailer 
     return EntailmentChoice.chosen(named, choice).loaded() or JudgeEntailer(reader)
 
 
-def _questions(file: Path) -> Iterator[Question]:
+def questions_in(file: Path) -> Iterator[Question]:
+    """Yield the questions of a file, with their gold answers where there are some."""
     for place, row in read_records(file):
         if not isinstance(row, dict) or row.get("question") is None:
             raise InputError(f"{place}: the field 'question' is missing", hint="one row for each question")
@@ -263,7 +264,8 @@ def _questions(file: Path) -> Iterator[Question]:
         yield Question(text_field(row["question"], "question", place), golds, name)
 
 
-def _documents(path: Path) -> list[Document]:
+def documents_in(path: Path) -> list[Document]:
+    """Return the documents of a folder, or those of a file's rows."""
     if path.is_dir():
         return list(load_documents(path).documents)
     found: list[Document] = []
