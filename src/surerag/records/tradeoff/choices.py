@@ -127,7 +127,7 @@ def choice_of(trace: Trace, method: Method) -> Choice:
     if choice.part not in (settings or {}):
         there = [name for name, one in CHOICES.items() if one.part in (settings or {})]
         raise InputError(
-            f"{trace.folder} was recorded without {method}; it has {', '.join(there) or 'none of the methods'}",
+            f"{trace.folder} was recorded without {method}; it has {', '.join(there) or 'no method'}",
             hint="choose another --method, or record again with it",
         )
     return choice
@@ -196,7 +196,9 @@ def _signal(row: TraceRow, before: Pass, name: str, choice: Choice, trace: Trace
     return before.signals[name]
 
 
-def _costs(choice: Choice, before: Pass, after: Pass, settings: Mapping[str, Any]) -> tuple[Spending, Spending]:
+def _costs(
+    choice: Choice, before: Pass, after: Pass, settings: Mapping[str, Any]
+) -> tuple[Spending, Spending]:
     """Return the costs of not acting and of acting, with the look that the decision takes."""
     shut, acted = _spent(before), _spent(after)
     if choice.method != "l-rag":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from surerag.decisions.rows import DecisionRow
 from surerag.errors import InputError
 from surerag.evaluation.statistics import PairedDifference, paired_difference
 from surerag.measures import break_even_latency
+from surerag.prices import Costs, Price
 from surerag.records.tradeoff.choices import Case, Choice, Spending
 
 LATENCIES = (50.0, 200.0, 500.0, 1000.0)
@@ -25,8 +26,6 @@ _STEPS = 10
 _RESAMPLES = 2_000
 
 Floats = NDArray[np.float64]
-Price = Callable[[float, float], float]
-"""Money for tokens read and generated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,8 @@ class Point:
         milliseconds: Of the model, a question; None where it is not known.
         latency: Milliseconds a question with the measured retrieval; None likewise.
         latencies: With each of the given ones.
-        money: For a thousand questions, in the currency of the prices; None without prices.
+        money: For a thousand questions, in the price's currency; None without a price. Of a machine paid by
+            the hour, the seconds are those of the recording's batches.
     """
 
     label: str
@@ -113,6 +113,7 @@ class TradeOff:
         break_even: Milliseconds of a retrieval above which the policy saves time; 0 where it always does,
             infinite where it never does; None where no times are known, or no retrieval is saved.
         words: The same in words, and what is spent instead.
+        currency: Of the money; empty without a price.
     """
 
     model: str
@@ -128,6 +129,7 @@ class TradeOff:
     times: Times | None
     break_even: float | None
     words: str
+    currency: str = ""
 
     @property
     def chosen(self) -> Point:
@@ -160,7 +162,7 @@ def trade_off(
         asked: Questions of the trace, if some are not among ``found``.
         times: Of single questions; those of the recording if left out.
         latencies: Milliseconds of a retrieval to look at.
-        price: Money for tokens, if it is known.
+        price: Of the model, if it is known.
 
     Raises:
         InputError: If there are no questions, or nothing can be certified and ``on_infeasible`` is
@@ -184,7 +186,7 @@ def trade_off(
         )
         for case in used
     ]
-    policy = calibrate(_Named(identity), rows, scored=scored, **bound._asdict())
+    policy = calibrate(Named(identity), rows, scored=scored, **bound._asdict())
     table = _Table(used, choice, scored, times or recorded_times(used), tuple(latencies), price)
     signals = table.signals
     points = [table.plain()]
@@ -205,6 +207,7 @@ def trade_off(
         times=table.times,
         break_even=even,
         words=words,
+        currency="" if price is None else price.currency,
     )
 
 
@@ -215,13 +218,17 @@ def recorded_times(found: Sequence[Case], retrieval: float | None = None) -> Tim
         found: The questions.
         retrieval: Milliseconds of one retrieval, if they are known.
     """
-    sides = [[one.seconds for one in side] for side in zip(*((c.shut, c.opened, c.usual) for c in found))]
+    sides = [
+        [one.shut.seconds for one in found],
+        [one.opened.seconds for one in found],
+        [one.usual.seconds for one in found],
+    ]
     if any(value is None for side in sides for value in side):
         return None
     return Times(*(1000 * float(np.mean(side)) for side in sides), retrieval)  # type: ignore[arg-type]  # none is None
 
 
-class _Named:
+class Named:
     """What a policy belongs to, in place of a component."""
 
     def __init__(self, identity: Identity) -> None:
@@ -251,7 +258,8 @@ class _Table:
         ]
         self._without, self._with, self._plain = np.array(sides, dtype=np.float64).T
         self._shut, self._opened, self._usual = (
-            np.array([_counted(getattr(case, name)) for case in found]) for name in ("shut", "opened", "usual")
+            np.array([_counted(getattr(case, name)) for case in found])
+            for name in ("shut", "opened", "usual")
         )
 
     def at(self, threshold: float, label: str) -> Point:
@@ -292,7 +300,7 @@ class _Table:
         milliseconds: float | None,
         retrievals: float,
     ) -> Point:
-        read, written, calls = map(float, spent)
+        read, written, calls, seconds = map(float, spent)
         measured = None if self.times is None else self.times.retrieval
         given = () if milliseconds is None else self._latencies
         return Point(
@@ -310,12 +318,25 @@ class _Table:
             if milliseconds is None or measured is None
             else milliseconds + retrievals * measured,
             latencies=tuple((milliseconds or 0.0) + retrievals * each for each in given),
-            money=None if self._price is None else 1000 * self._price(read, written),
+            money=self._money(read, written, seconds),
+        )
+
+    def _money(self, read: float, written: float, seconds: float) -> float | None:
+        if self._price is None or (self._price.gpu_hour is not None and math.isnan(seconds)):
+            return None
+        many = 1000
+        return self._price.money(
+            Costs(
+                round(many * read),
+                round(many * written),
+                seconds=0.0 if math.isnan(seconds) else many * seconds,
+            )
         )
 
 
-def _counted(spent: Spending) -> tuple[float, float, float]:
-    return spent.prompt_tokens, spent.completion_tokens, spent.calls
+def _counted(spent: Spending) -> tuple[float, float, float, float]:
+    seconds = math.nan if spent.seconds is None else spent.seconds
+    return spent.prompt_tokens, spent.completion_tokens, spent.calls, seconds
 
 
 def _thresholds(signals: Floats) -> list[tuple[str, float]]:

@@ -10,8 +10,8 @@ from surerag.records.tradeoff.curve import Point, TradeOff
 
 
 def trade_off_grids(found: TradeOff) -> list[Grid]:
-    """Return what each threshold gives, and what it costs."""
-    return [_gives(found), _costs(found)]
+    """Return what each threshold gives, what it costs, and what it takes."""
+    return [_gives(found), _costs(found), *_takes(found)]
 
 
 def summary_grid(found: Sequence[TradeOff]) -> Grid:
@@ -67,13 +67,8 @@ def _gives(found: TradeOff) -> Grid:
 def _costs(found: TradeOff) -> Grid:
     first = found.points[0]
     head = ["Decides by", "Retrievals", "Read", "Written", "Calls"]
-    measured = first.latency is not None and found.times is not None
-    if measured and found.times is not None and found.times.retrieval is not None:
-        head.append(f"{found.times.retrieval:,.0f} ms*")
-    if first.latencies:
-        head += [f"{each:g} ms" for each in found.latencies]
     if first.money is not None:
-        head.append("Money")
+        head.append(found.currency or "Money")
     rows = []
     for point in found.points:
         cells = [
@@ -83,34 +78,47 @@ def _costs(found: TradeOff) -> Grid:
             f"{point.completion_tokens:,.1f}",
             f"{point.calls:.2f}",
         ]
-        if measured:
-            cells.append(f"{point.latency:,.0f}")
-        cells += [f"{each:,.0f}" for each in point.latencies]
         if point.money is not None:
             cells.append(f"{point.money:.4g}")
         rows.append(tuple(cells))
+    money = "" if first.money is None else f" {head[-1]}: for a thousand questions."
     return Grid(
         f"{found.model}, {found.method}: what it costs a question",
         tuple(head),
         tuple(rows),
-        " ".join(_told(found, measured)),
+        f"Read, written: tokens.{money}",
     )
 
 
-def _told(found: TradeOff, measured: bool) -> list[str]:
-    told = ["Read, written: tokens."]
-    if found.times is not None:
-        told.append("Columns of ms: milliseconds a question if a retrieval takes so long.")
-        told.append(
-            f"Model time of {found.times.alone} questions asked one by one."
-            if found.times.alone
-            else "Model time as shares of the recording's batches: a question alone takes longer."
+def _takes(found: TradeOff) -> list[Grid]:
+    """Return milliseconds a question, where they are known."""
+    times = found.times
+    if times is None:
+        return []
+    measured = times.retrieval
+    head = ["Decides by", *([] if measured is None else [f"{measured:,.0f} ms*"])]
+    head += [f"{each:g} ms" for each in found.latencies]
+    rows = [
+        (
+            point.label,
+            *([] if point.latency is None else [f"{point.latency:,.0f}"]),
+            *(f"{each:,.0f}" for each in point.latencies),
         )
-    if measured:
-        told.append("*: as measured here.")
-    if found.points[0].money is not None:
-        told.append("Money: for a thousand questions.")
-    return told
+        for point in found.points
+    ]
+    told = (
+        f"Model time of {times.alone} questions asked one by one."
+        if times.alone
+        else "Model time as shares of the recording's batches: a question alone takes longer."
+    )
+    return [
+        Grid(
+            f"{found.model}, {found.method}: milliseconds a question, if a retrieval takes …",
+            tuple(head),
+            tuple(rows),
+            told if measured is None else f"*: as measured here. {told}",
+        )
+    ]
 
 
 def _points(point: Point) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from surerag.decisions.policy import Policy
 from surerag.errors import InputError
 from surerag.evaluation.comparison.systems import Question
 from surerag.records.pipeline import Pipeline
@@ -116,8 +117,9 @@ def _ways(parts: Pipeline, method: Method) -> tuple[Clocked, list[Callable[[str]
         lazy = parts.lazy.with_options(retriever=clock)
         plain = lazy.with_options(mode="standard")
         if method == "l-rag":
-            gates = [lazy.with_options(mode="lazy", threshold=at) for at in (math.inf, -math.inf)]
-            return clock, [*(gate.run for gate in gates), plain.run]
+            always = Policy(-math.inf, "best", None, None, 0.95, 0, 1.0, identity=lazy.identity)
+            shut = lazy.with_options(mode="lazy", threshold=math.inf)
+            return clock, [shut.run, lazy.with_options(mode="lazy", threshold=always).run, plain.run]
         if parts.compressor is not None:
             compressor, given = parts.compressor, lazy.with_options(mode="oracle")
 
