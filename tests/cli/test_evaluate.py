@@ -152,7 +152,7 @@ def test_a_full_disk_ends_the_run_and_nothing_more_is_asked(
     assert surerag(file, *options, "--output", tmp_path / "calm", reader=calm)[0] == 0
     out, notes = tmp_path / "out", tmp_path / "notes"
     with monkeypatch.context() as patched:
-        patched.setattr("surerag.journal.os", FailingDisk("write", errno.ENOSPC, after=6))
+        patched.setattr("surerag.lines.os", FailingDisk("write", errno.ENOSPC, after=6))
         code, said = surerag(file, *options, "--output", out, reader=NotingReader(notes, local=local))
     kept = out.joinpath("journal.jsonl").read_text().count("\n") - 1
     assert code == 1

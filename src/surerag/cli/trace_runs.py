@@ -32,6 +32,7 @@ from surerag.records.packing import TABLES, fingerprint
 from surerag.records.tables import Grid, main_grids
 from surerag.records.verify import TamperedError, verify
 from surerag.retrieval import PassageIndex, SummaryIndex, chunk_documents
+from surerag.runs import MANIFEST
 from surerag.services import Encoder, Entailer, Retriever
 
 _SQUAD = "hf:rajpurkar/squad"
@@ -264,7 +265,7 @@ def _told(folder: Path) -> Iterator[bool]:
 
 
 def _there(folder: Path) -> bool:
-    return any((folder / name).exists() for name in ("pack.json", "manifest.json"))
+    return any((folder / name).exists() for name in ("pack.json", MANIFEST))
 
 
 def who(choice: ReaderChoice, reader: BaseReader) -> str:
@@ -274,7 +275,7 @@ def who(choice: ReaderChoice, reader: BaseReader) -> str:
 
 def going_on(folder: Path, *, restart: bool) -> None:
     """Say what a folder holds from an earlier run."""
-    if (folder / "manifest.json").exists() and not restart:
+    if (folder / MANIFEST).exists() and not restart:
         say(f"Going on: {folder} holds {len(Trace(folder, check=False)):,} questions from before.")
 
 
@@ -319,7 +320,7 @@ def resumable(*folders: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        whole = sum(len(Trace(one, check=False)) for one in folders if (one / "manifest.json").exists())
+        whole = sum(len(Trace(one, check=False)) for one in folders if (one / MANIFEST).exists())
         say(
             f"{whole:,} questions are kept whole, and of the others what was answered: "
             "the same command goes on from here."
