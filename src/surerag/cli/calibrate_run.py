@@ -36,7 +36,7 @@ from surerag.records.pipeline import Pipeline
 from surerag.records.tradeoff.choices import Method, cases, choice_of, identity_of
 from surerag.records.tradeoff.curve import LATENCIES, Bound, Times, TradeOff, trade_off
 from surerag.records.tradeoff.page import Shown, render_trade_offs
-from surerag.records.tradeoff.plots import write_plot
+from surerag.records.tradeoff.plots import write_plots
 from surerag.records.tradeoff.tables import summary_grid, trade_off_grids
 from surerag.records.tradeoff.timing import kept_times, read_times, timed
 from surerag.storage import check_folder, write_whole
@@ -228,9 +228,9 @@ def _calibrated(recorded: _Recorded, method: Method, wanted: Calibration, prices
     recorded.folder.mkdir(parents=True, exist_ok=True)
     file = recorded.folder / f"{method}.policy.json"
     found.policy.save(file)
-    picture = write_plot(found, recorded.folder, method)
+    pictures = write_plots(found, recorded.folder)
     settings = (trace.about.get("settings") or {}).get(choice.part, {})
-    return Shown(found, picture, str(file.relative_to(wanted.output)), _settings(settings, method))
+    return Shown(found, tuple(pictures), str(file.relative_to(wanted.output)), _settings(settings, method))
 
 
 def _settings(settings: Mapping[str, Any], method: Method) -> str:

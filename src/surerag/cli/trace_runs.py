@@ -148,7 +148,7 @@ def run_record(choice: ReaderChoice, wanted: Recording) -> None:
             f"{who(choice, reader)}."
         )
         going_on(wanted.output, restart=wanted.restart)
-        show = stages("Recording")
+        advance = stages("Recording")
         with resumable(wanted.output), counted_not_logged():
             trace = record(
                 parts,
@@ -161,7 +161,7 @@ def run_record(choice: ReaderChoice, wanted: Recording) -> None:
                 window=wanted.concurrency,
                 max_concurrency=wanted.concurrency,
                 on_change="restart" if wanted.restart else "error",
-                progress=lambda done, _: show(done, total),
+                progress=lambda done, _: advance(done, total),
             )
     with extra("report"):
         about = trace.about

@@ -38,13 +38,13 @@ class Shown:
 
     Attributes:
         found: The trade-off.
-        picture: An SVG file; None for none.
+        pictures: SVG files.
         file: The policy's file, as the page names it.
         settings: Of the pipeline, as keyword arguments.
     """
 
     found: TradeOff
-    picture: Path | None
+    pictures: tuple[Path, ...]
     file: str
     settings: str
 
@@ -77,7 +77,7 @@ def render_trade_offs(shown_: Sequence[Shown], *, title: str, lead: str, footer:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["capitalise"] = _capitalised
+    environment.filters.update(capitalise=_capitalised, what=_what)
     return environment.get_template("trade_off.html.jinja").render(
         title=title, lead=lead, footer=footer, parts=[_part(one) for one in shown_]
     )
@@ -93,17 +93,27 @@ def _part(one: Shown) -> dict[str, Any]:
         "promise": found.policy.promise,
         "words": found.words,
         "grids": trade_off_grids(found),
-        "picture": None if one.picture is None else _data_uri(one.picture),
-        "caption": f"What acting on fewer questions costs, for {found.model} and {found.method}"
-        + (", and from which latency of a retrieval on it pays." if found.method == "l-rag" else "."),
+        "pictures": [(_data_uri(file), _caption(found, at)) for at, file in enumerate(one.pictures)],
         "file": one.file,
         "code": one.code,
     }
 
 
+def _caption(found: TradeOff, number: int) -> str:
+    if number:
+        return "Milliseconds a question, by how long one retrieval takes."
+    what = "Score" if found.scored == "gold answers" else "Agreement with always acting"
+    return f"{what}, by the share of questions that {found.verb}."
+
+
 def _capitalised(text: str) -> str:
     """Return a text whose first letter is a capital; the others stay."""
     return text[:1].upper() + text[1:]
+
+
+def _what(title: str) -> str:
+    """Return a table's title without whose it is, which stands above."""
+    return _capitalised(title.rpartition(": ")[2])
 
 
 def _data_uri(file: Path) -> str:
