@@ -112,7 +112,8 @@ def with_readers(command: Callable[..., R]) -> Callable[..., R]:
     """Give a command the options that name one or more readers, in place of its parameter ``choices``."""
 
     def choices(model: Sequence[str] | None, **others: Any) -> tuple[ReaderChoice, ...]:
-        return tuple(reader_choice(name, **others) for name in model or [None])
+        named: Sequence[str | None] = model or [None]
+        return tuple(reader_choice(name, **others) for name in named)
 
     return _given(command, "choices", Models, choices)
 

@@ -218,14 +218,13 @@ def recorded_times(found: Sequence[Case], retrieval: float | None = None) -> Tim
         found: The questions.
         retrieval: Milliseconds of one retrieval, if they are known.
     """
-    sides = [
-        [one.shut.seconds for one in found],
-        [one.opened.seconds for one in found],
-        [one.usual.seconds for one in found],
-    ]
-    if any(value is None for side in sides for value in side):
-        return None
-    return Times(*(1000 * float(np.mean(side)) for side in sides), retrieval)  # type: ignore[arg-type]  # none is None
+    means = []
+    for name in ("shut", "opened", "usual"):
+        seconds = [getattr(one, name).seconds for one in found]
+        if any(value is None for value in seconds):
+            return None
+        means.append(1000 * float(np.mean(seconds)))
+    return Times(means[0], means[1], means[2], retrieval)
 
 
 class Named:

@@ -110,8 +110,9 @@ def _ways(parts: Pipeline, method: Method) -> tuple[Clocked, list[Callable[[str]
     if method == "dynqr" and parts.rewriter is not None:
         clock = Clocked(parts.rewriter.retriever)
         rewriter = parts.rewriter.with_options(retriever=clock)
-        never, always = (rewriter.with_options(threshold=at) for at in (math.inf, -math.inf))
-        return clock, [never.run, always.run, never.run]
+        never = rewriter.with_options(threshold=math.inf)
+        rewriting = rewriter.with_options(threshold=-math.inf)
+        return clock, [never.run, rewriting.run, never.run]
     if parts.lazy is not None and parts.lazy.retriever is not None:
         clock = Clocked(parts.lazy.retriever)
         lazy = parts.lazy.with_options(retriever=clock)
