@@ -62,6 +62,7 @@ class FieldRun:
     data: str | None
     questions: int
     output: Path
+    paragraphs: int | None = None
     top_n: int = 3
     n_samples: int = 5
     seper_samples: int = 10
@@ -208,7 +209,7 @@ def run_field_test(choice: ReaderChoice, wanted: FieldRun) -> None:
     named = wanted.data or (WORLD if choice.is_embedded else _SQUAD)
     with staged() as stages:
         with stages.working("Reading the data"):
-            data = field_data(named, wanted.questions, seed=wanted.seed)
+            data = field_data(named, wanted.questions, seed=wanted.seed, paragraphs=wanted.paragraphs)
         with stages.working("Loading the models"):
             reader, encoder = choice.build(), packaged_minilm()
             entailer = _entailer(wanted.entailment, choice, reader)
