@@ -286,11 +286,12 @@ def reproduce_edc2(
     seed: Seed = 1,
     n: Annotated[int, typer.Option("-n", min=50, help="Number of questions.")] = 500,
     json: JsonFile = None,
+    regime_name: RegimeName = TODAY.name,
 ) -> None:
     """EDC²-RAG: compressed clusters against plain RAG under noise and redundancy (Tables 2 to 4)."""
     from surerag.cli.reproduce import run_edc2
 
-    run_edc2(choice, seed=seed, n=n, file=json)
+    run_edc2(choice, seed=seed, n=n, file=json, regime_name=regime_name)
 
 
 @reproduce.command("dense")
@@ -302,11 +303,12 @@ def reproduce_dense(
     n: Annotated[int, typer.Option("-n", min=20, help="Number of questions.")] = 500,
     json: JsonFile = None,
     entailment: Judge = None,
+    regime_name: RegimeName = TODAY.name,
 ) -> None:
     """DENSE-RAG: whether the score tells understanding, and repairs mend it (Figures 2 to 4, Tables 1, 3)."""
     from surerag.cli.reproduce import run_dense
 
-    run_dense(choice, seed=seed, n=n, file=json, entailment=entailment)
+    run_dense(choice, seed=seed, n=n, file=json, entailment=entailment, regime_name=regime_name)
 
 
 @reproduce.command("dynqr")
