@@ -34,14 +34,14 @@ KNOWN = Known("Orun", lambda answer: "Orun" in answer)
 
 def unsure_until_rewritten(prompt: str) -> Generation:
     if prompt.startswith("Rewrite the query"):
-        return reply("Where is Ada's boat?")
+        return reply("Ada's boat on the Orun?")
     if prompt.startswith("Rewrite the text"):
         return reply(f"In other words: {prompt.rsplit(': ', 1)[1]}")
     if prompt.startswith("Extract"):
         return reply("Ada keeps her boat on the Orun.")
     if "entail" in prompt:
         return reply("entailment")
-    if "Ada's" in prompt:
+    if "boat" in prompt:
         return reply("the Orun", entropy=0.1, logprobs=-0.01)
     return reply("Tarn", entropy=2.0, logprobs=-2.0)
 
@@ -67,9 +67,9 @@ def test_all_five_methods_are_told_and_judged(story: Story) -> None:
     assert Line("First answer", "Tarn (wrong)", "bad") in lazy.lines
     assert "about as unsure as between 7.4 equally likely words" in lazy.lines[2].text
     assert lazy.means.endswith("that did not help: the answer is still wrong.")
-    assert Line("Rewrite", "Where is Ada's boat?") in rewriting.lines
+    assert Line("Rewrite", "Ada's boat on the Orun?") in rewriting.lines
     assert Line("Answer after", "the Orun (right)", "good") in rewriting.lines
-    assert "still in it" in compressed.means
+    assert compressed.means == "Every cluster was short enough to be read as it is: nothing was compressed."
     assert worth.lines[0] == Line("Measured by", "Orun")
 
 

@@ -227,6 +227,9 @@ def _compressed(cast: Cast, question: str, known: Known | None) -> Chapter:
     result = compressor.run(question, passages)
     lines = [Line("Question", question, "soft")]
     lines += [_cluster(cluster) for cluster in result.clusters]
+    if result.calls == 0:
+        means = "Every cluster was short enough to be read as it is: nothing was compressed."
+        return Chapter("EDC²-RAG", EDC2, tuple(lines), means)
     means = (
         f"{result.tokens_before} tokens became {result.tokens_after}; {result.prompt_tokens} were read to "
         "get there, by a model that may be a cheaper one."
