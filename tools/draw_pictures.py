@@ -276,8 +276,8 @@ def trade_off(measured: Mapping[str, Any]) -> str:
     ]
     for tenth in range(11):
         if floor <= tenth / 10 <= ceiling and tenth % 2 == 0:
-            _, y = at(0, tenth / 10).split()
-            parts.append(_text(left - 6, float(y) + 4, f"{10 * tenth} %", "small soft", "end"))
+            _, level = at(0, tenth / 10).split()
+            parts.append(_text(left - 6, float(level) + 4, f"{10 * tenth} %", "small soft", "end"))
     parts.append(_text(left + width / 2, top + height + 36, "questions that fetch", "small"))
     chosen = measured["chosen"]["retrieval"], measured["chosen"]["accuracy"]
     for point, name, kind, anchor, dx, dy in (
