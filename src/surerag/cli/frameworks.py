@@ -53,13 +53,12 @@ def require_all(packages: Sequence[str] = PACKAGES) -> None:
                 raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
 
-def index_passages(passages: Sequence[Passage], encoder: Encoder) -> Indices:
-    """Encode passages once, and hand the vectors to both frameworks.
+def index_passages(passages: Sequence[Passage], vectors: NDArray[np.float32], encoder: Encoder) -> Indices:
+    """Hand passages and their vectors to both frameworks, which encode nothing again.
 
     Raises:
         MissingExtraError: If the frameworks or FAISS are not installed.
     """
-    vectors = encoder.encode([passage.text for passage in passages], "document")
     with extra("demo"):
         return Indices(_llama_index(passages, vectors, encoder), _langchain(passages, vectors, encoder))
 

@@ -270,11 +270,11 @@ def _worth(
         Line("Belief with all", f"{result.whole.after.seper:.2f}", bar=result.whole.after.seper),
     ]
     best = max(range(len(result.passages)), key=lambda at: result.passages[at].alone)
-    whole = f"ΔSePer {result.whole.delta:+.2f} of at most 1"
+    whole = f"ΔSePer {_signed(result.whole.delta)} of at most 1"
     if result.whole.delta <= 0.05:
         means = f"{whole}: the reader believes in this answer no more with these passages than without."
     else:
-        means = f"{whole}; passage {best + 1} alone gives {result.passages[best].alone:+.2f}."
+        means = f"{whole}; passage {best + 1} alone gives {_signed(result.passages[best].alone)}."
     if known is None:
         means += " It says what carried this answer, not whether the answer is right: --answer would."
     n = len(result.passages)
@@ -285,11 +285,15 @@ def _worths(result: UtilityResult) -> list[Line]:
     return [
         Line(
             f"Passage {number}",
-            f"{one.alone:+.2f} alone, {one.lost:+.2f} beside the others: {short(one.passage.text)}",
+            f"{_signed(one.alone)} alone, {_signed(one.lost)} beside the others: {short(one.passage.text)}",
             bar=one.alone,
         )
         for number, one in enumerate(result.passages, 1)
     ]
+
+
+def _signed(value: float) -> str:
+    return f"{round(value, 2) + 0.0:+.2f}".replace("+0.00", "0.00")
 
 
 def _answer(label: str, answer: str, known: Known | None) -> Line:

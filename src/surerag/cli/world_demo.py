@@ -104,12 +104,13 @@ def run_world_demo(choice: ReaderChoice, *, seed: int, questions: int, output: P
             reader, encoder = choice.build(), packaged_minilm()
         with stages.working("Indexing the world"):
             world, other = World(seed=seed), World(seed=seed + 1)
-            own = index_world(world, encoder)
+            vectors = encoder.encode([passage.text for passage in world.passages], "document")
+            own = index_world(world, encoder, vectors)
         story = world_story(Cast.of(_pipeline(reader, own), own.passages, encoder), world, stages)
     console.print(opening(choice, reader), story_view(story), "", highlight=False)
     with staged() as stages:
         with stages.working("Indexing with LlamaIndex and LangChain"):
-            indices = index_passages(world.passages, encoder)
+            indices = index_passages(world.passages, vectors, encoder)
             tiers = Tiers(llama_index_retriever(indices), own.summaries)
             tuning = _pipeline(reader, index_world(other, encoder))
         sample = world_questions(other, other.questions(min(questions, MOST_CALIBRATION)))
