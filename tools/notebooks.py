@@ -58,10 +58,11 @@ def run(file: Path) -> Notebook:
     import nbformat
     from nbclient import NotebookClient
 
-    notebook = nbformat.read(file, as_version=4)
+    # Nbformat's functions are without types.
+    notebook = nbformat.read(file, as_version=4)  # type: ignore[no-untyped-call]
     where = {"metadata": {"path": str(NOTEBOOKS)}}
     NotebookClient(notebook, timeout=TIMEOUT, kernel_name="python3", resources=where).execute()
-    kept: Notebook = json.loads(nbformat.writes(notebook))
+    kept: Notebook = json.loads(nbformat.writes(notebook))  # type: ignore[no-untyped-call]
     for cell in kept["cells"]:
         cell["metadata"].pop("execution", None)
         if cell["cell_type"] == "code":
@@ -147,7 +148,8 @@ def _lines(cell: Mapping[str, Any]) -> list[str]:
 def page(file: Path) -> dict[str, bytes]:
     """Return a notebook as a page of the site, and its pictures, by the names of their files."""
     name = file.stem
-    parts, made = [], {}
+    parts: list[str] = []
+    made: dict[str, bytes] = {}
     for cell in read(file)["cells"]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
