@@ -3,7 +3,7 @@
 #   make demo        the methods at work, on the closed world (ARGS="--help" shows its options)
 #   make test        the test suite                           (ARGS="-k gate" picks some)
 #   make lint        style, types, and who imports whom
-#   make notebooks   run the cookbooks
+#   make notebooks   run the cookbooks, and compare what they print with what is kept (ARGS="01" picks some)
 #   make docs        build the documentation site into build/site, and check every link
 #   make bench       speed against peers                     (BENCHMARKS="sampling" picks some)
 #   make soak        threads, event loops, faults and kills all at once, for 20 minutes (ARGS="--minutes 5")
@@ -61,7 +61,7 @@ lint: $(VENV)/.installed
 	@$(BIN)/lint-imports --no-logo
 
 notebooks: $(VENV)/.installed
-	@$(OFFLINE) $(BIN)/python -m pytest --quiet --nbmake --nbmake-timeout=600 --timeout=900 $(ARGS) cookbooks
+	@$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python -m tools.notebooks check $(ARGS)
 
 # Strict: what a page links to has to be there, and nothing may be loaded from elsewhere.
 docs: $(DOCS)/.installed

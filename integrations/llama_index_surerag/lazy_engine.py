@@ -233,5 +233,6 @@ def _costs(result: LazyRAGResult) -> dict[str, Any]:
         "completion_tokens": result.completion_tokens,
         "retrievals": result.retrievals,
         "out_of_calls": result.out_of_calls,
+        "abstained": result.abstained,
         "timings": dict(result.timings),
     }

@@ -118,6 +118,16 @@ def demo(
             "want of margin, 0.65 nats of disagreement.",
         ),
     ] = None,
+    answer: Annotated[
+        str | None,
+        typer.Option(
+            help="Your documents: the right answer to the first question, to measure each passage's worth by."
+        ),
+    ] = None,
+    story: Annotated[
+        bool,
+        typer.Option(help="Your documents: whether to take the first question through all five methods."),
+    ] = True,
     seed: Seed = 1,
     questions: Annotated[int, typer.Option(min=20, help="Questions to ask the closed world.")] = 400,
     output: Annotated[
@@ -127,7 +137,14 @@ def demo(
 ) -> None:
     """See the methods at work: on the closed world, or on your own documents."""
     if documents is None:
-        for name, given in (("--question", question), ("--gate", gate), ("--threshold", threshold)):
+        alone = {
+            "--question": question,
+            "--gate": gate,
+            "--threshold": threshold,
+            "--answer": answer,
+            "--no-story": not story,
+        }
+        for name, given in alone.items():
             if given:
                 raise typer.BadParameter("goes with --documents DIR", param_hint=name)
         from surerag.cli.world_demo import run_world_demo
@@ -143,6 +160,8 @@ def demo(
             gate=gate or "entropy",
             threshold=threshold,
             output=output,
+            story=story,
+            answer=answer,
         )
 
 

@@ -12,7 +12,16 @@ from surerag.errors import ConfigurationError
 from surerag.methods.calls import MaxCalls
 from surerag.methods.dynqr.metrics import SAMPLED, Metric, metric_name, trace_of
 from surerag.methods.meanings import SameMeaningOption
-from surerag.options import AnswerTokens, Doc, Options, StopTexts, Within, options
+from surerag.options import (
+    AnswerTokens,
+    Doc,
+    Options,
+    RefusalOption,
+    SameLanguage,
+    StopTexts,
+    Within,
+    options,
+)
 from surerag.prompts import CLOSED_BOOK, DYNQR_ANSWER, REWRITE, REWRITE_IN_CONVERSATION, PromptSet
 from surerag.types import Sampling
 
@@ -84,6 +93,8 @@ class DynQROptions(Options):
     max_calls: MaxCalls = None
     max_tokens: AnswerTokens = None
     stop: StopTexts = ()
+    refusal: RefusalOption = None
+    same_language: SameLanguage = False
     rewrite_tokens: Annotated[
         int, Within(1), Doc("Length of a rewrite, at most; one that is cut off is not used.")
     ] = 64

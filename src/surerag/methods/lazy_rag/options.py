@@ -14,7 +14,16 @@ from surerag.methods.lazy_rag.gate import Gate
 from surerag.methods.lazy_rag.sample_gates import DisagreementGate, FunctionGate
 from surerag.methods.lazy_rag.token_gates import Aggregate, EntropyGate, Estimate, MarginGate
 from surerag.methods.meanings import SameMeaningOption
-from surerag.options import AnswerTokens, Doc, Options, StopTexts, Within, options
+from surerag.options import (
+    AnswerTokens,
+    Doc,
+    Options,
+    RefusalOption,
+    SameLanguage,
+    StopTexts,
+    Within,
+    options,
+)
 from surerag.prompts import CLOSED_BOOK, FROM_CONTEXT, FROM_CONTEXT_AND_DETAILS, PromptSet
 from surerag.types import Sampling
 
@@ -102,6 +111,8 @@ class LazyRAGOptions(Options):
     max_calls: MaxCalls = None
     max_tokens: AnswerTokens = None
     stop: StopTexts = ()
+    refusal: RefusalOption = None
+    same_language: SameLanguage = False
     prompts: Annotated[
         Mapping[str, Any],
         Doc(
