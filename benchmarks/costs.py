@@ -224,9 +224,9 @@ def break_even(rows: Sequence[Row], search: float) -> str:
     tokens = break_even_latency(rate, max(lazy.read - plain.read, 0.0))
     return (
         f"L-RAG retrieves for {100 * rate:.0f} % of the questions. Without the searches it takes "
-        f"{gate:+.0f} ms and reads {lazy.read - plain.read:+.0f} tokens a question against plain RAG. It saves "
-        f"time where a search takes more than {ms:.0f} ms (here: {1000 * search:.1f}), and tokens where one costs "
-        f"more than {tokens:.0f} tokens."
+        f"{gate:+.0f} ms and reads {lazy.read - plain.read:+.0f} tokens a question against plain RAG. "
+        f"It saves time where a search takes more than {ms:.0f} ms (here: {1000 * search:.1f}), and "
+        f"tokens where one costs more than {tokens:.0f} tokens."
     )
 
 

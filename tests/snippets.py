@@ -5,8 +5,8 @@ or say why it is not run, ``<!-- not run: reason -->``. What a line prints may s
 ``# prints: Ruldmouth``.
 
 ``<!-- served: after 1 -->`` is for blocks about servers. The page's first block runs before it; then fake
-servers stand in for those that the block names, and every engine, chain or reader that a paragraph of it makes
-is asked.
+servers stand in for those that the block names, and every engine, chain or reader that a paragraph of it
+makes is asked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Make a built site whole: what its theme would load from elsewhere is loaded from the site itself.
 
-The theme's search works on pages that are opened as files with the help of a small script, which it loads from
-a public server. The site brings that script along::
+The theme's search works on pages that are opened as files with the help of a small script, which it loads
+from a public server. The site brings that script along::
 
     python -m tools.finish_site build/site
 """

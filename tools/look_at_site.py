@@ -1,8 +1,8 @@
 """Look at built pages in a browser, as people do: on a telephone and on a desk, by day and by night.
 
-Every page is opened as a file in headless Chromium, at 375 and 1280 pixels, light and dark. It must not scroll
-sideways, write an error to the console or ask for anything from the network; axe looks for what people with
-little sight cannot read or reach. A site with a search is searched::
+Every page is opened as a file in headless Chromium, at 375 and 1280 pixels, light and dark. It must not
+scroll sideways, write an error to the console or ask for anything from the network; axe looks for what people
+with little sight cannot read or reach. A site with a search is searched::
 
     python -m tools.look_at_site build/site --pictures build/pictures
 

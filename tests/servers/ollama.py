@@ -4,8 +4,8 @@
         model = ChatOllama(model="toy", base_url=server.url)
 
 It serves ``/api/show``, and ``/api/chat`` and ``/api/generate``, whole and streamed: an object a line,
-log-probabilities as ``[{"token", "logprob", "bytes", "top_logprobs"}]``, settings under ``options``, thoughts under ``thinking``
-where ``think`` asks for them, and else as ``<think>`` in the text.
+log-probabilities as ``[{"token", "logprob", "bytes", "top_logprobs"}]``, settings under ``options``, thoughts
+under ``thinking`` where ``think`` asks for them, and else as ``<think>`` in the text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Entry point: failures that we foresaw are a line on stderr, where to read more, and an exit code, not a traceback."""
+"""Entry point: failures that we foresaw are words on stderr and an exit code, not a traceback."""
 
 from __future__ import annotations
 
