@@ -3,9 +3,9 @@
     pip install "surerag[demo,agents]" langchain-huggingface
     python langgraph_agent.py
 
-The reader answers from summaries, and searches if unsure (L-RAG). If what it then says stands in no document that
-it was shown, a person is asked: the graph waits, keeps its state in a checkpoint, and goes on with what the person
-says.
+The reader answers from summaries, and searches if unsure (L-RAG). If what it then says stands in no document
+that it was shown, a person is asked: the graph waits, keeps its state in a checkpoint, and goes on with what
+the person says.
 """
 
 from __future__ import annotations

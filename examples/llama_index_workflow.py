@@ -30,8 +30,7 @@ from surerag.world import embedded_reader
 
 MODEL = embedded_reader  # yours: lambda: OpenAI("gpt-4o")
 DOCUMENTS = (
-    "Maela was born in Drafstad. Maela works as a sailor."
-    " Maela plays the mandolin. The pet of Maela is hamster.",
+    "Maela was born in Drafstad. Maela works as a sailor. Maela plays the mandolin. Maela keeps a hamster.",
     "Drafstad exports salt. Drafstad was founded in the year 1867.",
 )
 

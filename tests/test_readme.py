@@ -13,6 +13,7 @@ from tests.snippets import ROOT, Block, blocks, check_command, commands
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 URLS = PROJECT["urls"]
+NUMBER = re.compile(r"[−+]?\d[\d,.]*\d|\d")
 
 
 @pytest.mark.parametrize("block", blocks("README.md"), ids=str)
@@ -62,6 +63,32 @@ def test_every_link_is_whole_and_leads_to_a_file_or_a_page_of_the_site() -> None
             assert made.with_suffix(".md").is_file(), target
         else:
             assert (ROOT / re.sub(r"^(?:blob|tree)/main/", "", path)).exists(), target
+
+
+def test_its_figures_are_those_that_the_benchmark_printed() -> None:
+    printed = (ROOT / "docs/studies/printed/costs.txt").read_text(encoding="utf-8")
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed.splitlines() if "│" in line]
+    costs = {row[0]: [float(cell) for cell in row[2:6]] for row in cells}
+    plain = costs["plain RAG"]
+    table = {line.split("|")[4]: line.split("|")[3] for line in README.splitlines() if line.startswith("| ")}
+    found = {
+        part.strip(" `"): [float(n.replace(",", "").replace("−", "-")) for n in NUMBER.findall(cell)]
+        for part, cell in table.items()
+        if NUMBER.search(cell)
+    }
+    assert len(found) == 6
+    for part, method, whole in (
+        ("LazyRetrievalQueryEngine", "L-RAG", True),
+        ("UncertaintyRewriteQueryEngine", "DynQR", True),
+        ("ClusterCompressorPostprocessor", "EDC²-RAG", False),
+        ("DenseEvaluator", "DENSE, the measure", False),
+        ("DenseRefinerPostprocessor", "DENSE-RAG, refining", False),
+        ("DeltaSePerEvaluator", "ΔSePer", False),
+    ):
+        calls, read, written, searches = costs[method]
+        extra = [calls - plain[0], read + written - plain[1] - plain[2], searches - plain[3]]
+        expected = extra if whole else [calls, read + written]
+        assert found[part] == pytest.approx(expected, abs=0.06), part
 
 
 def test_it_is_read_in_a_minute_and_a_bit() -> None:
