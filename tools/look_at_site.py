@@ -55,7 +55,8 @@ class Look:
 
     def __init__(self, browser: Browser, file: Path, scheme: Scheme) -> None:
         self.found: list[str] = []
-        self._scheme = self._seen = scheme
+        self._scheme: Scheme = scheme
+        self._seen: str = scheme
         self._context = browser.new_context(color_scheme=scheme)
         self.page: Page = self._context.new_page()
         self.page.on("console", lambda said: self._said(said.type, said.text))
@@ -104,7 +105,7 @@ class Look:
 
 def _told(node: dict[str, Any]) -> str:
     """Return what axe says of one place, on a line."""
-    data = next((one["data"] for one in node["any"] if isinstance(one.get("data"), dict)), {})
+    data: dict[str, Any] = next((one["data"] for one in node["any"] if isinstance(one.get("data"), dict)), {})
     colours = f" ({data['fgColor']} on {data['bgColor']})" if "fgColor" in data else ""
     return " ".join(str(node["html"]).split())[:100] + colours
 
