@@ -57,7 +57,11 @@ class Look:
         self.found: list[str] = []
         self._scheme: Scheme = scheme
         self._seen: str = scheme
-        self._context = browser.new_context(color_scheme=scheme)
+        self._context = browser.new_context(
+            color_scheme=scheme,
+            reduced_motion="reduce",
+            viewport={"width": WIDTHS[0], "height": HEIGHT},
+        )
         self.page: Page = self._context.new_page()
         self.page.on("console", lambda said: self._said(said.type, said.text))
         self.page.on("pageerror", lambda error: self._wrong(f"script: {error}"))
