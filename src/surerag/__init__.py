@@ -46,11 +46,13 @@ if TYPE_CHECKING:
     from surerag.methods.edc2.result import (
         SOURCES_KEY,
         UNSUPPORTED_KEY,
+        Choice,
         ClusterReport,
         CompressionResult,
         Consensus,
         Judgement,
     )
+    from surerag.methods.edc2.selecting import SelectedPieces
     from surerag.methods.lazy_rag.combined_gates import BenefitGate, CombinedGate, all_of, any_of
     from surerag.methods.lazy_rag.component import LazyRAG
     from surerag.methods.lazy_rag.gate import FirstPass, Gate, GateDecision, Look, Measured
@@ -93,6 +95,7 @@ _HOMES = {
     "ClusterReport": "surerag.methods.edc2.result",
     "CombinedGate": "surerag.methods.lazy_rag.combined_gates",
     "CompressionResult": "surerag.methods.edc2.result",
+    "Choice": "surerag.methods.edc2.result",
     "Consensus": "surerag.methods.edc2.result",
     "ContextRefiner": "surerag.methods.dense_rag.component",
     "DecisionRow": "surerag.decisions.rows",
@@ -142,6 +145,7 @@ _HOMES = {
     "SePerOptions": "surerag.methods.seper.options",
     "SePerResult": "surerag.methods.seper.result",
     "SelectedAnswer": "surerag.decisions.selective",
+    "SelectedPieces": "surerag.methods.edc2.selecting",
     "SelectiveAnswer": "surerag.decisions.selective",
     "SemanticChunk": "surerag.methods.dense_rag.result",
     "Services": "surerag.services",
@@ -185,6 +189,7 @@ __all__ = [
     "BenefitModel",
     "CalibrationWarning",
     "Candidates",
+    "Choice",
     "ChunkerOptions",
     "ClusterCompressor",
     "ClusterReport",
@@ -237,6 +242,7 @@ __all__ = [
     "SePerOptions",
     "SePerResult",
     "SelectedAnswer",
+    "SelectedPieces",
     "SelectiveAnswer",
     "SemanticChunk",
     "Services",

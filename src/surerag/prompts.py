@@ -314,3 +314,29 @@ JUDGE_STATEMENT = PromptTemplate(
     "Statement: {statement}\nDocuments:\n{passages}",
     "EDC²-RAG, section 6.2 and appendix C.1.2 (evaluation)",
 )
+FACT_CHECK_ABOUT = PromptTemplate(
+    "fact_check_about",
+    "{examples}A statement about {subject} follows. Collect from the documents what supports, refutes or "
+    "explains it. Stay close to their words, keep it short, and conclude nothing from it. "
+    f"If the documents hold nothing about the statement, reply: {NOTHING_TO_EXTRACT}\n"
+    "Statement: {statement}\nDocuments:\n{passages}\nExtracted:",
+    "EDC²-RAG, appendix C.1.2 (compression)",
+)
+JUDGE_STATEMENT_ABOUT = PromptTemplate(
+    "judge_statement_about",
+    "Check every part of the statement about {subject} against the documents, some of which may support it, "
+    "refute it, or only explain it. It is Nonfactual if any part of it is wrong; otherwise, or where it "
+    "claims nothing, it is Factual.\n"
+    "Reply in two lines:\nReasoning: why, citing documents by number as in [1]\n"
+    "Answer: Factual or Nonfactual\n"
+    "Statement: {statement}\nDocuments:\n{passages}",
+    "EDC²-RAG, appendix C.1.2 (evaluation)",
+)
+CHOOSE_ANSWER = PromptTemplate(
+    "choose_answer",
+    "Judge two answers to a question by the documents, and choose the one that is right and invents nothing. "
+    "If both are wrong, choose the better one; if they are the same, either.\n"
+    "Reply in two lines:\nReasoning: why\nChoice: Answer 1 or Answer 2\n"
+    "Documents:\n{passages}\nQuestion: {question}\nAnswer 1: {first_answer}\nAnswer 2: {second_answer}",
+    "EDC²-RAG, appendix C.1.1 (evaluation of HaluEval)",
+)
