@@ -13,9 +13,11 @@ from surerag.cli import traces
 from surerag.cli.options import option_of, with_reader
 from surerag.cli.readers import ReaderChoice
 from surerag.cli.train_rewriter import train_rewriter
+from surerag.clustering import Linkage
 from surerag.decisions.calibrating import OnInfeasible
 from surerag.decisions.policy import Target
-from surerag.measures.seper import Kernel
+from surerag.measures.seper import Golds, Kernel, Weights
+from surerag.methods.seper.options import Direction, Likelihood, Match, Variant
 from surerag.storage import check_file, check_folder
 from surerag.world.regimes import REGIMES, TODAY, regime
 
@@ -173,6 +175,16 @@ def evaluate(
     n_samples: Annotated[int, option_of(SePerOptions, "n_samples")] = SePerOptions.n_samples,
     max_tokens: Annotated[int, option_of(SePerOptions, "max_tokens")] = SePerOptions.max_tokens,
     kernel: Annotated[Kernel, option_of(SePerOptions, "kernel")] = SePerOptions.kernel,
+    variant: Annotated[Variant, option_of(SePerOptions, "variant")] = SePerOptions.variant,
+    weights: Annotated[Weights | None, option_of(SePerOptions, "weights")] = None,
+    likelihood: Annotated[Likelihood | None, option_of(SePerOptions, "likelihood")] = None,
+    direction: Annotated[Direction | None, option_of(SePerOptions, "direction")] = None,
+    clusters: Annotated[Linkage | None, option_of(SePerOptions, "clusters")] = None,
+    match: Annotated[Match | None, option_of(SePerOptions, "match")] = None,
+    golds: Annotated[Golds | None, option_of(SePerOptions, "golds")] = None,
+    entailment_threshold: Annotated[
+        float | None, option_of(SePerOptions, "entailment_threshold")
+    ] = SePerOptions.entailment_threshold,
     seed: Annotated[int, option_of(SePerOptions, "seed")] = SePerOptions.seed,
     concurrency: Annotated[
         int,
@@ -199,7 +211,20 @@ def evaluate(
     wanted = Evaluation(
         file=file,
         output=output,
-        options=SePerOptions(n_samples=n_samples, max_tokens=max_tokens, kernel=kernel, seed=seed),
+        options=SePerOptions(
+            n_samples=n_samples,
+            max_tokens=max_tokens,
+            kernel=kernel,
+            variant=variant,
+            weights=weights,
+            likelihood=likelihood,
+            direction=direction,
+            clusters=clusters,
+            match=match,
+            golds=golds,
+            entailment_threshold=entailment_threshold,
+            seed=seed,
+        ),
         entailment=entailment,
         concurrency=concurrency,
         baseline=baseline,

@@ -375,7 +375,7 @@ def _faithful(reports: Sequence[ClusterReport], work: _Work) -> Program[list[Clu
     it has more sentences than tokens were asked for, gives way to its sources.
     """
     options, passages = work.options, work.passages
-    guard, threshold = options.rules.guard, options.entailment_threshold
+    guard, threshold = options.rules.guard, options.support_threshold
     split = [options.sentences(report.text) if report.outcome == "compressed" else [] for report in reports]
     if guard == "entailment":
         pairs = [len(said) * len(report.members) for report, said in zip(reports, split, strict=True)]

@@ -200,13 +200,14 @@ class EDC2Options(Options):
         GuardAction, Doc('Whether to ``"remove"`` or to ``"flag"`` sentences that no source supports.')
     ] = "remove"
     entailment_threshold: Annotated[
-        float,
+        float | None,
         Within(0, 1, above=True),
         Doc(
-            """Probability of entailment from which a source supports a sentence; with
-            ``guard="overlap"``, the share of the sentence's content words that the source must have."""
+            """Probability of entailment from which a source supports a sentence, None for 0.6; with
+            ``guard="overlap"``, the share of the sentence's content words that the source must have, None
+            for 0.25: measured on paraphrases, more removes true sentences in other words."""
         ),
-    ] = 0.6
+    ] = None
     on_failure: Annotated[
         OnFailure,
         Doc(
@@ -283,6 +284,13 @@ class EDC2Options(Options):
             rules = rules._replace(guard="off")
         chosen = {name: getattr(self, name) for name in Rules._fields}
         return rules._replace(**{name: value for name, value in chosen.items() if value is not None})
+
+    @property
+    def support_threshold(self) -> float:
+        """From where on a source supports a sentence, on the guard's own scale."""
+        if self.entailment_threshold is not None:
+            return self.entailment_threshold
+        return 0.6 if self.rules.guard == "entailment" else 0.25
 
     @property
     def sampling(self) -> Sampling:
