@@ -10,6 +10,7 @@ import typer
 
 from surerag import SePerOptions
 from surerag.cli import traces
+from surerag.cli.figures import figures
 from surerag.cli.options import option_of, with_reader
 from surerag.cli.readers import ReaderChoice
 from surerag.cli.train_rewriter import train_rewriter
@@ -294,6 +295,7 @@ app.command("train-rewriter")(train_rewriter)
 app.command("record")(traces.record)
 app.command("verify")(traces.verify)
 app.command("field-test")(traces.field_test)
+app.add_typer(figures, name="figures")
 
 
 @app.command()
@@ -371,6 +373,39 @@ def reproduce_edc2(
     from surerag.cli.reproduce import run_edc2
 
     run_edc2(choice, seed=seed, n=n, file=json)
+
+
+@reproduce.command("edc2-misleading")
+@with_reader
+def reproduce_edc2_misleading(
+    *,
+    choice: ReaderChoice,
+    seed: Seed = 1,
+    n: Annotated[int, typer.Option("-n", min=10, help="Questions of each kind.")] = 200,
+    top_k: Annotated[
+        list[int] | None, typer.Option(min=5, help="Passages in a context; repeatedly. Default: 20 and 60.")
+    ] = None,
+    json: JsonFile = None,
+) -> None:
+    """EDC²-RAG's three pipelines where noise misleads and contexts are long, with two readers."""
+    from surerag.cli.reproduce import run_edc2_misleading
+
+    run_edc2_misleading(choice, seed=seed, n=n, top_k=top_k, file=json)
+
+
+@reproduce.command("edc2-guards")
+@with_reader
+def reproduce_edc2_guards(
+    *,
+    choice: ReaderChoice,
+    seed: Seed = 1,
+    n: Annotated[int, typer.Option("-n", min=10, help="Facts, each said in six ways.")] = 400,
+    json: JsonFile = None,
+) -> None:
+    """EDC²-RAG's guards: what each keeps of true and of false sentences."""
+    from surerag.cli.reproduce import run_edc2_guards
+
+    run_edc2_guards(choice, seed=seed, n=n, file=json)
 
 
 @reproduce.command("dense")
