@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.evaluation import EvaluationResult
@@ -19,7 +19,6 @@ from llama_index_surerag.services import encoder_of
 from surerag import Choice, ClusterCompressor, EDC2Options, Judgement, Passage
 from surerag.effects import Program
 from surerag.errors import InputError
-from surerag.methods.edc2.result import Label
 from surerag.readers import Reader
 from surerag.services import Encoder, Entailer
 
@@ -39,7 +38,7 @@ class EvidenceResult(EvaluationResult):
         tokens: Tokens of its prompts and replies, as far as it tells.
     """
 
-    label: Label | None = None
+    label: Literal["factual", "nonfactual"] | None = None
     chosen: int | None = None
     sources: tuple[int, ...] = ()
     evidence: tuple[str, ...] = ()

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
         SePerResult,
         UtilityResult,
     )
+    from surerag.prompt_files import load_prompts
     from surerag.prompts import PromptSet, PromptTemplate
     from surerag.provenance import PROVENANCE_KEY, Stretch, trace_back
     from surerag.readers.openai import OpenAIReader
@@ -132,6 +133,7 @@ _HOMES = {
     "Policy": "surerag.decisions.policy",
     "PromptSet": "surerag.prompts",
     "PromptTemplate": "surerag.prompts",
+    "load_prompts": "surerag.prompt_files",
     "RefinementResult": "surerag.methods.dense_rag.result",
     "RefinerOptions": "surerag.methods.dense_rag.options",
     "RewriteCosts": "surerag.methods.dynqr.result",
@@ -262,6 +264,7 @@ __all__ = [
     "cross_fitted",
     "fit_benefit",
     "iter_many",
+    "load_prompts",
     "read_rows",
     "risk_coverage",
     "run",

@@ -17,7 +17,8 @@ from surerag.errors import PromptError
 from surerag.framing import Passages, as_data, quote_numbers
 from surerag.types import Message, Prompt, Template, as_messages
 
-_SLOT = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_SLOT = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)(!plain)?\}")
+_FRAMES_NUMBER = re.compile(r"^\[\d+\] ", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,8 @@ class PromptTemplate:
 
     Attributes:
         name: Stable name, as used by ``get_prompts`` and ``update_prompts`` of the integrations.
-        text: The template. ``{{`` and ``}}`` stand for literal braces.
+        text: The template. ``{{`` and ``}}`` stand for literal braces, ``{passages!plain}`` for passages
+            without our numbers, one a line.
         source: Paper and section the structure comes from.
 
     Raises:
@@ -92,7 +94,10 @@ class PromptTemplate:
 
 def _fill(match: re.Match[str], values: dict[str, str]) -> str:
     name = match.group(1)
-    return values[name] if name else match.group(0)[0]
+    if not name:
+        return match.group(0)[0]
+    # Of numbered passages, lines that begin with a number and bear no mark are the frame's.
+    return _FRAMES_NUMBER.sub("", values[name]) if match.group(2) else values[name]
 
 
 class PromptSet(Mapping[str, Template]):
@@ -240,7 +245,7 @@ REPHRASE = PromptTemplate(
     "rephrase",
     "Rewrite the text with another sentence structure and the same meaning. "
     "Return only the rewritten text.\nText: {passage}",
-    "DENSE-RAG, appendix B.1",
+    "DENSE-RAG, appendix B.1 (a change at the level of syntax)",
 )
 ENTAILMENT = PromptTemplate(
     "entailment",

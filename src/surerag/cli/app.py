@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from surerag import SePerOptions
+from surerag import SePerOptions, load_prompts
 from surerag.cli import traces
 from surerag.cli.figures import figures
 from surerag.cli.options import option_of, with_reader
@@ -186,6 +186,15 @@ def evaluate(
     entailment_threshold: Annotated[
         float | None, option_of(SePerOptions, "entailment_threshold")
     ] = SePerOptions.entailment_threshold,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            help="Prompts in place of ours: a TOML file, with a table seper.",
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
     seed: Annotated[int, option_of(SePerOptions, "seed")] = SePerOptions.seed,
     concurrency: Annotated[
         int,
@@ -224,6 +233,7 @@ def evaluate(
             match=match,
             golds=golds,
             entailment_threshold=entailment_threshold,
+            prompts={} if prompts is None else load_prompts(prompts).get("seper", {}),
             seed=seed,
         ),
         entailment=entailment,
