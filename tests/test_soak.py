@@ -20,11 +20,11 @@ ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="measures as Linux does")
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1900)
 def test_a_minute_of_everything_at_once() -> None:
     small = "--threads 20 --loops 50 --questions 600 --kills 2 --every 2 --patience 120".split()
     command = [sys.executable, "-m", "benchmarks.soak", *small]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=800)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "nothing asked twice" in done.stdout
 

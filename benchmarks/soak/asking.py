@@ -5,18 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from benchmarks.soak.server import evidence_of, question_of
 from surerag import ClusterCompressor, LazyRAG, OpenAIReader, Passage, SePer, UncertaintyRewriter
 from surerag.encoders import HashingEncoder
 from surerag.entailment import JudgeEntailer
-from surerag.readers.openai.limits import Limits
 
 Texts = list[str]
 
-LIMITS = Limits(deadline=4.0, max_bytes=2**21)
-"""What an answer may take: the frameworks' models have no setting of their own for it."""
+LIMITS: Final = {"deadline": 4.0, "max_bytes": 2**21}
+"""What an answer may take."""
 
 _SUMMARY = "Every item is in some room."
 
@@ -76,11 +75,10 @@ def core(url: str) -> tuple[list[Way], Callable[[], None]]:
         api_key="k",
         top_logprobs=5,
         timeout=5.0,
-        deadline=LIMITS.deadline,
-        max_bytes=LIMITS.max_bytes,
         retries=2,
         max_wait=0.2,
         max_concurrency=64,
+        **LIMITS,
     )
     corpus = Corpus()
     lazy = LazyRAG(reader, corpus, _SUMMARY)
@@ -164,16 +162,18 @@ def llama_index(url: str) -> list[Way]:
     from llama_index.core.schema import NodeWithScore, TextNode
     from llama_index.llms.openai_like import OpenAILike  # noqa: TID251  # what users have
 
-    import llama_index_surerag._lent
     from llama_index_surerag import (
         ClusterCompressorPostprocessor,
         LazyRetrievalQueryEngine,
         UncertaintyRewriteQueryEngine,
+        reader_from_llm,
     )
 
-    llama_index_surerag._lent.LIMITS = LIMITS
-    llm = OpenAILike(
-        model="llama-index", api_base=url, api_key="k", is_chat_model=True, max_retries=1, timeout=5.0
+    llm = reader_from_llm(
+        OpenAILike(
+            model="llama-index", api_base=url, api_key="k", is_chat_model=True, max_retries=1, timeout=5.0
+        ),
+        **LIMITS,
     )
 
     def nodes(query: str) -> list[NodeWithScore]:
@@ -233,12 +233,12 @@ def langchain(url: str) -> list[Way]:
     from langchain_core.runnables import RunnableLambda
     from langchain_openai import ChatOpenAI
 
-    import langchain_surerag._connections
     from langchain_surerag import ClusterCompressor as Compressor
-    from langchain_surerag import LazyRetrievalChain, UncertaintyRewriteRetriever
+    from langchain_surerag import LazyRetrievalChain, UncertaintyRewriteRetriever, reader_from_model
 
-    langchain_surerag._connections.LIMITS = LIMITS
-    model = ChatOpenAI(model="langchain", base_url=url, api_key="k", max_retries=1, timeout=5.0)
+    model = reader_from_model(
+        ChatOpenAI(model="langchain", base_url=url, api_key="k", max_retries=1, timeout=5.0), **LIMITS
+    )
 
     def documents(query: str) -> list[Document]:
         return [Document(text) for text in found_for(query)]

@@ -7,19 +7,20 @@ from typing import Any, NamedTuple
 from surerag.readers.openai.limits import Limits, abound, bound
 from surerag.readers.openai.loops import client_of_this_loop
 
-LIMITS = Limits()
-"""What a server may take for one answer: the models have no setting for it."""
-
 
 class OpenedStreams:
     """Remembers the connections that a model opens, so that they can be closed when its stream is.
 
     LangChain's OpenAI LLM, unlike its chat models, leaves that to the garbage collector, and an answer
     that nobody reads any more goes on being generated until then.
+
+    Args:
+        limits: What a service may take for one answer: the models have no setting for it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
         self._streams: list[Any] = []
+        self._limits = limits
 
     def watched(self, model: Any) -> dict[str, Any]:
         """Return the model's clients, watched, as fields for a copy of it.
@@ -28,7 +29,7 @@ class OpenedStreams:
         """
         kinds = {"client": _Client, "async_client": _AsyncClient}
         return {
-            name: kind(getattr(model, name), self._streams)
+            name: kind(getattr(model, name), self._streams, self._limits)
             for name, kind in kinds.items()
             if hasattr(getattr(model, name, None), "with_streaming_response")
         }
@@ -58,19 +59,20 @@ class _Raw(NamedTuple):
 class _Client:
     """Stands in for ``client.completions`` or ``client.chat.completions``."""
 
-    def __init__(self, client: Any, streams: list[Any]) -> None:
+    def __init__(self, client: Any, streams: list[Any], limits: Limits) -> None:
         self._client = client
         self._streams = streams
+        self._limits = limits
 
     @property
     def with_raw_response(self) -> _RawClient:
-        return _RawClient(self._client, self._streams)
+        return _RawClient(self._client, self._streams, self._limits)
 
     def create(self, **arguments: Any) -> Any:
         if not arguments.get("stream"):
             return self.with_raw_response.create(**arguments).parsed
         stream = self._client.create(**arguments)
-        bound(stream.response, LIMITS)
+        bound(stream.response, self._limits)
         self._streams.append(stream)
         return stream
 
@@ -79,10 +81,10 @@ class _RawClient(_Client):
     def create(self, **arguments: Any) -> Any:
         if not arguments.get("stream"):
             with self._client.with_streaming_response.create(**arguments) as response:
-                bound(response.http_response, LIMITS)
+                bound(response.http_response, self._limits)
                 return _Raw(response.parse(), response.headers, response.http_response)
         raw = self._client.with_raw_response.create(**arguments)
-        bound(raw.http_response, LIMITS)
+        bound(raw.http_response, self._limits)
         self._streams.append(raw.http_response)
         return raw
 
@@ -90,19 +92,20 @@ class _RawClient(_Client):
 class _AsyncClient:
     """Like the sync one; each event loop has connections of its own."""
 
-    def __init__(self, client: Any, streams: list[Any]) -> None:
+    def __init__(self, client: Any, streams: list[Any], limits: Limits) -> None:
         self._client = client
         self._streams = streams
+        self._limits = limits
 
     @property
     def with_raw_response(self) -> _AsyncRawClient:
-        return _AsyncRawClient(self._client, self._streams)
+        return _AsyncRawClient(self._client, self._streams, self._limits)
 
     async def create(self, **arguments: Any) -> Any:
         if not arguments.get("stream"):
             return (await self.with_raw_response.create(**arguments)).parsed
         stream = await self._here().create(**arguments)
-        abound(stream.response, LIMITS)
+        abound(stream.response, self._limits)
         self._streams.append(stream)
         return stream
 
@@ -114,10 +117,10 @@ class _AsyncRawClient(_AsyncClient):
     async def create(self, **arguments: Any) -> Any:
         if not arguments.get("stream"):
             async with self._here().with_streaming_response.create(**arguments) as response:
-                abound(response.http_response, LIMITS)
+                abound(response.http_response, self._limits)
                 return _Raw(await response.parse(), response.headers, response.http_response)
         raw = await self._here().with_raw_response.create(**arguments)
-        abound(raw.http_response, LIMITS)
+        abound(raw.http_response, self._limits)
         self._streams.append(_AsyncResponse(raw.http_response))
         return raw
 

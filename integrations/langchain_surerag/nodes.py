@@ -61,8 +61,8 @@ def lazy_retrieval_node(chain: Runnable[Any, dict[str, Any]]) -> Node:
     """Make a node that answers, and retrieves only when unsure.
 
     It fills ``answer``, ``context`` and ``decision``, and adds the answer to ``messages``; the message tells
-    the decision in ``response_metadata["surerag"]``. In ``stream_mode="messages"`` it is that very message
-    which streams.
+    the decision in ``response_metadata["surerag"]["retrieval"]``. In ``stream_mode="messages"`` it is that
+    very message which streams.
 
     Args:
         chain: A :class:`~langchain_surerag.LazyRetrievalChain`, configured or wrapped as you like.
@@ -147,7 +147,7 @@ def _answered(output: Mapping[str, Any], seen: _AnswerId) -> dict[str, Any]:
     said = AIMessage(
         output["answer"],
         id=seen.id or f"surerag-{uuid4()}",
-        response_metadata={"surerag": dict(output["decision"])},
+        response_metadata={"surerag": {"retrieval": dict(output["decision"])}},
     )
     found = {name: output[name] for name in ("answer", "context", "decision")}
     return {**found, "messages": [said]}

@@ -26,6 +26,7 @@ from langchain_surerag.documents import passages_of
 from surerag.adapting import shared, takes_template
 from surerag.errors import CapabilityError, ConfigurationError, MissingServiceError, ServiceError
 from surerag.readers import BaseReader, Reader
+from surerag.readers.openai.limits import DEADLINE, MAX_BYTES, Limits
 from surerag.readers.thinking import THINKING_TOKENS
 from surerag.readers.threads import in_thread
 from surerag.services import Retriever
@@ -46,6 +47,8 @@ def reader_from_model(
     thinking: bool | None = None,
     thinking_tokens: int = THINKING_TOKENS,
     template_options: Mapping[str, Any] | None = None,
+    deadline: float = DEADLINE,
+    max_bytes: int = MAX_BYTES,
 ) -> BaseReader:
     """Make a reader of a chat model or an LLM, with whatever is wrapped around it.
 
@@ -99,6 +102,10 @@ def reader_from_model(
             it from its answers, if they show it. Whether it thinks is a setting of the model itself there.
         thinking_tokens: Tokens that a model which thinks gets for that, besides those of the answer.
         template_options: Variables of the chat template of a HuggingFacePipeline's tokenizer.
+        deadline: Seconds that one answer of an OpenAI-style model may take in all, however steadily it
+            drips: the model's own ``timeout`` is for each read of its connection. Your own pauses do not
+            count.
+        max_bytes: Size of one of its answers, after decompression.
 
     Warns:
         ChatTemplateWarning: Once for a tokenizer, where its template is used and LangChain would not.
@@ -114,6 +121,7 @@ def reader_from_model(
         >>> reader.generate(["Where was Ada born?"], Sampling())[0][0].text, reader.capabilities.logprobs
         ('Velm', False)
     """
+    limits = Limits(deadline, max_bytes)
     thinks = {"thinking": thinking, "thinking_tokens": thinking_tokens, "template_options": template_options}
     local = pipeline_reader(model, chat_template=chat_template, **thinks) if logprobs is not False else None
     if local is not None:
@@ -126,7 +134,9 @@ def reader_from_model(
         )
     return ModelReader(
         model,
-        DialectOptions(logprobs, top_logprobs, vocabulary_size, scoring, thinking_tokens, bool(thinking)),
+        DialectOptions(
+            logprobs, top_logprobs, vocabulary_size, scoring, thinking_tokens, bool(thinking), limits
+        ),
         max_concurrency=max_concurrency,
     )
 

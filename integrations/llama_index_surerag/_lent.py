@@ -16,9 +16,6 @@ from llama_index_surerag._manners import Manners
 from surerag.readers.openai.limits import Limits, abound, bound
 from surerag.types import Sampling
 
-LIMITS = Limits()
-"""What a server may take for one answer: the LLM has no setting for it."""
-
 
 class Body(NamedTuple):
     """A request's body, in two parts.
@@ -39,11 +36,13 @@ class Asking(NamedTuple):
         manners: What the LLM's service takes.
         sampling: What the method asks for.
         edit: Turns the body that an LLM built into what is asked for.
+        limits: What the service may take for one answer.
     """
 
     manners: Manners
     sampling: Sampling
     edit: Callable[[dict[str, Any]], Body]
+    limits: Limits
 
 
 class Line(NamedTuple):
@@ -138,7 +137,7 @@ class LentClient:
             # An LLM sends its request only when its stream is read; that may be in order to end it.
             if self.ended:
                 return iter(())
-            manners, sampling, edit = self._asking
+            manners, sampling, edit, _ = self._asking
             fixed, parameters = edit(body)
             whole = self._streamed if body.get("stream") else self._whole
             return manners.send(parameters, sampling, lambda given: whole(resource(), {**fixed, **given}))
@@ -147,12 +146,12 @@ class LentClient:
 
     def _whole(self, resource: Any, body: dict[str, Any]) -> Any:
         with resource.with_streaming_response.create(**body) as response:
-            bound(response.http_response, LIMITS)
+            bound(response.http_response, self._asking.limits)
             return _checked(response.parse())
 
     def _streamed(self, resource: Any, body: dict[str, Any]) -> Iterator[Any]:
         pieces = resource.create(**body)
-        bound(pieces.response, LIMITS)
+        bound(pieces.response, self._asking.limits)
         try:
             # A refusal may come inside the stream; then its first piece is an error.
             return self._read(pieces, list(islice(pieces, 1)))
@@ -191,7 +190,7 @@ class LentAsyncClient:
         async def create(**body: Any) -> Any:
             if self.ended:
                 return _nothing()
-            manners, sampling, edit = self._asking
+            manners, sampling, edit, _ = self._asking
             fixed, parameters = edit(body)
             whole = self._streamed if body.get("stream") else self._whole
             return await manners.asend(
@@ -202,12 +201,12 @@ class LentAsyncClient:
 
     async def _whole(self, resource: Any, body: dict[str, Any]) -> Any:
         async with resource.with_streaming_response.create(**body) as response:
-            abound(response.http_response, LIMITS)
+            abound(response.http_response, self._asking.limits)
             return _checked(await response.parse())
 
     async def _streamed(self, resource: Any, body: dict[str, Any]) -> AsyncIterator[Any]:
         pieces = await resource.create(**body)
-        abound(pieces.response, LIMITS)
+        abound(pieces.response, self._asking.limits)
         try:
             first = await anext(aiter(pieces), None)
             return self._read(pieces, [] if first is None else [first])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -12,6 +13,12 @@ from llama_index.core.schema import BaseNode
 from llama_index.core.storage.docstore import BaseDocumentStore, SimpleDocumentStore
 from llama_index.core.storage.docstore.types import RefDocInfo
 from llama_index.core.vector_stores.simple import SimpleVectorStore
+
+_CHEAP = 0.002
+"""Seconds within which everything may be compared before every question."""
+
+_SELDOM = 20
+"""Longer ones are made again after so many times their own length: they take a twentieth of the time."""
 
 Held = Mapping[str, str | None]
 """Ids of nodes, in order, with what changes when their text does; None where the store does not tell."""
@@ -38,6 +45,9 @@ class Living(Protocol):
     async def anodes(self, ids: Sequence[str]) -> list[BaseNode]:
         """Like ``nodes``."""
 
+    def still(self, nodes: Held) -> bool:
+        """Whether nodes have the texts that they had; if not, ``held`` looks at everything again."""
+
 
 class GivenNodes:
     """Documents or nodes that somebody handed over; they do not change."""
@@ -63,12 +73,20 @@ class GivenNodes:
         """Like ``nodes``."""
         return self.nodes(ids)
 
+    def still(self, nodes: Held) -> bool:
+        """They are."""
+        return True
+
 
 class StoredNodes:
     """The nodes of an index in its docstore, without those that were deleted from the index alone.
 
     ``index.delete_ref_doc`` leaves a document's nodes in the docstore unless told otherwise, and
     ``index.delete_nodes`` leaves them in the index' own list besides. Both are gone here.
+
+    What is added and what is deleted is seen at once, by how many there are and which came last. A text that
+    takes another's place under the same id in a store so large that comparing takes longer than a blink is
+    seen when it is asked for (see ``still``), or with the next comparison of all.
 
     Args:
         docstore: Where the nodes are.
@@ -79,18 +97,28 @@ class StoredNodes:
         self._docstore = docstore
         self._index = index
         self._last: _Read | None = None
+        self._glanced: object = None
+        self._due = 0.0
         self.at_hand = isinstance(docstore, SimpleDocumentStore)
 
     def held(self) -> Held:
         """Return the ids of nodes that the index would find, with their hashes."""
+        if self._last is not None and self._is_as_before():
+            return self._last.held
+        started = time.monotonic()
+        glanced = self._glance()
         listed = _listed(self._index)
         hashes = self._docstore.get_all_document_hashes()
-        return self._held(
+        found = self._held(
             hashes, listed, None if listed is not None else self._docstore.get_all_ref_doc_info()
         )
+        self._compared(glanced, started)
+        return found
 
     async def aheld(self) -> Held:
         """Like ``held``, with the store's own async methods."""
+        if self.at_hand:
+            return self.held()
         listed = _listed(self._index)
         hashes = await self._docstore.aget_all_document_hashes()
         if listed is not None:
@@ -112,6 +140,36 @@ class StoredNodes:
     async def anodes(self, ids: Sequence[str]) -> list[BaseNode]:
         """Like ``nodes``, with the store's own async methods."""
         return await self._docstore.aget_nodes(list(ids), raise_error=False)
+
+    def still(self, nodes: Held) -> bool:
+        """Whether nodes have the texts that they had, by their hashes; of a store elsewhere, nobody asks."""
+        if not self.at_hand or all(
+            digest is None or self._docstore.get_document_hash(name) == digest
+            for name, digest in nodes.items()
+        ):
+            return True
+        self._due = 0.0
+        return False
+
+    def _is_as_before(self) -> bool:
+        """Whether nothing was added or deleted, and no comparison of all is due."""
+        return time.monotonic() < self._due and self._glanced == self._glance()
+
+    def _compared(self, glanced: object, started: float) -> None:
+        took = time.monotonic() - started
+        self._glanced = glanced
+        cheap = took < _CHEAP or glanced is None
+        self._due = 0.0 if cheap else started + took * (1 + _SELDOM)
+
+    def _glance(self) -> object:
+        """Return what changes when something is added or deleted; None where that takes reading it all."""
+        if not isinstance(self._docstore, SimpleDocumentStore):
+            return None
+        struct = None if self._index is None else self._index.index_struct
+        listed = getattr(struct, "nodes_dict", None) or getattr(struct, "nodes", None)
+        vectors = getattr(getattr(self._index, "_vector_store", None), "data", None)
+        tables = (*self._docstore.to_dict().values(), listed, getattr(vectors, "embedding_dict", None))
+        return [(len(table), next(reversed(table))) if table else None for table in tables]
 
 
 def living_behind(source: BaseRetriever | BaseIndex[Any] | None) -> StoredNodes | None:

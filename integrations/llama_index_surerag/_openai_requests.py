@@ -13,6 +13,7 @@ from llama_index_surerag._lent import Asking, AsyncLine, Body, LentAsyncClient, 
 from llama_index_surerag._manners import Manners
 from llama_index_surerag._settings import asked
 from llama_index_surerag.prompts import messages_for, text_for
+from surerag.readers.openai.limits import Limits
 from surerag.readers.openai.loops import client_of_this_loop
 from surerag.readers.openai.parse import Json
 from surerag.types import Prompt, Sampling
@@ -38,14 +39,16 @@ class OpenAIRequests:
         llm: The LLM.
         manners: What it takes.
         top_logprobs: Likeliest tokens to list at each step, where entropies are needed.
+        limits: What its service may take for one answer.
     """
 
     streams = native_async = tells_end = True
 
-    def __init__(self, llm: LLM, manners: Manners, top_logprobs: int) -> None:
+    def __init__(self, llm: LLM, manners: Manners, top_logprobs: int, limits: Limits) -> None:
         self._base: Any = llm.model_copy()
         self._manners = manners
         self._top_logprobs = top_logprobs
+        self._limits = limits
         self._lock = threading.Lock()
 
     @property
@@ -128,7 +131,7 @@ class OpenAIRequests:
         return Body({name: value for name, value in body.items() if name not in _OURS}, parameters)
 
     def _asking(self, sampling: Sampling, n: int, seed: int) -> Asking:
-        return Asking(self._manners, sampling, lambda body: self._body(body, sampling, n, seed))
+        return Asking(self._manners, sampling, lambda body: self._body(body, sampling, n, seed), self._limits)
 
     def _lend(self, llm: Any, sampling: Sampling, n: int, seed: int) -> LentClient:
         client = LentClient(llm._get_client(), self._asking(sampling, n, seed))

@@ -12,6 +12,7 @@ from llama_index_surerag._manners import Manners
 from llama_index_surerag._openai_requests import class_temperature, plain
 from llama_index_surerag._settings import asked
 from llama_index_surerag.prompts import messages_for
+from surerag.readers.openai.limits import Limits
 from surerag.readers.openai.loops import client_of_this_loop
 from surerag.readers.openai.parse import Json
 from surerag.types import Prompt, Sampling
@@ -28,15 +29,17 @@ class ResponsesRequests:
         llm: The LLM.
         manners: What it takes.
         top_logprobs: Likeliest tokens to list at each step, where entropies are needed.
+        limits: What its service may take for one answer.
     """
 
     streams = native_async = tells_end = True
     several = False
 
-    def __init__(self, llm: LLM, manners: Manners, top_logprobs: int) -> None:
+    def __init__(self, llm: LLM, manners: Manners, top_logprobs: int, limits: Limits) -> None:
         self._base: Any = llm.model_copy()
         self._manners = manners
         self._top_logprobs = top_logprobs
+        self._limits = limits
 
     @property
     def top_logprobs(self) -> int:
@@ -120,7 +123,7 @@ class ResponsesRequests:
         return llm, client
 
     def _asking(self, sampling: Sampling) -> Asking:
-        return Asking(self._manners, sampling, lambda body: self._body(body, sampling))
+        return Asking(self._manners, sampling, lambda body: self._body(body, sampling), self._limits)
 
 
 def _whole(answer: Json) -> Json:

@@ -75,6 +75,11 @@ class _Tier:
         """The vectors of all summaries [summaries, dimensions], in order."""
         return np.stack([self.vectors[name] for name in self.summaries])
 
+    def behind(self, found: Sequence[Passage]) -> Held:
+        """Return the nodes of the documents that some summaries are of."""
+        documents = [summary.origin.ref_doc_id for summary in found]
+        return {name: self.held[name] for document in documents for name in self.parts[document]}
+
     def best(self, query: NDArray[np.float32], k: int) -> list[Passage]:
         """Return the summaries nearest to a query [1, dimensions], best first."""
         found = list(self.summaries.values())
@@ -87,8 +92,8 @@ class SummaryTier:
 
     Before each search it is compared with the index that it belongs to: what is new is summarized and
     embedded then, what is gone cannot be found. In a store of this process that comparison reads ids and
-    hashes, and nothing else; of a store elsewhere it costs one request a query, so for a large one, keep the
-    summaries in a vector store of your own instead.
+    hashes, and of a large one seldom all of them; of a store elsewhere it costs one request a query, so for a
+    large one, keep the summaries in a vector store of your own instead.
 
     Args:
         living: Tells what is there.
@@ -146,14 +151,26 @@ class SummaryTier:
     def found(self, asked: Asked, k: int | None) -> list[Passage]:
         """Like ``retrieve``, for a query whose vector may be known."""
         tier = self._current()
-        return tier.best(asked.vector(self._model, self._encoder), k or USUAL_K) if tier.summaries else []
+        if not tier.summaries:
+            return []
+        query = asked.vector(self._model, self._encoder)
+        best = tier.best(query, k or USUAL_K)
+        if self._living.still(tier.behind(best)):
+            return best
+        tier = self._current()
+        return tier.best(query, k or USUAL_K) if tier.summaries else []
 
     async def afound(self, asked: Asked, k: int | None) -> list[Passage]:
         """Like ``found``."""
         tier = await self._acurrent()
         if not tier.summaries:
             return []
-        return tier.best(await asked.avector(self._model, self._encoder), k or USUAL_K)
+        query = await asked.avector(self._model, self._encoder)
+        best = tier.best(query, k or USUAL_K)
+        if self._living.still(tier.behind(best)):
+            return best
+        tier = await self._acurrent()
+        return tier.best(query, k or USUAL_K) if tier.summaries else []
 
     def _current(self) -> _Tier:
         with self._lock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Generator, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from llama_index_surerag._text_llm import LLMReader, LLMSettings, failures_of, s
 from llama_index_surerag.prompts import flat_text
 from surerag.errors import ThinkingBudgetError, TransientServiceError
 from surerag.readers import Capabilities
+from surerag.readers.closing import aawait_closed, await_closed
 from surerag.readers.openai.parse import (
     Draft,
     Json,
@@ -122,10 +124,8 @@ class TracedLLMReader(LLMReader):
         return self._turns.map(lambda item: last(list(self.finish_stream(item))), begun)
 
     def cancel(self, begun: Sequence[Begun]) -> None:
-        """Close open streams; the server stops generating."""
-        for item in begun:
-            if not isinstance(item.state, Generation):
-                self._close(opened_by(item))
+        """Close open streams; the server stops generating, and those who watch the LLM see its calls end."""
+        await_closed(*self._hang_up(begun))
 
     def stream(self, prompt: Prompt, sampling: Sampling) -> Iterator[Chunk]:
         """Yield an answer piece by piece; in one piece, if its trace cannot be streamed."""
@@ -186,8 +186,8 @@ class TracedLLMReader(LLMReader):
         return await self._turns.amap(one, begun)
 
     async def acancel(self, begun: Sequence[Begun]) -> None:
-        """Like ``cancel``: neither of them waits."""
-        self.cancel(begun)
+        """Like ``cancel``."""
+        await aawait_closed(*self._hang_up(begun))
 
     async def astream(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Chunk]:
         """Like ``stream``."""
@@ -363,7 +363,7 @@ class TracedLLMReader(LLMReader):
                 if handle.draft.full:
                     break
         handle.shown += self._end(handle)
-        self._close(handle)
+        await_closed(self._close(handle))
         try:
             return Begun(self._ended(handle), done=True, state=handle)
         except ThinkingBudgetError as error:
@@ -384,7 +384,7 @@ class TracedLLMReader(LLMReader):
                 if handle.draft.full:
                     break
         handle.shown += self._end(handle)
-        self._close(handle)
+        await aawait_closed(self._close(handle))
         try:
             return Begun(self._ended(handle), done=True, state=handle)
         except ThinkingBudgetError as error:
@@ -403,6 +403,7 @@ class TracedLLMReader(LLMReader):
                         if handle.draft.full:
                             break
                     yield Chunk(pieces.feed(self._end(handle)))
+                await_closed(self._close(handle))
         finally:
             self._close(handle)
         yield Chunk("", self._ended(handle))
@@ -419,6 +420,7 @@ class TracedLLMReader(LLMReader):
                         if handle.draft.full:
                             break
                     yield Chunk(pieces.feed(self._end(handle)))
+                await aawait_closed(self._close(handle))
         finally:
             self._close(handle)
         yield Chunk("", self._ended(handle))
@@ -440,10 +442,14 @@ class TracedLLMReader(LLMReader):
             self._settings.manners.opened = True
             raise
 
-    def _close(self, handle: OpenAnswer) -> None:
-        if not handle.ended:
-            self._settle(handle)
-            handle.hang_up()
+    def _hang_up(self, begun: Sequence[Begun]) -> list[Future[None] | None]:
+        return [self._close(opened_by(item)) for item in begun if not isinstance(item.state, Generation)]
+
+    def _close(self, handle: OpenAnswer) -> Future[None] | None:
+        if handle.ended:
+            return None
+        self._settle(handle)
+        return handle.hang_up()
 
     def _settle(self, handle: OpenAnswer) -> None:
         """Note that a stream has ended, and count what was read of it."""

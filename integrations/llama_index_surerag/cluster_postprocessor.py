@@ -18,7 +18,7 @@ from llama_index_surerag._fields import EmbedModel, Model
 from llama_index_surerag._observing import Reranking, Watch, observed, reranking
 from llama_index_surerag.events import dispatch, dispatcher
 from llama_index_surerag.llm_reader import reader_of
-from llama_index_surerag.nodes import copy_of, passage_of
+from llama_index_surerag.nodes import copy_of, passage_of, warn
 from llama_index_surerag.prompts import AdaptedPart, for_core
 from llama_index_surerag.semantic_node_parser import TokenCount
 from llama_index_surerag.services import bundle_of, encoder_of
@@ -35,7 +35,7 @@ from surerag import (
 from surerag.effects import Program
 from surerag.readers import BaseReader, Reader
 from surerag.services import Encoder, Entailer
-from surerag.types import Event, Passage
+from surerag.types import Passage
 
 
 class ClusterCompressorPostprocessor(  # type: ignore[misc]  # a frozen base; fields that are set are in force
@@ -186,7 +186,7 @@ def _is_blank(bundle: QueryBundle | None) -> bool:
 
 def _unchanged(nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
     if nodes:
-        dispatch(Event("cluster_compression.no_query", {"nodes": len(nodes)}, warning=True))
+        warn("cluster_compression.no_query", nodes=len(nodes))
     return [copy_of(node) for node in nodes]
 
 

@@ -23,6 +23,7 @@ from llama_index_surerag._traced_llm import TracedLLMReader
 from surerag.adapting import shared
 from surerag.errors import CapabilityError, ConfigurationError
 from surerag.readers import BaseReader, Reader
+from surerag.readers.openai.limits import DEADLINE, MAX_BYTES, Limits
 from surerag.readers.thinking import THINKING_TOKENS
 
 WIDEST_VOCABULARY = 300_000
@@ -44,6 +45,8 @@ def reader_from_llm(
     thinking: bool | None = None,
     thinking_tokens: int = THINKING_TOKENS,
     template_options: Mapping[str, Any] | None = None,
+    deadline: float = DEADLINE,
+    max_bytes: int = MAX_BYTES,
 ) -> BaseReader:
     """Make a reader of a LlamaIndex LLM.
 
@@ -91,6 +94,9 @@ def reader_from_llm(
             for the two that follow.
         thinking_tokens: Tokens that it may think, at most.
         template_options: Variables of its tokenizer's chat template.
+        deadline: Seconds that one answer of an OpenAI-style LLM may take in all, however steadily it drips:
+            the LLM's own ``timeout`` is for each read of its connection. Your own pauses do not count.
+        max_bytes: Size of one of its answers, after decompression.
 
     Returns:
         The reader.
@@ -118,6 +124,7 @@ def reader_from_llm(
         )
     if max_concurrency < 1:
         raise ConfigurationError(f"max_concurrency must be at least 1, got {max_concurrency}")
+    limits = Limits(deadline, max_bytes)
     family = family_of(type(llm))
     dialect = family.dialect
     told = f"{type(llm).__name__}({_model_of(llm)!r})"
@@ -138,7 +145,7 @@ def reader_from_llm(
             'OpenAILike(…, additional_kwargs={"extra_body": {"chat_template_kwargs": {"enable_thinking": '
             "False}}})",
         )
-    source = _source_of(llm, family, settings, top_logprobs)
+    source = _source_of(llm, family, settings, top_logprobs, limits)
     if source is not None:
         size = vocabulary_size or _vocabulary_size(tokenizer) or WIDEST_VOCABULARY
         count = None if tokenizer is None else lambda text: len(tokenizer.encode(text))
@@ -179,14 +186,16 @@ def advising(model: object) -> Iterator[None]:
         ) from error
 
 
-def _source_of(llm: LLM, family: Family, settings: LLMSettings, top_logprobs: int | None) -> Source | None:
+def _source_of(
+    llm: LLM, family: Family, settings: LLMSettings, top_logprobs: int | None, limits: Limits
+) -> Source | None:
     """Return what asks an LLM whose log-probabilities can be had; None for one that is asked for text."""
     if family.kind == "openai":
         most = 20 if llm.metadata.is_chat_model else 5
         wanted = top_logprobs or getattr(llm, "top_logprobs", 0) or most
-        return OpenAIRequests(llm, settings.manners, wanted)
+        return OpenAIRequests(llm, settings.manners, wanted, limits)
     if family.kind == "responses":
-        return ResponsesRequests(llm, settings.manners, top_logprobs or 20)
+        return ResponsesRequests(llm, settings.manners, top_logprobs or 20, limits)
     if "logprobs" not in family.dialect.takes:
         return None
     return DialectRequests(llm, family.dialect, settings.manners, top_logprobs or 0, settings.call_options)

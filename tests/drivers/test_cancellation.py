@@ -17,7 +17,7 @@ from surerag.readers.scripted import ScriptedReader
 from surerag.services import Services
 from surerag.types import Begun, Chunk, Generation, Passage, Prompt, Sampling
 
-SOON = 2.0
+SOON = 15.0
 """Seconds within which what does not block has happened, on a busy machine."""
 
 
@@ -30,7 +30,7 @@ class Blocking:
 
     def retrieve(self, query: str, k: int) -> list[Passage]:
         self.entered.set()
-        self.released.wait(20)
+        self.released.wait(60)
         return [Passage(query)]
 
 
@@ -64,7 +64,7 @@ class BlockingReader(BaseReader):
 
     def _wait(self) -> None:
         self.entered.set()
-        self.released.wait(20)
+        self.released.wait(60)
 
 
 def look_up() -> Program[str]:

@@ -79,7 +79,7 @@ async def test_an_agent_retrieves_only_when_unsure(threshold: float, asynchronou
         assert [document.id for document in state["context"]] == ["ada"] * opens
         assert state["retrieval"]["retrieve"] is opens
         assert state["retrieval"]["gate"] == "entropy"
-        assert state["messages"][-1].response_metadata["surerag"] == state["retrieval"]
+        assert state["messages"][-1].response_metadata["surerag"] == {"retrieval": state["retrieval"]}
         assert len(server.requests) == 1 + opens
         assert server.requests[0].body["logprobs"] is True
         if opens:
@@ -251,7 +251,7 @@ async def test_every_answer_tells_its_entropy(asynchronously: bool) -> None:
         agent = create_agent(chat(server), middleware=[UncertaintyMiddleware(threshold=9.0)])
         state = await asked(agent, asynchronously=asynchronously)
     message = state["messages"][-1]
-    note = message.response_metadata["surerag"]
+    note = message.response_metadata["surerag"]["uncertainty"]
     assert note["uncertain"] is False
     assert note["entropy"] == pytest.approx(float(entropy_of(message)))
     assert note["lower"] <= note["entropy"] <= note["upper"]
@@ -320,9 +320,24 @@ async def test_all_middleware_together(documents: list[Document]) -> None:
         )
         state = await agent.ainvoke(ASKED)
     note = state["messages"][-1].response_metadata["surerag"]
-    assert note["retrieve"] is True
-    assert note["entropy"] > 0
+    assert note["retrieval"] == state["retrieval"]
+    assert note["retrieval"]["retrieve"] is True
+    # Both tell an interval and a threshold, each its own.
+    uncertainty = note["uncertainty"]
+    assert uncertainty["lower"] <= uncertainty["entropy"] <= uncertainty["upper"]
+    assert (uncertainty["threshold"], note["retrieval"]["threshold"]) == (9.0, OPEN)
     assert state["context"]
+
+
+def test_images_of_a_question_are_shown_with_the_passages() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    asked_with = [{"type": "text", "text": "Where was Ada born?"}, image]
+    with FakeOpenAI(Script(say)) as server:
+        agent = create_agent(chat(server), middleware=[LazyRetrievalMiddleware(search_, threshold=OPEN)])
+        agent.invoke({"messages": [{"role": "user", "content": asked_with}]})
+    shown = server.requests[1].body["messages"][-1]["content"]
+    assert "[1] Ada was born in Velm." in shown[0]["text"]
+    assert shown[1:] == [image]
 
 
 # entropy_of.

@@ -14,13 +14,23 @@ from llama_index.core.retrievers import BaseRetriever
 from llama_index.core.schema import NodeRelationship, NodeWithScore, QueryBundle, RelatedNodeInfo, TextNode
 from llama_index.core.storage.docstore import SimpleDocumentStore
 
-from llama_index_surerag import LazyRetrievalQueryEngine, summaries_of
+from llama_index_surerag import LazyRetrievalQueryEngine, _living, summaries_of
 from surerag.errors import InputError
 from tests.llama_index import corpus
 from tests.llama_index.corpus import KNOWN, HashEmbedding, Knowing
 from tests.llama_index.models import Scripted
+from tests.waiting import eventually
 
 VELM = "Ada was born in Velm"
+
+
+@pytest.fixture(autouse=True, params=["small", "large"])
+def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A large index is compared in full once, and then not for ages."""
+    if request.param == "large":
+        monkeypatch.setattr(_living, "_CHEAP", -1.0)
+        monkeypatch.setattr(_living, "_SELDOM", 1e9)
+    return str(request.param)
 
 
 def changing() -> VectorStoreIndex:
@@ -131,6 +141,43 @@ def test_a_refreshed_document_answers_with_its_new_text() -> None:
     assert "born in Orun" in source.get_content()
     for ask in ways(lazy):
         assert not [node for node in ask(KNOWN).source_nodes if "Velm" in node.get_content()]
+
+
+def test_a_text_that_is_overwritten_in_place_never_answers_again() -> None:
+    index = changing()
+    lazy = engine(index)
+    assert str(lazy.query(KNOWN)).startswith("She was born in Velm")
+    for name in index.ref_doc_info["ada"].node_ids:
+        node: Any = index.docstore.get_node(name)
+        changed = node.model_copy(update={"text_resource": None})
+        changed.set_content("Ada was born in Orun, they say now. She paints.")
+        index.docstore.add_documents([changed], allow_update=True)
+    for ask in ways(lazy):
+        shown = [node.get_content() for node in ask(KNOWN).source_nodes]
+        assert shown
+        assert not [text for text in shown if "Velm" in text]
+
+
+def test_a_large_index_is_compared_in_full_only_now_and_then(
+    size: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = changing()
+    lazy = engine(index)
+    lazy.query(KNOWN)
+    read = []
+    hashes = index.docstore.get_all_document_hashes
+    monkeypatch.setattr(type(index.docstore), "get_all_document_hashes", lambda _: read.append(1) or hashes())
+    for ask in ways(lazy):
+        ask(KNOWN)
+    if size == "large":
+        assert not read
+        monkeypatch.setattr(_living, "_SELDOM", 0)
+        index.insert(Document(id_="new", text="Zed was born in Tarn."))
+        lazy.query(KNOWN)
+        assert read == [1]
+        # With the next one a comparison is due.
+        lazy.query(KNOWN)
+        assert eventually(lambda: lazy.query(KNOWN) and len(read) > 1)
 
 
 def test_an_index_may_lose_all_and_begin_with_nothing() -> None:

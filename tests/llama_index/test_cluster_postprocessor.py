@@ -112,13 +112,16 @@ def test_what_goes_in_is_not_changed_and_what_comes_out_is_a_copy() -> None:
 
 
 @pytest.mark.parametrize("query", [None, QueryBundle("  ")])
-async def test_without_a_query_nodes_come_back_as_they_are_with_a_warning(spans: Any, query: Any) -> None:
+async def test_without_a_query_nodes_come_back_as_they_are_with_a_warning(
+    spans: Any, caplog: pytest.LogCaptureFixture, query: Any
+) -> None:
     given = nodes()
     compressor = tool([])
     assert dumped(compressor.postprocess_nodes(given, query_bundle=query)) == dumped(given)
     assert dumped(await compressor.apostprocess_nodes(given, query_bundle=query)) == dumped(given)
     warnings = [event for event in EVENTS if isinstance(event, ProgressEvent) and event.warning]
     assert [event.name for event in warnings] == ["cluster_compression.no_query"] * 2
+    assert caplog.text.count("cluster_compression.no_query") == 2
     with pytest.raises(ValueError, match="both"):
         compressor.postprocess_nodes(given, query_bundle=QueryBundle("q"), query_str="q")
 

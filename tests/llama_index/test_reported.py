@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
@@ -20,6 +21,7 @@ from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import QueryBundle
 from llama_index.llms.openai_like import OpenAILike
 
+from llama_index_surerag import _lent  # isort: skip
 from llama_index_surerag import (
     ClusterCompressorPostprocessor,
     DeltaSePerEvaluator,
@@ -258,6 +260,40 @@ def test_a_users_own_llm_reports_itself_and_nobody_counts_it_twice(
         assert len(of(LLMChatStartEvent)) == 2
         # The draft was broken off, and the LLM says that it ended once its stream is closed.
         assert eventually(lambda: len(of(LLMChatEndEvent)) == len(counter.llm_token_counts) == 2)
+
+
+@pytest.mark.parametrize("use_async", [False, True])
+def test_a_draft_that_is_broken_off_has_ended_before_the_answer_is_there(
+    monkeypatch: pytest.MonkeyPatch, use_async: bool
+) -> None:
+    hang_up, ahang_up = _lent.Line.hang_up, _lent.AsyncLine.hang_up
+
+    def slowly(line: _lent.Line) -> None:
+        time.sleep(0.1)
+        hang_up(line)
+
+    async def aslowly(line: _lent.AsyncLine) -> None:
+        await asyncio.sleep(0.1)
+        await ahang_up(line)
+
+    # Closing is another thread's work, or another task's; that one is held up.
+    monkeypatch.setattr(_lent.Line, "hang_up", slowly)
+    monkeypatch.setattr(_lent.AsyncLine, "hang_up", aslowly)
+    with FakeOpenAI() as server:
+        counter = TokenCountingHandler(tokenizer=str.split)
+        llm = OpenAILike(
+            model="toy",
+            api_base=server.base_url,
+            api_key=KEY,
+            is_chat_model=True,
+            callback_manager=CallbackManager([counter]),
+        )
+        engine = lazy(llm, threshold=0.0)
+        if use_async:
+            asyncio.run(_awaited(engine.aquery(UNKNOWN)))
+        else:
+            engine.query(UNKNOWN)
+        assert len(counter.llm_token_counts) == 2
 
 
 def test_many_questions_in_one_batch_keep_their_own_traces(spans: Any) -> None:

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from surerag.errors import ServiceError
-from surerag.readers.closing import close_when_dropped
+from surerag.readers.closing import (
+    aawait_closed,
+    await_closed,
+    close_in_loop_when_dropped,
+    close_when_dropped,
+)
 from surerag.readers.openai import OpenAIReader
 from surerag.types import Sampling
 from tests.servers.fake_openai import FakeOpenAI
 from tests.servers.toy_model import Script
+from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 TEXT = "one two three four five six seven eight nine ten " * 5
@@ -114,9 +122,40 @@ def test_what_will_not_close_holds_up_nothing_else() -> None:
         pass
 
     silent, closed = threading.Event(), threading.Event()
-    close_when_dropped(Handle(), lambda: silent.wait(20))
+    hang_up = close_when_dropped(handle := Handle(), lambda: silent.wait(300))
+    del handle
     close_when_dropped(Handle(), closed.set)
     try:
-        assert closed.wait(5)
+        assert closed.wait(60)
+        await_closed(hang_up())
+        assert not silent.is_set()
     finally:
         silent.set()
+
+
+def test_whoever_hung_up_may_wait_until_it_is_closed() -> None:
+    closed: list[int] = []
+
+    def close() -> None:
+        time.sleep(0.1)
+        closed.append(1)
+
+    hang_up = close_when_dropped(Handle(), close)
+    assert hang_up() is None  # it was dropped before
+    handle = Handle()
+    await_closed(close_when_dropped(handle, close)())
+    assert eventually(lambda: closed == [1, 1])
+
+
+async def test_whoever_hung_up_in_a_loop_may_wait_as_well() -> None:
+    closed: list[int] = []
+
+    async def close() -> None:
+        await asyncio.sleep(0.05)
+        closed.append(1)
+
+    handle = Handle()
+    hang_up = close_in_loop_when_dropped(handle, close)
+    await aawait_closed(hang_up())
+    assert closed == [1]
+    assert hang_up() is None

@@ -17,7 +17,7 @@ from surerag.types import Sampling
 from tests.servers.fake_openai import FakeOpenAI
 from tests.servers.faults import FAULTS
 
-SOON = 3.0
+SOON = 10.0
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -52,6 +52,21 @@ def test_a_server_that_never_ends_is_left_and_not_asked_again(server: FakeOpenAI
         list(reader.stream("q", Sampling()))
     with soon(), pytest.raises(TransientServiceError, match="not finished"):
         asyncio.run(reader.abegin(["q"], 2, Sampling()))
+
+
+async def test_headers_that_drip_end_at_the_deadline_in_an_event_loop(server: FakeOpenAI) -> None:
+    def drip(wire: Any) -> None:
+        wire.raw(b"HTTP/1.1 200 OK\r\nX: ")
+        while not wire.hung_up():
+            wire.raw(b"x")
+            time.sleep(0.02)
+
+    server.fault = drip
+    reader = reader_of(server, retries=0)
+    with soon(), pytest.raises(TransientServiceError, match="not finished"):
+        await reader.agenerate(["q"], Sampling())
+    with soon(), pytest.raises(TransientServiceError, match="not finished"):
+        await reader.abegin(["q"], 2, Sampling())
 
 
 def test_an_answer_that_begins_too_late_leaves_no_connection_open(server: FakeOpenAI) -> None:

@@ -398,10 +398,17 @@ def prompt_of(body: Json) -> str:
     if "prompt" in body:
         given = body["prompt"]
         return str(given[0] if isinstance(given, list) else given)
-    turns = [message["content"] for message in body["messages"]]
+    turns = [_text_of(message["content"]) for message in body["messages"]]
     return (
         "\n".join(turns[:-1]) + turns[-1] if body["messages"][-1]["role"] == "assistant" else "\n".join(turns)
     )
+
+
+def _text_of(content: Any) -> str:
+    """The text of a message's content, which may be a list of blocks."""
+    if not isinstance(content, list):
+        return str(content)
+    return "".join(block["text"] for block in content if block.get("type") == "text")
 
 
 def _say(fake: FakeOpenAI, body: Json, prompt: str, index: int) -> tuple[Said, str]:

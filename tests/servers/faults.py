@@ -20,7 +20,7 @@ from tests.servers.fake_openai import Json, Wire
 Fault = Callable[[Wire], None]
 
 _EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
-_LONG = 6.0
+_LONG = 30.0
 """Seconds after which a fault that would last for ever gives in, so that a test that fails also ends."""
 
 

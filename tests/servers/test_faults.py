@@ -23,7 +23,7 @@ from tests.servers.toy_model import Script
 ANSWER = "one two three four"
 SAMPLING = Sampling(max_tokens=6)
 LIMITS = Limits(deadline=0.2, max_bytes=2**22)
-SOON = 5.0
+SOON = 15.0
 """Seconds within which every way of asking has ended, on a busy machine; a hang lasts longer."""
 
 
@@ -48,7 +48,7 @@ def llama_index(url: str, api: str) -> Any:
     llm = OpenAILike(
         model="toy", api_base=url, api_key="k", is_chat_model=api == "chat", max_retries=0, timeout=2.0
     )
-    return reader_from_llm(llm, top_logprobs=2)
+    return reader_from_llm(llm, top_logprobs=2, deadline=LIMITS.deadline, max_bytes=LIMITS.max_bytes)
 
 
 def langchain(url: str, api: str) -> Any:
@@ -58,7 +58,7 @@ def langchain(url: str, api: str) -> Any:
 
     kind = ChatOpenAI if api == "chat" else OpenAI
     model = kind(model="toy", base_url=url, api_key="k", max_retries=0, timeout=2.0)
-    return reader_from_model(model, top_logprobs=2)
+    return reader_from_model(model, top_logprobs=2, deadline=LIMITS.deadline, max_bytes=LIMITS.max_bytes)
 
 
 FAMILIES: dict[str, Callable[[str, str], Any]] = {
@@ -114,16 +114,12 @@ def server() -> Iterator[FakeOpenAI]:
 )
 def reader(request: pytest.FixtureRequest, server: FakeOpenAI) -> Iterator[Any]:
     family, api = request.param
-    with pytest.MonkeyPatch.context() as patch:
-        # A framework's model has no setting for what an answer may take.
-        patch.setattr("llama_index_surerag._lent.LIMITS", LIMITS)
-        patch.setattr("langchain_surerag._connections.LIMITS", LIMITS)
-        made = FAMILIES[family](server.base_url, api)
-        made.family = family
-        server.fault = None
-        # Whatever is imported when first used is imported now.
-        assert [answer.text for answer in WAYS["whole"](made)] == [ANSWER]
-        yield made
+    made = FAMILIES[family](server.base_url, api)
+    made.family = family
+    server.fault = None
+    # Whatever is imported when first used is imported now.
+    assert [answer.text for answer in WAYS["whole"](made)] == [ANSWER]
+    return made
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -56,11 +56,20 @@ def answer_of(response: ModelResponse[Any]) -> AIMessage | None:
     return said[-1]
 
 
+def note_on(message: AIMessage | None, name: str) -> dict[str, Any]:
+    """Return what a message tells about itself under a name; nothing, if it does not."""
+    noted = message.response_metadata.get(NOTED) if message is not None else None
+    return dict((noted or {}).get(name) or {})
+
+
 def with_note(
-    response: ModelResponse[Any], message: AIMessage, note: Mapping[str, Any]
+    response: ModelResponse[Any], message: AIMessage, name: str, note: Mapping[str, Any]
 ) -> ModelResponse[Any]:
-    """Return a response whose message tells something about itself in its metadata."""
+    """Return a response whose message tells something about itself in its metadata.
+
+    Each part has a name of its own there: an interval of one is not that of another.
+    """
     earlier = message.response_metadata.get(NOTED) or {}
-    metadata = {**message.response_metadata, NOTED: {**earlier, **note}}
+    metadata = {**message.response_metadata, NOTED: {**earlier, name: note}}
     noted = message.model_copy(update={"response_metadata": metadata})
     return replace(response, result=[noted if one is message else one for one in response.result])

@@ -70,7 +70,8 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
     returned, is left alone.
 
     The state gets ``context`` and ``retrieval``; the message tells the decision in
-    ``response_metadata["surerag"]``.
+    ``response_metadata["surerag"]["retrieval"]``. Images and the like in the user's message are shown with
+    the passages, too.
 
     Args:
         retriever: A retriever, or a runnable from a question to documents; or one of surerag.
@@ -215,7 +216,7 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
         if rules:
             known = [str(system.text)] if system is not None else []
             system = SystemMessage("\n\n".join([*known, *rules]))
-        last = question.model_copy(update={"content": asked})
+        last = question.model_copy(update={"content": _with_text(question, asked)})
         return request.override(messages=[*request.messages[:-1], last], system_message=system)
 
 
@@ -231,6 +232,14 @@ def _asked(messages: Sequence[AnyMessage]) -> HumanMessage | None:
     return last if isinstance(last, HumanMessage) and str(last.text).strip() else None
 
 
+def _with_text(question: HumanMessage, text: str) -> str | list[str | dict[Any, Any]]:
+    """Return a message's content with another text; images and whatever else is in it stay."""
+    if isinstance(question.content, str):
+        return text
+    others = [block for block in question.content if isinstance(block, dict) and block.get("type") != "text"]
+    return [{"type": "text", "text": text}, *others]
+
+
 def _told(
     response: ModelResponse[Any], decision: GateDecision | None, passages: Sequence[Passage]
 ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
@@ -239,6 +248,6 @@ def _told(
         return response
     note = asdict(decision)
     if message is not None:
-        response = with_note(response, message, note)
+        response = with_note(response, message, "retrieval", note)
     update = {"context": documents_of(passages), "retrieval": note}
     return ExtendedModelResponse(response, Command(update=update))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
 from langchain.chat_models import init_chat_model
@@ -21,6 +21,7 @@ from langchain_surerag.agents.asking import (
     Handler,
     answer_of,
     awithin,
+    note_on,
     with_note,
     within,
 )
@@ -45,6 +46,8 @@ class Uncertain:
     threshold: float
 
 
+_NAME: Final = "uncertainty"
+
 Reply = str | AIMessage | None
 OnUncertain = Callable[[Uncertain], Reply | Awaitable[Reply]]
 
@@ -52,9 +55,9 @@ OnUncertain = Callable[[Uncertain], Reply | Awaitable[Reply]]
 class UncertaintyMiddleware(AgentMiddleware[Any, Any, Any]):
     """Tells with each answer of the agent's model how sure it was, and acts where it was not.
 
-    Every answer in words has its entropy in ``response_metadata["surerag"]``: ``entropy`` (mean, in nats),
-    ``lower``, ``upper``, ``first``, ``largest``, ``n_tokens``, ``threshold`` and ``uncertain``. Tool calls
-    are left alone.
+    Every answer in words has its entropy in ``response_metadata["surerag"]["uncertainty"]``: ``entropy``
+    (mean, in nats), ``lower``, ``upper``, ``first``, ``largest``, ``n_tokens``, ``threshold`` and
+    ``uncertain``. Tool calls are left alone.
 
     Args:
         threshold: An answer is uncertain if its mean entropy exceeds this, in nats.
@@ -165,14 +168,14 @@ class UncertaintyMiddleware(AgentMiddleware[Any, Any, Any]):
             "threshold": self.threshold,
             "uncertain": found.mean > self.threshold,
         }
-        return with_note(response, message, note)
+        return with_note(response, message, _NAME, note)
 
     def _uncertain(self, state: Mapping[str, Any]) -> Uncertain | None:
         messages = state["messages"]
         last = messages[-1] if messages else None
         if not isinstance(last, AIMessage) or not _is_uncertain(last):
             return None
-        note = last.response_metadata[NOTED]
+        note = note_on(last, _NAME)
         entropy = MessageEntropy(
             note["entropy"], *(note[name] for name in ("lower", "upper", "first", "largest", "n_tokens"))
         )
@@ -199,8 +202,7 @@ def ask_a_person(found: Uncertain) -> Reply:
 
 
 def _is_uncertain(message: AIMessage | None) -> bool:
-    note = message.response_metadata.get(NOTED) if message is not None else None
-    return bool(note and note.get("uncertain"))
+    return bool(note_on(message, _NAME).get("uncertain"))
 
 
 def _measures(model: Any) -> bool:
@@ -216,6 +218,7 @@ def _replaced(message: AIMessage, reply: Reply) -> dict[str, Any] | None:
         return None
     found = AIMessage(reply) if isinstance(reply, str) else reply
     metadata = {**message.response_metadata, **found.response_metadata}
-    note = {**(metadata.get(NOTED) or {}), "uncertain": False, "replaced": True}
-    changes = {"id": message.id, "response_metadata": {**metadata, NOTED: note}}
+    note = {**note_on(message, _NAME), "uncertain": False, "replaced": True}
+    noted = {**(metadata.get(NOTED) or {}), _NAME: note}
+    changes = {"id": message.id, "response_metadata": {**metadata, NOTED: noted}}
     return {"messages": [found.model_copy(update=changes)]}

@@ -15,6 +15,7 @@ from langchain_surerag._connections import OpenedStreams
 from langchain_surerag._overheard import Overheard
 from langchain_surerag.dialects.settings import ALIASES, SETTINGS, Asked, Settled, held_in, settle
 from surerag.errors import LogprobsError, ServiceError, SureragError, ThinkingBudgetError
+from surerag.readers.openai.limits import Limits
 from surerag.readers.openai.parse import Wanted, token_count
 from surerag.readers.refusals import Understood
 from surerag.readers.thinking import THINKING_TOKENS
@@ -67,6 +68,7 @@ class DialectOptions:
     scoring: Scoring | None = None
     thinking_tokens: int = THINKING_TOKENS
     thinking: bool = False
+    limits: Limits = Limits()  # noqa: RUF009  # immutable
 
 
 class Prepared(NamedTuple):
@@ -212,7 +214,11 @@ class Dialect:
         """Return the model, or a copy with other settings, and the keywords that ask for this."""
         settled = self.settled(asked)
         arguments = {**self.kept(settled), **self.keywords(settled.values)}
-        return Prepared(self.copied(asked, **self.fields_without(settled.unset)), arguments, OpenedStreams())
+        return Prepared(
+            self.copied(asked, **self.fields_without(settled.unset)),
+            arguments,
+            OpenedStreams(self.options.limits),
+        )
 
     def kept(self, settled: Settled) -> dict[str, Any]:
         """Return the keywords that the user bound, but for those that are sent or taken out."""

@@ -35,7 +35,7 @@ class ChatLlamaCppDialect(Dialect):
         arguments = {**self.kept(settled), **self.keywords(settled.values)}
         changes = {"streaming": False, "client": _OneAtATime(getattr(self.model, "client", None))}
         model = self.copied(asked, **changes, **self.fields_without(settled.unset))
-        return Prepared(model, arguments, OpenedStreams())
+        return Prepared(model, arguments, OpenedStreams(self.options.limits))
 
 
 class LlamaCppDialect(TextDialect):

@@ -48,7 +48,7 @@ class OllamaDialect(Dialect):
         changes = {**self.fields_without(settled.unset), **options}
         if own := self.bound.get("options"):
             arguments["options"] = {**own, **options}
-        return Prepared(self.copied(asked, **changes), arguments, OpenedStreams())
+        return Prepared(self.copied(asked, **changes), arguments, OpenedStreams(self.options.limits))
 
     def logprobs_of(self, answer: Generation) -> Any:
         """Return the entries as plain mappings."""

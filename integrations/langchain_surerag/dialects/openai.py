@@ -73,7 +73,7 @@ class OpenAIChatDialect(Dialect):
             arguments.setdefault("stream_usage", "stream_options" not in self.understood.dropped)
         elif "stream_options" in self.understood.dropped:
             arguments["stream_usage"] = False
-        opened = OpenedStreams()
+        opened = OpenedStreams(self.options.limits)
         # What the length is called differs; sent under two names it is refused.
         changes = self.fields_without(settled.unset | {"max_tokens"})
         # Left open, a bound keyword could still lead to the Responses API.
@@ -233,7 +233,7 @@ class CompletionsDialect(Dialect):
         if "top_k" in settled.values:
             own = {**(getattr(self.model, "extra_body", None) or {}), **self.bound.get("extra_body", {})}
             arguments["extra_body"] = {**own, "top_k": settled.values["top_k"]}
-        opened = OpenedStreams()
+        opened = OpenedStreams(self.options.limits)
         changes = {**self.fields_without(settled.unset), **opened.watched(self.model)}
         if getattr(self.model, "streaming", False) and not asked.streamed:
             # A streaming LLM answers with one sample, however many are asked for.

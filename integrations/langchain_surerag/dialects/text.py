@@ -30,7 +30,7 @@ class TextDialect(Dialect):
         fields = self._fields()
         changes: dict[str, object] = {fields[name]: value for name, value in values.items()}
         changes |= self.fields_without(settled.unset)
-        return Prepared(self.copied(asked, **changes), arguments, OpenedStreams())
+        return Prepared(self.copied(asked, **changes), arguments, OpenedStreams(self.options.limits))
 
     def _fields(self) -> Mapping[str, str]:
         """Return the model's own names of the settings that it has fields for."""

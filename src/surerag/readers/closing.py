@@ -16,16 +16,22 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, wait
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 from surerag.readers.threads import start_in_thread
 
 logger = logging.getLogger("surerag")
 
-HangUp = Callable[[], object]
-"""Passes something on to be closed, from anywhere and without waiting; calling it again does nothing."""
+HangUp = Callable[[], "Future[None] | None"]
+"""Passes something on to be closed, from anywhere and without waiting, and returns what is done once it was
+closed; calling it again does nothing, and returns None."""
+
+_MOMENT = 1.0
+"""Seconds for which somebody waits for a close, which takes milliseconds. Not for ever: a finaliser may have
+brought him here, in the middle of what the close is waiting for."""
 
 
 def close_when_dropped(handle: object, close: Callable[[], object]) -> HangUp:
@@ -40,9 +46,9 @@ def close_when_dropped(handle: object, close: Callable[[], object]) -> HangUp:
 
     Example:
         >>> closed = threading.Event()
-        >>> hang_up = close_when_dropped(Handle := type("Handle", (), {})(), closed.set)
-        >>> _ = hang_up()
-        >>> closed.wait(timeout=5)
+        >>> hang_up = close_when_dropped(handle := type("Handle", (), {})(), closed.set)
+        >>> await_closed(hang_up())
+        >>> closed.is_set()
         True
     """
     # Here, because a finaliser is no place to start a thread.
@@ -55,7 +61,19 @@ def close_in_loop_when_dropped(handle: object, close: Callable[[], Coroutine[Any
     return _finaliser(handle, _soon, asyncio.get_running_loop(), contextvars.copy_context(), close)
 
 
-def _finaliser(handle: object, pass_on: Callable[..., object], *what: object) -> HangUp:
+def await_closed(*closing: Future[None] | None) -> None:
+    """Wait a moment for what was hung up, so that all who watch it have seen it end."""
+    wait([future for future in closing if future is not None], timeout=_MOMENT)
+
+
+async def aawait_closed(*closing: Future[None] | None) -> None:
+    """Like :func:`await_closed`, without blocking."""
+    futures = [asyncio.wrap_future(future) for future in closing if future is not None]
+    if futures:
+        await asyncio.wait(futures, timeout=_MOMENT)
+
+
+def _finaliser(handle: object, pass_on: Callable[..., Future[None]], *what: object) -> HangUp:
     # It keeps what is open alive and reachable, so that the collector never takes it for garbage.
     finaliser = weakref.finalize(handle, pass_on, *what)
     finaliser.atexit = False
@@ -69,7 +87,7 @@ class _Closer:
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         # The only queue that may be put to while the same thread is putting to it.
-        self._jobs: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._jobs: SimpleQueue[_Job] = SimpleQueue()
 
     def start(self) -> None:
         if self._thread is not None and self._thread.is_alive():
@@ -81,22 +99,33 @@ class _Closer:
                 )
                 self._thread.start()
 
-    def put(self, job: Callable[[], object]) -> None:
+    def put(self, close: Callable[[], object]) -> Future[None]:
+        job = _Job(close, Future())
         self._jobs.put(job)
+        return job.closed
 
 
-def _work(jobs: SimpleQueue[Callable[[], object]]) -> None:
+class _Job(NamedTuple):
+    """What is to be done, and what tells that it is done."""
+
+    close: Callable[[], object]
+    closed: Future[None]
+
+
+def _work(jobs: SimpleQueue[_Job]) -> None:
     while True:
         # In a thread of its own: a server that is silent may hold up one, and no other.
         start_in_thread(_close, jobs.get())
 
 
-def _close(job: Callable[[], object]) -> None:
+def _close(job: _Job) -> None:
     try:
-        job()
+        job.close()
     except Exception:
-        # Nobody waits for this one; the next one is waiting.
+        # Nobody asks how it went; the next one is waiting.
         logger.debug("closing an abandoned stream failed", exc_info=True)
+    finally:
+        job.closed.set_result(None)
 
 
 _closer = _Closer()
@@ -119,27 +148,35 @@ def _soon(
     loop: asyncio.AbstractEventLoop,
     context: contextvars.Context,
     close: Callable[[], Coroutine[Any, Any, object]],
-) -> None:
-    if not loop.is_closed():
-        # A loop that is closing at this very moment closes its connections by itself.
-        try:
-            loop.call_soon_threadsafe(_spawn, loop, context, close)
-        except RuntimeError:
-            logger.debug("an event loop ended before a stream of it could be closed")
+) -> Future[None]:
+    closed: Future[None] = Future()
+    # A loop that is closing at this very moment closes its connections by itself.
+    if loop.is_closed():
+        closed.set_result(None)
+        return closed
+    try:
+        loop.call_soon_threadsafe(_spawn, loop, context, close, closed)
+    except RuntimeError:
+        logger.debug("an event loop ended before a stream of it could be closed")
+        closed.set_result(None)
+    return closed
 
 
 def _spawn(
     loop: asyncio.AbstractEventLoop,
     context: contextvars.Context,
     close: Callable[[], Coroutine[Any, Any, object]],
+    closed: Future[None],
 ) -> None:
-    task = loop.create_task(_aclose(close), context=context)
+    task = loop.create_task(_aclose(close, closed), context=context)
     _closing.add(task)
     task.add_done_callback(_closing.discard)
 
 
-async def _aclose(close: Callable[[], Coroutine[Any, Any, object]]) -> None:
+async def _aclose(close: Callable[[], Coroutine[Any, Any, object]], closed: Future[None]) -> None:
     try:
         await close()
     except Exception:
         logger.debug("closing an abandoned stream failed", exc_info=True)
+    finally:
+        closed.set_result(None)
