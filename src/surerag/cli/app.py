@@ -10,7 +10,7 @@ import typer
 
 from surerag import SePerOptions
 from surerag.cli import traces
-from surerag.cli.options import option_of, with_reader
+from surerag.cli.options import ColumnOption, option_of, with_reader
 from surerag.cli.readers import ReaderChoice
 from surerag.cli.train_rewriter import train_rewriter
 from surerag.decisions.calibrating import OnInfeasible
@@ -27,15 +27,6 @@ app = typer.Typer(
 )
 reproduce = typer.Typer(help="Every result on the closed world, for any seed.", no_args_is_help=True)
 app.add_typer(reproduce, name="reproduce")
-
-ColumnOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--columns",
-        help="Which column is what, such as question=query; may be given several times. Default: by name.",
-        metavar="FIELD=NAME",
-    ),
-]
 
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the world. Training used none of these.")]
 

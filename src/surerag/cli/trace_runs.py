@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from surerag.documents import Document, load_documents
 from surerag.drivers.progress import counted_not_logged
 from surerag.encoders import packaged_minilm
 from surerag.errors import InputError
-from surerag.evaluation.inputs import golds_field, read_records, text_field
-from surerag.evaluation.rows import Question
+from surerag.evaluation.inputs import Field as Asked
+from surerag.evaluation.inputs import read_questions, read_records, text_field
 from surerag.extras import extra
 from surerag.readers.protocol import BaseReader
 from surerag.records import Trace, record
@@ -51,6 +51,7 @@ class Recording:
     hash_texts: bool = False
     concurrency: int = 16
     restart: bool = False
+    columns: Mapping[Asked, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def run_record(choice: ReaderChoice, wanted: Recording) -> None:
     with staged() as stages:
         with stages.working("Reading the documents"):
             documents = _documents(wanted.documents)
-            total = sum(1 for _ in _questions(wanted.questions))
+            total = sum(1 for _ in read_questions(wanted.questions, wanted.columns))
         with stages.working("Loading the models"):
             reader, encoder = choice.build(), packaged_minilm()
         with stages.working("Building the indices"):
@@ -117,10 +118,10 @@ def run_record(choice: ReaderChoice, wanted: Recording) -> None:
         )
         _going_on(wanted.output, restart=wanted.restart)
         show = stages("Recording")
-        with _resumable(), counted_not_logged():
+        with _resumable(wanted.output), counted_not_logged():
             trace = record(
                 parts,
-                _questions(wanted.questions),
+                read_questions(wanted.questions, wanted.columns),
                 wanted.output,
                 judge=wanted.judge,
                 n_samples=wanted.n_samples,
@@ -205,7 +206,7 @@ def run_field_test(choice: ReaderChoice, wanted: FieldRun) -> None:
         for name in RETRIEVALS:
             _going_on(wanted.output / name, restart=wanted.restart)
         began = time.monotonic()
-        with _resumable(), counted_not_logged():
+        with _resumable(*(wanted.output / name for name in RETRIEVALS)), counted_not_logged():
             field.record(
                 reader,
                 entailer,
@@ -253,16 +254,6 @@ def _entailer(named: str, choice: ReaderChoice, reader: BaseReader) -> Entailer 
     return EntailmentChoice.chosen(named, choice).loaded() or JudgeEntailer(reader)
 
 
-def _questions(file: Path) -> Iterator[Question]:
-    for place, row in read_records(file):
-        if not isinstance(row, dict) or row.get("question") is None:
-            raise InputError(f"{place}: the field 'question' is missing", hint="one row for each question")
-        answers = row.get("answers")
-        golds = () if answers is None else golds_field(answers, place)
-        name = "" if row.get("id") is None else str(row["id"])
-        yield Question(text_field(row["question"], "question", place), golds, name)
-
-
 def _documents(path: Path) -> list[Document]:
     if path.is_dir():
         return list(load_documents(path).documents)
@@ -270,7 +261,7 @@ def _documents(path: Path) -> list[Document]:
     for place, row in read_records(path):
         if not isinstance(row, dict) or row.get("text") is None:
             raise InputError(f"{place}: the field 'text' is missing", hint="one row for each document")
-        name = str(row.get("id") or f"d{len(found)}")
+        name = str(row.get("id") or row.get("_id") or f"d{len(found)}")
         text = text_field(row["text"], "text", place)
         found.append(Document(name, text, str(row.get("title") or "")))
     if not found:
@@ -279,11 +270,14 @@ def _documents(path: Path) -> list[Document]:
 
 
 @contextmanager
-def _resumable() -> Iterator[None]:
+def _resumable(*folders: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        _say("What was answered is kept: the same command goes on from here.")
+        for folder in folders:
+            done = len(Trace(folder, check=False)) if (folder / MANIFEST).exists() else 0
+            _say(f"{folder} holds {done:,} questions, and what was answered since.")
+        _say("The same command goes on from here.")
         raise
 
 
