@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -286,3 +287,99 @@ def test_wrong_usage_is_one_friendly_line(tmp_path: Path, surerag, options, word
     assert words in printed
     assert "Traceback" not in printed
     assert reader.asked == []
+
+
+def test_an_interruption_says_what_is_kept(tmp_path: Path, surerag, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("surerag.evaluation.inputs.dataset.UNIT", 4)
+    file, out = write_rows(tmp_path / "d.jsonl", 12), tmp_path / "out"
+
+    class Interrupted(NotingReader):
+        def generate(self, prompts, sampling):
+            if any("person 9 " in str(prompt) for prompt in prompts):
+                raise KeyboardInterrupt
+            return super().generate(prompts, sampling)
+
+    options = (file, "--model", "m", "--entailment", "exact", "--output", out, "--concurrency", 2)
+    first = Interrupted(local=True)
+    code, printed = surerag(*options, reader=first)
+    assert code == 130
+    assert f"16 of 24 rows are measured and kept in {out}" in printed
+    assert "The same command goes on from here." in printed
+    again = NotingReader(local=True)
+    code, printed = surerag(*options, reader=again)
+    assert code == 0 and "Going on: 16 of 24 rows are measured." in printed
+    assert not set(first.asked) & set(again.asked)
+
+
+def test_finished_units_are_neither_read_nor_scored_again(
+    tmp_path: Path, surerag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("surerag.evaluation.inputs.dataset.UNIT", 4)
+    file, out = write_rows(tmp_path / "d.jsonl", 12), tmp_path / "out"
+    options = (file, "--model", "m", "--entailment", "exact", "--output", out, "--extremes", 0)
+    assert surerag(*options, reader=NotingReader())[0] == 0
+    before = results(out)
+    manifest = out / "manifest.jsonl"
+    lines = manifest.read_text().splitlines(keepends=True)
+    manifest.write_text("".join(line for line in lines if '"unit":1' not in line and "complete" not in line))
+    (out / "answers-00001.jsonl.zst").unlink()
+    units: list[int] = []
+    from surerag.evaluation.inputs.dataset import DataSet
+
+    read = DataSet.unit
+    monkeypatch.setattr(DataSet, "unit", lambda data, unit: units.append(unit) or read(data, unit))
+    monkeypatch.setattr("surerag.evaluation.inputs.dataset._checked", None)  # the file is not read again
+    again = NotingReader()
+    assert surerag(*options, reader=again)[0] == 0
+    assert units == [1]
+    assert all(any(f" {n} " in f"{prompt} " for n in range(4, 8)) for prompt in map(spaced, again.asked))
+    assert results(out) == before
+
+
+def spaced(prompt: str) -> str:
+    return "".join(char if char.isalnum() else " " for char in prompt)
+
+
+def test_exports_of_others_are_evaluated_and_told(tmp_path: Path, surerag) -> None:
+    file = tmp_path / "ragas.csv"
+    file.write_text(
+        "user_input,retrieved_contexts,response,reference\n"
+        'Where was person 1 born?,"[""Person 1 was born in Velm.""]",Orun,Velm\n'
+    )
+    options = ("--model", "m", "--entailment", "exact", "--output", tmp_path / "out")
+    code, printed = surerag(file, *options, reader=NotingReader())
+    assert code == 0, printed
+    told = "question from 'user_input', answers from 'reference', contexts from 'retrieved_contexts'"
+    assert f"Taken from CSV: {told}" in printed
+    code, printed = surerag(file, *options, "--columns", "answers=respons", reader=NotingReader())
+    assert code == 1 and "--columns answers=response" in printed
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("evaluate", "none.jsonl"),
+        ("evaluate", "d.jsonl", "--columns", "answer=gold"),
+        ("evaluate", "d.jsonl", "--entailment", "nil"),
+        ("record", "none.jsonl", "--documents", "."),
+        ("record", "d.jsonl", "--documents", "none.txt"),
+        ("train-rewriter", "none.jsonl", "--base", "b", "--documents", ".", "--model", "m"),
+        ("train-rewriter", "d.jsonl", "--world", "3"),
+    ],
+)
+def test_wrong_arguments_are_told_before_anything_heavy_is_imported(tmp_path: Path, arguments) -> None:
+    write_rows(tmp_path / "d.jsonl", 2)
+    code = (
+        "import atexit, sys\n"
+        "heavy = {'torch', 'scipy', 'transformers', 'matplotlib'}\n"
+        "atexit.register(lambda: print(sorted(heavy & {*sys.modules})))\n"
+        f"sys.argv = ['surerag', *{list(arguments)!r}]\n"
+        "from surerag.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode in (1, 2), done.stderr
+    assert "Error" in done.stderr and "Traceback" not in done.stderr
+    assert done.stdout.strip() == "[]"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,8 @@ from rich.table import Table
 from surerag.cli.display import Stages, console, staged
 from surerag.cli.readers import ReaderChoice
 from surerag.encoders import packaged_minilm
-from surerag.errors import ConfigurationError
+from surerag.errors import ConfigurationError, InputError
+from surerag.evaluation.folding import FoldingTable
 from surerag.journal import OnChange
 from surerag.measures import exact_match
 from surerag.readers.protocol import BaseReader
@@ -117,6 +119,8 @@ def run_train_rewriter(choice: ReaderChoice, teacher: ReaderChoice, wanted: Want
     """
     _check(choice, wanted)
     data = _Data(wanted)
+    if wanted.file is not None and wanted.stage != "align":
+        _ = data.queries  # what is wrong with them is said before any model is loaded
     if wanted.dry_run:
         console.print(_cost_table(_costs(data, wanted)))
         console.print(
@@ -127,7 +131,7 @@ def run_train_rewriter(choice: ReaderChoice, teacher: ReaderChoice, wanted: Want
         return
     check_folder(wanted.output)
     models = _Models(choice, teacher)
-    with staged() as stages:
+    with _resumable(wanted.output), staged() as stages:
         if wanted.does("distil"):
             _distil(data, models, wanted, stages)
         if wanted.does("sample"):
@@ -145,6 +149,29 @@ def run_train_rewriter(choice: ReaderChoice, teacher: ReaderChoice, wanted: Want
         )
 
 
+@contextmanager
+def _resumable(output: Path) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        journals = sorted(output.glob("*/journal.jsonl"))
+        kept = [f"{file.parent.name}: {_answers_in(file):,} queries answered" for file in journals]
+        kept += [f"{folder.parent.name}: a model" for folder in sorted(output.glob("*/model"))]
+        told = f" ({'; '.join(kept)})" if kept else ""
+        console.print(
+            f"What was answered and trained is kept in {output}{told}. The same command goes on from here.",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+        raise
+
+
+def _answers_in(journal: Path) -> int:
+    with journal.open("rb") as lines:
+        return sum(line.startswith(b'{"key"') for line in lines)
+
+
 def _check(choice: ReaderChoice, wanted: Wanted) -> None:
     """Refuse what cannot work, before anything is loaded."""
     if (wanted.file is None) == (wanted.world is None) and wanted.stage != "align":
@@ -155,6 +182,8 @@ def _check(choice: ReaderChoice, wanted: Wanted) -> None:
         raise ConfigurationError(
             "no base was named", hint="add --base with the Hugging Face id or path of the model to be trained"
         )
+    if wanted.documents is not None and not wanted.documents.exists():
+        raise InputError(f"{wanted.documents} is not there", hint="give a folder of documents")
     sources = [wanted.documents, wanted.retriever, wanted.world]
     if wanted.does("sample") and sum(source is not None for source in sources) != 1:
         raise ConfigurationError(
@@ -397,7 +426,7 @@ def _costs(data: _Data, wanted: Wanted) -> list[StageCost]:
 
 
 def _cost_table(costs: Sequence[StageCost]) -> Table:
-    table = Table(title="What it would cost, at most", title_justify="left")
+    table = FoldingTable(title="What it would cost, at most", title_justify="left")
     for name in ("Stage", "Who", "Calls or steps", "Tokens read", "Tokens written"):
         table.add_column(name, justify="left" if name in ("Stage", "Who") else "right")
     for cost in costs:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from surerag.documents import Document, load_documents
 from surerag.drivers.progress import counted_not_logged
 from surerag.encoders import packaged_minilm
 from surerag.errors import InputError
+from surerag.evaluation.inputs import Field as Asked
 from surerag.evaluation.inputs import read_questions, read_records, text_field
 from surerag.extras import extra
 from surerag.methods.dynqr.metrics import Metric
@@ -52,6 +53,7 @@ class Recording:
     hash_texts: bool = False
     concurrency: int = 16
     restart: bool = False
+    columns: Mapping[Asked, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ def run_record(choice: ReaderChoice, wanted: Recording) -> None:
     with staged() as stages:
         with stages.working("Reading the documents"):
             documents = documents_in(wanted.documents)
-            total = sum(1 for _ in read_questions(wanted.questions))
+            total = sum(1 for _ in read_questions(wanted.questions, wanted.columns))
         with stages.working("Loading the models"):
             reader, encoder = choice.build(), packaged_minilm()
         with stages.working("Building the indices"):
@@ -152,7 +154,7 @@ def run_record(choice: ReaderChoice, wanted: Recording) -> None:
         with resumable(wanted.output), counted_not_logged():
             trace = record(
                 parts,
-                read_questions(wanted.questions),
+                read_questions(wanted.questions, wanted.columns),
                 wanted.output,
                 judge=wanted.judge,
                 n_samples=wanted.n_samples,
@@ -295,7 +297,7 @@ def documents_in(path: Path) -> list[Document]:
     for place, row in read_records(path):
         if not isinstance(row, dict) or row.get("text") is None:
             raise InputError(f"{place}: the field 'text' is missing", hint="one row for each document")
-        name = str(row.get("id") or f"d{len(found)}")
+        name = str(row.get("id") or row.get("_id") or f"d{len(found)}")
         text = text_field(row["text"], "text", place)
         found.append(Document(name, text, str(row.get("title") or "")))
     if not found:

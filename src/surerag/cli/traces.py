@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from surerag.cli.options import with_reader
+from surerag.cli.options import ColumnOption, with_reader
 from surerag.cli.readers import ReaderChoice
 from surerag.storage import check_folder
 
@@ -54,7 +54,9 @@ def record(
     questions: Annotated[
         Path,
         typer.Argument(
-            help="JSONL or Parquet; rows of question and, to have answers judged, answers; optional: id.",
+            help="JSONL, JSON, CSV, Parquet or a folder; rows of question and, to have answers judged, "
+            "answers; optional: id. Exports of RAGAS, LangSmith and DeepEval, SQuAD, HotpotQA and BEIR are "
+            "known.",
             show_default=False,
         ),
     ],
@@ -66,6 +68,7 @@ def record(
             metavar="DIR|FILE",
         ),
     ],
+    columns: ColumnOption = None,
     output: Annotated[
         Path, typer.Option(help="Where the trace goes.", metavar="DIR", callback=_writable_folder)
     ] = Path("surerag-trace"),
@@ -82,6 +85,13 @@ def record(
 
     With a pipeline of your own in LlamaIndex or LangChain: surerag.records.record(engine, questions, folder).
     """
+    # What is wrong with the arguments is said before anything that takes long is imported.
+    from surerag.evaluation.inputs import given_columns, source_of
+
+    given = given_columns(columns or ())
+    source_of(questions)
+    if not documents.is_dir():
+        source_of(documents)
     from surerag.cli.trace_runs import Recording, run_record
 
     wanted = Recording(
@@ -96,6 +106,7 @@ def record(
         hash_texts=hash_texts,
         concurrency=concurrency,
         restart=restart,
+        columns=given,
     )
     run_record(replace(choice, concurrency=concurrency), wanted)
 

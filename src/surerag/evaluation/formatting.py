@@ -8,6 +8,7 @@ from rich import box
 from rich.padding import PaddingDimensions
 from rich.table import Table
 
+from surerag.evaluation.folding import FoldingTable
 from surerag.evaluation.statistics import Proportion
 from surerag.visible import visible
 
@@ -50,13 +51,13 @@ def p_value(p: float) -> str:
 
 
 def plain_table(title: str, *, padding: PaddingDimensions = (0, 1)) -> Table:
-    """Return an empty table in the style of all others, for a terminal of eighty columns.
+    """Return an empty table in the style of all others; where it does not fit, it folds.
 
     Args:
         title: Above it.
         padding: Around each cell, as rich takes it.
     """
-    return Table(
+    return FoldingTable(
         title=title,
         box=box.SIMPLE_HEAD,
         padding=padding,

@@ -12,7 +12,7 @@ from surerag.evaluation.formatting import percent, plain_table
 def systems_table(comparison: SystemComparison) -> Table:
     """Show what each system was worth, the best first."""
     table = plain_table("What retrieval was worth to this reader")
-    table.add_column("System", min_width=12)
+    table.add_column("System", min_width=8)
     for name in ("n", f"Mean ΔSePer [{percent(comparison.confidence, 0)}]", "SePer", "Helped", "Harmed"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in comparison.systems:
