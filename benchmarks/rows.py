@@ -1,7 +1,7 @@
 """What many rows cost ``surerag evaluate`` beside the asking: memory, going on after a kill, the report.
 
-Run ``python -m benchmarks.rows 10000 100000 1000000``. A fake reader answers at once, so that only our own work
-is measured. For each size, in processes of their own:
+Run ``python -m benchmarks.rows 10000 100000 1000000``. A fake reader answers at once, so that only our own
+work is measured. For each size, in processes of their own:
 
 - *evaluate*: a data set of one system is checked and measured, all of it or (with ``--asked N``) the last N
   rows of it, the others being there from before: seconds to the first request, and peak memory;
