@@ -32,9 +32,11 @@ class Local(NotingReader):
 
     def _answer(self, text: str, sampling: Sampling, at: int) -> Generation:
         told = re.findall(r"(Person\d+) was born in (\w+)", text)
-        asked = re.findall(r"Person\d+", text.rpartition("Question")[2])
-        towns = [town for person, town in told if asked and person == asked[-1]]
-        said = reply(towns[0] if towns else "Nowhere", logprobs=[-0.5], entropy=None)
+        asked = re.findall(r"Question: .*?(Person\d+)", text)
+        towns = [town for person, town in told if asked and person == asked[0]]
+        answer = towns[0] if towns else "Nowhere"
+        extracted = f"{asked[0]} was born in {answer}." if "Extracted:" in text and towns else answer
+        said = reply(extracted, logprobs=-0.5, entropy=None)
         return replace(said, prompt_tokens=len(text.split()), completion_tokens=1)
 
 

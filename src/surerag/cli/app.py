@@ -457,6 +457,20 @@ def reproduce_seper(
     run_seper(choice, seed=seed, n=n, file=json, plots=plots, entailment=entailment, regime_name=regime_name)
 
 
+@reproduce.command("compare")
+def reproduce_compare(
+    *,
+    n: Annotated[int, typer.Option("-n", min=50, help="Questions of each of the twenty worlds.")] = 400,
+    runs: Annotated[int, typer.Option(min=100, help="Draws of each cell of the gate.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 1,
+    json: JsonFile = None,
+) -> None:
+    """Worlds whose best system was planted, and a gate on questions drawn anew."""
+    from surerag.cli.reproduce import run_compare_study
+
+    run_compare_study(n, runs, seed=seed, file=json)
+
+
 @reproduce.command("decisions")
 def reproduce_decisions(
     *,

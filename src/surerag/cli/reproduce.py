@@ -235,6 +235,17 @@ def run_decisions(
     _show(study_tables(study), study, file)
 
 
+def run_compare_study(n: int, runs: int, *, seed: int, file: Path | None) -> None:
+    """Compare in worlds whose best system was planted, and test a gate on redrawn questions."""
+    from surerag_studies.compare.study import run_study
+    from surerag_studies.compare.tables import gate_table, worlds_table
+
+    with staged() as stages:
+        study = run_study(n, runs, seed, told=stages("Comparing in worlds"))
+    console.print(worlds_table(study))
+    _show(gate_table(study), study, file)
+
+
 def _show(view: RenderableType, found: JsonResult, file: Path | None) -> None:
     console.print(view)
     if file is not None:

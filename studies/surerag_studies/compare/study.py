@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from surerag.encoders import HashingEncoder
-from surerag.evaluation.ci.paired import Judged, Pairs, judge_pair
+from surerag.evaluation.ci.paired import Outcome, outcome_of, p_values
 from surerag.evaluation.rows import Question
 from surerag.evaluation.statistics import Proportion, wilson_interval
 from surerag.evaluation.systems.comparing import compare
@@ -215,7 +215,7 @@ def gated(
         drawn = recorded[rng.integers(len(recorded), size=n)]
         flips = rng.random(n) < np.where(drawn, to_wrong, to_right)
         lost, gained = int((flips & drawn).sum()), int((flips & ~drawn).sum())
-        outcomes.append(_judged(lost, gained, n).outcome)
+        outcomes.append(_judged(lost, gained, n))
     passes, fails, undecided = (
         wilson_interval(outcomes.count(one), runs) for one in ("pass", "fail", "undecided")
     )
@@ -223,5 +223,5 @@ def gated(
 
 
 @lru_cache(maxsize=100_000)
-def _judged(lost: int, gained: int, n: int) -> Judged:
-    return judge_pair(Pairs(n=n, lost=lost, gained=gained, first=gained, second=lost), MARGIN)
+def _judged(lost: int, gained: int, n: int) -> Outcome:
+    return outcome_of(*p_values(n, lost, gained, MARGIN))

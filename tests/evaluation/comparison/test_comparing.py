@@ -12,7 +12,7 @@ from surerag import Passage, ScriptedReader, SePer
 from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer
 from surerag.errors import ConfigurationError, InputError, ServiceError
-from surerag.evaluation.comparison import Question, at_k, compare, items_in, then
+from surerag.evaluation.comparison import Question, at_k, compare_contexts, items_in, then
 from surerag.evaluation.comparison.plots import write_plots
 from surerag.evaluation.comparison.report import render_comparison
 from surerag.retrieval import PassageIndex
@@ -38,7 +38,7 @@ def seper(**settings: Any) -> SePer:
 
 
 def test_means_tests_and_order_by_hand() -> None:
-    found = compare(
+    found = compare_contexts(
         {"noise": lambda _: ["Boats."], "fact": fact, "nothing": lambda _: []}, QUESTIONS, seper()
     )
     # Ada's town is known by heart: for her, the fact is worth nothing. For the three others, it is all.
@@ -59,32 +59,36 @@ def test_means_tests_and_order_by_hand() -> None:
 
 def test_samples_that_were_cut_are_counted_and_told() -> None:
     long = SePer(ScriptedReader(lambda prompt: f"In {told(prompt)}, that is"), ExactEntailer(), n_samples=3)
-    found = compare({"fact": fact, "nothing": lambda _: []}, QUESTIONS, long.with_options(max_tokens=2))
+    found = compare_contexts(
+        {"fact": fact, "nothing": lambda _: []}, QUESTIONS, long.with_options(max_tokens=2)
+    )
     assert (found["fact"].truncated, found["nothing"].truncated) == (24, 0)
     told_so = "24 samples, of 4 of 8 questions, were cut at 2 tokens (max_tokens)"
     assert told_so in found.cut_short()
     assert told_so in found.explain()
-    assert "cut" not in compare({"fact": fact}, QUESTIONS, long).explain()
+    assert "cut" not in compare_contexts({"fact": fact}, QUESTIONS, long).explain()
 
 
 def test_belief_without_context_and_shared_contexts_are_asked_once() -> None:
     reader = NotingReader()
     same = [f"note {number}" for number in range(2)]
     systems = {"a": lambda _: same, "b": lambda _: list(same), "c": lambda _: same[:1]}
-    compare(systems, QUESTIONS, SePer(reader, ExactEntailer()))
+    compare_contexts(systems, QUESTIONS, SePer(reader, ExactEntailer()))
     assert len(reader.asked) == len(set(reader.asked)) == 3 * len(QUESTIONS)
 
 
 @pytest.mark.parametrize("local", [True, False])
 def test_a_local_model_and_a_server_give_the_same(tmp_path: Path, local: bool) -> None:
     systems = {"fact": fact, "noise": lambda _: ["Boats in Velm."]}
-    plain = compare(systems, QUESTIONS, SePer(NotingReader(), ExactEntailer()))
-    other = compare(systems, QUESTIONS, SePer(NotingReader(local=local), ExactEntailer()), window=3)
+    plain = compare_contexts(systems, QUESTIONS, SePer(NotingReader(), ExactEntailer()))
+    other = compare_contexts(systems, QUESTIONS, SePer(NotingReader(local=local), ExactEntailer()), window=3)
     assert plain == other
     direct = SePer(NotingReader(), ExactEntailer()).run(
         *QUESTIONS[1][:2], [Passage(fact(QUESTIONS[1].text)[0])]
     )
-    kept = compare(systems, QUESTIONS, SePer(NotingReader(local=local), ExactEntailer()), folder=tmp_path)
+    kept = compare_contexts(
+        systems, QUESTIONS, SePer(NotingReader(local=local), ExactEntailer()), folder=tmp_path
+    )
     assert kept == plain
     assert next(item for item in items_in(tmp_path) if item.id == QUESTIONS[1].text).delta == direct.delta
 
@@ -102,7 +106,7 @@ def test_retrievers_values_of_k_rerankers_and_compressors() -> None:
         "reranked": then(at_k(index, 5), prefer, lambda _, found: found[:1]),
         "cut": then(at_k(index, 5), lambda _, found: [passage.text[:3] for passage in found]),
     }
-    found = compare(systems, QUESTIONS, seper(), k=5)
+    found = compare_contexts(systems, QUESTIONS, seper(), k=5)
     assert found["index"].delta.value == found["reranked"].delta.value == 0.75
     assert found["cut"].delta.value == 0.0
     assert found["reranked"].prompt_tokens < found["index"].prompt_tokens
@@ -112,30 +116,30 @@ def test_workflows_are_measured_after_each_step() -> None:
     def workflow(question: str) -> list[list[str]]:
         return [["Boats."], ["Boats.", *fact(question)]] if "Cy" not in question else [["Boats."]]
 
-    row = compare({"workflow": workflow}, QUESTIONS, seper()).systems[0]
+    row = compare_contexts({"workflow": workflow}, QUESTIONS, seper()).systems[0]
     assert [step.value for step in row.steps] == [0.0, 0.5]
     assert row.delta.value == 0.5
 
 
 def test_a_baseline_means_fewer_tests() -> None:
     systems = {name: (lambda _: ["Boats."]) for name in "abcd"}
-    assert len(compare(systems, QUESTIONS, seper()).tests) == 6
-    found = compare(systems, QUESTIONS, seper(), baseline="c", test="wilcoxon")
+    assert len(compare_contexts(systems, QUESTIONS, seper()).tests) == 6
+    found = compare_contexts(systems, QUESTIONS, seper(), baseline="c", test="wilcoxon")
     assert len(found.tests) == 3
     assert all("c" in (test.first, test.second) for test in found.tests)
     with pytest.raises(ConfigurationError, match="none of the systems"):
-        compare(systems, QUESTIONS, seper(), baseline="e")
+        compare_contexts(systems, QUESTIONS, seper(), baseline="e")
 
 
 def test_single_failures_are_listed_and_a_dead_reader_is_raised() -> None:
     def ill(prompt: str) -> Any:
         return ServiceError("too long") if "Bo comes" in prompt else told(prompt)
 
-    found = compare({"fact": fact}, QUESTIONS, SePer(ScriptedReader(ill), ExactEntailer()))
+    found = compare_contexts({"fact": fact}, QUESTIONS, SePer(ScriptedReader(ill), ExactEntailer()))
     assert (found["fact"].n, found["fact"].failed) == (3, 1)
     assert found.failures[0].error == "ServiceError: too long"
     with pytest.raises(ServiceError, match="gone"):
-        compare(
+        compare_contexts(
             {"fact": fact}, QUESTIONS, SePer(ScriptedReader(lambda _: ServiceError("gone")), ExactEntailer())
         )
 
@@ -155,22 +159,24 @@ def test_single_failures_are_listed_and_a_dead_reader_is_raised() -> None:
 )
 def test_wrong_input_is_named(systems: Any, questions: Any, words: str) -> None:
     with pytest.raises((InputError, ConfigurationError), match=words):
-        compare(systems, questions, seper())
+        compare_contexts(systems, questions, seper())
 
 
 def test_a_folder_keeps_the_answers_of_a_comparison(tmp_path: Path) -> None:
     first, second = NotingReader(), NotingReader()
-    found = compare({"fact": fact}, QUESTIONS, SePer(first, ExactEntailer()), folder=tmp_path / "j")
-    again = compare({"fact": fact}, QUESTIONS, SePer(second, ExactEntailer()), folder=tmp_path / "j")
+    found = compare_contexts({"fact": fact}, QUESTIONS, SePer(first, ExactEntailer()), folder=tmp_path / "j")
+    again = compare_contexts({"fact": fact}, QUESTIONS, SePer(second, ExactEntailer()), folder=tmp_path / "j")
     assert found == again
     assert second.asked == []
     with pytest.raises(ConfigurationError, match="seed was 0 and is 1"):
-        compare({"fact": fact}, QUESTIONS, SePer(second, ExactEntailer(), seed=1), folder=tmp_path / "j")
+        compare_contexts(
+            {"fact": fact}, QUESTIONS, SePer(second, ExactEntailer(), seed=1), folder=tmp_path / "j"
+        )
 
 
 def test_json_text_figures_and_page(tmp_path: Path) -> None:
     evil = "<script>alert(1)</script> {{ 7*7 }} $x_1$"
-    found = compare({evil: lambda _: [evil], "fact": fact}, QUESTIONS, seper())
+    found = compare_contexts({evil: lambda _: [evil], "fact": fact}, QUESTIONS, seper())
     stored = json.loads(found.to_json())
     assert [row["delta"]["value"] for row in stored["systems"]] == [0.75, 0.0]
     assert [sum(row["histogram"]) for row in stored["systems"]] == [4, 4]

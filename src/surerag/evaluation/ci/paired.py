@@ -184,7 +184,7 @@ def judge_mean(pairs: Pairs, bound: float, *, confidence: float = 0.95) -> Judge
     high = float(stats.beta.ppf(1 - tail, right + 1, n - right)) if right < n else 1.0
     found = right / n
     return Judged(
-        _outcome(p_pass, p_fail, tail),
+        outcome_of(p_pass, p_fail, confidence),
         found - bound,
         low - bound,
         high - bound,
@@ -237,16 +237,10 @@ def tango_interval(n: int, lost: int, gained: int, confidence: float = 0.95) -> 
 def _binary(lost: int, gained: int, n: int, margin: float, confidence: float) -> Judged:
     tail = 1 - confidence
     method: Method = "exact" if margin >= 0 else "score"
-    if margin > 0:
-        p_pass = paired_p_value(n, lost, gained, margin)
-    elif margin == 0:
-        p_pass = _sign(gained, lost)
-    else:
-        p_pass = float(stats.norm.sf(tango_z(n, lost, gained, margin)))
-    p_fail = _sign(lost, gained) if margin >= 0 else float(stats.norm.cdf(tango_z(n, lost, gained, margin)))
+    p_pass, p_fail = p_values(n, lost, gained, margin)
     difference = (gained - lost) / n
     return Judged(
-        _outcome(p_pass, p_fail, tail),
+        outcome_of(p_pass, p_fail, confidence),
         difference,
         _lower(n, lost, gained, tail, exact=margin > 0),
         -_lower(n, gained, lost, tail, exact=False),
@@ -256,6 +250,23 @@ def _binary(lost: int, gained: int, n: int, margin: float, confidence: float) ->
         math.sqrt(max((gained + lost) / n - difference * difference, 0.0)),
         method,
     )
+
+
+def p_values(n: int, lost: int, gained: int, margin: float) -> tuple[float, float]:
+    """Return the p-values of "the margin or more was lost" and of "nothing was lost", of pairs.
+
+    Args:
+        n: Pairs.
+        lost: Of these, right under the reference alone.
+        gained: Right under the candidate alone.
+        margin: What may be lost.
+    """
+    if margin > 0:
+        return paired_p_value(n, lost, gained, margin), _sign(lost, gained)
+    if margin == 0:
+        return _sign(gained, lost), _sign(lost, gained)
+    z = tango_z(n, lost, gained, margin)
+    return float(stats.norm.sf(z)), float(stats.norm.cdf(z))
 
 
 def _sign(more: int, fewer: int) -> float:
@@ -283,7 +294,6 @@ def _bisected(holds: Callable[[float], bool], low: float, high: float, steps: in
 
 
 def _mean(n: int, difference: float, spread: float, margin: float, confidence: float) -> Judged:
-    tail = 1 - confidence
     if n < LEAST:
         return Judged("undecided", difference, -math.inf, math.inf, 1.0, 1.0, n, spread, "t")
     error = spread / math.sqrt(n)
@@ -298,7 +308,7 @@ def _mean(n: int, difference: float, spread: float, margin: float, confidence: f
     p_pass, lost = beyond(-margin), max(-margin, 0.0)
     p_fail = (0.0 if difference < lost else 1.0) if error == 0 else 1 - beyond(lost)
     return Judged(
-        _outcome(p_pass, p_fail, tail),
+        outcome_of(p_pass, p_fail, confidence),
         difference,
         difference - reach,
         difference + reach,
@@ -310,8 +320,10 @@ def _mean(n: int, difference: float, spread: float, margin: float, confidence: f
     )
 
 
-def _outcome(p_pass: float, p_fail: float, tail: float) -> Outcome:
+def outcome_of(p_pass: float, p_fail: float, confidence: float = 0.95) -> Outcome:
+    """Return what two p-values come to."""
     # 1 - 0.95 is a little more than 0.05.
+    tail = 1 - confidence
     if p_pass <= tail + 1e-12:
         return "pass"
     return "fail" if p_fail <= tail + 1e-12 else "undecided"

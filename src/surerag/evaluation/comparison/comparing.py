@@ -31,7 +31,7 @@ from surerag.runs.run import ROWS
 from surerag.services import Retriever
 
 
-def compare(
+def compare_contexts(
     systems: Mapping[str, System | Retriever],
     questions: Iterable[Question | tuple[str, Sequence[str]]],
     seper: SePer,
@@ -79,7 +79,7 @@ def compare(
         >>> from surerag import ScriptedReader
         >>> from surerag.entailment import ExactEntailer
         >>> reader = ScriptedReader(lambda prompt: "Velm" if "born in Velm" in prompt else "Orun")
-        >>> found = compare(
+        >>> found = compare_contexts(
         ...     {"good": lambda q: ["Ada was born in Velm."], "none": lambda q: ["Bo paints."]},
         ...     [("Where was Ada born?", ["Velm"]), ("Ada's town of birth?", ["Velm"])],
         ...     SePer(reader, ExactEntailer()),

@@ -47,13 +47,18 @@ def costs_table(report: SystemsReport) -> Table:
         costs = one.costs
         table.add_row(
             one.name,
-            f"{costs.get('tokens', 0):,.0f}",
+            _known(costs.get("tokens"), ",.0f"),
             f"{100 * one.cached:.0f} %",
-            f"{costs.get('calls', 0):.1f}",
-            f"{costs.get('seconds', 0):.3g}",
+            _known(costs.get("calls"), ".1f"),
+            _known(costs.get("seconds"), ".3g"),
             f"{costs['money']:.2g}" if "money" in costs else "unknown",
         )
     return table
+
+
+def _known(value: float | None, form: str) -> str:
+    """Write a cost; one of nothing was not told."""
+    return format(value, form) if value else "unknown"
 
 
 def verdicts_table(report: SystemsReport) -> Table:

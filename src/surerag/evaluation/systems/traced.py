@@ -96,7 +96,7 @@ class TracedSystems:
             name: self._lazy if name == "lazy" else partial(self._under, NAMES[name]) for name in wanted
         }
         return {
-            name: CalledSystem(answer, str(self.trace.about.get("reader", "")))
+            name: CalledSystem(answer, str(self.trace.about.get("reader", "")), clocked=False)
             for name, answer in asked.items()
         }
 
