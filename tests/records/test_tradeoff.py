@@ -178,7 +178,7 @@ def test_few_questions_are_timed_alone_and_once(tmp_path: Path) -> None:
 
 
 def _questions(n: int) -> list[Any]:
-    from surerag.evaluation.comparison.systems import Question
+    from surerag.evaluation.rows import Question
 
     return [Question(text, tuple(golds), "") for text, golds in asked()[:n]]
 

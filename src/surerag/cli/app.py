@@ -11,7 +11,8 @@ import typer
 from surerag import SePerOptions
 from surerag.cli import traces
 from surerag.cli.calibrate import calibrate
-from surerag.cli.options import option_of, with_reader
+from surerag.cli.compare import compare
+from surerag.cli.options import ColumnOption, option_of, with_reader
 from surerag.cli.readers import ReaderChoice
 from surerag.cli.train_rewriter import train_rewriter
 from surerag.measures.seper import Kernel
@@ -153,14 +154,16 @@ def evaluate(
     file: Annotated[
         Path,
         typer.Argument(
-            help="JSONL or Parquet; rows of question, answers and contexts; optional: id, system.",
+            help="JSONL, JSON, CSV, Parquet or a folder; rows of question, answers and contexts; optional: "
+            "id, system. Exports of RAGAS, LangSmith and DeepEval, SQuAD, HotpotQA and BEIR are known.",
             show_default=False,
         ),
     ],
     output: Annotated[
         Path,
-        typer.Option(help="Where journal, results and report go.", metavar="DIR", callback=_writable_folder),
+        typer.Option(help="Where rows, answers and report go.", metavar="DIR", callback=_writable_folder),
     ] = Path("surerag-evaluation"),
+    columns: ColumnOption = None,
     entailment: Annotated[
         str | None,
         typer.Option(
@@ -193,6 +196,13 @@ def evaluate(
     """What was retrieval worth? ΔSePer over a file; the same command goes on after a kill."""
     if reuse and restart:
         raise typer.BadParameter("goes without --restart", param_hint="--reuse")
+    # What is wrong with the arguments is said before anything that takes long is imported.
+    from surerag.cli.entailers import EntailmentChoice
+    from surerag.evaluation.inputs import given_columns, source_of
+
+    given = given_columns(columns or ())
+    EntailmentChoice.chosen(entailment, choice)
+    source_of(file)
     from surerag.cli.evaluate import Evaluation, run_evaluate
 
     wanted = Evaluation(
@@ -204,6 +214,7 @@ def evaluate(
         baseline=baseline,
         extremes=extremes,
         on_change="reuse" if reuse else "restart" if restart else "error",
+        columns=given,
     )
     if not run_evaluate(replace(choice, concurrency=concurrency), wanted):
         raise typer.Exit(1)
@@ -214,6 +225,7 @@ app.command("train-rewriter")(train_rewriter)
 app.command("record")(traces.record)
 app.command("verify")(traces.verify)
 app.command("field-test")(traces.field_test)
+app.command("compare")(compare)
 
 
 @app.command()

@@ -14,9 +14,9 @@ from surerag.cli.display import Stages, staged
 from surerag.cli.readers import ReaderChoice
 from surerag.cli.trace_runs import (
     Corpus,
-    documents_of,
+    documents_in,
     going_on,
-    questions_of,
+    questions_in,
     resumable,
     say,
     show,
@@ -131,8 +131,8 @@ def _asked(choices: Sequence[ReaderChoice], wanted: Calibration) -> list[_Record
     used: set[str] = set()
     with staged() as stages:
         with stages.working("Reading the documents"):
-            documents = documents_of(wanted.documents)
-            total = sum(1 for _ in questions_of(wanted.questions))
+            documents = documents_in(wanted.documents)
+            total = sum(1 for _ in questions_in(wanted.questions))
         with stages.working("Building the indices"):
             corpus = Corpus(documents, packaged_minilm(), wanted.retrieval)
         for choice in choices:
@@ -154,7 +154,7 @@ def _asked(choices: Sequence[ReaderChoice], wanted: Calibration) -> list[_Record
 
 def _estimate(reader: BaseReader, corpus: Corpus, wanted: Calibration) -> None:
     """Say what is to be asked, before it is."""
-    questions = list(questions_of(wanted.questions))
+    questions = list(questions_in(wanted.questions))
     cost = estimated(lambda dry: _parts(dry, corpus, wanted), questions, reader, n_samples=_samples(reader))
     more = ""
     if wanted.timed:
@@ -175,7 +175,7 @@ def _recorded(
     with resumable(where), counted_not_logged():
         trace = record(
             parts,
-            questions_of(wanted.questions),
+            questions_in(wanted.questions),
             where,
             judge=wanted.judge,
             n_samples=_samples(reader),
@@ -187,7 +187,7 @@ def _recorded(
         )
         times: dict[str, Times] = {}
         if wanted.timed:
-            few = [one for one, _ in zip(questions_of(wanted.questions), range(wanted.timed), strict=False)]
+            few = [one for one, _ in zip(questions_in(wanted.questions), range(wanted.timed), strict=False)]
             pipeline = Pipeline.of(parts)
             with stages.working("Asking a few one by one, for times"):
                 for method in wanted.methods:

@@ -59,6 +59,15 @@ NoThinking = Annotated[
     bool, typer.Option("--no-thinking", help="Have a model that thinks before it answers answer at once.")
 ]
 
+ColumnOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--columns",
+        help="Which column is what, such as question=query; may be given several times. Default: by name.",
+        metavar="FIELD=NAME",
+    ),
+]
+
 
 def option_of(options: type[Options], name: str) -> Any:
     """Return typer's description of a method's option.

@@ -17,8 +17,8 @@ from surerag.documents import Document, load_documents
 from surerag.drivers.progress import counted_not_logged
 from surerag.encoders import packaged_minilm
 from surerag.errors import InputError
-from surerag.evaluation.comparison.systems import Question
-from surerag.evaluation.datasets import golds_field, read_records, text_field
+from surerag.evaluation.inputs import golds_field, read_records, text_field
+from surerag.evaluation.rows import Question
 from surerag.extras import extra
 from surerag.methods.dynqr.metrics import Metric
 from surerag.methods.lazy_rag.combined_gates import GateLike
@@ -136,8 +136,8 @@ def run_record(choice: ReaderChoice, wanted: Recording) -> None:
     """
     with staged() as stages:
         with stages.working("Reading the documents"):
-            documents = documents_of(wanted.documents)
-            total = sum(1 for _ in questions_of(wanted.questions))
+            documents = documents_in(wanted.documents)
+            total = sum(1 for _ in questions_in(wanted.questions))
         with stages.working("Loading the models"):
             reader, encoder = choice.build(), packaged_minilm()
         with stages.working("Building the indices"):
@@ -153,7 +153,7 @@ def run_record(choice: ReaderChoice, wanted: Recording) -> None:
         with resumable(wanted.output), counted_not_logged():
             trace = record(
                 parts,
-                questions_of(wanted.questions),
+                questions_in(wanted.questions),
                 wanted.output,
                 judge=wanted.judge,
                 n_samples=wanted.n_samples,
@@ -288,8 +288,8 @@ def _entailer(named: str, choice: ReaderChoice, reader: BaseReader) -> Entailer 
     return EntailmentChoice.chosen(named, choice).loaded() or JudgeEntailer(reader)
 
 
-def questions_of(file: Path) -> Iterator[Question]:
-    """Yield the questions of a file, as they are read."""
+def questions_in(file: Path) -> Iterator[Question]:
+    """Yield the questions of a file, with their gold answers where there are some."""
     for place, row in read_records(file):
         if not isinstance(row, dict) or row.get("question") is None:
             raise InputError(f"{place}: the field 'question' is missing", hint="one row for each question")
@@ -299,8 +299,8 @@ def questions_of(file: Path) -> Iterator[Question]:
         yield Question(text_field(row["question"], "question", place), golds, name)
 
 
-def documents_of(path: Path) -> list[Document]:
-    """Return the documents of a folder or file."""
+def documents_in(path: Path) -> list[Document]:
+    """Return the documents of a folder, or those of a file's rows."""
     if path.is_dir():
         return list(load_documents(path).documents)
     found: list[Document] = []

@@ -176,7 +176,7 @@ def _price(values: Any, where: str) -> Price:
         raise ConfigurationError(
             f"{where}: prompt and completion are missing", hint="give both, or gpu_hour for your own machine"
         )
-    read = {name: str(one) if isinstance(one, date) else one for name, one in values.items()}
+    read: dict[str, Any] = {name: str(one) if isinstance(one, date) else one for name, one in values.items()}
     for name, one in read.items():
         if not isinstance(one, str if kinds[name] is str else int | float) or isinstance(one, bool):
             raise ConfigurationError(f"{where}: {name} is {one!r}", hint="prices are numbers")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from surerag.errors import ConfigurationError, InputError
-from surerag.evaluation.datasets import golds_field, read_records
+from surerag.evaluation.inputs import golds_field, read_records
 from surerag.records.judging import Judge, judge_name, judge_of
 from surerag.records.rows import NONE, RETRIEVAL, Found, Pass, TraceRow
 from surerag.records.schema import QUESTIONS, TRACE, question_record, schemas

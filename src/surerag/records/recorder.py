@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from surerag.drivers.progress import Progress, reporting
 from surerag.errors import ConfigurationError, InputError
-from surerag.evaluation.comparison.systems import Question
+from surerag.evaluation.rows import Question
 from surerag.extras import extra
 from surerag.records.conditions import Manner, ask_all
 from surerag.records.judging import Judge, judge_name, judge_of

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -199,8 +200,7 @@ class Run:
         if keep_answers and journal.exists():
             files[_ANSWERS] = self._fold(unit, journal)
         part = Part(unit, files, source, json.loads(json.dumps(dict(note or {}))))
-        self._lines.append([part_line(part)])
-        self.manifest.parts[unit], self.manifest.complete = part, False
+        self._add(part)
         with storing(self.folder):
             journal.unlink(missing_ok=True)
         return part
@@ -217,17 +217,48 @@ class Run:
         named = {file.name for file in self.manifest.files} | {MANIFEST}
         _clean(self.folder, but=named)
 
-    def batches(self, columns: Sequence[str] | None = None, *, table: str = ROWS) -> Iterator[Any]:
+    def batches(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        table: str = ROWS,
+        units: Iterable[int] | None = None,
+    ) -> Iterator[Any]:
         """Yield a table's rows as Arrow record batches, in order of units, holding some at a time.
 
         Args:
             columns: Which ones to read; all by default.
             table: Which table.
+            units: Which units; all that are committed by default.
 
         Raises:
             InputError: If a file cannot be read.
         """
-        return batches_in(self.folder, self.manifest, columns, table=table)
+        for unit in self.units if units is None else units:
+            part = self.manifest.parts[unit]
+            if table in part.files:
+                yield from batches_of(self.folder / part.files[table].name, columns)
+
+    def fold(self, unit: int) -> None:
+        """Keep what was asked for a committed unit since, without writing its tables again.
+
+        Close the unit's journal first.
+
+        Raises:
+            StorageError: If it cannot be written.
+        """
+        journal, part = self.folder / _open_name(unit), self.manifest.parts[unit]
+        if not journal.exists():
+            return
+        before, folded = part.files.get(_ANSWERS), self._fold(unit, journal)
+        if before is None or before.rows != folded.rows:
+            self._add(replace(part, files={**part.files, _ANSWERS: folded}))
+        with storing(self.folder):
+            journal.unlink(missing_ok=True)
+
+    def _add(self, part: Part) -> None:
+        self._lines.append([part_line(part)])
+        self.manifest.parts[part.unit], self.manifest.complete = part, False
 
     def _fold(self, unit: int, journal: Path) -> File:
         import pyarrow as pa
@@ -256,19 +287,6 @@ class Run:
             with unfinished.open("wb") as opened, pa.OSFile(str(self.folder / folded.name)) as packed:
                 shutil.copyfileobj(pa.CompressedInputStream(packed, "zstd"), opened)
             unfinished.replace(journal)
-
-
-def batches_in(
-    folder: Path, manifest: Manifest, columns: Sequence[str] | None = None, *, table: str = ROWS
-) -> Iterator[Any]:
-    """Yield the rows of a table of a run that need not be open; see :meth:`Run.batches`.
-
-    Raises:
-        InputError: If a file cannot be read.
-    """
-    for part in manifest:
-        if table in part.files:
-            yield from batches_of(folder / part.files[table].name, columns)
 
 
 def _check_kind(lines: LineFile, kind: Kind) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 from surerag.documents import Document
 from surerag.errors import ConfigurationError, InputError, ServiceError
-from surerag.evaluation.comparison.systems import Question
-from surerag.evaluation.datasets import read_records
+from surerag.evaluation.inputs import read_records
+from surerag.evaluation.rows import Question
 from surerag.extras import extra
 from surerag.types import Passage
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from surerag.decisions.policy import Policy
 from surerag.errors import InputError
-from surerag.evaluation.comparison.systems import Question
+from surerag.evaluation.rows import Question
 from surerag.records.pipeline import Pipeline
 from surerag.records.tradeoff.choices import Method
 from surerag.records.tradeoff.curve import Times
