@@ -17,8 +17,7 @@ from surerag.documents import Document, load_documents
 from surerag.drivers.progress import counted_not_logged
 from surerag.encoders import packaged_minilm
 from surerag.errors import InputError
-from surerag.evaluation.inputs import golds_field, read_records, text_field
-from surerag.evaluation.rows import Question
+from surerag.evaluation.inputs import read_questions, read_records, text_field
 from surerag.extras import extra
 from surerag.methods.dynqr.metrics import Metric
 from surerag.methods.lazy_rag.combined_gates import GateLike
@@ -137,7 +136,7 @@ def run_record(choice: ReaderChoice, wanted: Recording) -> None:
     with staged() as stages:
         with stages.working("Reading the documents"):
             documents = documents_in(wanted.documents)
-            total = sum(1 for _ in questions_in(wanted.questions))
+            total = sum(1 for _ in read_questions(wanted.questions))
         with stages.working("Loading the models"):
             reader, encoder = choice.build(), packaged_minilm()
         with stages.working("Building the indices"):
@@ -153,7 +152,7 @@ def run_record(choice: ReaderChoice, wanted: Recording) -> None:
         with resumable(wanted.output), counted_not_logged():
             trace = record(
                 parts,
-                questions_in(wanted.questions),
+                read_questions(wanted.questions),
                 wanted.output,
                 judge=wanted.judge,
                 n_samples=wanted.n_samples,
@@ -286,17 +285,6 @@ def _entailer(named: str, choice: ReaderChoice, reader: BaseReader) -> Entailer 
     from surerag.entailment import JudgeEntailer
 
     return EntailmentChoice.chosen(named, choice).loaded() or JudgeEntailer(reader)
-
-
-def questions_in(file: Path) -> Iterator[Question]:
-    """Yield the questions of a file, with their gold answers where there are some."""
-    for place, row in read_records(file):
-        if not isinstance(row, dict) or row.get("question") is None:
-            raise InputError(f"{place}: the field 'question' is missing", hint="one row for each question")
-        answers = row.get("answers")
-        golds = () if answers is None else golds_field(answers, place)
-        name = "" if row.get("id") is None else str(row["id"])
-        yield Question(text_field(row["question"], "question", place), golds, name)
 
 
 def documents_in(path: Path) -> list[Document]:
