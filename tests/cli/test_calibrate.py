@@ -112,6 +112,17 @@ def test_the_dry_run_counts_what_will_be_asked(surerag, tmp_path: Path) -> None:
     assert int(told.group(1)) == len(reader.asked)
 
 
+def test_questions_come_as_people_have_them(surerag, tmp_path: Path) -> None:
+    mine(tmp_path)
+    (tmp_path / "q.csv").write_text("asked,reference\nWhere was Person 1 born?,Orun\n")
+    given = ("calibrate", tmp_path / "q.csv", "--documents", tmp_path / "docs.jsonl", "--retrieval", "bm25")
+    ran = surerag(
+        *given, "--columns", "question=asked", "--output", tmp_path / "o", "--dry-run",
+        reader=NotingReader(local=True),
+    )  # fmt: skip
+    assert ran.code == 0 and "1 questions over" in ran.out, ran.err
+
+
 def test_without_gold_answers_agreement_is_certified_and_named(surerag, tmp_path: Path) -> None:
     ran = surerag(*mine(tmp_path, golds=False), "--output", tmp_path / "out", reader=NotingReader(local=True))
     assert "Agrees" in ran.out and "there are no gold answers" in ran.out

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from surerag.cli.options import with_readers
+from surerag.cli.options import ColumnOption, with_readers
 from surerag.cli.readers import ReaderChoice
 from surerag.decisions.calibrating import OnInfeasible
 from surerag.decisions.policy import Target
@@ -30,12 +30,14 @@ def calibrate(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="With --documents: questions (JSONL or Parquet; question and, where known, answers). "
-            "Without: rows of signals (numbers by name), correct_without, correct_with (JSONL).",
+            help="With --documents: questions and, where known, answers, in JSONL, JSON, CSV, Parquet or a "
+            "folder (Hugging Face, BEIR). Without: rows of signals (numbers by name), correct_without, "
+            "correct_with (JSONL).",
             metavar="QUESTIONS|ROWS",
             show_default=False,
         ),
     ] = None,
+    columns: ColumnOption = None,
     documents: Annotated[
         Path | None,
         typer.Option(
@@ -151,10 +153,12 @@ def calibrate(
     if documents is not None and file is None:
         raise typer.BadParameter("goes with a file of questions", param_hint="--documents")
     from surerag.cli.calibrate_run import Calibration, run_calibrate
+    from surerag.evaluation.inputs import given_columns
     from surerag.records.tradeoff.choices import CHOICES
 
     wanted = Calibration(
         questions=file or Path(),
+        columns=given_columns(columns or ()),
         documents=documents or Path(),
         traces=tuple(trace or ()),
         methods=tuple(name for name in CHOICES if name in (method or ("l-rag",))),

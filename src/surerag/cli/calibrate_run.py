@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from surerag.cli.trace_runs import (
 from surerag.drivers.progress import counted_not_logged
 from surerag.encoders import packaged_minilm
 from surerag.errors import ConfigurationError
-from surerag.evaluation.inputs import read_questions
+from surerag.evaluation.inputs import Field, read_questions
 from surerag.evaluation.serialise import to_json
 from surerag.extras import extra
 from surerag.options import Options, plain
@@ -65,6 +65,7 @@ class Calibration:
     methods: tuple[Method, ...]
     bound: Bound
     output: Path
+    columns: Mapping[Field, str] = field(default_factory=dict)
     signal: str | None = None
     retrieval: str = "minilm"
     top_n: int = 3
@@ -132,7 +133,7 @@ def _asked(choices: Sequence[ReaderChoice], wanted: Calibration) -> list[_Record
     with staged() as stages:
         with stages.working("Reading the documents"):
             documents = documents_in(wanted.documents)
-            total = sum(1 for _ in read_questions(wanted.questions))
+            total = sum(1 for _ in read_questions(wanted.questions, wanted.columns))
         with stages.working("Building the indices"):
             corpus = Corpus(documents, packaged_minilm(), wanted.retrieval)
         for choice in choices:
@@ -154,7 +155,7 @@ def _asked(choices: Sequence[ReaderChoice], wanted: Calibration) -> list[_Record
 
 def _estimate(reader: BaseReader, corpus: Corpus, wanted: Calibration) -> None:
     """Say what is to be asked, before it is."""
-    questions = list(read_questions(wanted.questions))
+    questions = list(read_questions(wanted.questions, wanted.columns))
     cost = estimated(lambda dry: _parts(dry, corpus, wanted), questions, reader, n_samples=_samples(reader))
     more = ""
     if wanted.timed:
@@ -175,7 +176,7 @@ def _recorded(
     with resumable(where), counted_not_logged():
         trace = record(
             parts,
-            read_questions(wanted.questions),
+            read_questions(wanted.questions, wanted.columns),
             where,
             judge=wanted.judge,
             n_samples=_samples(reader),
@@ -187,7 +188,12 @@ def _recorded(
         )
         times: dict[str, Times] = {}
         if wanted.timed:
-            few = [one for one, _ in zip(read_questions(wanted.questions), range(wanted.timed), strict=False)]
+            few = [
+                one
+                for one, _ in zip(
+                    read_questions(wanted.questions, wanted.columns), range(wanted.timed), strict=False
+                )
+            ]
             pipeline = Pipeline.of(parts)
             with stages.working("Asking a few one by one, for times"):
                 for method in wanted.methods:
