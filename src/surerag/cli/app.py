@@ -412,6 +412,21 @@ def reproduce_dense(
     run_dense(choice, seed=seed, n=n, file=json, entailment=entailment, regime_name=regime_name)
 
 
+@reproduce.command("dense-misleading")
+@with_reader
+def reproduce_dense_misleading(
+    *,
+    choice: ReaderChoice,
+    seed: Seed = 1,
+    n: Annotated[int, typer.Option("-n", min=5, help="Questions for each hazard.")] = 200,
+    json: JsonFile = None,
+) -> None:
+    """DENSE-RAG's refinement among twenty candidates, several of which mislead (Table 4)."""
+    from surerag.cli.reproduce import run_dense_misleading
+
+    run_dense_misleading(choice, seed=seed, n=n, file=json)
+
+
 @reproduce.command("dynqr")
 @with_reader
 def reproduce_dynqr(

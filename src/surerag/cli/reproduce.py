@@ -173,6 +173,17 @@ def run_dense(
     _show(study_tables(study), study, file)
 
 
+def run_dense_misleading(choice: ReaderChoice, *, seed: int, n: int, file: Path | None) -> None:
+    """Make the study of DENSE-RAG's refinement where candidates mislead, and print it."""
+    from surerag_studies.dense_rag.misleading import dense_misleading_study, study_tables
+
+    with staged() as stages:
+        with stages.working("Loading the models"):
+            reader, encoder = choice.build(), packaged_minilm()
+        study = dense_misleading_study(reader, encoder, seed=seed, n=n, stages=stages)
+    _show(study_tables(study), study, file)
+
+
 def run_dynqr(
     choice: ReaderChoice,
     *,
