@@ -167,9 +167,10 @@ def main() -> int:
         return 1
     if given.pictures is not None:
         given.pictures.mkdir(parents=True, exist_ok=True)
-    found = list(look(given.folder, given.pictures, chromium=chromium, only=given.only))
-    sys.stderr.writelines(f"{line}\n" for line in found)
-    sys.stdout.write(f"looked at {len(pages_of(given.folder))} pages; {len(found)} things are wrong\n")
+    found = 0
+    for found, line in enumerate(look(given.folder, given.pictures, chromium=chromium, only=given.only), 1):
+        sys.stderr.write(f"{line}\n")
+    sys.stdout.write(f"{found} things are wrong\n")
     return 1 if found else 0
 
 
