@@ -168,8 +168,9 @@ def main() -> int:
     if given.pictures is not None:
         given.pictures.mkdir(parents=True, exist_ok=True)
     found = 0
-    for found, line in enumerate(look(given.folder, given.pictures, chromium=chromium, only=given.only), 1):
+    for line in look(given.folder, given.pictures, chromium=chromium, only=given.only):
         sys.stderr.write(f"{line}\n")
+        found += 1
     sys.stdout.write(f"{found} things are wrong\n")
     return 1 if found else 0
 
