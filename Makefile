@@ -3,7 +3,7 @@
 #   make demo        the methods at work, on the closed world (ARGS="--help" shows its options)
 #   make test        the test suite                           (ARGS="-k gate" picks some)
 #   make lint        style, types, and who imports whom
-#   make notebooks   run the cookbooks
+#   make notebooks   run the cookbooks, and compare what they print with what is kept (ARGS="01" picks some)
 #   make docs        build the documentation site into build/site, check spelling and every link, and look at it
 #   make dist        build what is published into build/dist, and install it into empty environments
 #   make bench       speed against peers                     (BENCHMARKS="sampling" picks some)
@@ -63,7 +63,7 @@ lint: $(VENV)/.installed
 	@$(BIN)/lint-imports --no-logo
 
 notebooks: $(VENV)/.installed
-	@$(OFFLINE) $(BIN)/python -m pytest --quiet --nbmake --nbmake-timeout=600 --timeout=900 $(ARGS) cookbooks
+	@$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python -m tools.notebooks check $(ARGS)
 
 # Strict: what a page links to has to be there, and nothing may be loaded from elsewhere.
 docs: $(DOCS)/.installed
@@ -96,7 +96,8 @@ models: $(VENV)/.installed $(MODELS)/.installed
 
 test-models: $(VENV)/.installed $(MODELS)/.installed
 	@$(OFFLINE) OMP_NUM_THREADS=1 PYTHONPATH=$(MODELS)/langchain $(BIN)/python -m pytest --quiet $(ARGS) \
-		tests/langchain/test_providers.py tests/langchain/test_refusals.py tests/langchain/test_opentelemetry.py
+		tests/langchain/test_providers.py tests/langchain/test_refusals.py tests/langchain/test_opentelemetry.py \
+		tests/decisions/test_monitor_opentelemetry.py
 	@$(OFFLINE) OMP_NUM_THREADS=1 PYTHONPATH=$(MODELS)/langchain $(BIN)/python -m pytest --quiet $(ARGS) -k served \
 		tests/test_readme.py tests/docs/test_pages.py
 	@$(OFFLINE) OMP_NUM_THREADS=1 PYTHONPATH=$(MODELS)/llama-index $(BIN)/python -m pytest --quiet $(ARGS) \

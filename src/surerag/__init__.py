@@ -29,6 +29,9 @@ if TYPE_CHECKING:
         run_many,
         stream,
     )
+    from surerag.evaluation.systems.comparing import acompare, compare
+    from surerag.evaluation.systems.results import SystemsReport
+    from surerag.evaluation.systems.system import SystemAnswer
     from surerag.methods.dense_rag.component import (
         AdaptiveChunker,
         Candidates,
@@ -46,11 +49,13 @@ if TYPE_CHECKING:
     from surerag.methods.edc2.result import (
         SOURCES_KEY,
         UNSUPPORTED_KEY,
+        Choice,
         ClusterReport,
         CompressionResult,
         Consensus,
         Judgement,
     )
+    from surerag.methods.edc2.selecting import SelectedPieces
     from surerag.methods.lazy_rag.combined_gates import BenefitGate, CombinedGate, all_of, any_of
     from surerag.methods.lazy_rag.component import LazyRAG
     from surerag.methods.lazy_rag.gate import FirstPass, Gate, GateDecision, Look, Measured
@@ -69,6 +74,8 @@ if TYPE_CHECKING:
         SePerResult,
         UtilityResult,
     )
+    from surerag.prices import Costs, Price, Prices, load_prices
+    from surerag.prompt_files import load_prompts
     from surerag.prompts import PromptSet, PromptTemplate
     from surerag.provenance import PROVENANCE_KEY, Stretch, trace_back
     from surerag.readers.openai import OpenAIReader
@@ -93,8 +100,10 @@ _HOMES = {
     "ClusterReport": "surerag.methods.edc2.result",
     "CombinedGate": "surerag.methods.lazy_rag.combined_gates",
     "CompressionResult": "surerag.methods.edc2.result",
+    "Choice": "surerag.methods.edc2.result",
     "Consensus": "surerag.methods.edc2.result",
     "ContextRefiner": "surerag.methods.dense_rag.component",
+    "Costs": "surerag.prices",
     "DecisionRow": "surerag.decisions.rows",
     "Dense": "surerag.methods.dense_rag.component",
     "DenseCache": "surerag.methods.dense_rag.memory",
@@ -127,8 +136,11 @@ _HOMES = {
     "Passage": "surerag.types",
     "PassageUtility": "surerag.methods.seper.result",
     "Policy": "surerag.decisions.policy",
+    "Price": "surerag.prices",
+    "Prices": "surerag.prices",
     "PromptSet": "surerag.prompts",
     "PromptTemplate": "surerag.prompts",
+    "load_prompts": "surerag.prompt_files",
     "RefinementResult": "surerag.methods.dense_rag.result",
     "RefinerOptions": "surerag.methods.dense_rag.options",
     "RewriteCosts": "surerag.methods.dynqr.result",
@@ -142,15 +154,19 @@ _HOMES = {
     "SePerOptions": "surerag.methods.seper.options",
     "SePerResult": "surerag.methods.seper.result",
     "SelectedAnswer": "surerag.decisions.selective",
+    "SelectedPieces": "surerag.methods.edc2.selecting",
     "SelectiveAnswer": "surerag.decisions.selective",
     "SemanticChunk": "surerag.methods.dense_rag.result",
     "Services": "surerag.services",
     "Step": "surerag.methods.dynqr.result",
     "Stretch": "surerag.provenance",
+    "SystemAnswer": "surerag.evaluation.systems.system",
+    "SystemsReport": "surerag.evaluation.systems.results",
     "TransformersReader": "surerag.readers.transformers",
     "UNSUPPORTED_KEY": "surerag.methods.edc2.result",
     "UncertaintyRewriter": "surerag.methods.dynqr.component",
     "UtilityResult": "surerag.methods.seper.result",
+    "acompare": "surerag.evaluation.systems.comparing",
     "aiter_many": "surerag.drivers",
     "all_of": "surerag.methods.lazy_rag.combined_gates",
     "any_of": "surerag.methods.lazy_rag.combined_gates",
@@ -159,9 +175,11 @@ _HOMES = {
     "astream": "surerag.drivers",
     "calibrate": "surerag.decisions.calibrating",
     "calibrate_answers": "surerag.decisions.selective",
+    "compare": "surerag.evaluation.systems.comparing",
     "cross_fitted": "surerag.decisions.benefit",
     "fit_benefit": "surerag.decisions.benefit",
     "iter_many": "surerag.drivers",
+    "load_prices": "surerag.prices",
     "read_rows": "surerag.decisions.files",
     "risk_coverage": "surerag.decisions.selective",
     "run": "surerag.drivers",
@@ -185,6 +203,7 @@ __all__ = [
     "BenefitModel",
     "CalibrationWarning",
     "Candidates",
+    "Choice",
     "ChunkerOptions",
     "ClusterCompressor",
     "ClusterReport",
@@ -192,6 +211,7 @@ __all__ = [
     "CompressionResult",
     "Consensus",
     "ContextRefiner",
+    "Costs",
     "DecisionRow",
     "Dense",
     "DenseCache",
@@ -223,6 +243,8 @@ __all__ = [
     "Passage",
     "PassageUtility",
     "Policy",
+    "Price",
+    "Prices",
     "PromptSet",
     "PromptTemplate",
     "RefinementResult",
@@ -237,14 +259,18 @@ __all__ = [
     "SePerOptions",
     "SePerResult",
     "SelectedAnswer",
+    "SelectedPieces",
     "SelectiveAnswer",
     "SemanticChunk",
     "Services",
     "Step",
     "Stretch",
+    "SystemAnswer",
+    "SystemsReport",
     "TransformersReader",
     "UncertaintyRewriter",
     "UtilityResult",
+    "acompare",
     "aiter_many",
     "all_of",
     "any_of",
@@ -253,9 +279,12 @@ __all__ = [
     "astream",
     "calibrate",
     "calibrate_answers",
+    "compare",
     "cross_fitted",
     "fit_benefit",
     "iter_many",
+    "load_prices",
+    "load_prompts",
     "read_rows",
     "risk_coverage",
     "run",

@@ -73,6 +73,21 @@ AnswerTokens = Annotated[
 ]
 """The option ``max_tokens`` of methods that answer."""
 
+RefusalOption = Annotated[
+    str | None,
+    Doc(
+        """What to answer where nothing supports an answer, such as ``"I do not know."``, in any language: the
+        model is asked for these words, and an answer that consists of them is no answer, however sure the
+        model is of it. None asks for an answer in any case."""
+    ),
+]
+"""The option ``refusal`` of methods that answer."""
+
+SameLanguage = Annotated[
+    bool, Doc("Whether to ask for an answer in the language of the question, whatever that of the passages.")
+]
+"""The option ``same_language`` of methods that answer."""
+
 StopTexts = Annotated[tuple[str, ...], Doc("Texts that end an answer.")]
 """The option ``stop`` of methods that answer."""
 

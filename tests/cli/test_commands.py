@@ -15,6 +15,8 @@ from surerag.world.world import World
 from tests.servers.fake_openai import FakeOpenAI
 from tests.world.clairvoyant import clairvoyant
 
+METHODS = ["L-RAG", "DENSE-RAG", "DynQR", "EDC²-RAG", "SePer"]
+
 
 @pytest.fixture
 def documents(tmp_path: Path) -> Path:
@@ -50,6 +52,38 @@ def test_own_documents_show_answer_decision_passages(surerag, documents: Path, t
     assert "ada.txt" in ran.out
     assert "[bold]river[/bold]" in ran.out
     assert "&lt;b&gt;boat&lt;/b&gt;" in (out / "index.html").read_text()
+
+
+def test_first_question_is_told_through_all_methods(surerag, documents: Path, tmp_path: Path) -> None:
+    ran = surerag(
+        "demo", "--documents", documents, "--question", "Where is her boat?", "--model", "m",
+        "--answer", "Orun", "--output", tmp_path, reader=ScriptedReader(lambda _: "On the Orun", entropy=0.2),
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    places = [ran.out.index(f"{number}. {name}: ") for number, name in enumerate(METHODS, 1)]
+    assert places == sorted(places)
+    assert "On the Orun (right)" in ran.out
+    assert "5. SePer" in (tmp_path / "index.html").read_text()
+
+
+def test_a_story_is_left_out_on_request(surerag, documents: Path, tmp_path: Path) -> None:
+    reader = ScriptedReader(["Velm"], entropy=0.2)
+    ran = surerag(
+        "demo", "--documents", documents, "--question", "Where was Ada born?", "--model", "m", "--no-story",
+        "--output", tmp_path, reader=reader,
+    )  # fmt: skip
+    assert ran.code == 0 and "step by step" not in ran.out
+    assert reader.remaining == 0
+
+
+def test_a_method_that_fails_is_told_and_the_others_go_on(surerag, documents: Path, tmp_path: Path) -> None:
+    reader = ScriptedReader(["Velm"], entropy=0.2)  # one answer, and then it fails
+    ran = surerag(
+        "demo", "--documents", documents, "--question", "Where was Ada born?", "--model", "m",
+        "--output", tmp_path, reader=reader,
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert "Not told: " in ran.out and "1. L-RAG" in ran.out and "5. SePer" in ran.out
 
 
 def test_shut_gate_shows_the_summaries_that_sufficed(surerag, documents: Path, tmp_path: Path) -> None:
@@ -151,12 +185,17 @@ def test_world_demo_writes_everything_and_frameworks_agree(surerag, tmp_path: Pa
     ran = surerag("demo", "--seed", 3, "--questions", 60, "--output", tmp_path / "out", reader=reader)
     assert ran.code == 0, ran.err
     assert "L-RAG (calibrated)" in ran.out
+    assert "toy that ships with the package" in ran.out and "between 1.6 equally likely words" in ran.out
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert page.index("What it means for you") < page.index("One question, step by step")
+    assert page.index("One question, step by step") < page.index("Accuracy and cost by mode")
     assert "LlamaIndex: 12 answers and 12 decisions of 12" in ran.out
     assert "LangChain: 12 answers and 12 decisions of 12" in ran.out
     names = {file.name for file in (tmp_path / "out").iterdir()}
     assert {"index.html", "results.json", "trade_off.svg", "trade_off.png", "entropy.png"} <= names
     stored = json.loads((tmp_path / "out" / "results.json").read_text())
     assert stored["report"]["n"] == 60
+    assert [chapter["method"] for chapter in stored["story"]["chapters"]] == METHODS
     assert len(stored["latency"]["modes"]) == len(stored["report"]["modes"])
 
 

@@ -13,8 +13,8 @@ from surerag import errors
 from tests.snippets import ROOT, Block, blocks, check_command, commands
 
 PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
-MADE = "docs/models/"
-"""Pages that `make models` writes, from runs."""
+MADE = ("docs/models/", "docs/notebooks/")
+"""Pages that `make models` and `python -m tools.notebooks pages` write, from runs."""
 BLOCKS = [block for page in PAGES if not page.startswith(MADE) for block in blocks(page)]
 COMMANDS = [(page, call) for page in PAGES for call in commands(page, "surerag")]
 

@@ -57,7 +57,9 @@ def world() -> World:
 
 @pytest.fixture(scope="module")
 def indices(world: World) -> Indices:
-    return index_passages(world.passages, HashingEncoder())
+    encoder = HashingEncoder()
+    vectors = encoder.encode([passage.text for passage in world.passages], "document")
+    return index_passages(world.passages, vectors, encoder)
 
 
 @pytest.fixture(scope="module")

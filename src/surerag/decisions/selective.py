@@ -20,14 +20,13 @@ from surerag.decisions.rows import DecisionRow, signal_of
 from surerag.decisions.saved import Saved
 from surerag.errors import ConfigurationError, InputError
 from surerag.extras import extra
+from surerag.refusal import REFUSAL, check_refusal, refuses
 
 Floats = NDArray[np.float64]
 Which = Literal["without", "with"]
 
 NODES = 10
 """Coverages that are tested: a tenth of the sample, two tenths, …, all of it."""
-
-REFUSAL = "I do not know."
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,18 +150,18 @@ class SelectiveAnswer:
 
     def __post_init__(self) -> None:
         """Check the refusal."""
-        if not self.refusal.strip():
-            raise ConfigurationError("the refusal is empty", hint="say that there is no answer")
+        check_refusal(self.refusal)
 
     def select(self, answer: str, signal: float | None) -> SelectedAnswer:
         """Return an answer, or that there is none.
 
         Args:
             answer: What the reader said.
-            signal: Its uncertainty; None where it said nothing, which is never shown.
+            signal: Its uncertainty; None where it said nothing, which is never shown. An answer that is the
+                refusal counts as none, however sure the reader was of it.
         """
         value = math.inf if signal is None else signal
-        shown = self.policy.answers(value) and bool(answer.strip())
+        shown = self.policy.answers(value) and bool(answer.strip()) and not refuses(answer, self.refusal)
         probability = self.policy.probability(value)
         return SelectedAnswer(answer if shown else self.refusal, answer, not shown, probability, value)
 

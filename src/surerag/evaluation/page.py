@@ -13,6 +13,7 @@ from pathlib import Path
 from surerag.evaluation.formatting import percent, percent_with_interval, shown
 from surerag.evaluation.gate.results import GateReport
 from surerag.evaluation.gate.timing import LatencyTable
+from surerag.evaluation.story import Story
 from surerag.extras import extra
 from surerag.methods.lazy_rag.result import LazyRAGResult
 
@@ -50,6 +51,8 @@ def render_page(
     title: str,
     lead: str,
     examples: Sequence[Example],
+    means: Sequence[str] = (),
+    story: Story | None = None,
     report: GateReport | None = None,
     latency: LatencyTable | None = None,
     figures: Sequence[Figure] = (),
@@ -61,6 +64,8 @@ def render_page(
         title: Heading.
         lead: What was run, in a sentence or two.
         examples: Answered questions, each with its decision and passages.
+        means: What it comes to, a sentence each; the first thing on the page.
+        story: One question step by step.
         report: Figures by mode, where the right answers are known.
         latency: Times by mode, if they were measured.
         figures: Pictures to embed.
@@ -84,6 +89,8 @@ def render_page(
     return environment.get_template("page.html.jinja").render(
         title=title,
         lead=lead,
+        means=means,
+        story=story,
         examples=examples,
         report=report,
         latency=latency,

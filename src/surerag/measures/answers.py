@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import re
 import string
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_UNSPACED = re.compile(
+    "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff])"
+)
+"""A letter of a script that puts no spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
 
 
 def normalize_answer(text: str) -> str:
     """Lower-case, drop punctuation and English articles, collapse white space (L-RAG, section IV-E).
 
+    Punctuation is that of other scripts, too.
+
     Example:
-        >>> normalize_answer("The  City of Velm.")
-        'city of velm'
+        >>> normalize_answer("The  City of Velm."), normalize_answer("「维尔姆」。")
+        ('city of velm', '维尔姆')
     """
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+    bare = "".join(letter for letter in text.lower() if not _is_punctuation(letter))
+    return " ".join(_ARTICLES.sub(" ", bare).split())
 
 
 def exact_match(answer: str, golds: Sequence[str]) -> bool:
@@ -42,7 +49,7 @@ def same_answer(first: str, second: str) -> bool:
         >>> same_answer("Velm.", "in the town of Velm"), same_answer("Velm", "Orun"), same_answer("", "Velm")
         (True, False, False)
     """
-    shorter, longer = sorted((normalize_answer(first).split(), normalize_answer(second).split()), key=len)
+    shorter, longer = sorted((_words(first), _words(second)), key=len)
     if not shorter:
         return not longer
     starts = range(len(longer) - len(shorter) + 1)
@@ -52,13 +59,21 @@ def same_answer(first: str, second: str) -> bool:
 def token_f1(answer: str, golds: Sequence[str]) -> float:
     """Largest harmonic mean of token precision and recall over the gold answers, in [0, 1].
 
+    Where no spaces are put between words, each letter is a token (as in CMRC 2018 and MLQA).
+
     Example:
         >>> token_f1("river Orun", ["Orun"])
         0.6666666666666666
     """
-    return max(
-        (_f1(normalize_answer(answer).split(), normalize_answer(gold).split()) for gold in golds), default=0.0
-    )
+    return max((_f1(_words(answer), _words(gold)) for gold in golds), default=0.0)
+
+
+def _is_punctuation(letter: str) -> bool:
+    return letter in string.punctuation or unicodedata.category(letter)[0] == "P"
+
+
+def _words(text: str) -> list[str]:
+    return _UNSPACED.sub(r" \1 ", normalize_answer(text)).split()
 
 
 def _f1(answer: list[str], gold: list[str]) -> float:

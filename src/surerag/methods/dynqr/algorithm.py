@@ -6,6 +6,7 @@ Active Rewriting and Post Verification.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
@@ -18,6 +19,7 @@ from surerag.methods.dynqr.result import Attempt, RewriteCosts, RewriteResult, S
 from surerag.methods.dynqr.rewrites import Rewrite, alternated, read_rewrite
 from surerag.methods.meanings import Meanings, meanings_of
 from surerag.prompts import format_passages, in_conversation
+from surerag.refusal import refuses, worded
 from surerag.types import Generation, Message, Passage, Prompt, Sampling
 
 _SHOWN = 200
@@ -75,13 +77,17 @@ def rewrite_when_uncertain(
 def _gate(original: Attempt, options: DynQROptions) -> Step:
     """Active rewriting: stop if the uncertainty is at most the threshold."""
     threshold, signal, metric = options.boundary(), original.uncertainty, metric_name(options.metric)
-    if options.benefit is not None and original.answer.strip():
+    silent = not original.answer.strip() or refuses(original.answer, options.refusal)
+    if options.benefit is not None and not silent:
         signal, metric = options.benefit.benefit(features_of(original.generation)), "benefit"
     act = signal > threshold
     what = "benefit" if options.benefit is not None else "uncertainty"
     reason = f"{what} above threshold" if act else f"{what} at or below threshold"
-    if not original.answer.strip():
-        reason = "empty first answer" if act else "empty first answer, but never to be rewritten"
+    if silent:
+        what = (
+            "the first answer is that it does not know" if original.answer.strip() else "empty first answer"
+        )
+        reason = what if act else f"{what}, but never to be rewritten"
     return Step("gate", "rewrite" if act else "stop", reason, signal, threshold, metric)
 
 
@@ -111,7 +117,7 @@ def _attempts(asking: Asking, original: Attempt) -> Program[tuple[list[Attempt],
     seen = {asking.prompt(original.passages)}
     for query, found in retrieved.items():
         if options.documents == "expand":
-            found = alternated(original.passages, found, options.top_n)
+            found = alternated(original.passages, found, options.rules.top_n)
         prompt = asking.prompt(found)
         # The same prompt again would only be answered the same; and nothing found is no better context.
         if found and prompt not in seen:
@@ -178,6 +184,7 @@ def _decided(
         outcome = "rewritten" if replaced else "original"
         metric = metric_name(asking.options.metric)
         taken.append(Step("verify", outcome, reason, best.uncertainty, original.uncertainty, metric))
+    kept = best if best is not None and replaced else original
     result = RewriteResult(
         question=asking.question,
         original=original,
@@ -187,6 +194,7 @@ def _decided(
         steps=tuple(taken),
         costs=asking.costs,
         out_of_calls=asking.short,
+        abstained=refuses(kept.answer, asking.options.refusal),
     )
     yield from emit(
         "uncertainty_rewriting.decided", detail=result, question=asking.question, **result.to_dict()
@@ -232,7 +240,7 @@ class Asking:
         """Retrieve with a query."""
         self.stage = "retrieving"
         self.costs = replace(self.costs, retrievals=self.costs.retrievals + 1)
-        return (yield from retrieve(query, self.options.top_n))
+        return (yield from retrieve(query, self.options.rules.top_n))
 
     def answer(self, contexts: Mapping[str, Sequence[Passage]]) -> Program[list[Attempt]]:
         """Answer the question from what each query found, all in one call."""
@@ -255,11 +263,19 @@ class Asking:
             judgements=self.costs.judgements + sum(found.judgements for found in meant),
         )
         return [
-            Attempt(query, tuple(passages), answer, uncertainty_of(metric, answer, samples, found.clusters))
+            Attempt(query, tuple(passages), answer, self.uncertainty(answer, samples, found.clusters))
             for (query, passages), [answer, *_], samples, found in zip(
                 contexts.items(), answers, sampled, meant, strict=True
             )
         ]
+
+    def uncertainty(
+        self, answer: Generation, samples: Sequence[Generation], clusters: Sequence[int]
+    ) -> float:
+        """Return the uncertainty of an answer; one that says that it does not know is none."""
+        if refuses(answer.text, self.options.refusal):
+            return math.inf
+        return uncertainty_of(self.options.metric, answer, samples, clusters)
 
     def rewrite(self, candidates: int | None = None) -> Program[list[Generation]]:
         """Ask for so many rewrites of the question; None for as many as the option says."""
@@ -274,10 +290,12 @@ class Asking:
     def prompt(self, passages: Sequence[Passage]) -> Prompt:
         """Return the prompt for an answer from passages."""
         prompts = self.options.prompts
-        if not passages:
-            return in_conversation(self.history, prompts["closed_book"].render(question=self.question))
-        shown = format_passages(passage.text for passage in passages)
-        return in_conversation(self.history, prompts["answer"].render(passages=shown, question=self.question))
+        if passages:
+            shown = format_passages(passage.text for passage in passages)
+            prompt = prompts["answer"].render(passages=shown, question=self.question)
+        else:
+            prompt = prompts["closed_book"].render(question=self.question)
+        return in_conversation(self.history, worded(prompt, self.options))
 
     def _generate(
         self, prompts: Sequence[Prompt], sampling: Sampling, role: ModelRole = "reader"

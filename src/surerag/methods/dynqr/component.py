@@ -19,6 +19,7 @@ from surerag.methods.dynqr.options import DynQROptions
 from surerag.methods.dynqr.result import RewriteResult
 from surerag.methods.meanings import meaning_name, warn_if_never_disagreed
 from surerag.readers.protocol import Reader
+from surerag.refusal import check_refusal
 from surerag.services import Entailer, Retriever, Services
 from surerag.types import Message
 
@@ -63,6 +64,7 @@ class UncertaintyRewriter(Component[str | tuple[str, Sequence[Message]], Rewrite
     entailer: Entailer | None = field(default=None, repr=False)
 
     def _connected(self) -> Services:
+        check_refusal(self.refusal)
         services = Services(
             reader=self.reader,  # type: ignore[arg-type]  # completed by Services
             retriever=self.retriever,
@@ -136,7 +138,8 @@ class UncertaintyRewriter(Component[str | tuple[str, Sequence[Message]], Rewrite
     @property
     def signal(self) -> str:
         """What is compared with the threshold; a policy belongs to it."""
-        shown = "all" if self.top_n is None else self.top_n
+        top_n = self.rules.top_n
+        shown = "all" if top_n is None else top_n
         if self.benefit is not None:
             read = ", ".join(self.benefit.features)
             return f"benefit by {read}, model {fingerprint(self.benefit.to_dict())}, from {shown} passages"

@@ -20,7 +20,7 @@ class Attempt:
         query: What was searched for.
         passages: What the reader was shown, best first.
         generation: The answer with its log-probabilities.
-        uncertainty: Of the answer; infinite if there is no word in it.
+        uncertainty: Of the answer; infinite if there is no word in it, or it is the option ``refusal``.
     """
 
     query: str
@@ -111,6 +111,7 @@ class RewriteResult:
         steps: The decisions, in order.
         costs: Calls and tokens.
         out_of_calls: Whether ``max_calls`` left no rewrite to try, or fewer than ``candidates``.
+        abstained: Whether the answer is the option ``refusal``: nothing supports one.
     """
 
     question: str
@@ -121,6 +122,7 @@ class RewriteResult:
     steps: tuple[Step, ...]
     costs: RewriteCosts
     out_of_calls: bool = False
+    abstained: bool = False
 
     @property
     def chosen(self) -> Attempt:
@@ -157,6 +159,7 @@ class RewriteResult:
         costs, rewritten = self.costs, self.rewritten
         return {
             "kept": self.kept,
+            "abstained": self.abstained,
             "query": self.query,
             "uncertainty": finite(self.uncertainty),
             "original_answer": self.original.answer,

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from surerag.effects import Program, entail
 from surerag.methods.edc2.options import Guard, NothingRule
 from surerag.prompts import NOTHING_TO_EXTRACT
+from surerag.tokens import UNSPACED
 from surerag.types import Pair
 
 _LEGACY = (
@@ -83,8 +84,8 @@ def _refuses(sentence: str) -> bool:
 _ENTAILMENT = 2
 """Column of an entailer's answer."""
 
-_IDEOGRAPHS = "぀-ヿ㐀-鿿"
-_WORD = re.compile(rf"[{_IDEOGRAPHS}]|[^\W_{_IDEOGRAPHS}]+")
+# Where no spaces are put between words, each letter is one.
+_WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+")
 _COMMON = frozenset(
     "a an and are as at be been by for from had has have he her his in is it its of on or she that the their "
     "they this to was were which who will with".split()
@@ -129,8 +130,8 @@ def overlap_support(sentence: str, source: str) -> float:
 
 _NEGATION = frozenset("not no never neither nor none nobody nothing without".split())
 _LIGHT = _COMMON | frozenset(
-    "am any been being can could did do does even ever having may might must really shall should would "
-    "yet".split()
+    "am any been being can case could did do does even ever having may might must really shall should so "
+    "true would yet".split()
 )
 """What may stand between a negation and the word that it denies."""
 _CONTRACTED = re.compile(r"\b(?:can(?=not\b)|ca(?=n['’]t\b)|wo(?=n['’]t\b))|n['’]t\b", re.IGNORECASE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from surerag.effects import Program, begin, cancel, emit, finish, generate, give, retrieve
 from surerag.errors import InputError
@@ -17,6 +17,7 @@ from surerag.methods.lazy_rag.options import LazyRAGOptions
 from surerag.methods.lazy_rag.result import LazyRAGPlan, LazyRAGResult
 from surerag.methods.meanings import Meanings, meanings_of, typical
 from surerag.prompts import format_passages
+from surerag.refusal import begins_to_refuse, refuses, worded
 from surerag.types import Begun, Generation, Passage, Prompt, Template
 
 
@@ -47,7 +48,7 @@ def lazy_rag(
     decision = GateDecision(options.mode in ("standard", "strong"), f"mode {options.mode}")
 
     if options.mode in ("lazy", "strong"):
-        summaries = yield from retrieve(question, options.n_summaries, tier="summaries")
+        summaries = yield from retrieve(question, options.rules.n_summaries, tier="summaries")
         watch.lap("summaries")
     context = "\n".join(summary.text for summary in summaries)
 
@@ -66,7 +67,7 @@ def lazy_rag(
                 calls=seen.calls,
             )
         else:
-            decision = options.gate_in_force.decide(seen, options.boundary())
+            decision = _known(options.gate_in_force.decide(seen, options.boundary()), begun, seen, options)
         yield from emit("lazy_rag.gate", question=question, **asdict(decision))
         spent.add(seen.samples)
         if not decision.retrieve:
@@ -84,7 +85,7 @@ def lazy_rag(
             spent.add([one.partial for one in begun])
 
     if decision.retrieve:
-        passages = yield from retrieve(question, options.top_n)
+        passages = yield from retrieve(question, options.rules.top_n)
         watch.lap("retrieval")
         if not passages:
             yield from emit("lazy_rag.nothing_retrieved", warning=True, question=question)
@@ -123,6 +124,18 @@ def _first_pass(
     return begun, FirstPass(answer, tuple(samples), found.clusters, found.judgements)
 
 
+def _known(
+    decision: GateDecision, begun: Sequence[Begun], seen: FirstPass, options: LazyRAGOptions
+) -> GateDecision:
+    """Retrieve, however sure the reader is, where what it is sure of is that it does not know."""
+    if decision.retrieve or options.refusal is None or options.boundary() == math.inf:
+        return decision
+    said = begun[0].partial if begun else typical(seen.samples, seen.clusters)
+    if not begins_to_refuse(said.text, options.refusal):
+        return decision
+    return replace(decision, retrieve=True, reason="the first pass says that it does not know")
+
+
 def _undecided(seen: FirstPass, options: LazyRAGOptions) -> GateDecision:
     """Retrieve, where no calls are left to judge which of the sampled answers mean the same."""
     gate = options.gate_in_force
@@ -153,10 +166,14 @@ def _prompt(options: LazyRAGOptions, question: str, context: str, details: str =
     """Choose by what there is to show: nothing, one context, or a summary and details (section III-D)."""
     prompts: Mapping[str, Template] = options.prompts
     if context and details:
-        return prompts["from_context_and_details"].render(context=context, details=details, question=question)
-    if context or details:
-        return prompts["from_context"].render(context=context or details, question=question)
-    return prompts["closed_book"].render(question=question)
+        prompt = prompts["from_context_and_details"].render(
+            context=context, details=details, question=question
+        )
+    elif context or details:
+        prompt = prompts["from_context"].render(context=context or details, question=question)
+    else:
+        prompt = prompts["closed_book"].render(question=question)
+    return worded(prompt, options)
 
 
 def _result(
@@ -183,6 +200,7 @@ def _result(
         timings=dict(watch.laps),
         calls=spent.calls,
         out_of_calls=spent.short,
+        abstained=refuses(answer.text, options.refusal),
         cached_tokens=spent.cached_tokens,
     )
 

@@ -21,6 +21,7 @@ from surerag.methods.lazy_rag.result import LazyRAGResult
 from surerag.methods.lazy_rag.sample_gates import DisagreementGate
 from surerag.methods.meanings import warn_if_never_disagreed
 from surerag.readers.protocol import Reader
+from surerag.refusal import check_refusal
 from surerag.services import Entailer, Retriever, Services
 from surerag.types import Passage
 
@@ -71,6 +72,7 @@ class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], Laz
     entailer: Entailer | None = field(default=None, repr=False)
 
     def _connected(self) -> Services:
+        check_refusal(self.refusal)
         summaries = FixedSummary(self.summaries) if isinstance(self.summaries, str) else self.summaries
         services = Services(
             reader=self.reader,  # type: ignore[arg-type]  # completed by Services
@@ -124,7 +126,7 @@ class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], Laz
     @property
     def signal(self) -> str:
         """What the gate compares with the threshold; a policy belongs to it."""
-        return f"{self.gate_in_force.signal} ({self.n_summaries} summaries)"
+        return f"{self.gate_in_force.signal} ({self.rules.n_summaries} summaries)"
 
     def program(self, question: str, oracle: Sequence[Passage] | None = None) -> Program[LazyRAGResult]:
         """Return the method at work on one question, for a driver of your own.

@@ -30,6 +30,7 @@ class LazyRAGResult:
         calls: Answers asked of the reader, or beginnings of one, and pairs asked of an entailer.
         out_of_calls: Whether ``max_calls`` left none to judge the sampled answers, so that it retrieved.
         cached_tokens: Prompt tokens that a server had in its cache, where it tells.
+        abstained: Whether the answer is the option ``refusal``: nothing supports one.
     """
 
     question: str
@@ -46,6 +47,7 @@ class LazyRAGResult:
     calls: int = 0
     out_of_calls: bool = False
     cached_tokens: int = 0
+    abstained: bool = False
 
 
 @dataclass(frozen=True, slots=True)
