@@ -167,9 +167,11 @@ def main() -> int:
         return 1
     if given.pictures is not None:
         given.pictures.mkdir(parents=True, exist_ok=True)
-    found = list(look(given.folder, given.pictures, chromium=chromium, only=given.only))
-    sys.stderr.writelines(f"{line}\n" for line in found)
-    sys.stdout.write(f"looked at {len(pages_of(given.folder))} pages; {len(found)} things are wrong\n")
+    found = 0
+    for line in look(given.folder, given.pictures, chromium=chromium, only=given.only):
+        sys.stderr.write(f"{line}\n")
+        found += 1
+    sys.stdout.write(f"{found} things are wrong\n")
     return 1 if found else 0
 
 
