@@ -85,7 +85,8 @@ models: $(VENV)/.installed $(MODELS)/.installed
 
 test-models: $(VENV)/.installed $(MODELS)/.installed
 	@$(OFFLINE) OMP_NUM_THREADS=1 PYTHONPATH=$(MODELS)/langchain $(BIN)/python -m pytest --quiet $(ARGS) \
-		tests/langchain/test_providers.py tests/langchain/test_refusals.py tests/langchain/test_opentelemetry.py
+		tests/langchain/test_providers.py tests/langchain/test_refusals.py tests/langchain/test_opentelemetry.py \
+		tests/decisions/test_monitor_opentelemetry.py
 	@$(OFFLINE) OMP_NUM_THREADS=1 PYTHONPATH=$(MODELS)/llama-index $(BIN)/python -m pytest --quiet $(ARGS) \
 		tests/llama_index/test_llm_sources.py tests/llama_index/test_llm_providers.py \
 		tests/llama_index/test_opentelemetry.py

@@ -49,7 +49,7 @@ def test_a_study_is_loaded_only_when_it_is_reproduced(package: str) -> None:
 
 
 def test_reading_a_data_set_needs_no_statistics() -> None:
-    assert loaded_by("import surerag.evaluation.datasets", "scipy", "matplotlib", *HEAVY) == []
+    assert loaded_by("import surerag.evaluation.inputs", "scipy", "matplotlib", *HEAVY) == []
 
 
 def test_every_public_name_of_the_core_is_there() -> None:
@@ -127,7 +127,7 @@ except MissingExtraError as error:
         (
             ("pyarrow",),
             (
-                "import pathlib, tempfile as t; from surerag.evaluation.datasets import read_rows as r; "
+                "import pathlib, tempfile as t; from surerag.evaluation.inputs import read_rows as r; "
                 "f = pathlib.Path(t.mkdtemp(), 'x.parquet'); f.touch(); list(r(f))"
             ),
             'pip install "surerag[parquet]"',

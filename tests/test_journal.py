@@ -79,7 +79,7 @@ def test_a_write_that_fails_leaves_no_trace_and_nothing_more_is_kept(
     file = tmp_path / "j"
     whole = filled(file)
     with Journal(file, RUN) as journal:
-        monkeypatch.setattr("surerag.journal.os", FailingDisk(failing, code))
+        monkeypatch.setattr("surerag.lines.os", FailingDisk(failing, code))
         with pytest.raises(StorageError, match=f"{os.strerror(code)}.*what was answered before is kept"):
             journal.put({"lost": "x" * 100})
         monkeypatch.undo()
@@ -120,7 +120,7 @@ def test_where_not_even_the_cut_succeeds_the_next_run_makes_it(
     with Journal(file, RUN) as journal:
         disk = FailingDisk("write", errno.EIO)
         monkeypatch.setattr(disk, "ftruncate", FailingDisk("ftruncate", errno.EIO).ftruncate, raising=False)
-        monkeypatch.setattr("surerag.journal.os", disk)
+        monkeypatch.setattr("surerag.lines.os", disk)
         with pytest.raises(StorageError):
             journal.put({"lost": 1})
         monkeypatch.undo()
@@ -140,7 +140,7 @@ def test_an_interrupted_write_is_taken_back(tmp_path: Path, monkeypatch: pytest.
         raise KeyboardInterrupt
 
     with Journal(file, RUN) as journal:
-        monkeypatch.setattr("surerag.journal.os.fsync", interrupted)
+        monkeypatch.setattr("surerag.lines.os.fsync", interrupted)
         with pytest.raises(KeyboardInterrupt):
             journal.put({"a long answer": "x" * 100})
         monkeypatch.undo()

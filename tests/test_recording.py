@@ -109,7 +109,7 @@ def test_nothing_is_asked_once_answers_cannot_be_kept(
         reader = RecordedReader(inner, journal)
         known = reader.generate(["known"], Sampling())
         with monkeypatch.context() as patched:
-            patched.setattr("surerag.journal.os", FailingDisk("fsync", errno.EDQUOT))
+            patched.setattr("surerag.lines.os", FailingDisk("fsync", errno.EDQUOT))
             with pytest.raises(StorageError, match="is kept"):
                 reader.generate(["lost"], Sampling())
         for prompts in (["more"], ["lost"], ["more", "known", "and more"]):

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
         run_many,
         stream,
     )
+    from surerag.evaluation.systems.comparing import acompare, compare
+    from surerag.evaluation.systems.results import SystemsReport
+    from surerag.evaluation.systems.system import SystemAnswer
     from surerag.methods.dense_rag.component import (
         AdaptiveChunker,
         Candidates,
@@ -69,6 +72,7 @@ if TYPE_CHECKING:
         SePerResult,
         UtilityResult,
     )
+    from surerag.prices import Costs, Price, Prices, load_prices
     from surerag.prompts import PromptSet, PromptTemplate
     from surerag.provenance import PROVENANCE_KEY, Stretch, trace_back
     from surerag.readers.openai import OpenAIReader
@@ -95,6 +99,7 @@ _HOMES = {
     "CompressionResult": "surerag.methods.edc2.result",
     "Consensus": "surerag.methods.edc2.result",
     "ContextRefiner": "surerag.methods.dense_rag.component",
+    "Costs": "surerag.prices",
     "DecisionRow": "surerag.decisions.rows",
     "Dense": "surerag.methods.dense_rag.component",
     "DenseCache": "surerag.methods.dense_rag.memory",
@@ -127,6 +132,8 @@ _HOMES = {
     "Passage": "surerag.types",
     "PassageUtility": "surerag.methods.seper.result",
     "Policy": "surerag.decisions.policy",
+    "Price": "surerag.prices",
+    "Prices": "surerag.prices",
     "PromptSet": "surerag.prompts",
     "PromptTemplate": "surerag.prompts",
     "RefinementResult": "surerag.methods.dense_rag.result",
@@ -147,10 +154,13 @@ _HOMES = {
     "Services": "surerag.services",
     "Step": "surerag.methods.dynqr.result",
     "Stretch": "surerag.provenance",
+    "SystemAnswer": "surerag.evaluation.systems.system",
+    "SystemsReport": "surerag.evaluation.systems.results",
     "TransformersReader": "surerag.readers.transformers",
     "UNSUPPORTED_KEY": "surerag.methods.edc2.result",
     "UncertaintyRewriter": "surerag.methods.dynqr.component",
     "UtilityResult": "surerag.methods.seper.result",
+    "acompare": "surerag.evaluation.systems.comparing",
     "aiter_many": "surerag.drivers",
     "all_of": "surerag.methods.lazy_rag.combined_gates",
     "any_of": "surerag.methods.lazy_rag.combined_gates",
@@ -159,9 +169,11 @@ _HOMES = {
     "astream": "surerag.drivers",
     "calibrate": "surerag.decisions.calibrating",
     "calibrate_answers": "surerag.decisions.selective",
+    "compare": "surerag.evaluation.systems.comparing",
     "cross_fitted": "surerag.decisions.benefit",
     "fit_benefit": "surerag.decisions.benefit",
     "iter_many": "surerag.drivers",
+    "load_prices": "surerag.prices",
     "read_rows": "surerag.decisions.files",
     "risk_coverage": "surerag.decisions.selective",
     "run": "surerag.drivers",
@@ -192,6 +204,7 @@ __all__ = [
     "CompressionResult",
     "Consensus",
     "ContextRefiner",
+    "Costs",
     "DecisionRow",
     "Dense",
     "DenseCache",
@@ -223,6 +236,8 @@ __all__ = [
     "Passage",
     "PassageUtility",
     "Policy",
+    "Price",
+    "Prices",
     "PromptSet",
     "PromptTemplate",
     "RefinementResult",
@@ -242,9 +257,12 @@ __all__ = [
     "Services",
     "Step",
     "Stretch",
+    "SystemAnswer",
+    "SystemsReport",
     "TransformersReader",
     "UncertaintyRewriter",
     "UtilityResult",
+    "acompare",
     "aiter_many",
     "all_of",
     "any_of",
@@ -253,9 +271,11 @@ __all__ = [
     "astream",
     "calibrate",
     "calibrate_answers",
+    "compare",
     "cross_fitted",
     "fit_benefit",
     "iter_many",
+    "load_prices",
     "read_rows",
     "risk_coverage",
     "run",

@@ -41,6 +41,10 @@ class StorageError(SureragError, OSError):
     """
 
 
+class BudgetError(SureragError):
+    """A run would cost more than it may; what was answered before is kept."""
+
+
 class MissingExtraError(SureragError, ImportError):
     """An optional dependency is not installed; the hint names the pip line."""
 

@@ -22,7 +22,7 @@ class Ran:
 
 @pytest.fixture
 def surerag(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-    for module in ("world_demo", "documents_demo", "reproduce", "trace_runs"):
+    for module in ("world_demo", "documents_demo", "reproduce", "trace_runs", "calibrate_run"):
         monkeypatch.setattr(f"surerag.cli.{module}.packaged_minilm", HashingEncoder)
 
     # The console may have been made, and have looked at the terminal, for an earlier test.

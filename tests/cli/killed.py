@@ -1,4 +1,4 @@
-"""``surerag evaluate`` with a reader that notes what it is asked, for a process that will be killed."""
+"""``evaluate`` and ``compare`` with a reader that notes what it is asked, for a process to be killed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import matplotlib.figure
 import matplotlib.font_manager  # noqa: F401
 
 import surerag.cli.evaluate  # noqa: F401
-from surerag.cli import main
+from surerag.cli import compare_runs, main
 from surerag.cli.readers import ReaderChoice
+from surerag.encoders import HashingEncoder
+from surerag.evaluation.inputs import dataset
+from surerag.evaluation.systems import comparing
 from tests.evaluation.noting import NotingReader
 
 OPTIONS = (
@@ -31,7 +34,20 @@ OPTIONS = (
 
 def evaluate(file: Path, output: Path, notes: Path, seconds: float, local: bool) -> None:
     """Run the command to its end, or until somebody kills it."""
+    dataset.UNIT = 4  # kills fall before, within and after commits
     ReaderChoice.build = lambda _: NotingReader(notes, seconds=seconds, local=local)  # type: ignore[method-assign]
     sys.argv = ["surerag", "evaluate", str(file), "--output", str(output), *OPTIONS]
+    sys.stdout = sys.stderr = (output.parent / "printed.txt").open("a")
+    main()
+
+
+def compare(file: Path, documents: Path, output: Path, notes: Path, seconds: float) -> None:
+    """Run ``surerag compare`` to its end, or until somebody kills it."""
+    ReaderChoice.build = lambda _: NotingReader(notes, seconds=seconds)  # type: ignore[method-assign]
+    compare_runs.packaged_minilm = HashingEncoder  # type: ignore[attr-defined]
+    comparing.UNIT = 8
+    sys.argv = ["surerag", "compare", str(file), "--documents", str(documents), "--output", str(output)]
+    sys.argv += ["--model", "m", "--systems", "plain,lazy,compressed,rewrite", "--concurrency", "4"]
+    sys.argv += ["--fail-if", "tokens of plain > 2 * compressed"]
     sys.stdout = sys.stderr = (output.parent / "printed.txt").open("a")
     main()

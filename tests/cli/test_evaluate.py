@@ -13,6 +13,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from surerag import SePerOptions
@@ -26,7 +28,7 @@ from tests.cli.killed import evaluate
 from tests.evaluation.noting import NotingReader, notes_of, write_rows
 from tests.failing_disk import FailingDisk
 
-RESULTS = ("report.html", "results.json", "results.jsonl", "distribution.svg", "systems.svg")
+RESULTS = ("report.html", "results.json", "rows-?????.parquet", "distribution.svg", "systems.svg")
 KILLS = 20
 CONCURRENCY = 4
 ANSWER = Sampling(n=3, temperature=1.0, max_tokens=SePerOptions.max_tokens, seed=0, trace="logprobs")
@@ -49,7 +51,7 @@ def surerag(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
 
 
 def results(folder: Path) -> dict[str, bytes]:
-    return {name: (folder / name).read_bytes() for name in RESULTS}
+    return {file.name: file.read_bytes() for pattern in RESULTS for file in folder.glob(pattern)}
 
 
 @pytest.mark.timeout(600)
@@ -81,7 +83,7 @@ def test_killed_twenty_times_it_ends_as_if_undisturbed(tmp_path: Path, local: bo
         out, notes = tmp_path / f"trial {trial}" / "out", tmp_path / f"trial {trial}" / "notes"
         asked_before, kills_before, done = 0, kills, False
         while not done:
-            known = known_prompts(out / "journal.jsonl", once)
+            known = known_prompts(out, once)
             # So many more questions, and then a little while: kills fall at any point.
             reach = asked_before + rng.randrange(12)
             process = started(f"trial {trial}", 0.002)
@@ -109,11 +111,14 @@ def lines_of(file: Path) -> int:
     return file.read_bytes().count(b"\n") if file.exists() else 0
 
 
-def known_prompts(journal: Path, prompts: list[str]) -> set[str]:
-    """Which prompts the journal holds an answer to."""
-    text = journal.read_text() if journal.exists() else ""
-    whole = text[: text.rfind("\n") + 1]
-    keys = {json.loads(line).get("key") for line in whole.splitlines()}
+def known_prompts(folder: Path, prompts: list[str]) -> set[str]:
+    """Which prompts a run's folder holds an answer to: in open journals, and folded away."""
+    texts = [file.read_text() for file in folder.glob("open-*.jsonl")]
+    for file in folder.glob("answers-*.jsonl.zst"):
+        with pa.OSFile(str(file)) as packed:
+            texts.append(pa.CompressedInputStream(packed, "zstd").read().decode())
+    whole = (text[: text.rfind("\n") + 1] for text in texts)
+    keys = {json.loads(line).get("key") for text in whole for line in text.splitlines()}
     return {
         prompt
         for prompt in prompts
@@ -152,14 +157,15 @@ def test_a_full_disk_ends_the_run_and_nothing_more_is_asked(
     assert surerag(file, *options, "--output", tmp_path / "calm", reader=calm)[0] == 0
     out, notes = tmp_path / "out", tmp_path / "notes"
     with monkeypatch.context() as patched:
-        patched.setattr("surerag.journal.os", FailingDisk("write", errno.ENOSPC, after=6))
+        patched.setattr("surerag.lines.os", FailingDisk("write", errno.ENOSPC, after=6))
         code, said = surerag(file, *options, "--output", out, reader=NotingReader(notes, local=local))
-    kept = out.joinpath("journal.jsonl").read_text().count("\n") - 1
+    [journal] = out.glob("open-*.jsonl")
+    kept = journal.read_text().count("\n") - 1
     assert code == 1
     assert "Error:" in said and os.strerror(errno.ENOSPC) in said and "is kept" in said
     under_way = CONCURRENCY * (2 * CONCURRENCY if local else CONCURRENCY)
     assert kept > 0 and len(notes_of(notes)) <= kept + under_way
-    assert not (out / "results.jsonl").exists()
+    assert not (out / "results.json").exists()
     assert surerag(file, *options, "--output", out, reader=again)[0] == 0
     assert len(again.asked) == len(calm.asked) - kept
     assert results(out) == results(tmp_path / "calm")
@@ -214,9 +220,9 @@ def test_hostile_texts_are_text(tmp_path: Path, surerag) -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "{{ 7 * 7 }}" in page
     assert "default-src 'none'" in page
-    lines = (tmp_path / "out" / "results.jsonl").read_text().splitlines()
-    assert json.loads(lines[0])["question"] == f"{evil} 0?"
-    assert json.loads(lines[0])["steps"][0]["before"]["answers"][0]["text"] == f"{evil}\ud83d"
+    first = pq.read_table(tmp_path / "out" / "rows-00000.parquet").to_pylist()[0]
+    assert first["question"] == f"{evil} 0?"
+    assert first["steps"][0]["before"]["answers"][0]["text"] == f"{evil}?"  # UTF-8 has no lone surrogates
 
 
 def test_reader_without_log_probabilities_is_named_everywhere(tmp_path: Path, surerag) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
@@ -68,7 +69,7 @@ def test_a_server_and_a_classifier(
     assert any(KEY in str(request.headers) for request in server.requests), "the server got its key"
     # Going on asks the server what it can do, and asks nothing else again.
     assert 0 <= probes < asked
-    rows = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+    rows = pq.read_table(out / "rows-00000.parquet").to_pylist()
     assert len(rows) == 6
     assert {row["steps"][0]["after"]["answers"][0]["text"] for row in rows if row["system"] == "good"} == {
         "Velm",
@@ -76,6 +77,8 @@ def test_a_server_and_a_classifier(
         "Toren",
     }
     written = "".join(path.read_text(errors="replace") for path in out.rglob("*") if path.is_file())
+    with pa.OSFile(str(out / "answers-00000.jsonl.zst")) as packed:
+        written += pa.CompressedInputStream(packed, "zstd").read().decode()
     assert KEY not in written + printed.out + printed.err
     assert str(classifier) in written
 

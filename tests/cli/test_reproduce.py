@@ -83,7 +83,7 @@ def test_the_dense_study_is_printed_and_written(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     world = World(seed=5, size=60)
-    monkeypatch.setattr("surerag_studies.dense_rag.study.World", lambda seed: world)
+    monkeypatch.setattr("surerag_studies.dense_rag.study.world_of", lambda regime, n, seed: world)
     monkeypatch.setattr("surerag.cli.reproduce.packaged_minilm", HashingEncoder)
     monkeypatch.setattr(ReaderChoice, "build", lambda _: truthful(world, 20))
     monkeypatch.setattr(console, "_width", 80)

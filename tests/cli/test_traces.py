@@ -108,7 +108,7 @@ def test_recording_ones_own_questions_over_ones_own_documents(surerag: Any, tmp_
 
 def test_what_cannot_be_used_is_one_line(surerag: Any, tmp_path: Path) -> None:
     ran = surerag("verify", tmp_path)
-    assert ran.code == 1 and "holds neither pack.json nor manifest.json" in ran.err
+    assert ran.code == 1 and "holds neither pack.json nor manifest.jsonl" in ran.err
     file = tmp_path / "q.jsonl"
     file.write_text('{"ask": "Who?"}')
     ran = surerag("record", file, "--documents", file, "--output", tmp_path / "t")

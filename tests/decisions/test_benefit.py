@@ -198,3 +198,32 @@ def test_a_compressor_compresses_where_it_is_worth_it() -> None:
         compressor.with_options(threshold=policy, mode="fact_check")
     with pytest.raises(ConfigurationError, match="which passages do not tell"):
         compressor.with_options(benefit=model_of("weather", lowest=0.0, highest=1.0))
+
+
+def test_rows_of_a_compressor_hold_both_answers_and_what_compressing_costs() -> None:
+    def say(prompt: str) -> str:
+        if "Extract" in prompt:
+            return "Ada was born in Velm." if "Velm" in prompt else "No content to extract"
+        # Of much that is shown at once, the reader finds nothing.
+        return "Velm" if "Velm" in prompt and len(prompt) < 400 else "Orun"
+
+    found = [Passage("Ada was born in Velm. " + "Rivers are wet. " * 40, id="a", score=0.9)]
+    short = [Passage("Ada was born in Velm.", id="a", score=0.5)]
+    reader = ScriptedReader(say, name="one")
+    compressor = ClusterCompressor(reader, clustering="single", pass_below=0, threshold=10_000)
+    long_row, short_row = compressor.rows(["Where?", "Where now?"], [found, short], [["Velm"], ["Velm"]])
+    assert (long_row.correct_without, long_row.correct_with) == (False, True)
+    assert (short_row.correct_without, short_row.correct_with) == (True, True)
+    assert long_row.signals == {**compressor.features(found)} and long_row.signals["tokens"] > 100
+    assert long_row.cost > short_row.cost > 0
+    before = len(reader.history)
+    [unlabelled] = compressor.rows(["Where?"], [found])
+    assert not unlabelled.labelled and len(reader.history) == before
+    policy = calibrate(compressor, [long_row, short_row], target="best")
+    assert compressor.with_options(threshold=policy).run("Where?", found).calls == 1
+    assert compressor.with_options(threshold=policy).run("Where?", short).calls == 0
+    fitted = compressor.with_options(threshold=None, benefit=model_of("tokens", lowest=0.0, highest=500.0))
+    [row] = fitted.rows(["Where?"], [found])
+    assert fitted.signal in row.signals
+    with pytest.raises(InputError, match="expected passages for each of 2 questions, got 1"):
+        compressor.rows(["a", "b"], [found])

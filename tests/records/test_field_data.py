@@ -148,3 +148,20 @@ def test_bm25_ranks_by_rare_words_and_keeps_what_it_found() -> None:
     assert index.retrieve_many(["river", "Ada"], 1)[1][0].id == "b"
     numbered = BM25Index([Passage(f"Person {at} swims.", id=str(at)) for at in range(9)])
     assert numbered.retrieve("Does person 7 swim?", 1)[0].id == "7"
+
+
+def test_fewer_paragraphs_are_those_of_the_questions_and_others() -> None:
+    examples = [
+        Example(str(at), f"Question {at}?", ("yes",), ((f"T{at // 3}", f"Paragraph {at}."),))
+        for at in range(60)
+    ]
+    every = drawn("all", examples, 5, seed=1)
+    few = drawn("few", examples, 5, seed=1, paragraphs=20)
+    assert few.questions == every.questions and len(every.passages) == 60 and len(few.passages) == 20
+    own = {f"Paragraph {question.id}." for question in few.questions}
+    texts = [passage.text for passage in few.passages]
+    assert own <= set(texts)
+    # In the order of the data, with names and documents of their own.
+    assert texts == [passage.text for passage in every.passages if passage.text in texts]
+    assert {part for document in few.documents for part in document.text.split("\n\n")} == set(texts)
+    assert len(drawn("own", examples, 5, seed=1, paragraphs=1).passages) == 5

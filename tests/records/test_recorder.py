@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import random
 import time
@@ -30,7 +29,7 @@ def test_a_row_holds_every_condition_with_costs_signals_and_measures(tmp_path: P
     reader = NotingReader(local=True)
     trace = record(pipeline(reader, 6), questions(6), tmp_path, part_size=4)
     rows = list(trace)
-    assert [part.questions.rows for part in trace.manifest.parts] == [4, 2]
+    assert [part.rows for part in trace.manifest] == [4, 2]
     assert trace.manifest.complete and len(trace) == 6
     row = rows[0]
     assert [one.condition for one in row.passes][:2] == ["none", "retrieval"]
@@ -286,7 +285,7 @@ def test_a_failing_question_stands_in_its_row_and_a_failing_service_ends_the_run
 
     with pytest.raises(TransientServiceError):
         record(pipeline(Down(), 4), questions(4), tmp_path / "all")
-    assert Trace(tmp_path / "all").manifest.parts == ()
+    assert not Trace(tmp_path / "all").manifest.parts
 
     class Refusing(NotingReader):
         def generate(self, prompts: Any, sampling: Any) -> Any:
@@ -315,7 +314,7 @@ def test_what_cannot_be_recorded_is_refused_at_once(tmp_path: Path) -> None:
 
 def test_a_changed_file_or_a_foreign_folder_is_refused(tmp_path: Path) -> None:
     trace = record(pipeline(NotingReader(local=True), 3), questions(3), tmp_path / "t")
-    file = tmp_path / "t" / trace.manifest.parts[0].questions.name
+    file = tmp_path / "t" / trace.manifest.parts[0].files["questions"].name
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
@@ -326,7 +325,7 @@ def test_a_changed_file_or_a_foreign_folder_is_refused(tmp_path: Path) -> None:
         list(Trace(tmp_path / "t"))
     with pytest.raises(InputError, match="holds no trace"):
         Trace(tmp_path)
-    manifest = tmp_path / "t" / "manifest.json"
-    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "version": 2}))
+    manifest = tmp_path / "t" / "manifest.jsonl"
+    manifest.write_text(manifest.read_text().replace('"version":1', '"version":2', 1))
     with pytest.raises(InputError, match="version 2 of the format, and version 1 is known"):
         Trace(tmp_path / "t")

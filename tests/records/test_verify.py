@@ -17,9 +17,9 @@ from surerag.errors import InputError
 from surerag.records import record
 from surerag.records.field.data import Example, drawn
 from surerag.records.field.run import Field, FieldTest
-from surerag.records.folder import digest_of
 from surerag.records.packing import PACK, files_in, fingerprint
 from surerag.records.verify import Checked, TamperedError, verify
+from surerag.runs import digest_of
 from tests.evaluation.noting import NotingReader
 from tests.records.corpora import TOWNS, pipeline, questions
 
@@ -82,20 +82,18 @@ def test_bytes_files_and_names_are_watched(folder: Path) -> None:
     (folder / "figures.json").unlink()
     with pytest.raises(TamperedError, match=r"figures.json is missing"):
         found(folder)
-    with pytest.raises(InputError, match=r"holds neither pack.json nor manifest.json"):
+    with pytest.raises(InputError, match=r"holds neither pack.json nor manifest.jsonl"):
         found(folder / "nowhere")
 
 
 def sealed_again(folder: Path) -> None:
     """Give every file its new digest, as a forger would."""
     for trace in ("bm25", "minilm"):
-        file = folder / trace / "manifest.json"
-        manifest = json.loads(file.read_text())
-        for part in manifest["parts"]:
-            for kind in ("questions", "asked"):
-                if part[kind] is not None:
-                    part[kind]["sha256"] = digest_of(folder / trace / part[kind]["name"])
-        file.write_text(json.dumps(manifest))
+        manifest = folder / trace / "manifest.jsonl"
+        lines = [json.loads(line) for line in manifest.read_text().splitlines()]
+        for file in (file for line in lines for file in line.get("files", {}).values()):
+            file["sha256"] = digest_of(folder / trace / file["name"])
+        manifest.write_text("".join(json.dumps(line) + "\n" for line in lines))
     file = folder / PACK
     told = json.loads(file.read_text())
     told["files"] = {name: digest_of(folder / name) for name in files_in(folder)}
@@ -214,7 +212,7 @@ def test_what_cannot_be_checked_is_said(tmp_path: Path) -> None:
 def test_a_single_trace_is_verified_too_and_an_unfinished_one_is_not(tmp_path: Path) -> None:
     trace = record(pipeline(NotingReader(local=True), 4), questions(4), tmp_path)
     assert all(one.held for one in found(tmp_path)) and len(fingerprint(tmp_path)) == 64
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
-    (tmp_path / "manifest.json").write_text(json.dumps({**manifest, "complete": False}))
+    manifest = tmp_path / "manifest.jsonl"
+    manifest.write_text(manifest.read_text().replace('{"complete":true}\n', ""))
     with pytest.raises(TamperedError, match="is not complete"):
         found(trace.folder)

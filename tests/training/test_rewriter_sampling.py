@@ -150,7 +150,7 @@ def test_a_full_disk_ends_the_stage_and_nothing_more_is_asked(
     reader = Talker(reading, local=local)
     with monkeypatch.context() as patched:
         # The first write names the run, the second keeps the first query.
-        patched.setattr("surerag.journal.os", FailingDisk("write", errno.ENOSPC, after=2))
+        patched.setattr("surerag.lines.os", FailingDisk("write", errno.ENOSPC, after=2))
         with pytest.raises(StorageError, match="is kept"):
             sampled(tmp_path, reader, options)
     asked = len(reader.asked)
@@ -168,7 +168,7 @@ def test_queries_of_one_batch_stop_when_one_cannot_be_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = Talker(reading, local=False)
-    monkeypatch.setattr("surerag.journal.os", FailingDisk("write", errno.ENOSPC, after=1))
+    monkeypatch.setattr("surerag.lines.os", FailingDisk("write", errno.ENOSPC, after=1))
     with pytest.raises(StorageError):
         sampled(tmp_path, reader, OPTIONS)
     # Four queries were under way, six were not.

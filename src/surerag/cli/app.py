@@ -10,11 +10,11 @@ import typer
 
 from surerag import SePerOptions
 from surerag.cli import traces
-from surerag.cli.options import option_of, with_reader
+from surerag.cli.calibrate import calibrate
+from surerag.cli.compare import compare
+from surerag.cli.options import ColumnOption, option_of, with_reader
 from surerag.cli.readers import ReaderChoice
 from surerag.cli.train_rewriter import train_rewriter
-from surerag.decisions.calibrating import OnInfeasible
-from surerag.decisions.policy import Target
 from surerag.measures.seper import Kernel
 from surerag.storage import check_file, check_folder
 from surerag.world.regimes import REGIMES, TODAY, regime
@@ -173,14 +173,16 @@ def evaluate(
     file: Annotated[
         Path,
         typer.Argument(
-            help="JSONL or Parquet; rows of question, answers and contexts; optional: id, system.",
+            help="JSONL, JSON, CSV, Parquet or a folder; rows of question, answers and contexts; optional: "
+            "id, system. Exports of RAGAS, LangSmith and DeepEval, SQuAD, HotpotQA and BEIR are known.",
             show_default=False,
         ),
     ],
     output: Annotated[
         Path,
-        typer.Option(help="Where journal, results and report go.", metavar="DIR", callback=_writable_folder),
+        typer.Option(help="Where rows, answers and report go.", metavar="DIR", callback=_writable_folder),
     ] = Path("surerag-evaluation"),
+    columns: ColumnOption = None,
     entailment: Annotated[
         str | None,
         typer.Option(
@@ -213,6 +215,13 @@ def evaluate(
     """What was retrieval worth? ΔSePer over a file; the same command goes on after a kill."""
     if reuse and restart:
         raise typer.BadParameter("goes without --restart", param_hint="--reuse")
+    # What is wrong with the arguments is said before anything that takes long is imported.
+    from surerag.cli.entailers import EntailmentChoice
+    from surerag.evaluation.inputs import given_columns, source_of
+
+    given = given_columns(columns or ())
+    EntailmentChoice.chosen(entailment, choice)
+    source_of(file)
     from surerag.cli.evaluate import Evaluation, run_evaluate
 
     wanted = Evaluation(
@@ -224,70 +233,18 @@ def evaluate(
         baseline=baseline,
         extremes=extremes,
         on_change="reuse" if reuse else "restart" if restart else "error",
+        columns=given,
     )
     if not run_evaluate(replace(choice, concurrency=concurrency), wanted):
         raise typer.Exit(1)
 
 
-@app.command()
-def calibrate(
-    *,
-    file: Annotated[
-        Path,
-        typer.Argument(
-            help="JSONL; rows of signals (numbers by name), correct_without, correct_with.",
-            show_default=False,
-        ),
-    ],
-    signal: Annotated[
-        str | None, typer.Option(help="Which signal to calibrate. Default: the only one.", metavar="NAME")
-    ] = None,
-    target: Annotated[
-        Target,
-        typer.Option(help="A bounded loss, a budget of acting, both; or the best on the sample: no promise."),
-    ] = "loss",
-    max_loss: Annotated[
-        float, typer.Option(help="Loss of score against always acting, at most.", metavar="SHARE")
-    ] = 0.02,
-    budget: Annotated[
-        float | None, typer.Option(help="Share of questions that act, at most.", metavar="SHARE")
-    ] = None,
-    confidence: Annotated[float, typer.Option(help="Of the promise.", metavar="SHARE")] = 0.95,
-    on_infeasible: Annotated[
-        OnInfeasible, typer.Option(help="What to do where no threshold can be certified.")
-    ] = "always",
-    model: Annotated[str, typer.Option(help="Name of the reader that the rows are from.")] = "",
-    prompts: Annotated[str, typer.Option(help="Fingerprint of its prompts: identity.prompts.")] = "",
-    output: Annotated[
-        Path | None,
-        typer.Option(help="Write the policy to this file.", metavar="FILE", callback=_writable_file),
-    ] = None,
-) -> None:
-    """A threshold with a promise, from questions whose answers with and without acting were judged.
-
-    Exit codes: 0 the promise can be given; 1 it cannot, from so few questions.
-    """
-    from surerag.cli.calibrate import run_calibrate
-
-    found = run_calibrate(
-        file,
-        signal=signal,
-        model=model,
-        prompts=prompts,
-        target=target,
-        max_loss=max_loss,
-        budget=budget,
-        confidence=confidence,
-        on_infeasible=on_infeasible,
-        output=output,
-    )
-    raise typer.Exit(found.verdict == "infeasible")
-
-
+app.command("calibrate")(calibrate)
 app.command("train-rewriter")(train_rewriter)
 app.command("record")(traces.record)
 app.command("verify")(traces.verify)
 app.command("field-test")(traces.field_test)
+app.command("compare")(compare)
 
 
 @app.command()
@@ -360,11 +317,12 @@ def reproduce_edc2(
     seed: Seed = 1,
     n: Annotated[int, typer.Option("-n", min=50, help="Number of questions.")] = 500,
     json: JsonFile = None,
+    regime_name: RegimeName = TODAY.name,
 ) -> None:
     """EDC²-RAG: compressed clusters against plain RAG under noise and redundancy (Tables 2 to 4)."""
     from surerag.cli.reproduce import run_edc2
 
-    run_edc2(choice, seed=seed, n=n, file=json)
+    run_edc2(choice, seed=seed, n=n, file=json, regime_name=regime_name)
 
 
 @reproduce.command("dense")
@@ -376,11 +334,12 @@ def reproduce_dense(
     n: Annotated[int, typer.Option("-n", min=20, help="Number of questions.")] = 500,
     json: JsonFile = None,
     entailment: Judge = None,
+    regime_name: RegimeName = TODAY.name,
 ) -> None:
     """DENSE-RAG: whether the score tells understanding, and repairs mend it (Figures 2 to 4, Tables 1, 3)."""
     from surerag.cli.reproduce import run_dense
 
-    run_dense(choice, seed=seed, n=n, file=json, entailment=entailment)
+    run_dense(choice, seed=seed, n=n, file=json, entailment=entailment, regime_name=regime_name)
 
 
 @reproduce.command("dynqr")

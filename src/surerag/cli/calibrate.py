@@ -1,62 +1,176 @@
-"""``surerag calibrate``: a policy from rows, and its promise in words."""
+"""``surerag calibrate``: the command and its options."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated, Literal
 
-from rich.markup import escape
+import typer
 
-from surerag.cli.display import console
-from surerag.decisions.calibrating import OnInfeasible, calibrate
-from surerag.decisions.files import read_rows
-from surerag.decisions.policy import Identity, Policy, Target
-from surerag.decisions.rows import common_signals
-from surerag.errors import InputError
+from surerag.cli.options import with_readers
+from surerag.cli.readers import ReaderChoice
+from surerag.decisions.calibrating import OnInfeasible
+from surerag.decisions.policy import Target
 
-
-class _Named:
-    """A signal whose model the user has told."""
-
-    def __init__(self, identity: Identity) -> None:
-        self.identity = identity
+_METHODS = ("l-rag", "dynqr", "edc2")
+_ROWS_ONLY = "goes with a file of rows, which need no model"
 
 
-def run_calibrate(
-    file: Path,
+def _methods(given: list[str] | None) -> list[str] | None:
+    unknown = [name for name in given or () if name not in _METHODS]
+    if unknown:
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(_METHODS)}")
+    return given
+
+
+@with_readers
+def calibrate(
     *,
-    signal: str | None,
-    model: str,
-    prompts: str,
-    target: Target,
-    max_loss: float,
-    budget: float | None,
-    confidence: float,
-    on_infeasible: OnInfeasible,
-    output: Path | None,
-) -> Policy:
-    """Calibrate on a file of rows, print the promise, and write the policy down if asked to.
+    choices: tuple[ReaderChoice, ...],
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            help="With --documents: questions (JSONL or Parquet; question and, where known, answers). "
+            "Without: rows of signals (numbers by name), correct_without, correct_with (JSONL).",
+            metavar="QUESTIONS|ROWS",
+            show_default=False,
+        ),
+    ] = None,
+    documents: Annotated[
+        Path | None,
+        typer.Option(
+            help="What to retrieve from: a folder of txt, md, html and pdf files, or JSONL with rows of "
+            "text.",
+            metavar="DIR|FILE",
+        ),
+    ] = None,
+    trace: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A trace that surerag record wrote, in place of questions; may be given repeatedly.",
+            metavar="DIR",
+        ),
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Whether to retrieve, to rewrite or to compress; may be given repeatedly. Default: l-rag.",
+            metavar="l-rag|dynqr|edc2",
+            callback=_methods,
+        ),
+    ] = None,
+    target: Annotated[
+        Target,
+        typer.Option(help="A bounded loss, a budget of acting, both; or the best on the sample: no promise."),
+    ] = "loss",
+    max_loss: Annotated[
+        float, typer.Option(help="Loss of score against always acting, at most.", metavar="SHARE")
+    ] = 0.02,
+    budget: Annotated[
+        float | None, typer.Option(help="Share of questions that act, at most.", metavar="SHARE")
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="Of the promise.", metavar="SHARE")] = 0.95,
+    on_infeasible: Annotated[
+        OnInfeasible, typer.Option(help="What to do where no threshold can be certified.")
+    ] = "always",
+    signal: Annotated[
+        str | None,
+        typer.Option(
+            help="Which signal to calibrate. Default: the pipeline's own, or the rows' only one.",
+            metavar="NAME",
+        ),
+    ] = None,
+    prompts: Annotated[
+        str, typer.Option(help="Of rows: fingerprint of their prompts, identity.prompts.")
+    ] = "",
+    retrieval: Annotated[Literal["bm25", "minilm"], typer.Option(help="How to retrieve.")] = "minilm",
+    top_n: Annotated[int, typer.Option(min=1, help="Passages to show.")] = 3,
+    judge: Annotated[
+        Literal["contains", "in_accuracy", "exact_match", "token_f1"],
+        typer.Option(help="When an answer is right; without gold answers, when two agree."),
+    ] = "contains",
+    max_tokens: Annotated[int, typer.Option(min=1, help="Length of an answer, at most.")] = 64,
+    latency: Annotated[
+        list[float] | None,
+        typer.Option(
+            min=0.0,
+            help="Milliseconds of a retrieval to look at; may be given repeatedly. Default: 50, 200, 500, "
+            "1000.",
+            metavar="MS",
+        ),
+    ] = None,
+    timed: Annotated[
+        int, typer.Option(min=0, help="Questions to ask one by one as well, for times; 0: no times of these.")
+    ] = 8,
+    prices: Annotated[
+        Path | None,
+        typer.Option(help="Prices of models (TOML) over the packaged ones.", metavar="FILE"),
+    ] = None,
+    concurrency: Annotated[
+        int,
+        typer.Option(min=1, help="Questions in a local model's batch, or requests under way at a server."),
+    ] = 16,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would ask, and stop.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Throw away what was recorded before.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            help="Of rows: write the policy to this file. Of questions and traces: a folder for policies, "
+            "traces, tables, pictures and page (default surerag-calibration).",
+            metavar="FILE|DIR",
+        ),
+    ] = None,
+) -> None:
+    """Thresholds with a promise for your models on your documents: what they save, and at which price.
 
-    Raises:
-        InputError: If the rows have several signals, and none was chosen.
+    The answers are recorded once; the same command goes on after a kill, and asks for nothing again.
+
+    Exit codes: 0 the promise can be given; 1 it cannot, from so few questions.
     """
-    rows = read_rows(file)
-    there = common_signals(rows)
-    if signal is None and len(there) != 1:
-        raise InputError(
-            f"the rows have {len(there)} signals in common: {', '.join(there) or 'none'}",
-            hint="choose one with --signal",
+    from surerag.records.tradeoff.curve import LATENCIES, Bound
+
+    bound = Bound(target, max_loss, budget, confidence, on_infeasible)
+    if documents is None and not trace:
+        if file is None:
+            raise typer.BadParameter(
+                "give questions and --documents DIR, --trace DIR, or a file of rows", param_hint="QUESTIONS"
+            )
+        from surerag.cli.calibrate_rows import run_calibrate_rows
+
+        names = [choice.model for choice in choices]
+        if len(names) > 1:
+            raise typer.BadParameter("names the one reader that rows are from", param_hint="--model")
+        policy = run_calibrate_rows(
+            file, bound, signal=signal, model=names[0] or "", prompts=prompts, output=output
         )
-    policy = calibrate(
-        _Named(Identity(model, signal or there[0], prompts)),
-        rows,
-        target=target,
-        max_loss=max_loss,
-        budget=budget,
-        confidence=confidence,
-        on_infeasible=on_infeasible,
+        raise typer.Exit(policy.verdict == "infeasible")
+    if prompts:
+        raise typer.BadParameter(_ROWS_ONLY, param_hint="--prompts")
+    if trace and (file is not None or documents is not None):
+        raise typer.BadParameter("goes without questions and --documents", param_hint="--trace")
+    if documents is not None and file is None:
+        raise typer.BadParameter("goes with a file of questions", param_hint="--documents")
+    from surerag.cli.calibrate_run import Calibration, run_calibrate
+    from surerag.records.tradeoff.choices import CHOICES
+
+    wanted = Calibration(
+        questions=file or Path(),
+        documents=documents or Path(),
+        traces=tuple(trace or ()),
+        methods=tuple(name for name in CHOICES if name in (method or ("l-rag",))),
+        bound=bound,
+        signal=signal,
+        output=output or Path("surerag-calibration"),
+        retrieval=retrieval,
+        top_n=top_n,
+        judge=judge,
+        max_tokens=max_tokens,
+        latencies=tuple(sorted(latency or LATENCIES)),
+        timed=timed,
+        prices=prices,
+        concurrency=concurrency,
+        dry_run=dry_run,
+        restart=restart,
     )
-    console.print(f"[bold]{policy.verdict}[/bold]  {escape(policy.identity.signal)} > {policy.threshold:g}")
-    console.print(escape(policy.promise))
-    if output is not None:
-        policy.save(output)
-    return policy
+    if not run_calibrate(choices, wanted):
+        raise typer.Exit(1)

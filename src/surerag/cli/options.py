@@ -22,6 +22,13 @@ Model = Annotated[
         "Default: the embedded reader.",
     ),
 ]
+Models = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Hugging Face id or path of a causal model; with --base-url, the server's name for it; may be "
+        "given repeatedly. Default: the embedded reader.",
+    ),
+]
 BaseUrl = Annotated[
     str | None, typer.Option(help="An OpenAI-compatible server, such as http://localhost:8000/v1.")
 ]
@@ -50,6 +57,15 @@ ExtraBody = Annotated[
 ]
 NoThinking = Annotated[
     bool, typer.Option("--no-thinking", help="Have a model that thinks before it answers answer at once.")
+]
+
+ColumnOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--columns",
+        help="Which column is what, such as question=query; may be given several times. Default: by name.",
+        metavar="FIELD=NAME",
+    ),
 ]
 
 
@@ -98,12 +114,26 @@ def reader_choice(
 
 def with_reader(command: Callable[..., R]) -> Callable[..., R]:
     """Give a command the options that name a reader, in place of its parameter ``choice``."""
+    return _given(command, "choice", Model, reader_choice)
+
+
+def with_readers(command: Callable[..., R]) -> Callable[..., R]:
+    """Give a command the options that name one or more readers, in place of its parameter ``choices``."""
+
+    def choices(model: Sequence[str] | None, **others: Any) -> tuple[ReaderChoice, ...]:
+        named: Sequence[str | None] = model or [None]
+        return tuple(reader_choice(name, **others) for name in named)
+
+    return _given(command, "choices", Models, choices)
+
+
+def _given(command: Callable[..., R], name: str, model: Any, chosen: Callable[..., Any]) -> Callable[..., R]:
     own = inspect.signature(command, eval_str=True)
     empty = inspect.Parameter.empty
     told = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
-        for name, annotation, default in (
-            ("model", Model, None),
+        inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+        for option, annotation, default in (
+            ("model", model, None),
             ("base_url", BaseUrl, None),
             ("api_key_env", ApiKeyEnv, DEFAULT_KEY),
             ("api", Api, "chat"),
@@ -115,13 +145,13 @@ def with_reader(command: Callable[..., R]) -> Callable[..., R]:
 
     @functools.wraps(command)
     def wrapped(**given: Any) -> R:
-        choice = reader_choice(**{parameter.name: given.pop(parameter.name) for parameter in told})
-        return command(choice=choice, **given)
+        found = chosen(**{parameter.name: given.pop(parameter.name) for parameter in told})
+        return command(**{name: found}, **given)
 
     kept = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
         for parameter in own.parameters.values()
-        if parameter.name != "choice"
+        if parameter.name != name
     ]
     wrapped.__signature__ = own.replace(parameters=[*kept, *told])  # type: ignore[attr-defined]  # read by inspect
     wrapped.__annotations__ = {

@@ -99,7 +99,9 @@ def run_seper(
         write_plots(study, plots)
 
 
-def run_edc2(choice: ReaderChoice, *, seed: int, n: int, file: Path | None) -> None:
+def run_edc2(
+    choice: ReaderChoice, *, seed: int, n: int, file: Path | None, regime_name: str = TODAY.name
+) -> None:
     """Make the EDC²-RAG study, print it, and write it down if asked to."""
     from surerag_studies.edc2.study import compression_study
     from surerag_studies.edc2.tables import study_tables
@@ -108,12 +110,25 @@ def run_edc2(choice: ReaderChoice, *, seed: int, n: int, file: Path | None) -> N
         with stages.working("Loading the models"):
             reader, encoder = choice.build(), packaged_minilm()
         terminal = Console(stderr=True).is_terminal
-        study = compression_study(reader, encoder, seed=seed, n=n, stages=stages if terminal else _in_lines)
+        study = compression_study(
+            reader,
+            encoder,
+            seed=seed,
+            n=n,
+            regime=regime(regime_name),
+            stages=stages if terminal else _in_lines,
+        )
     _show(study_tables(study), study, file)
 
 
 def run_dense(
-    choice: ReaderChoice, *, seed: int, n: int, file: Path | None, entailment: Entailment | None = None
+    choice: ReaderChoice,
+    *,
+    seed: int,
+    n: int,
+    file: Path | None,
+    entailment: Entailment | None = None,
+    regime_name: str = TODAY.name,
 ) -> None:
     """Make the DENSE-RAG study, print it, and write it down if asked to."""
     from surerag_studies.dense_rag.study import dense_study
@@ -122,7 +137,15 @@ def run_dense(
     with staged() as stages:
         with stages.working("Loading the models"):
             reader, encoder = choice.build(), packaged_minilm()
-        study = dense_study(reader, encoder, seed=seed, n=n, entailment=entailment, stages=stages)
+        study = dense_study(
+            reader,
+            encoder,
+            seed=seed,
+            n=n,
+            entailment=entailment,
+            regime=regime(regime_name),
+            stages=stages,
+        )
     _show(study_tables(study), study, file)
 
 

@@ -316,7 +316,9 @@ def _distil(data: _Data, models: _Models, wanted: Wanted, stages: Stages) -> Non
         progress=stages,
     )
     _tell(
-        f"Distilled from {done.examples:,} rewrites of {done.queries:,} queries: {done.model}.", done.failures
+        f"{done.replies}.\nDistilled from {done.examples:,} rewrites of {done.queries:,} queries: "
+        f"{done.model}.",
+        done.failures,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +17,10 @@ from surerag.documents import Document, load_documents
 from surerag.drivers.progress import counted_not_logged
 from surerag.encoders import packaged_minilm
 from surerag.errors import InputError
-from surerag.evaluation.comparison.systems import Question
-from surerag.evaluation.datasets import golds_field, read_records, text_field
+from surerag.evaluation.inputs import read_questions, read_records, text_field
 from surerag.extras import extra
+from surerag.methods.dynqr.metrics import Metric
+from surerag.methods.lazy_rag.combined_gates import GateLike
 from surerag.readers.protocol import BaseReader
 from surerag.records import Trace, record
 from surerag.records.field.bm25 import BM25Index
@@ -30,7 +31,8 @@ from surerag.records.packing import TABLES, fingerprint
 from surerag.records.tables import Grid, main_grids
 from surerag.records.verify import TamperedError, verify
 from surerag.retrieval import PassageIndex, SummaryIndex, chunk_documents
-from surerag.services import Entailer, Retriever
+from surerag.runs import MANIFEST
+from surerag.services import Encoder, Entailer, Retriever
 
 _SQUAD = "hf:rajpurkar/squad"
 
@@ -59,6 +61,7 @@ class FieldRun:
     data: str | None
     questions: int
     output: Path
+    paragraphs: int | None = None
     top_n: int = 3
     n_samples: int = 5
     seper_samples: int = 10
@@ -69,6 +72,56 @@ class FieldRun:
     seed: int = 0
     dry_run: bool = False
     restart: bool = False
+
+
+METHODS = ("l-rag", "dynqr", "edc2")
+
+
+class Corpus:
+    """Documents of one's own, indexed once for all models.
+
+    Args:
+        documents: What to retrieve from.
+        encoder: Finds passages, summaries and clusters.
+        retrieval: ``"bm25"`` or ``"minilm"``.
+    """
+
+    def __init__(self, documents: Sequence[Document], encoder: Encoder, retrieval: str) -> None:
+        self.documents, self.encoder = documents, encoder
+        self.passages = chunk_documents(documents)
+        self.retriever: Retriever = (
+            BM25Index(self.passages)
+            if retrieval == "bm25"
+            else PassageIndex.from_passages(self.passages, encoder)
+        )
+        self.summaries = SummaryIndex.from_documents(documents, encoder)
+
+    def parts(
+        self, reader: BaseReader, methods: Sequence[str], *, top_n: int, max_tokens: int
+    ) -> list[LazyRAG | UncertaintyRewriter | ClusterCompressor]:
+        """Return methods over the documents, each by the signal that the reader can give.
+
+        Args:
+            reader: Who answers.
+            methods: Which ones; EDC²-RAG brings the L-RAG that answers from what it compressed.
+            top_n: Passages to show.
+            max_tokens: Length of an answer, at most.
+        """
+        can = reader.capabilities
+        shape: dict[str, Any] = {"top_n": top_n, "max_tokens": max_tokens}
+        found: list[LazyRAG | UncertaintyRewriter | ClusterCompressor] = []
+        if {"l-rag", "edc2"} & set(methods):
+            gate: GateLike = "entropy" if can.entropy else "margin" if can.logprobs else "disagreement"
+            shown = min(2, len(self.documents))
+            found.append(
+                LazyRAG(reader, self.retriever, self.summaries, gate=gate, n_summaries=shown, **shape)
+            )
+        if "dynqr" in methods:
+            metric: Metric = "perplexity" if can.logprobs else "disagreement"
+            found.append(UncertaintyRewriter(reader, self.retriever, metric=metric, **shape))
+        if "edc2" in methods:
+            found.append(ClusterCompressor(reader, self.encoder, pass_below=0))
+        return found
 
 
 def run_record(choice: ReaderChoice, wanted: Recording) -> None:
@@ -82,44 +135,24 @@ def run_record(choice: ReaderChoice, wanted: Recording) -> None:
     """
     with staged() as stages:
         with stages.working("Reading the documents"):
-            documents = _documents(wanted.documents)
-            total = sum(1 for _ in _questions(wanted.questions))
+            documents = documents_in(wanted.documents)
+            total = sum(1 for _ in read_questions(wanted.questions))
         with stages.working("Loading the models"):
             reader, encoder = choice.build(), packaged_minilm()
         with stages.working("Building the indices"):
-            passages = chunk_documents(documents)
-            retriever: Retriever = (
-                BM25Index(passages)
-                if wanted.retrieval == "bm25"
-                else PassageIndex.from_passages(passages, encoder)
-            )
-            summaries = SummaryIndex.from_documents(documents, encoder)
-        can = reader.capabilities
-        shape: dict[str, Any] = {"top_n": wanted.top_n, "max_tokens": wanted.max_tokens}
-        parts = [
-            LazyRAG(
-                reader,
-                retriever,
-                summaries,
-                gate="entropy" if can.entropy else "margin" if can.logprobs else "disagreement",
-                n_summaries=min(2, len(documents)),
-                **shape,
-            ),
-            UncertaintyRewriter(
-                reader, retriever, metric="perplexity" if can.logprobs else "disagreement", **shape
-            ),
-            ClusterCompressor(reader, encoder, pass_below=0),
-        ]
-        _say(
+            corpus = Corpus(documents, encoder, wanted.retrieval)
+        parts = corpus.parts(reader, METHODS, top_n=wanted.top_n, max_tokens=wanted.max_tokens)
+        passages = corpus.passages
+        say(
             f"{total:,} questions over {len(passages):,} passages of {len(documents):,} documents, read by "
-            f"{_who(choice, reader)}."
+            f"{who(choice, reader)}."
         )
-        _going_on(wanted.output, restart=wanted.restart)
-        show = stages("Recording")
-        with _resumable(), counted_not_logged():
+        going_on(wanted.output, restart=wanted.restart)
+        advance = stages("Recording")
+        with resumable(wanted.output), counted_not_logged():
             trace = record(
                 parts,
-                _questions(wanted.questions),
+                read_questions(wanted.questions),
                 wanted.output,
                 judge=wanted.judge,
                 n_samples=wanted.n_samples,
@@ -128,15 +161,15 @@ def run_record(choice: ReaderChoice, wanted: Recording) -> None:
                 window=wanted.concurrency,
                 max_concurrency=wanted.concurrency,
                 on_change="restart" if wanted.restart else "error",
-                progress=lambda done, _: show(done, total),
+                progress=lambda done, _: advance(done, total),
             )
     with extra("report"):
         about = trace.about
         found = trace_figures(
             wanted.output.name, trace, reader=str(about["reader"]), judge=str(about["judge"])
         )
-    _show(main_grids(found))
-    _say(
+    show(main_grids(found))
+    say(
         f"Recorded to {wanted.output}. From now on without a model: "
         f"surerag.records.Trace({str(wanted.output)!r}), and surerag verify {wanted.output}."
     )
@@ -156,7 +189,7 @@ def run_verify(folder: Path, published: str | None = None) -> None:
         )
     checked = list(_told(folder))
     open_ends = sum(not held for held in checked)
-    _say(f"Fingerprint: {fingerprint(folder)}")
+    say(f"Fingerprint: {fingerprint(folder)}")
     told = "All that can be checked holds" if open_ends else "It is what it says it is"
     console.print(f"{told}.", style="bold green", highlight=False)
 
@@ -175,7 +208,7 @@ def run_field_test(choice: ReaderChoice, wanted: FieldRun) -> None:
     named = wanted.data or (WORLD if choice.is_embedded else _SQUAD)
     with staged() as stages:
         with stages.working("Reading the data"):
-            data = field_data(named, wanted.questions, seed=wanted.seed)
+            data = field_data(named, wanted.questions, seed=wanted.seed, paragraphs=wanted.paragraphs)
         with stages.working("Loading the models"):
             reader, encoder = choice.build(), packaged_minilm()
             entailer = _entailer(wanted.entailment, choice, reader)
@@ -194,17 +227,17 @@ def run_field_test(choice: ReaderChoice, wanted: FieldRun) -> None:
             cost = field.estimate(reader, entailer)
         asked = len(data.questions)
         fewer = f"; {wanted.questions:,} were asked for" if asked < wanted.questions else ""
-        _say(
+        say(
             f"{asked:,} of {data.available:,} questions of {data.name}{fewer}, over its "
-            f"{len(data.passages):,} paragraphs, read by {_who(choice, reader)}."
+            f"{len(data.passages):,} paragraphs, read by {who(choice, reader)}."
         )
-        _say(f"To be asked, over {' and '.join(RETRIEVALS)} together, estimated on 8 questions: {cost}.")
+        say(f"To be asked, over {' and '.join(RETRIEVALS)} together, estimated on 8 questions: {cost}.")
         if wanted.dry_run:
             return
         for name in RETRIEVALS:
-            _going_on(wanted.output / name, restart=wanted.restart)
+            going_on(wanted.output / name, restart=wanted.restart)
         began = time.monotonic()
-        with _resumable(), counted_not_logged():
+        with resumable(*(wanted.output / name for name in RETRIEVALS)), counted_not_logged():
             field.record(
                 reader,
                 entailer,
@@ -216,8 +249,8 @@ def run_field_test(choice: ReaderChoice, wanted: FieldRun) -> None:
         with stages.working("Packing"):
             figures = field.packed(wanted.output)
     for trace in figures.traces:
-        _show(main_grids(trace))
-    _say(
+        show(main_grids(trace))
+    say(
         f"Recorded in {minutes:.1f} minutes and packed to {wanted.output}; all tables are in {TABLES}.\n"
         f"Others check it with: surerag verify {wanted.output} --fingerprint {fingerprint(wanted.output)}"
     )
@@ -232,16 +265,18 @@ def _told(folder: Path) -> Iterator[bool]:
 
 
 def _there(folder: Path) -> bool:
-    return any((folder / name).exists() for name in ("pack.json", "manifest.json"))
+    return any((folder / name).exists() for name in ("pack.json", MANIFEST))
 
 
-def _who(choice: ReaderChoice, reader: BaseReader) -> str:
+def who(choice: ReaderChoice, reader: BaseReader) -> str:
+    """Return how a reader is told of."""
     return "the embedded reader (no --model was given)" if choice.is_embedded else reader.name
 
 
-def _going_on(folder: Path, *, restart: bool) -> None:
-    if (folder / "manifest.json").exists() and not restart:
-        _say(f"Going on: {folder} holds {len(Trace(folder, check=False)):,} questions from before.")
+def going_on(folder: Path, *, restart: bool) -> None:
+    """Say what a folder holds from an earlier run."""
+    if (folder / MANIFEST).exists() and not restart:
+        say(f"Going on: {folder} holds {len(Trace(folder, check=False)):,} questions from before.")
 
 
 def _entailer(named: str, choice: ReaderChoice, reader: BaseReader) -> Entailer | None:
@@ -252,17 +287,8 @@ def _entailer(named: str, choice: ReaderChoice, reader: BaseReader) -> Entailer 
     return EntailmentChoice.chosen(named, choice).loaded() or JudgeEntailer(reader)
 
 
-def _questions(file: Path) -> Iterator[Question]:
-    for place, row in read_records(file):
-        if not isinstance(row, dict) or row.get("question") is None:
-            raise InputError(f"{place}: the field 'question' is missing", hint="one row for each question")
-        answers = row.get("answers")
-        golds = () if answers is None else golds_field(answers, place)
-        name = "" if row.get("id") is None else str(row["id"])
-        yield Question(text_field(row["question"], "question", place), golds, name)
-
-
-def _documents(path: Path) -> list[Document]:
+def documents_in(path: Path) -> list[Document]:
+    """Return the documents of a folder, or those of a file's rows."""
     if path.is_dir():
         return list(load_documents(path).documents)
     found: list[Document] = []
@@ -278,18 +304,25 @@ def _documents(path: Path) -> list[Document]:
 
 
 @contextmanager
-def _resumable() -> Iterator[None]:
+def resumable(*folders: Path) -> Iterator[None]:
+    """Say, where a run is interrupted, what was kept of it."""
     try:
         yield
     except KeyboardInterrupt:
-        _say("What was answered is kept: the same command goes on from here.")
+        whole = sum(len(Trace(one, check=False)) for one in folders if (one / MANIFEST).exists())
+        say(
+            f"{whole:,} questions are kept whole, and of the others what was answered: "
+            "the same command goes on from here."
+        )
         raise
 
 
-def _show(tables: list[Grid]) -> None:
+def show(tables: Sequence[Grid]) -> None:
+    """Print tables."""
     for grid in tables:
         console.print(grid.table())
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Print a sentence as it is."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -131,6 +131,13 @@ def field_test(
         ),
     ] = None,
     questions: Annotated[int, typer.Option(min=10, help="Questions to draw.")] = 400,
+    paragraphs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Paragraphs to search, at about most: those of the questions, and others. Default: all.",
+        ),
+    ] = None,
     output: Annotated[
         Path,
         typer.Option(help="Where traces and tables go.", metavar="DIR", callback=_writable_folder),
@@ -159,6 +166,7 @@ def field_test(
     wanted = FieldRun(
         data=data,
         questions=questions,
+        paragraphs=paragraphs,
         output=output,
         top_n=top_n,
         n_samples=n_samples,

@@ -113,6 +113,15 @@ def train_rewriter(
         int,
         typer.Option(min=1, help="Queries in one batch of a local model, or requests under way at a server."),
     ] = 64,
+    max_unusable: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="Share of the teacher's replies that may be refusals, thoughts, repetitions or of no other "
+            "use; above it, training ends after the first twenty.",
+        ),
+    ] = 0.5,
     skip_failures: Annotated[
         bool, typer.Option("--skip-failures", help="Go on without queries that a model failed at.")
     ] = False,
@@ -171,7 +180,10 @@ def train_rewriter(
             rewriter=rewriter,
             samples=samples,
             distil=DistilOptions(
-                tuning(distil_rate, distil_batch, distil_epochs), window=concurrency, on_failure=on_failure
+                tuning(distil_rate, distil_batch, distil_epochs),
+                window=concurrency,
+                on_failure=on_failure,
+                max_unusable=max_unusable,
             ),
             sample=SampleOptions(
                 rewrites=rewrites,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surerag.decisions.gain import Gain, gain_at
-from surerag.decisions.policy import Identity, Policy, Target, Verdict
+from surerag.decisions.policy import Identity, Policy, Scored, Target, Verdict
 from surerag.decisions.rows import DecisionRow, Outcomes, outcomes_of, signal_of
 from surerag.decisions.search import bounded_loss, bounded_rate, questions_needed, steps_of
 from surerag.errors import ConfigurationError, InputError
@@ -43,6 +43,7 @@ def calibrate(
     budget: float | None = None,
     confidence: float = 0.95,
     on_infeasible: OnInfeasible = "always",
+    scored: Scored = "gold answers",
 ) -> Policy:
     """Return a policy with a promise, from questions whose answers with and without acting were judged.
 
@@ -66,6 +67,8 @@ def calibrate(
         confidence: In (0, 1).
         on_infeasible: What to do where no threshold can be certified: ``"always"`` act, ``"never"``, or
             ``"raise"``. Where only a budget was asked for, ``"always"`` never acts, which keeps it.
+        scored: What the rows' scores are: by gold answers, or ``"agreement"`` with the answer after acting,
+            which is then 1 in ``correct_with``. The policy says which.
 
     Raises:
         ConfigurationError: If a bound is out of range, or missing.
@@ -78,7 +81,7 @@ def calibrate(
         >>> policy.verdict, policy.rate, policy.loss
         ('holds', 0.2425, 0.0075)
     """
-    _check(target, max_loss, budget, confidence, on_infeasible)
+    _check(target, max_loss, budget, confidence, on_infeasible, scored)
     signal, identity = _signal_and_identity(of, rows)
     signals = signal_of(rows, signal)
     labelled = all(row.labelled for row in rows)
@@ -125,6 +128,7 @@ def calibrate(
         rule=RULES[target],
         cost=float(costs[acts].sum() / costs.sum()) if costs.sum() else None,
         identity=identity,
+        scored=scored,
     )
 
 
@@ -161,10 +165,13 @@ def _signal_and_identity(of: Decides | str, rows: Sequence[DecisionRow]) -> tupl
     return of.identity.signal, of.identity
 
 
-def _check(target: str, max_loss: float, budget: float | None, confidence: float, on_infeasible: str) -> None:
+def _check(
+    target: str, max_loss: float, budget: float | None, confidence: float, on_infeasible: str, scored: str
+) -> None:
     for name, value, choices in (
         ("target", target, get_args(Target)),
         ("on_infeasible", on_infeasible, get_args(OnInfeasible)),
+        ("scored", scored, get_args(Scored)),
     ):
         if value not in choices:
             raise ConfigurationError(f"{name} must be one of {', '.join(choices)}, got {value!r}")

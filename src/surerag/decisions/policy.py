@@ -21,6 +21,10 @@ that was best on the sample, as papers choose it, which promises nothing."""
 
 Verdict = Literal["holds", "no gain shown", "infeasible", "no promise"]
 
+Scored = Literal["gold answers", "agreement"]
+"""What answers were scored by: gold answers; or agreement with the answer after acting, which says nothing of
+whether either is right."""
+
 
 class CalibrationWarning(UserWarning):
     """A sample or policy is used for more than it can tell."""
@@ -82,6 +86,7 @@ class Policy(Saved):
         rule: How the threshold was found.
         cost: Share of the cost of always acting that is spent on the sample, where rows have costs.
         identity: What it belongs to.
+        scored: What "score" means above.
     """
 
     _called: ClassVar[str] = "a policy"
@@ -100,6 +105,7 @@ class Policy(Saved):
     rule: str = ""
     cost: float | None = None
     identity: Identity = Identity()
+    scored: Scored = "gold answers"
 
     @property
     def promise(self) -> str:
@@ -115,7 +121,11 @@ class Policy(Saved):
             return f"best on a sample of {n}; no promise: on other questions it will be worse."
         bounds = []
         if self.max_loss is not None:
-            bounds.append(f"loses at most {100 * self.max_loss:g} points against always acting")
+            bounds.append(
+                f"loses at most {100 * self.max_loss:g} points against always acting"
+                if self.scored == "gold answers"
+                else f"answers otherwise than always acting on at most {100 * self.max_loss:g} % of questions"
+            )
         if self.budget is not None:
             bounds.append(f"acts on at most {100 * self.budget:g} % of questions")
         told = f"{' and '.join(bounds)}, at confidence {self.confidence:g}, from {n}."
@@ -123,6 +133,8 @@ class Policy(Saved):
             return f"{told} Without gold answers nothing is promised about answers."
         low, high = 100 * self.gain.lower, 100 * self.gain.upper
         found = f"{100 * self.gain.value:+.1f} [{low:+.1f}, {high:+.1f}] points"
+        if self.scored == "agreement":
+            found += " of agreement"
         shown = "Gain" if self.verdict == "holds" else "No gain shown"
         return f"{told} {shown} over acting at random on {100 * self.rate:.0f} % of questions: {found}."
 

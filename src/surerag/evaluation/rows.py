@@ -1,13 +1,29 @@
-"""A row of an evaluation: one question, and the passages that one system found for it."""
+"""A question with its gold answers; and a row: a question, and the passages that one system found for it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from surerag.types import Passage
 
 ONE_SYSTEM = "contexts"
 """Name of the system where there is but one, and it was not named."""
+
+
+class Question(NamedTuple):
+    """A question with its gold answers.
+
+    Attributes:
+        text: As asked.
+        golds: Gold answers, at least one.
+        id: Identifier; by default the text.
+    """
+
+    text: str
+    golds: Sequence[str]
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from surerag.errors import InputError
+from surerag.evaluation.resampling import resampled_means
 from surerag.extras import extra
 
 with extra("report"):
@@ -152,10 +153,7 @@ def paired_difference(
         raise InputError(
             f"a paired comparison needs two equally long lists, got shapes {first.shape} and {second.shape}"
         )
-    # Resampling questions is drawing counts of each distinct difference: same law, far less work.
-    values, counts = np.unique(first - second, return_counts=True)
-    draws = np.random.default_rng(seed).multinomial(first.size, counts / first.size, size=resamples)
-    means = draws @ values / first.size
+    means = resampled_means(first - second, resamples, seed)
     tail = 1 - confidence
     low, bound, high = np.quantile(means, [tail / 2, tail, 1 - tail / 2])
     return PairedDifference(float(np.mean(first - second)), float(low), float(high), float(bound))

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from surerag import drivers
 from surerag.component import Component
 from surerag.errors import MISCONFIGURED, StorageError
-from surerag.evaluation.comparison.systems import Question
+from surerag.evaluation.rows import Question
 from surerag.methods.dense_rag.component import Dense
 from surerag.methods.dynqr.component import UncertaintyRewriter
 from surerag.methods.edc2.component import ClusterCompressor

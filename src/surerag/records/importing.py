@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha256
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, Final
 
 from surerag.errors import ConfigurationError, InputError
-from surerag.evaluation.datasets import golds_field, read_records
-from surerag.records.folder import Manifest, commit, write_manifest
+from surerag.evaluation.inputs import golds_field, read_records
 from surerag.records.judging import Judge, judge_name, judge_of
 from surerag.records.rows import NONE, RETRIEVAL, Found, Pass, TraceRow
-from surerag.records.schema import question_record
+from surerag.records.schema import QUESTIONS, TRACE, question_record, schemas
 from surerag.records.trace import Trace
+from surerag.runs import MANIFEST, Run
 from surerag.storage import check_folder
 
 
@@ -135,17 +135,18 @@ def import_table(
     """
     path, table = Path(folder), Path(file)
     check_folder(path)
-    if (path / "manifest.json").exists():
+    if (path / MANIFEST).exists():
         raise ConfigurationError(f"{path} holds a trace already", hint="write to another folder")
     told = {"reader": reader, "judge": judge_name(judge), "imported": table.name, "hash_texts": False}
-    manifest = Manifest({**told, **(about or {})})
     rows = _rows(table, columns, judge, where or {})
-    while group := list(islice(rows, part_size)):
-        records = [question_record(row) for row in group]
-        manifest = commit(path, manifest, records, None, "")
-    if not manifest.parts:
+    if not (group := list(islice(rows, part_size))):
         raise InputError(f"{table} holds no row" + (f" where {dict(where)}" if where else ""))
-    write_manifest(path, replace(manifest, complete=True))
+    with Run.open(path, {**told, **(about or {})}, schemas(), kind=TRACE) as run:
+        for unit in count():
+            run.commit(unit, {QUESTIONS: [question_record(row) for row in group]})
+            if not (group := list(islice(rows, part_size))):
+                break
+        run.finish()
     return Trace(path)
 
 

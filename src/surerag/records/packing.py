@@ -13,9 +13,9 @@ from typing import Any, Final
 from surerag.errors import InputError
 from surerag.evaluation.serialise import to_json
 from surerag.records.figures import TraceFigures, trace_figures
-from surerag.records.folder import digest_of
 from surerag.records.tables import grids
 from surerag.records.trace import Trace
+from surerag.runs import MANIFEST, digest_of
 from surerag.storage import write_whole
 
 FORMAT: Final = "surerag pack"
@@ -133,5 +133,5 @@ def files_in(folder: Path) -> list[str]:
 
 def fingerprint(folder: Path) -> str:
     """Return the digest that stands for the whole folder: publish it where nobody else can write."""
-    file = folder / PACK if (folder / PACK).exists() else folder / "manifest.json"
+    file = folder / PACK if (folder / PACK).exists() else folder / MANIFEST
     return hashlib.sha256(file.read_bytes()).hexdigest()

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 from surerag.component import Component
+from surerag.decisions.calibrating import Decides
 from surerag.errors import ConfigurationError
 from surerag.methods.dense_rag.component import Dense
 from surerag.methods.dense_rag.memory import DenseCache
@@ -130,6 +131,9 @@ class Pipeline:
             "entailer": None if self.entailer is None else self.entailer.name,
             "settings": {name: part.to_dict() for name, part in methods.items() if part is not None},
             "signals": self.own_signals(n_samples),
+            "identities": {
+                name: asdict(part.identity) for name, part in methods.items() if isinstance(part, Decides)
+            },
         }
 
     def own_signals(self, n_samples: int) -> dict[str, str]:

@@ -8,7 +8,6 @@ import platform
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from contextlib import suppress
-from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
@@ -16,17 +15,16 @@ from typing import Any, Literal
 
 from surerag.drivers.progress import Progress, reporting
 from surerag.errors import ConfigurationError, InputError
-from surerag.evaluation.comparison.systems import Question
+from surerag.evaluation.rows import Question
 from surerag.extras import extra
-from surerag.journal import Journal
 from surerag.records.conditions import Manner, ask_all
-from surerag.records.folder import MANIFEST, Manifest, check_same, commit, read_manifest, write_manifest
 from surerag.records.judging import Judge, judge_name, judge_of
 from surerag.records.keeping import Kept
 from surerag.records.pipeline import Pipeline
-from surerag.records.schema import question_record
+from surerag.records.schema import ASKED, QUESTIONS, TRACE, question_record, schemas
 from surerag.records.trace import Trace
-from surerag.storage import check_folder, storing, write_whole
+from surerag.runs import Run
+from surerag.storage import check_folder, write_whole
 
 _KEY = "open.key"
 _PACKAGES = (
@@ -131,68 +129,53 @@ def record(
         **(about or {}),
         "versions": _versions(),
     }
-    manifest = _opened(path, told, restart=on_change == "restart")
-    key = _key_of(path, manifest) if hash_texts else None
-    manner = Manner(judge, n_samples, window, key)
-    total = len(questions) if isinstance(questions, Sized) else None
-    with reporting(progress, total) as advance:
-        for number, group in enumerate(_groups(questions, part_size)):
-            source = _source(group, key)
-            if number < len(manifest.parts):
-                _check_part(path, manifest, number, source)
-            elif manifest.complete:
-                raise InputError(
-                    f"{path} is complete with {manifest.rows} questions, and there are more now",
-                    hint="record the further ones into another folder",
-                )
-            else:
-                manifest = _recorded(path, manifest, parts, group, source, manner, max_concurrency)
-            for _ in group:
-                advance()
-    if not manifest.parts:
-        raise InputError("there are no questions to record", hint="give at least one")
-    if not manifest.complete:
-        manifest = replace(manifest, complete=True)
-        write_manifest(path, manifest)
+    with Run.open(path, told, schemas(), kind=TRACE, on_change=on_change) as run:
+        if on_change == "restart":
+            (path / _KEY).unlink(missing_ok=True)
+        key = _key_of(run) if hash_texts else None
+        manner = Manner(judge, n_samples, window, key)
+        total = len(questions) if isinstance(questions, Sized) else None
+        with reporting(progress, total) as advance:
+            for unit, group in enumerate(_groups(questions, part_size)):
+                source = _source(group, key)
+                if unit in run.manifest.parts:
+                    _check_part(run, unit, source)
+                elif run.complete:
+                    raise InputError(
+                        f"{path} is complete with {run.manifest.rows} questions, and there are more now",
+                        hint="record the further ones into another folder",
+                    )
+                else:
+                    _record_unit(run, unit, parts, group, source, manner, max_concurrency)
+                for _ in group:
+                    advance()
+        if not run.units:
+            raise InputError("there are no questions to record", hint="give at least one")
+        run.finish()
     (path / _KEY).unlink(missing_ok=True)
     return Trace(path)
 
 
-def _opened(path: Path, about: Mapping[str, Any], *, restart: bool) -> Manifest:
-    """Return the manifest that is there, or a new one."""
-    if (path / MANIFEST).exists() and restart:
-        with storing(path):
-            for file in (*path.glob("*.parquet"), *path.glob("open-*.jsonl"), path / _KEY, path / MANIFEST):
-                file.unlink(missing_ok=True)
-    if (path / MANIFEST).exists():
-        manifest = read_manifest(path)
-        check_same(path, manifest.about, about)
-        return manifest
-    manifest = Manifest(json.loads(json.dumps(about)))
-    write_manifest(path, manifest)
-    return manifest
-
-
-def _recorded(
-    path: Path,
-    manifest: Manifest,
+def _record_unit(
+    run: Run,
+    unit: int,
     parts: Pipeline,
     group: list[Question],
     source: str,
     manner: Manner,
     max_concurrency: int,
-) -> Manifest:
+) -> None:
     """Ask for one part, and commit it."""
-    open_file = path / f"open-{len(manifest.parts):05}.jsonl"
-    with Journal(open_file, {"part": len(manifest.parts), "source": source}, on_change="reuse") as journal:
+    with run.answers(unit) as journal:
         kept = Kept(journal)
         rows, failures = ask_all(parts.keeping(kept, max_concurrency=max_concurrency), kept, group, manner)
         if failures and not any(row.passes for row in rows):
             raise failures[0]
-        asked = None if manner.key is not None else list(kept.records())
-    manifest = commit(path, manifest, [question_record(row) for row in rows], asked, source)
-    open_file.unlink(missing_ok=True)
-    return manifest
+        tables = {QUESTIONS: [question_record(row) for row in rows]}
+        if manner.key is None:
+            tables[ASKED] = list(kept.records())
+    # The table of what was asked holds the journal's answers, or they are not to be kept at all.
+    run.commit(unit, tables, source=source, keep_answers=False)
 
 
 def _groups(questions: Iterable[Any], size: int) -> Iterator[list[Question]]:
@@ -216,25 +199,25 @@ def _source(group: list[Question], key: bytes | None) -> str:
     return hashlib.sha256((key or b"") + content).hexdigest()[:32]
 
 
-def _check_part(path: Path, manifest: Manifest, number: int, source: str) -> None:
+def _check_part(run: Run, unit: int, source: str) -> None:
     # With digests in place of texts, the key is gone once the trace is complete: nothing can be compared.
-    known = not manifest.complete or not manifest.about.get("hash_texts")
-    if known and manifest.parts[number].source != source:
+    known = not run.complete or not run.about.get("hash_texts")
+    if known and run.manifest.parts[unit].source != source:
         raise InputError(
-            f"{path} holds other questions in part {number} than those that are to be recorded now",
+            f"{run.folder} holds other questions in part {unit} than those that are to be recorded now",
             hint="give the same questions in the same order, write to another folder, or begin anew with "
             "--restart (on_change='restart')",
         )
 
 
-def _key_of(path: Path, manifest: Manifest) -> bytes:
+def _key_of(run: Run) -> bytes:
     """Return the key of an unfinished trace, or a new one; it lies beside it until that is complete."""
-    file = path / _KEY
+    file = run.folder / _KEY
     if file.exists():
         return bytes.fromhex(file.read_text(encoding="ascii"))
     key = secrets.token_bytes(32)
-    if not manifest.complete:
-        if manifest.parts:
+    if not run.complete:
+        if run.units:
             raise InputError(
                 f"{file} is gone, and with it the key that the digests before were made with",
                 hint="begin anew with --restart (on_change='restart')",

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from surerag.errors import ConfigurationError
 from surerag.readers.protocol import BaseReader, Capabilities
 from surerag.recording import entailment_key, generation_key, kept_generation, retrieval_key
-from surerag.records.folder import records_in
-from surerag.records.schema import asked_answer
+from surerag.records.schema import ASKED, asked_answer
 from surerag.records.trace import Trace
+from surerag.runs import records_in
 from surerag.types import Generation, Pair, Passage, Prompt, Sampling, as_messages
 
 _PARTS_HELD = 4
@@ -221,14 +221,14 @@ class _Asked:
         self._lock = Lock()
         keys: list[NDArray[np.uint64]] = []
         places: list[NDArray[np.int32]] = []
-        for number, part in enumerate(trace.manifest.parts):
+        for part in trace.manifest:
             found = [
                 (_short(record["key"]), row)
-                for row, record in enumerate(records_in(trace.path(part.asked), ("key", "kind")))
+                for row, record in enumerate(records_in(trace.path(part.files[ASKED]), ("key", "kind")))
                 if record["kind"] == kind
             ]
             keys.append(np.array([key for key, _ in found], dtype=np.uint64))
-            places.append(np.array([(number, row) for _, row in found], dtype=np.int32).reshape(-1, 2))
+            places.append(np.array([(part.unit, row) for _, row in found], dtype=np.int32).reshape(-1, 2))
         unsorted = np.concatenate([np.zeros(0, np.uint64), *keys])
         order = np.argsort(unsorted, kind="stable")
         self._keys = unsorted[order]
@@ -248,15 +248,15 @@ class _Asked:
         """Return how a prompt was asked, for a message: this reads the whole trace."""
         return [
             record["sampling"]
-            for part in self.trace.manifest.parts
-            for record in records_in(self.trace.path(part.asked), ("kind", "prompt", "sampling"))
+            for part in self.trace.manifest
+            for record in records_in(self.trace.path(part.files[ASKED]), ("kind", "prompt", "sampling"))
             if record["kind"] == self._kind and record["prompt"] == prompt
         ]
 
     def _records(self, part: int) -> list[dict[str, Any]]:
         with self._lock:
             if part not in self._held:
-                asked = self.trace.manifest.parts[part].asked
+                asked = self.trace.manifest.parts[part].files[ASKED]
                 self._held[part] = list(records_in(self.trace.path(asked)))
                 while len(self._held) > _PARTS_HELD:
                     self._held.popitem(last=False)

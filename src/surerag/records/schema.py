@@ -5,13 +5,25 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from surerag.extras import extra
 from surerag.records.rows import Found, Pass, Sample, TraceRow
+from surerag.runs.manifest import Kind
 from surerag.types import EntropyTrace, TokenTrace
 
-VERSION = 1
+TRACE: Final = Kind("trace", 1, "`surerag record`")
+QUESTIONS: Final = "questions"
+ASKED: Final = "asked"
+
+
+def schemas() -> dict[str, Any]:
+    """Return the Arrow schemas of a trace's tables.
+
+    Raises:
+        MissingExtraError: If pyarrow is not installed.
+    """
+    return {QUESTIONS: question_schema(), ASKED: asked_schema()}
 
 
 def question_schema() -> Any:

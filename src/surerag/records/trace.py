@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from surerag.decisions.rows import DecisionRow
 from surerag.errors import ConfigurationError
-from surerag.records.folder import check_file, read_manifest, records_in
 from surerag.records.rows import TraceRow, decision_rows
-from surerag.records.schema import trace_row
+from surerag.records.schema import ASKED, QUESTIONS, TRACE, trace_row
+from surerag.runs import File, check_file, read_manifest, records_in
 
 if TYPE_CHECKING:
     from surerag.records.replay import ReplayEntailer, ReplayReader, ReplayRetriever
@@ -38,7 +38,7 @@ class Trace:
 
     def __init__(self, folder: str | Path, *, check: bool = True) -> None:
         self.folder = Path(folder)
-        self.manifest = read_manifest(self.folder)
+        self.manifest = read_manifest(self.folder, TRACE)
         self._check = check
         self._checked: set[str] = set()
 
@@ -51,8 +51,8 @@ class Trace:
 
     def __iter__(self) -> Iterator[TraceRow]:
         """Yield the questions in order, holding some at a time."""
-        for part in self.manifest.parts:
-            for record in records_in(self.path(part.questions)):
+        for part in self.manifest:
+            for record in records_in(self.path(part.files[QUESTIONS])):
                 yield trace_row(record)
 
     @property
@@ -65,10 +65,10 @@ class Trace:
         """Whether digests stand in place of texts."""
         return bool(self.about.get("hash_texts"))
 
-    def path(self, file: Any) -> Path:
+    def path(self, file: File) -> Path:
         """Return a file's path, having found once that it is what the manifest says."""
         if not self._check or file.name in self._checked:
-            return self.folder / str(file.name)
+            return self.folder / file.name
         found = check_file(self.folder, file)
         self._checked.add(file.name)
         return found
@@ -136,7 +136,7 @@ class Trace:
                 hint="its signals, scores and costs are there: iterate over it, or use decision_rows(); "
                 "to ask again what was asked, record without hash_texts",
             )
-        if any(part.asked is None for part in self.manifest.parts):
+        if any(ASKED not in part.files for part in self.manifest):
             raise ConfigurationError(
                 f"{self.folder} does not hold what was asked, and {what} needs it",
                 hint="a table that was imported has answers and signals only: use decision_rows()",

@@ -13,13 +13,13 @@ from typing import Any
 from surerag.errors import InputError, SureragError
 from surerag.evaluation.serialise import to_json
 from surerag.methods.seper.component import SePer
-from surerag.records.folder import MANIFEST, Part, check_file, digest_of, records_in
 from surerag.records.judging import JUDGES
 from surerag.records.packing import FIGURES, OWN, PACK, TABLES, figures_of, files_in, read_pack, tables_text
 from surerag.records.rows import Pass, TraceRow
-from surerag.records.schema import trace_row
+from surerag.records.schema import ASKED, QUESTIONS, trace_row
 from surerag.records.signals import meaning_clusters, signals_of
 from surerag.records.trace import Trace
+from surerag.runs import MANIFEST, File, Part, check_file, digest_of, records_in
 from surerag.types import Generation, Passage
 
 _CLOSE = 1e-6
@@ -118,7 +118,7 @@ def _trace(path: Path) -> Iterator[Checked]:
             raise TamperedError(str(error)) from error
     yield Checked(f"{len(named)} parts with the digests of {MANIFEST}")
     tally = _Tally(trace)
-    for part in manifest.parts:
+    for part in manifest:
         tally.part(part)
     yield from tally.found()
     yield from _seper(trace)
@@ -139,15 +139,17 @@ class _Tally:
         Raises:
             TamperedError: At the first thing that does not hold.
         """
-        given = None if part.asked is None else self._given(part)
+        given = self._given(part.files[ASKED]) if ASKED in part.files else None
         rows = 0
-        for record in records_in(self._trace.path(part.questions)):
+        for record in records_in(self._trace.path(part.files[QUESTIONS])):
             row = trace_row(record)
             rows += 1
             for one in row.passes:
                 self._look(row, one, given)
-        if rows != part.questions.rows:
-            raise self._wrong(f"{part.questions.name} holds {rows} rows, not {part.questions.rows}")
+        if rows != part.files[QUESTIONS].rows:
+            raise self._wrong(
+                f"{part.files[QUESTIONS].name} holds {rows} rows, not {part.files[QUESTIONS].rows}"
+            )
         self._rows += rows
 
     def found(self) -> Iterator[Checked]:
@@ -205,8 +207,8 @@ class _Tally:
             raise self._wrong(f"{where}: {difference}")
         self._signals += len(again_signals)
 
-    def _given(self, part: Part) -> set[str]:
-        path = self._trace.path(part.asked)
+    def _given(self, asked: File) -> set[str]:
+        path = self._trace.path(asked)
         columns = ("kind", "samples")
         return {
             _identity(sample["text"], sample["logprobs"])

@@ -177,6 +177,7 @@ class DenseStudy:
 
     Attributes:
         seed: Of the world.
+        regime: What misleads in it; today's world where nothing does.
         n: Questions.
         model: Identity of the reader.
         encoder: Identity of the encoder.
@@ -204,6 +205,7 @@ class DenseStudy:
     """
 
     seed: int
+    regime: str
     n: int
     model: str
     encoder: str

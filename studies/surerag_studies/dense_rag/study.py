@@ -16,6 +16,7 @@ from surerag.journal import Memory
 from surerag.readers.protocol import Reader
 from surerag.recording import RecordedReader
 from surerag.services import Encoder, Services
+from surerag.world.regimes import TODAY, Regime
 from surerag.world.world import World
 from surerag_studies.asking import CountedReader, RememberingEncoder
 from surerag_studies.claims import Claim
@@ -57,6 +58,7 @@ from surerag_studies.dense_rag.results import (
 )
 from surerag_studies.formatting import points
 from surerag_studies.judging import Chosen, Entailment, choose
+from surerag_studies.worlds import world_of
 
 T = TypeVar("T")
 
@@ -94,6 +96,7 @@ def dense_study(
     seed: int,
     n: int,
     entailment: Entailment | None = None,
+    regime: Regime = TODAY,
     stages: Stages = lambda _: False,
 ) -> DenseStudy:
     """Measure DENSE of contexts of mixed quality, and mend those that are not understood.
@@ -105,15 +108,16 @@ def dense_study(
         n: Questions, in the world's proportions.
         entailment: Who judges answers: ``"judge"``, the reader itself; ``"exact"``, the world's accepted
             forms; None, the reader if it gets at least 95 % of the pairs right that it is tried on.
+        regime: What misleads in the world; by default nothing does.
         stages: Told how far each stage is.
     """
-    world = World(seed=seed)
+    world = world_of(regime, n, seed)
     questions = world.questions(n)
     corpus = library(world, questions)
     with counted_not_logged():
         bench = _Bench(reader, encoder, choose(reader, questions, entailment), stages)
         cases = bench.timed("retrieval", lambda: draw_cases(world, questions, corpus, bench.encoder))
-        return bench.study(world, corpus, cases)
+        return bench.study(world, regime, corpus, cases)
 
 
 class _Bench:
@@ -152,7 +156,7 @@ class _Bench:
         )
         return found
 
-    def study(self, world: World, corpus: Library, cases: Sequence[Case]) -> DenseStudy:
+    def study(self, world: World, regime: Regime, corpus: Library, cases: Sequence[Case]) -> DenseStudy:
         """Measure, mend, and say why."""
         records, more = self._measured(cases, K), self._measured(cases, MORE)
         sameness = self.timed("batches", lambda: same_answers(self._raw, records, CHECKED))
@@ -169,6 +173,7 @@ class _Bench:
         full = made.get(FULL)
         return DenseStudy(
             seed=world.seed,
+            regime=regime.name,
             n=len(cases),
             model=self._raw.name,
             encoder=self.encoder.name,

@@ -16,6 +16,7 @@ from surerag_studies.claims import claims_table
 from surerag_studies.dense_rag.results import DenseStudy, MethodRow, Understanding
 from surerag_studies.formatting import points
 from surerag_studies.transfer import CLAIMS, RATES, SIZES, carrying
+from surerag_studies.worlds import place_of
 
 _JUDGES = {
     "judge": "the reader itself judges which answers mean the same",
@@ -47,7 +48,7 @@ def study_tables(study: DenseStudy) -> RenderableType:
 
 def _heading(study: DenseStudy) -> Text:
     return Text.assemble(
-        ("DENSE-RAG on the closed world", "bold"),
+        (f"DENSE-RAG on {place_of(study.regime)}", "bold"),
         f", seed {study.seed}, n = {study.n:,} questions\n",
         f"Reader {study.model}; encoder {study.encoder}; k = {study.k} of {study.pool} retrieved\n",
         f"Corpus: {study.corpus:,} passages, {percent(study.redundancy, 0)} of them repeat others, "

@@ -77,10 +77,23 @@ def draw(world: World, question: Question, condition: Condition) -> list[Passage
     k, gold = condition.top_k, len(question.gold_passages)
     least = max(gold, k - round(condition.level * k), 1)
     if condition.kind == "noise":
-        return list(world.context(question, k, noise=_HALF, redundancy=(least - gold) / k))
+        drawn = list(world.context(question, k, noise=_HALF, redundancy=(least - gold) / k))
+        return _misled(world, question, drawn, k - least)
     distinct = world.context(question, least, noise=_HALF)
     doubles = [world.contexts.paraphrase(distinct[at % least], at // least + 1) for at in range(k - least)]
     return [*distinct, *doubles]
+
+
+def _misled(world: World, question: Question, drawn: list[Passage], noise: int) -> list[Passage]:
+    """Put a passage that answers the question wrongly, if there is one, in the place of one of no help."""
+    if not question.misleading or not noise or {one.id for one in drawn} & set(question.misleading):
+        return drawn
+    # A passage in other words is called after the one it repeats.
+    helping = [one.id.partition("~")[0] in question.gold_passages for one in drawn]
+    if all(helping):
+        return drawn
+    at = helping.index(False)
+    return [*drawn[:at], world.passage[question.misleading[0]], *drawn[at + 1 :]]
 
 
 def ranked(

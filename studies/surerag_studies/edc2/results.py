@@ -105,6 +105,7 @@ class CompressionStudy:
 
     Attributes:
         seed: Of the world.
+        regime: What misleads in it; today's world where nothing does.
         n: Questions a cell.
         model: Identity of the reader.
         encoder: Identity of the encoder.
@@ -115,6 +116,7 @@ class CompressionStudy:
     """
 
     seed: int
+    regime: str
     n: int
     model: str
     encoder: str

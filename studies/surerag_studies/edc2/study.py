@@ -19,11 +19,13 @@ from surerag.services import Encoder
 from surerag.tokens import estimated_tokens
 from surerag.types import Passage, Sampling
 from surerag.world.questions import Question, is_correct
+from surerag.world.regimes import TODAY, Regime
 from surerag.world.world import World
 from surerag_studies.asking import RememberingEncoder
 from surerag_studies.edc2.analysis import Found, claims, figures
 from surerag_studies.edc2.contexts import GRID, LARGE, Cell, Method, draw, ranked
 from surerag_studies.edc2.results import CompressionStudy, Record
+from surerag_studies.worlds import world_of
 
 AT_ONCE = 128
 CONTEXTS_AT_ONCE = 25
@@ -148,6 +150,7 @@ def compression_study(
     n: int,
     grid: Sequence[Cell] = GRID,
     large: Cell | None = LARGE,
+    regime: Regime = TODAY,
     stages: Stages = lambda _: False,
 ) -> CompressionStudy:
     """Answer the same questions from contexts of growing noise and redundancy, compressed and not.
@@ -159,9 +162,11 @@ def compression_study(
         n: Questions, the same in every cell.
         grid: Conditions, and the methods to run under each.
         large: A condition to run on a tenth of the questions; None for none.
+        regime: What misleads in the world; by default nothing does. Contexts that leave room then hold a
+            passage that answers the question wrongly, where the world has one.
         stages: Told how far each stage is.
     """
-    world = World(seed=seed)
+    world = world_of(regime, n, seed)
     questions = world.questions(n)
     bench = Bench(world, reader, RememberingEncoder(encoder))
     found = [Found(cell.condition, bench.ask(cell, questions, stages)) for cell in grid]
@@ -169,6 +174,7 @@ def compression_study(
     more = None if large is None else Found(large.condition, bench.ask(large, some, stages))
     return CompressionStudy(
         seed=seed,
+        regime=regime.name,
         n=n,
         model=reader.name,
         encoder=encoder.name,

@@ -14,6 +14,7 @@ from surerag_studies.claims import claims_table
 from surerag_studies.edc2.results import CellFigures, CompressionStudy, MethodFigures
 from surerag_studies.formatting import points
 from surerag_studies.transfer import CLAIMS, SIZES, carrying
+from surerag_studies.worlds import place_of
 
 _LABELS = {
     "plain": "Plain RAG",
@@ -49,7 +50,7 @@ def study_tables(study: CompressionStudy) -> RenderableType:
 
 def _heading(study: CompressionStudy) -> Text:
     return Text.assemble(
-        ("EDC²-RAG on the closed world", "bold"),
+        (f"EDC²-RAG on {place_of(study.regime)}", "bold"),
         f", seed {study.seed}, n = {study.n:,}\n",
         f"Reader {study.model}; encoder {study.encoder}\n",
         f"Intervals are {percent(study.confidence, 0)}; differences are paired, in points.\n",

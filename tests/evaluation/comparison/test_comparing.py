@@ -12,7 +12,7 @@ from surerag import Passage, ScriptedReader, SePer
 from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer
 from surerag.errors import ConfigurationError, InputError, ServiceError
-from surerag.evaluation.comparison import Question, at_k, compare, then
+from surerag.evaluation.comparison import Question, at_k, compare, items_in, then
 from surerag.evaluation.comparison.plots import write_plots
 from surerag.evaluation.comparison.report import render_comparison
 from surerag.retrieval import PassageIndex
@@ -54,7 +54,7 @@ def test_means_tests_and_order_by_hand() -> None:
     ]  # fmt: skip
     assert found.tests[2].p_holm == 1.0
     assert not any(test.significant for test in found.tests)
-    assert [item.delta for item in found.items if item.system == "fact"] == [0.0, 1.0, 1.0, 1.0]
+    assert [n for n in best.histogram if n] == [1, 3]
 
 
 def test_samples_that_were_cut_are_counted_and_told() -> None:
@@ -76,7 +76,7 @@ def test_belief_without_context_and_shared_contexts_are_asked_once() -> None:
 
 
 @pytest.mark.parametrize("local", [True, False])
-def test_a_local_model_and_a_server_give_the_same(local: bool) -> None:
+def test_a_local_model_and_a_server_give_the_same(tmp_path: Path, local: bool) -> None:
     systems = {"fact": fact, "noise": lambda _: ["Boats in Velm."]}
     plain = compare(systems, QUESTIONS, SePer(NotingReader(), ExactEntailer()))
     other = compare(systems, QUESTIONS, SePer(NotingReader(local=local), ExactEntailer()), window=3)
@@ -84,7 +84,9 @@ def test_a_local_model_and_a_server_give_the_same(local: bool) -> None:
     direct = SePer(NotingReader(), ExactEntailer()).run(
         *QUESTIONS[1][:2], [Passage(fact(QUESTIONS[1].text)[0])]
     )
-    assert next(i for i in plain.items if i.id == QUESTIONS[1].text).delta == direct.delta
+    kept = compare(systems, QUESTIONS, SePer(NotingReader(local=local), ExactEntailer()), folder=tmp_path)
+    assert kept == plain
+    assert next(item for item in items_in(tmp_path) if item.id == QUESTIONS[1].text).delta == direct.delta
 
 
 def test_retrievers_values_of_k_rerankers_and_compressors() -> None:
@@ -156,14 +158,14 @@ def test_wrong_input_is_named(systems: Any, questions: Any, words: str) -> None:
         compare(systems, questions, seper())
 
 
-def test_journal_keeps_the_answers_of_a_comparison(tmp_path: Path) -> None:
+def test_a_folder_keeps_the_answers_of_a_comparison(tmp_path: Path) -> None:
     first, second = NotingReader(), NotingReader()
-    found = compare({"fact": fact}, QUESTIONS, SePer(first, ExactEntailer()), journal=tmp_path / "j")
-    again = compare({"fact": fact}, QUESTIONS, SePer(second, ExactEntailer()), journal=tmp_path / "j")
+    found = compare({"fact": fact}, QUESTIONS, SePer(first, ExactEntailer()), folder=tmp_path / "j")
+    again = compare({"fact": fact}, QUESTIONS, SePer(second, ExactEntailer()), folder=tmp_path / "j")
     assert found == again
     assert second.asked == []
     with pytest.raises(ConfigurationError, match="seed was 0 and is 1"):
-        compare({"fact": fact}, QUESTIONS, SePer(second, ExactEntailer(), seed=1), journal=tmp_path / "j")
+        compare({"fact": fact}, QUESTIONS, SePer(second, ExactEntailer(), seed=1), folder=tmp_path / "j")
 
 
 def test_json_text_figures_and_page(tmp_path: Path) -> None:
@@ -171,7 +173,7 @@ def test_json_text_figures_and_page(tmp_path: Path) -> None:
     found = compare({evil: lambda _: [evil], "fact": fact}, QUESTIONS, seper())
     stored = json.loads(found.to_json())
     assert [row["delta"]["value"] for row in stored["systems"]] == [0.75, 0.0]
-    assert len(stored["items"]) == 8
+    assert [sum(row["histogram"]) for row in stored["systems"]] == [4, 4]
     assert found.explain().splitlines()[1].endswith("n = 4")
     files = write_plots(found, tmp_path)
     assert [file.name for file in files] == ["distribution.svg", "systems.svg"]

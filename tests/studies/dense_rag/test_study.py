@@ -25,7 +25,7 @@ N = 32
 
 def made(reader: ScriptedReader, **options: Any) -> DenseStudy:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("surerag_studies.dense_rag.study.World", lambda seed: WORLD)
+        patch.setattr("surerag_studies.dense_rag.study.world_of", lambda regime, n, seed: WORLD)
         return dense_study(reader, HashingEncoder(), seed=5, n=N, entailment="exact", **options)
 
 

@@ -85,7 +85,7 @@ def test_a_reader_that_extracts_well_loses_nothing_and_reads_far_less(
         Cell(Condition("noise", 10, 0.8), ("plain", "dynamic", "average", "random", "single", "bridged")),
         Cell(Condition("redundancy", 10, 0.8), ("plain", "dynamic")),
     )
-    monkeypatch.setattr("surerag_studies.edc2.study.World", lambda seed: WORLD)
+    monkeypatch.setattr("surerag_studies.edc2.study.world_of", lambda regime, n, seed: WORLD)
     study = compression_study(extracting(), HashingEncoder(), seed=5, n=60, grid=grid, large=None)
     plain, ours, _, _, single, bridged = study.cells[0].methods
     assert plain.accuracy.value == ours.accuracy.value == 1.0

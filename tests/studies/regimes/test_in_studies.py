@@ -1,15 +1,23 @@
-"""The studies of L-RAG, DynQR and SePer in a regime, and what their tables say of a real reader."""
+"""The studies in a regime, and what their tables say of a real reader."""
 
 from __future__ import annotations
 
 import json
 
+import pytest
+
 from surerag.encoders import HashingEncoder
 from surerag.evaluation.serialise import to_json
 from surerag.world import Hazard, World
-from surerag.world.regimes import TODAY, Regime, regime
+from surerag.world.regimes import REGIMES, TODAY, Regime, regime
+from surerag_studies.dense_rag.cases import needed_facts
+from surerag_studies.dense_rag.study import dense_study
+from surerag_studies.dense_rag.tables import study_tables as dense_tables
 from surerag_studies.dynqr.study import dynqr_study
 from surerag_studies.dynqr.tables import study_tables as dynqr_tables
+from surerag_studies.edc2.contexts import Cell, Condition, draw
+from surerag_studies.edc2.study import compression_study
+from surerag_studies.edc2.tables import study_tables as edc2_tables
 from surerag_studies.lazy_rag.study import lazy_rag_study
 from surerag_studies.lazy_rag.tables import study_tables as lazy_rag_tables
 from surerag_studies.seper.contexts import Role, known_contexts
@@ -17,6 +25,7 @@ from surerag_studies.seper.study import seper_study
 from surerag_studies.seper.tables import study_tables as seper_tables
 from surerag_studies.transfer import carrying
 from surerag_studies.worlds import world_of
+from tests.studies.dense_rag.truthful import truthful
 from tests.studies.dynqr.searching import searching
 from tests.studies.seper.knowing import KnowingReader
 from tests.studies.showing import shown
@@ -98,3 +107,38 @@ def test_a_table_keeps_its_own_caption_above_what_carries_over() -> None:
     assert str(carrying(table, None, "sizes").caption) == (
         "Its own.\nCarries over to a real reader: nothing here. Does not: sizes."
     )
+
+
+def test_edc2_puts_what_misleads_into_its_contexts() -> None:
+    world = world_of(NAMESAKES, N, 5)
+    questions = [question for question in world.questions(N) if question.misleading]
+    assert questions
+    for question in questions:
+        noisy = {one.id for one in draw(world, question, Condition("noise", 5, 0.8))}
+        assert noisy & set(question.misleading) and set(question.gold_passages) <= noisy
+        clean = [one.id for one in draw(world, question, Condition("noise", 5, 0.0))]
+        assert not set(clean) & set(question.misleading)
+    reader = clairvoyant(world, n=N)
+    grid = (Cell(Condition("noise", 5, 0.8), ("plain", "dynamic")),)
+    study = compression_study(reader, HashingEncoder(), seed=5, n=20, grid=grid, large=None, regime=NAMESAKES)
+    text = as_printed(shown(edc2_tables(study)))
+    assert "EDC²-RAG on the closed world, regime namesakes, seed 5" in text
+    assert study.regime == "namesakes"
+
+
+def test_dense_is_measured_on_corpora_that_mislead() -> None:
+    loud = regime("loud-errors")
+    world = world_of(loud, 24, 5)
+    study = dense_study(truthful(world, 24), HashingEncoder(), seed=5, n=24, entailment="exact", regime=loud)
+    text = " ".join(shown(dense_tables(study)).split())
+    assert "DENSE-RAG on the closed world, regime loud-errors, seed 5" in text
+    assert (study.regime, study.n) == ("loud-errors", 24)
+    assert study.corpus > len(world.passages)
+
+
+@pytest.mark.parametrize("name", REGIMES)
+def test_every_question_of_a_regime_says_which_facts_it_needs(name: str) -> None:
+    world = world_of(regime(name), N, 5)
+    for question in world.questions(N):
+        facts = needed_facts(world, question)
+        assert len(facts) == question.hops and facts[-1].value == question.answers[0]

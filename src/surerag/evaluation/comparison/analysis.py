@@ -1,16 +1,20 @@
-"""From measured rows to a comparison: pure functions, no model in sight."""
+"""From figures of rows to a comparison: no model in sight, and no row kept."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, get_args
 
+import numpy as np
+
 from surerag.errors import ConfigurationError, InputError
 from surerag.evaluation.comparison.measuring import Measured
 from surerag.evaluation.comparison.results import (
+    EDGES,
+    FAILURES,
     Failure,
     Item,
     PairedTest,
@@ -24,7 +28,9 @@ from surerag.evaluation.comparison.significance import (
     permutation_p,
     wilcoxon_p,
 )
-from surerag.evaluation.statistics import Estimate, share
+from surerag.evaluation.comparison.units import item_from, item_of
+from surerag.evaluation.resampling import Floats
+from surerag.evaluation.statistics import Estimate, wilson_interval
 from surerag.methods.seper.component import SePer
 from surerag.options import plain
 
@@ -72,30 +78,47 @@ class Analysis:
 
 @dataclass
 class Tally:
-    """Takes measured rows one by one and keeps their figures only.
+    """Takes figures one by one, and keeps twelve bytes of each: its question's number and its ΔSePer.
 
     Attributes:
         systems: Names of all systems, in order; one without a measured question is an error at the end.
-        items: Figures of what was measured.
-        failures: What was not.
-        weightings: How often each weighting was used.
+        failures: The first of what could not be measured.
+        weightings: Which weightings were used.
     """
 
     systems: Sequence[str]
-    items: list[Item] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
-    weightings: dict[str, int] = field(default_factory=dict)
+    weightings: set[str] = field(default_factory=set)
 
-    def add(self, measured: Measured) -> None:
-        """Take one measured row."""
-        row = measured.row
+    def __post_init__(self) -> None:
+        self._of = {name: _System() for name in self.systems}
+        self._question, self._last = -1, ""
+
+    def add(self, item: Item, weights: Iterable[str] = ()) -> None:
+        """Take what was measured of a question for one system; all systems of a question come together."""
+        self.weightings.update(weights)
+        self._of[item.system].add(item, self._number(item.id))
+
+    def fail(self, failure: Failure) -> None:
+        """Take what could not be measured."""
+        self._number(failure.id)
+        self._of[failure.system].failed += 1
+        if len(self.failures) < FAILURES:
+            self.failures.append(failure)
+
+    def take(self, record: Mapping[str, Any]) -> None:
+        """Take a row of a run's table; see :data:`surerag.evaluation.comparison.units.FIGURES`."""
+        if record["error"] is not None:
+            self.fail(Failure(record["id"], record["system"], record["error"]))
+        else:
+            self.add(item_from(record), record["weights"])
+
+    def measured(self, measured: Measured) -> None:
+        """Take a row that was just measured."""
         if measured.error:
-            self.failures.append(Failure(row.id, row.system, measured.error))
-            return
-        for step in measured.steps:
-            if step is not None:
-                self.weightings[step.weights] = self.weightings.get(step.weights, 0) + 1
-        self.items.append(item_of(measured))
+            self.fail(Failure(measured.row.id, measured.row.system, measured.error))
+        else:
+            self.add(item_of(measured), {step.weights for step in measured.steps if step is not None})
 
     def compared(self, seper: SePer, analysis: Analysis) -> SystemComparison:
         """Return what it all comes to.
@@ -103,8 +126,7 @@ class Tally:
         Raises:
             InputError: If a system has no measured question.
         """
-        by_system = {name: [item for item in self.items if item.system == name] for name in self.systems}
-        rows = [self._row(name, items, analysis) for name, items in by_system.items()]
+        rows = [self._row(name, of, analysis) for name, of in self._of.items()]
         rows.sort(key=lambda row: -row.delta.value)
         return SystemComparison(
             reader=seper.reader.name,
@@ -115,55 +137,106 @@ class Tally:
             confidence=analysis.confidence,
             test=analysis.test,
             systems=tuple(rows),
-            tests=_tests([row.system for row in rows], by_system, analysis),
-            items=tuple(self.items),
+            tests=self._tests([row.system for row in rows], analysis),
             failures=tuple(self.failures),
         )
 
-    def _row(self, name: str, items: Sequence[Item], analysis: Analysis) -> SystemRow:
-        if not items:
+    def _number(self, name: str) -> int:
+        """Return a question's number: rows of one follow each other."""
+        if name != self._last:
+            self._question, self._last = self._question + 1, name
+        return self._question
+
+    def _row(self, name: str, of: _System, analysis: Analysis) -> SystemRow:
+        n = len(of.deltas)
+        if n == 0:
             raise InputError(
                 f"no question of the system {name!r} could be measured",
                 hint=f"the first failure was {self.failures[0].error}" if self.failures else "",
             )
-        asked = [item for item in items if item.before is not None]
-        before = [item.before for item in items if item.before is not None]
-        after = [item.after for item in items if item.after is not None]
+        deltas = np.frombuffer(of.deltas)
         return SystemRow(
             system=name,
-            n=len(items),
-            delta=_mean([item.delta for item in items], analysis),
-            before=statistics.fmean(before) if before else None,
-            after=statistics.fmean(after) if after else None,
-            helped=share([item.low > 0 for item in items], analysis.confidence),
-            harmed=share([item.high < 0 for item in items], analysis.confidence),
-            empty=len(items) - len(asked),
-            failed=sum(failure.system == name for failure in self.failures),
-            prompt_tokens=statistics.fmean(item.prompt_tokens for item in asked) if asked else 0.0,
-            truncated=sum(item.truncated for item in items),
-            steps=_steps(items, analysis),
+            n=n,
+            delta=_mean(deltas, analysis),
+            before=of.before / of.asked if of.asked else None,
+            after=of.after / of.asked if of.asked else None,
+            helped=wilson_interval(of.helped, n, analysis.confidence),
+            harmed=wilson_interval(of.harmed, n, analysis.confidence),
+            empty=n - of.asked,
+            failed=of.failed,
+            prompt_tokens=of.prompt_tokens / of.asked if of.asked else 0.0,
+            truncated=of.truncated,
+            cut=of.cut,
+            steps=tuple(_mean(values, analysis) for values in of.by_step()),
+            histogram=tuple(int(count) for count in np.histogram(deltas, EDGES)[0]),
+        )
+
+    def _tests(self, ranked: Sequence[str], analysis: Analysis) -> tuple[PairedTest, ...]:
+        """Compare pairs of systems by question, system and ΔSePer alone."""
+        found = []
+        for first, second in combinations(ranked, 2):
+            if analysis.baseline is not None and analysis.baseline not in (first, second):
+                continue
+            differences = self._of[first].minus(self._of[second])
+            if len(differences) < 2:
+                continue
+            p = (
+                permutation_p(differences, seed=analysis.seed)
+                if analysis.test == "permutation"
+                else wilcoxon_p(differences)
+            )
+            found.append((first, second, len(differences), _mean(differences, analysis), p))
+        corrected = holm([p for *_, p in found])
+        return tuple(
+            PairedTest(*known, p_holm=p_holm, significant=p_holm < 1 - analysis.confidence)
+            for known, p_holm in zip(found, corrected, strict=True)
         )
 
 
-def item_of(measured: Measured) -> Item:
-    """Return a measured row's figures."""
-    row, last = measured.row, measured.steps[-1] if measured.steps else None
-    deltas = tuple(0.0 if step is None else step.delta for step in measured.steps)
-    if last is None:
-        # ΔSePer of no context is SePer of no context minus itself.
-        return Item(row.id, row.system, None, None, 0.0, 0.0, 0.0, deltas, 0, 0)
-    return Item(
-        id=row.id,
-        system=row.system,
-        before=last.before.seper,
-        after=last.after.seper,
-        delta=last.delta,
-        low=last.interval.lower,
-        high=last.interval.upper,
-        steps=deltas,
-        prompt_tokens=last.after.prompt_tokens,
-        truncated=last.truncated,
-    )
+class _System:
+    """What is kept of one system."""
+
+    def __init__(self) -> None:
+        self.questions, self.deltas = array("I"), array("d")
+        self.steps: list[array[float]] = []
+        self.before = self.after = self.prompt_tokens = 0.0
+        self.asked = self.helped = self.harmed = self.failed = self.truncated = self.cut = 0
+
+    def add(self, item: Item, question: int) -> None:
+        self.questions.append(question)
+        self.deltas.append(item.delta)
+        self.helped += item.low > 0
+        self.harmed += item.high < 0
+        self.truncated += item.truncated
+        self.cut += item.truncated > 0
+        if item.before is not None and item.after is not None:
+            self.asked += 1
+            self.before += item.before
+            self.after += item.after
+            self.prompt_tokens += item.prompt_tokens
+        if self.steps or len(item.steps) > 1:
+            self._add_steps(item.steps)
+
+    def _add_steps(self, steps: Sequence[float]) -> None:
+        n = len(self.deltas) - 1
+        while len(self.steps) < len(steps):  # who had fewer steps counts by the last one
+            self.steps.append(array("d", self.steps[-1] if self.steps else self.deltas[:n]))
+        for at, values in enumerate(self.steps):
+            values.append(steps[min(at, len(steps) - 1)] if steps else 0.0)
+
+    def by_step(self) -> Iterator[Floats]:
+        for values in self.steps:
+            yield np.frombuffer(values)
+
+    def minus(self, other: _System) -> Floats:
+        """Return the differences on the questions that both have."""
+        mine, theirs = np.frombuffer(self.questions, np.uint32), np.frombuffer(other.questions, np.uint32)
+        if np.array_equal(mine, theirs):
+            return np.frombuffer(self.deltas) - np.frombuffer(other.deltas)
+        _, at, there = np.intersect1d(mine, theirs, assume_unique=True, return_indices=True)
+        found: Floats = np.frombuffer(self.deltas)[at] - np.frombuffer(other.deltas)[there]
+        return found
 
 
 def settings_of(seper: SePer) -> Mapping[str, Any]:
@@ -173,41 +246,5 @@ def settings_of(seper: SePer) -> Mapping[str, Any]:
     return {**options, **prompts}
 
 
-def _tests(
-    ranked: Sequence[str], by_system: Mapping[str, Sequence[Item]], analysis: Analysis
-) -> tuple[PairedTest, ...]:
-    pairs = [
-        pair for pair in combinations(ranked, 2) if analysis.baseline is None or analysis.baseline in pair
-    ]
-    deltas = {name: {item.id: item.delta for item in items} for name, items in by_system.items()}
-    found = []
-    for first, second in pairs:
-        common = [name for name in deltas[first] if name in deltas[second]]
-        if len(common) < 2:
-            continue
-        differences = [deltas[first][name] - deltas[second][name] for name in common]
-        p = (
-            permutation_p(differences, seed=analysis.seed)
-            if analysis.test == "permutation"
-            else wilcoxon_p(differences)
-        )
-        found.append((first, second, len(common), _mean(differences, analysis), p))
-    corrected = holm([p for *_, p in found])
-    return tuple(
-        PairedTest(*known, p_holm=p_holm, significant=p_holm < 1 - analysis.confidence)
-        for known, p_holm in zip(found, corrected, strict=True)
-    )
-
-
-def _steps(items: Sequence[Item], analysis: Analysis) -> tuple[Estimate, ...]:
-    longest = max(len(item.steps) for item in items)
-    if longest < 2:
-        return ()
-    return tuple(
-        _mean([item.steps[min(at, len(item.steps) - 1)] if item.steps else 0.0 for item in items], analysis)
-        for at in range(longest)
-    )
-
-
-def _mean(values: Sequence[float], analysis: Analysis) -> Estimate:
+def _mean(values: Floats, analysis: Analysis) -> Estimate:
     return mean_with_interval(values, confidence=analysis.confidence, seed=analysis.seed)

@@ -53,6 +53,7 @@ def measure(
     seper: SePer,
     *,
     window: int = 64,
+    worked: bool = False,
 ) -> Iterator[Measured]:
     """Measure rows and yield them in order.
 
@@ -63,6 +64,7 @@ def measure(
         rows: Read as they are needed.
         seper: Measures.
         window: Rows that a local model reads, or requests that a server gets, at the same time.
+        worked: Whether any row was measured before.
 
     Raises:
         ConfigurationError: If ``window`` is less than 1.
@@ -73,8 +75,8 @@ def measure(
         raise ConfigurationError(f"window must be at least 1, got {window!r}")
     local = as_reader(seper.reader).capabilities.local
     size = window if local else _ROUNDS * window
-    remaining, worked = iter(rows), False
-    with _warned_once():
+    remaining = iter(rows)
+    with warned_once():
         while group := list(islice(remaining, size)):
             measured, errors = _measured(group, seper, window)
             all_failed = bool(errors) and len(errors) == sum(any(row.contexts) for row in group)
@@ -121,9 +123,13 @@ class _Once(logging.Filter):
 
 
 @contextmanager
-def _warned_once() -> Iterator[None]:
-    """A data set's thousandth warning says nothing that the first did not."""
-    logger, once = logging.getLogger("surerag"), _Once()
+def warned_once() -> Iterator[None]:
+    """A data set's thousandth warning says nothing that the first did not; may be used within itself."""
+    logger = logging.getLogger("surerag")
+    if any(isinstance(known, _Once) for known in logger.filters):
+        yield
+        return
+    once = _Once()
     logger.addFilter(once)
     try:
         yield

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from surerag.evaluation.comparison.results import SystemComparison
+from surerag.evaluation.comparison.results import EDGES, SystemComparison
 from surerag.evaluation.figures import canvas, write_figures
 
 if TYPE_CHECKING:
@@ -38,14 +38,13 @@ def distribution(comparison: SystemComparison) -> Figure:
     figure, axes = canvas(
         "What retrieval was worth, question by question", height=3.8 + 0.22 * len(comparison.systems)
     )
-    edges = np.linspace(-1, 1, 41)
     alone = len(comparison.systems) == 1
     for at, row in enumerate(comparison.systems):
-        values = np.array([item.delta for item in comparison.items if item.system == row.system])
+        counts = np.array(row.histogram)
         axes.hist(
-            values,
-            list(edges),
-            weights=np.full(values.size, 100 / values.size),
+            np.array(EDGES[:-1]) + 0.025,
+            list(EDGES),
+            weights=100 * counts / counts.sum(),
             histtype="bar" if alone else "step",
             linewidth=1.6,
             color=_COLOURS[at % len(_COLOURS)],

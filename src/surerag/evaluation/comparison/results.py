@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from surerag.evaluation.serialise import to_json, write_json
 from surerag.evaluation.statistics import Estimate, Proportion
 
 TestName = Literal["permutation", "wilcoxon"]
+FAILURES: Final = 100
+"""So many failures are kept with their reasons; all are counted."""
+EDGES: Final = tuple(at / 20 - 1 for at in range(41))
+"""Edges of the histograms of ΔSePer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +72,10 @@ class SystemRow:
         failed: Questions that could not be measured.
         prompt_tokens: Mean length of the prompts with context.
         truncated: Samples that were cut at ``max_tokens``: half answers, which seldom mean a gold answer.
+        cut: Questions with such samples.
         steps: Mean ΔSePer after each step, with intervals, where the system has several; a question
             whose steps ended earlier counts by its last one.
+        histogram: Questions by their ΔSePer, in forty steps from −1 to 1.
     """
 
     system: str
@@ -83,7 +89,9 @@ class SystemRow:
     failed: int
     prompt_tokens: float
     truncated: int
+    cut: int
     steps: tuple[Estimate, ...]
+    histogram: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +131,7 @@ class SystemComparison:
         test: Which paired test: ``"permutation"`` (of signs, on the mean) or ``"wilcoxon"``.
         systems: One row a system, the best first.
         tests: One for each pair of systems that have at least two questions in common.
-        items: Every question of every system, in the order in which they were measured.
-        failures: What could not be measured.
+        failures: The first hundred that could not be measured; each system's row counts its own.
     """
 
     reader: str
@@ -135,7 +142,6 @@ class SystemComparison:
     test: TestName
     systems: tuple[SystemRow, ...]
     tests: tuple[PairedTest, ...]
-    items: tuple[Item, ...]
     failures: tuple[Failure, ...]
 
     def __getitem__(self, system: str) -> SystemRow:
@@ -147,14 +153,24 @@ class SystemComparison:
 
     def cut_short(self) -> str:
         """Return in words how many samples were cut at ``max_tokens``; nothing if none was."""
-        cut = [item for item in self.items if item.truncated]
+        cut = sum(row.cut for row in self.systems)
         if not cut:
             return ""
         return (
-            f"{sum(item.truncated for item in cut):,} samples, of {len(cut):,} of {len(self.items):,} "
+            f"{sum(row.truncated for row in self.systems):,} samples, of {cut:,} of {self.measured:,} "
             f"questions, were cut at {self.settings['max_tokens']} tokens (max_tokens): half an answer "
             "seldom means the gold answer, so that these questions score too low."
         )
+
+    @property
+    def measured(self) -> int:
+        """Questions of all systems that were measured."""
+        return sum(row.n for row in self.systems)
+
+    @property
+    def failed(self) -> int:
+        """Questions of all systems that could not be measured."""
+        return sum(row.failed for row in self.systems)
 
     def to_json(self) -> str:
         """Return every figure as JSON text."""

@@ -9,19 +9,20 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from surerag.errors import InputError
+from surerag.evaluation.resampling import resampled_means, signed_sums
 from surerag.evaluation.statistics import Estimate
 
 RESAMPLES = 10_000
 _EXACT_UP_TO = 14
 """All signs of so many differences are tried; beyond it, random ones."""
-_BLOCK = 2_000_000
-"""Random numbers that are held at a time."""
 
 
 def mean_with_interval(
     values: ArrayLike, *, confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
 ) -> Estimate:
     """Return the mean of some questions' values, and its percentile bootstrap interval.
+
+    What it costs does not grow with the questions; see :mod:`surerag.evaluation.resampling`.
 
     Args:
         values: One a question, shape [n].
@@ -42,13 +43,8 @@ def mean_with_interval(
     mean = float(given.mean())
     if np.all(given == given[0]):
         return Estimate(mean, mean, mean)
-    rng = np.random.default_rng(seed)
-    means = [
-        given[rng.integers(given.size, size=(rows, given.size))].mean(axis=1)
-        for rows in _blocks(resamples, given.size)
-    ]
     tail = (1 - confidence) / 2
-    low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
+    low, high = np.quantile(resampled_means(given, resamples, seed), [tail, 1 - tail])
     return Estimate(mean, float(low), float(high))
 
 
@@ -57,7 +53,7 @@ def permutation_p(differences: ArrayLike, *, resamples: int = RESAMPLES, seed: i
 
     If the systems do not differ, each question's difference is as likely as its opposite. Up to 14
     differences, all choices of signs are tried and the value is exact; beyond, random ones, of which the
-    one observed counts as one.
+    one observed counts as one. What it costs does not grow with the questions.
 
     Args:
         differences: One a question, shape [n].
@@ -79,11 +75,7 @@ def permutation_p(differences: ArrayLike, *, resamples: int = RESAMPLES, seed: i
     if given.size <= _EXACT_UP_TO:
         choices = np.arange(2**given.size)[:, None] >> np.arange(given.size) & 1
         return float(np.mean(np.abs((1 - 2 * choices) @ given) >= reach))
-    rng = np.random.default_rng(seed)
-    as_far = sum(
-        int(np.sum(np.abs((1 - 2 * rng.integers(2, size=(rows, given.size))) @ given) >= reach))
-        for rows in _blocks(resamples, given.size)
-    )
+    as_far = int(np.sum(np.abs(signed_sums(np.abs(given), resamples, seed)) >= reach))
     return (as_far + 1) / (resamples + 1)
 
 
@@ -115,9 +107,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
         corrected[place] = largest
     return corrected
-
-
-def _blocks(rows: int, width: int) -> list[int]:
-    """Cut rows into blocks of at most two million values."""
-    each = max(1, _BLOCK // width)
-    return [min(each, rows - start) for start in range(0, rows, each)]

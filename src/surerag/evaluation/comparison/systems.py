@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from surerag.errors import ConfigurationError, InputError
-from surerag.evaluation.rows import Row
+from surerag.evaluation.inputs.seen import Seen
+from surerag.evaluation.rows import Question, Row
 from surerag.services import Retriever
 from surerag.types import Passage
 
@@ -17,20 +18,6 @@ returns one list for each step: all that the reader is shown after it."""
 
 Step = Callable[[str, Sequence[Passage]], Context]
 """From a question and its passages to fewer, shorter or reordered ones: a reranker, a compressor."""
-
-
-class Question(NamedTuple):
-    """A question with its gold answers.
-
-    Attributes:
-        text: As asked.
-        golds: Gold answers, at least one.
-        id: Identifier; by default the text.
-    """
-
-    text: str
-    golds: Sequence[str]
-    id: str = ""
 
 
 def at_k(retriever: Retriever, k: int) -> System:
@@ -89,28 +76,39 @@ def as_system(name: str, given: System | Retriever, k: int) -> System:
     )
 
 
-def found_rows(systems: Mapping[str, System], questions: Iterable[Question]) -> Iterator[Row]:
-    """Ask every system for each question; all systems' rows of a question come together.
+def asked_once(questions: Iterable[Question]) -> Iterator[Question]:
+    """Yield questions, having found that each has a text, gold answers and an id of its own.
 
     Raises:
-        InputError: If a question or what was found cannot be used.
+        InputError: If one cannot be used.
     """
-    seen: set[str] = set()
-    for question in questions:
-        text, golds, given = Question(*question)
+    seen, count = Seen(), 0
+    for text, golds, given in questions:
         name = given or text
         if not text.strip() or isinstance(golds, str) or not golds or not all(g.strip() for g in golds):
             raise InputError(
                 f"question {name!r} has the gold answers {golds!r}",
                 hint="give a text and a list of at least one gold answer, none of them empty",
             )
-        if name in seen:
+        if seen.add(name):
             raise InputError(
                 f"two questions have the id {name!r}", hint="give each question an id of its own"
             )
-        seen.add(name)
+        count += 1
+        yield Question(text, golds, given)
+    if count == 0:
+        raise InputError("there are no questions to compare on", hint="give at least one")
+
+
+def found_rows(systems: Mapping[str, System], questions: Iterable[Question]) -> Iterator[Row]:
+    """Ask every system for each question; all systems' rows of a question come together.
+
+    Raises:
+        InputError: If what was found cannot be used.
+    """
+    for text, golds, given in questions:
         for label, system in systems.items():
-            yield Row(name, label, text, tuple(golds), contexts_of(label, system(text)))
+            yield Row(given or text, label, text, tuple(golds), contexts_of(label, system(text)))
 
 
 def contexts_of(name: str, found: Any) -> tuple[tuple[Passage, ...], ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from surerag import drivers
 from surerag.evaluation.comparison.measuring import Measured
@@ -82,33 +83,44 @@ class Waterfall:
 
 @dataclass
 class Extremes:
-    """Keeps the rows with the largest and the smallest ΔSePer, of those for which something was found.
+    """Keeps where the rows with the largest and the smallest ΔSePer stand, of those that found something.
 
     Attributes:
         each: Rows to keep at either end.
     """
 
     each: int
-    _best: list[tuple[float, int, Measured]] = field(default_factory=list)
-    _worst: list[tuple[float, int, Measured]] = field(default_factory=list)
+    _best: list[_Kept] = field(default_factory=list)
+    _worst: list[_Kept] = field(default_factory=list)
     _seen: int = 0
 
-    def add(self, measured: Measured) -> None:
+    def add(self, delta: float, where: Where) -> None:
         """Look at one row; of equal ones, the first stay."""
-        last = measured.steps[-1] if measured.steps else None
-        if last is None:
-            return
         self._seen += 1
         for kept, sign in ((self._best, -1), (self._worst, 1)):
-            kept.append((sign * last.delta, self._seen, measured))
-            kept.sort(key=lambda entry: entry[:2])
-            del kept[self.each :]
+            if len(kept) < self.each or (kept and sign * delta < kept[-1].rank):
+                kept.append(_Kept(sign * delta, self._seen, where))
+                kept.sort(key=lambda entry: entry[:2])
+                del kept[self.each :]
 
-    def rows(self) -> list[Measured]:
-        """Return the kept rows, the largest ΔSePer first, none of them twice."""
-        found = {place: measured for _, place, measured in self._best}
-        found |= {place: measured for _, place, measured in reversed(self._worst) if place not in found}
+    def places(self) -> list[Where]:
+        """Return where the kept rows stand, the largest ΔSePer first, none of them twice."""
+        found = {entry.seen: entry.where for entry in self._best}
+        found |= {entry.seen: entry.where for entry in reversed(self._worst) if entry.seen not in found}
         return list(found.values())
+
+
+class Where(NamedTuple):
+    """A row's place: its unit, and how many rows of that are before it."""
+
+    unit: int
+    at: int
+
+
+class _Kept(NamedTuple):
+    rank: float
+    seen: int
+    where: Where
 
 
 def waterfalls(measured: Sequence[Measured], seper: SePer, *, window: int = 64) -> list[Waterfall]:

@@ -9,15 +9,42 @@ from typing import Literal, NamedTuple
 
 from surerag.types import Generation, Passage
 
-Trouble = Literal["empty", "unchanged", "too long"]
+Trouble = Literal["empty", "unchanged", "too long", "a refusal", "thoughts", "unreadable"]
 
+_QUOTES = {'"': '"', "'": "'", "`": "`", "“": "”", "«": "»"}
+_FRAME = " \t\r\n\"'`*.?!“”«»"
+
+_GREETING = re.compile(
+    r"(?:sure|certainly|of course|okay|ok|absolutely)(?: thing)?\s*[!.,:]+\s*", re.IGNORECASE
+)
 _LABEL = re.compile(
-    r"(?:here is (?:the|a) )?(?:the )?(?:rewritten|rewrite|reformulated|improved|standalone|stand-alone)?\s*"
-    r"(?:search )?(?:query|question|rewrite|output)\s*:\s*(?=\S)",
+    r"(?:here(?:'s|’s| is| are) )?(?:(?:the|a|your|some|one|my) )?"
+    r"(?:(?:rewritten|rewrite|revised|rephrased|reformulated|improved|standalone|stand-alone|search|better|"
+    r"clearer|more specific|new)\s+)*(?:query|queries|questions?|rewrites?|rewritten|output)"
+    r"(?: (?:is|would be|could be|for|of|in|that)\b[^.:?!\n]{0,60})?\s*:\s*",
     re.IGNORECASE,
 )
-_QUOTES = {'"': '"', "'": "'", "`": "`", "“": "”", "«": "»"}
-_FRAME = " \t\r\n\"'`.?!“”«»"
+_ITEM = re.compile(r"(?:\d{1,2}[.)]|[-*•])\s+")
+_FENCE = re.compile(r"```\w*$")
+_BOLD = re.compile(r"(\*\*|__)([^*_\n]+)\1")
+_COMMENT = (
+    r"(?:explanation|notes?:|reason(?:ing)?:|rationale|justification|let me know|feel free"
+    r"|(?:this|the) (?:rewrite|rewritten|rephrased|revised|original query|query (?:is|now|adds|asks)|version)"
+    r"|i (?:have |[’']ve )?(?:made|added|kept|replaced|changed|rewrote|rephrased|removed|clarified))"
+)
+_COMMENT_LINE = re.compile(rf"[\W_]{{0,5}}{_COMMENT}\b", re.IGNORECASE)
+_COMMENT_BEHIND = re.compile(
+    rf"(?<=[?.!\"”'»])\s+[\W_]{{0,5}}{_COMMENT}.*$|\s*[(\[]{_COMMENT}[^)\]]*[)\]]\s*$", re.IGNORECASE
+)
+_REFUSAL = re.compile(
+    r"[\W_]{0,5}(?:(?:i['’]?m|i am|we are) (?:sorry|afraid|unable|not able)|sorry(?:[,.!]| (?:but|i|for)\b)"
+    r"|apologies|i apologi[sz]e|i (?:cannot|can['’]?t|can not|could not|won['’]?t|do not|don['’]?t)\b"
+    r"|unfortunately,|as an? (?:ai|language model)|there is (?:no|not enough) (?:context|information)"
+    r"|please (?:provide|clarify|share|specify)\b)",
+    re.IGNORECASE,
+)
+_THOUGHTS = re.compile(r"\s*<(think|thinking|thought|reasoning)>.*?</\1>", re.IGNORECASE | re.DOTALL)
+_THOUGHT_OPENS = re.compile(r"\s*<(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
 
 
 class Rewrite(NamedTuple):
@@ -28,7 +55,11 @@ class Rewrite(NamedTuple):
 
 
 def read_rewrite(reply: Generation, query: str, max_words: int) -> Rewrite:
-    """Read a rewriter's reply: its label and quotes are removed, its lines joined.
+    """Read a rewriter's reply: the query is taken out of whatever a model puts around it.
+
+    Thoughts, greetings, labels ("Rewritten query:"), marks of Markdown, numbers of a list (of several
+    queries the first counts), quotes and the explanation behind are removed; lines are joined. What a model
+    says in place of a query is recognised in English.
 
     Args:
         reply: What the rewriter said.
@@ -40,15 +71,25 @@ def read_rewrite(reply: Generation, query: str, max_words: int) -> Rewrite:
         Rewrite(text='Where was Ada born?', trouble=None)
         >>> read_rewrite(Generation("where was Ada  born"), "Where was Ada born?", 64).trouble
         'unchanged'
+        >>> read_rewrite(Generation("I'm sorry, but I need more context."), "Where?", 64).trouble
+        'a refusal'
     """
-    text = " ".join(reply.text.split())
-    text = _unquoted(_LABEL.sub("", text, count=1) if _LABEL.match(text) else text)
+    said = reply.text.encode("utf-8", errors="replace").decode("utf-8")
+    if said != reply.text:
+        return Rewrite(_joined(said), "unreadable")
+    answer = _THOUGHTS.sub("", said, count=1) if _THOUGHTS.match(said) else said
+    if _THOUGHT_OPENS.match(answer):
+        return Rewrite(_joined(answer), "thoughts")
+    text = _unframed(answer)
     if not text.strip(_FRAME):
-        return Rewrite("", "empty")
-    if reply.finish == "length" or len(text.split()) > max_words:
-        return Rewrite(text, "too long")
+        return Rewrite("", "empty" if answer is said else "thoughts")
     if _bare(text) == _bare(query):
         return Rewrite(text, "unchanged")
+    # A query may begin like a refusal itself: "I cannot log in".
+    if _REFUSAL.match(text) and not _REFUSAL.match(query):
+        return Rewrite(text, "a refusal")
+    if reply.finish == "length" or len(text.split()) > max_words:
+        return Rewrite(text, "too long")
     return Rewrite(text)
 
 
@@ -72,6 +113,37 @@ def alternated(first: Sequence[Passage], second: Sequence[Passage], top_n: int |
             if passage is not None:
                 found.setdefault(passage.text, passage)
     return list(found.values())[:limit]
+
+
+def _unframed(answer: str) -> str:
+    """Return the query in a reply, its first paragraph or item that is one, without what is around it."""
+    found: list[str] = []
+    lines = _BOLD.sub(r"\2", answer).strip().splitlines()
+    for place, line in enumerate(map(str.strip, lines), start=1):
+        item = _ITEM.match(line)
+        text = line[item.end() :] if item else line
+        if found and (not text or item or _COMMENT_LINE.match(text)):
+            break
+        text = text if found else _without(_LABEL, _without(_GREETING, text))
+        if not found and _announces(text) and place < len(lines):
+            continue
+        if text and not _FENCE.match(text):
+            found.append(text.lstrip("# "))
+    return _unquoted(_COMMENT_BEHIND.sub("", _joined(" ".join(found))))
+
+
+def _announces(line: str) -> bool:
+    """Whether a line is no query, and says that one follows: it ends in a colon, or is a heading."""
+    return line.endswith(":") or (line.startswith("#") and not line.endswith("?"))
+
+
+def _without(label: re.Pattern[str], text: str) -> str:
+    match = label.match(text)
+    return text[match.end() :] if match else text
+
+
+def _joined(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _unquoted(text: str) -> str:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from numpy.typing import ArrayLike
 
 from surerag.component import Component, asynchronous, sync
+from surerag.decisions.judging import IsCorrect, check_sample, judged_rows
 from surerag.decisions.policy import Identity, Policy, fingerprint
+from surerag.decisions.rows import DecisionRow
+from surerag.drivers import run_many
 from surerag.effects import Program
-from surerag.errors import ConfigurationError
+from surerag.errors import ConfigurationError, InputError
+from surerag.measures import exact_match
 from surerag.methods.edc2.algorithm import compress_clusters
+from surerag.methods.edc2.answering import answer_from
 from surerag.methods.edc2.clusters import most_clusters
 from surerag.methods.edc2.evidence import answer_by_consensus, judge_statement
 from surerag.methods.edc2.options import EDC2Options
@@ -94,6 +99,61 @@ class ClusterCompressor(Component[Retrieved, CompressionResult], EDC2Options):
         """What a policy belongs to: the reader, the signal, and what else changes the compressions."""
         settings = {name: one for name, one in self.chosen().items() if name not in ("threshold", "benefit")}
         return Identity(self.reader.name, self.signal, fingerprint(settings))
+
+    def rows(
+        self,
+        questions: Sequence[str],
+        retrieved: Sequence[Sequence[Passage]],
+        golds: Sequence[Sequence[str]] | None = None,
+        *,
+        is_correct: IsCorrect = exact_match,
+        max_tokens: int = 64,
+    ) -> list[DecisionRow]:
+        """Answer a sample with and without compressing; the threshold that is set does not matter.
+
+        Without gold answers nothing is asked. With them each question costs its compression and two answers,
+        by this reader and with the prompt of standard retrieval. With a pipeline of your own, answer yourself
+        and make rows of :meth:`features`.
+
+        Args:
+            questions: The sample.
+            retrieved: What was found for each, best first.
+            golds: Gold answers of each question; without them the rows are good for a budget only.
+            is_correct: Whether an answer matches one of the gold answers, or a score in [0, 1].
+            max_tokens: Length of an answer, at most.
+
+        Returns:
+            Rows for :func:`surerag.calibrate`, a question each, with all :meth:`features`. Their cost is what
+            compressing takes, in tokens.
+
+        Raises:
+            InputError: If there are no questions, or passages or gold answers of another number.
+        """
+        check_sample(questions, golds)
+        if len(retrieved) != len(questions):
+            raise InputError(
+                f"expected passages for each of {len(questions)} questions, got {len(retrieved)}",
+                hint="pass what was found for each question, in the order of the questions",
+            )
+        features = [self.features(passages) for passages in retrieved]
+        if self.benefit is not None:
+            features = [{**told, self.signal: self.benefit.benefit(told)} for told in features]
+        if golds is None:
+            return judged_rows(questions, features)
+        always = self.with_options(threshold=None, benefit=None)
+        compressed = always.run_many(list(zip(questions, retrieved, strict=True)))
+        shown = [*retrieved, *(result.passages for result in compressed)]
+        answers = run_many(
+            [
+                answer_from(question, passages, max_tokens)
+                for question, passages in zip([*questions, *questions], shown, strict=True)
+            ],
+            self.services,
+        )
+        n = len(questions)
+        rows = judged_rows(questions, features, golds, answers[:n], answers[n:], is_correct)
+        costs = [float(result.prompt_tokens + result.completion_tokens) for result in compressed]
+        return [replace(row, cost=cost) for row, cost in zip(rows, costs, strict=True)]
 
     def program(
         self, query: str, passages: Sequence[Passage], query_vector: ArrayLike | None = None

@@ -13,8 +13,8 @@ from typing import Any
 
 from surerag.documents import Document
 from surerag.errors import ConfigurationError, InputError, ServiceError
-from surerag.evaluation.comparison.systems import Question
-from surerag.evaluation.datasets import read_records
+from surerag.evaluation.inputs import read_records
+from surerag.evaluation.rows import Question
 from surerag.extras import extra
 from surerag.types import Passage
 
@@ -61,7 +61,7 @@ class FieldData:
     digest: str
 
 
-def field_data(spec: str, n: int, *, seed: int = 0) -> FieldData:
+def field_data(spec: str, n: int, *, seed: int = 0, paragraphs: int | None = None) -> FieldData:
     """Read data by its name.
 
     Args:
@@ -69,6 +69,8 @@ def field_data(spec: str, n: int, *, seed: int = 0) -> FieldData:
             ``hf:NAME``, ``hf:NAME:CONFIG`` or ``hf:NAME:CONFIG:SPLIT`` of the Hugging Face hub.
         n: Questions to draw.
         seed: Of the draw, and of the world.
+        paragraphs: To search, at about most: those of the questions drawn, and others drawn beside. None
+            takes all; the closed world has all of its own.
 
     Raises:
         InputError: If the file cannot be read, or holds no question with paragraphs.
@@ -78,17 +80,19 @@ def field_data(spec: str, n: int, *, seed: int = 0) -> FieldData:
     if spec == WORLD:
         return _world(n, seed)
     if spec.startswith(HUB):
-        return drawn(spec, _hub(spec.removeprefix(HUB)), n, seed=seed)
+        return drawn(spec, _hub(spec.removeprefix(HUB)), n, seed=seed, paragraphs=paragraphs)
     file = Path(spec)
     if not file.exists():
         raise InputError(
             f"there is no file {spec}", hint=f"give a file, {WORLD}, or {HUB}NAME for the Hugging Face hub"
         )
-    return drawn(file.name, _file(file), n, seed=seed)
+    return drawn(file.name, _file(file), n, seed=seed, paragraphs=paragraphs)
 
 
-def drawn(name: str, examples: Iterable[Example], n: int, *, seed: int = 0) -> FieldData:
-    """Draw questions, and gather the paragraphs of all examples.
+def drawn(
+    name: str, examples: Iterable[Example], n: int, *, seed: int = 0, paragraphs: int | None = None
+) -> FieldData:
+    """Draw questions, and gather the paragraphs of all examples, or of as many as are wanted.
 
     Raises:
         InputError: If there is no question with gold answers, or no paragraph.
@@ -96,16 +100,17 @@ def drawn(name: str, examples: Iterable[Example], n: int, *, seed: int = 0) -> F
     given = list(islice(examples, _MOST_EXAMPLES))
     if not given:
         raise InputError(f"{name} holds no question with gold answers and paragraphs", hint=_SHAPES)
+    chosen = random.Random(f"surerag field test {seed}").sample(given, min(n, len(given)))
+    wanted = _wanted(chosen, given, paragraphs, seed)
     texts: dict[str, Passage] = {}
     documents: dict[str, list[str]] = {}
     for example in given:
         for title, text in example.paragraphs:
-            if text not in texts:
+            if text not in texts and (wanted is None or text in wanted):
                 of_title = documents.setdefault(title, [])
                 metadata = {"title": title} if title else {}
                 texts[text] = Passage(text, id=f"{title or 'p'}#{len(of_title)}", metadata=metadata)
                 of_title.append(text)
-    chosen = random.Random(f"surerag field test {seed}").sample(given, min(n, len(given)))
     names: dict[str, int] = {}
     questions = []
     for example in chosen:
@@ -121,6 +126,21 @@ def drawn(name: str, examples: Iterable[Example], n: int, *, seed: int = 0) -> F
     )
     passages = tuple(texts.values())
     return FieldData(name, tuple(questions), passages, whole, len(given), _digest(questions, passages))
+
+
+def _wanted(
+    chosen: Sequence[Example], given: Sequence[Example], most: int | None, seed: int
+) -> set[str] | None:
+    """Return the texts of the paragraphs to keep: those of the questions drawn, then others at random."""
+    if most is None:
+        return None
+    wanted = {text for example in chosen for _, text in example.paragraphs}
+    others = {text: None for example in given for _, text in example.paragraphs if text not in wanted}
+    room = max(0, most - len(wanted))
+    drawn_ = random.Random(f"surerag field test paragraphs {seed}").sample(
+        list(others), min(room, len(others))
+    )
+    return wanted.union(drawn_)
 
 
 def _titled(documents: Mapping[str, list[str]]) -> Iterator[tuple[str, list[str]]]:

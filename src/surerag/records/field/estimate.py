@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from surerag.drivers.progress import counted_not_logged
-from surerag.evaluation.comparison.systems import Question
+from surerag.evaluation.rows import Question
 from surerag.journal import Memory
 from surerag.readers.protocol import BaseReader, Capabilities
 from surerag.records.conditions import Manner, ask_all
@@ -65,7 +65,7 @@ def estimated(
         reader: Who will be asked: its name, its capabilities and its way to count tokens are used.
         n_samples: As for recording.
     """
-    dry = _Dry(reader)
+    dry = DryReader(reader)
     tried = list(questions[:_TRIED])
     kept = Kept(Memory())
     manner = Manner("contains", n_samples, window=len(tried), key=None)
@@ -78,7 +78,7 @@ def estimated(
     )
 
 
-class _Dry(BaseReader):
+class DryReader(BaseReader):
     """Answers whatever it is asked, differently each time, and counts."""
 
     def __init__(self, reader: BaseReader) -> None:
@@ -88,20 +88,25 @@ class _Dry(BaseReader):
 
     @property
     def name(self) -> str:
+        """Identity of the reader that it stands for."""
         return self._reader.name
 
     @property
     def capabilities(self) -> Capabilities:
+        """What that one can do."""
         return replace(self._reader.capabilities, local=True)
 
     @property
     def max_tokens(self) -> int:
+        """Length of an answer, at most."""
         return self._reader.max_tokens
 
     def count_tokens(self, text: str) -> int:
+        """Return how many tokens a text has."""
         return self._count(text)
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+        """Return made-up answers, and count what they would cost."""
         found = []
         for prompt in prompts:
             read = sum(self._count(turn.content) for turn in as_messages(prompt))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from surerag.drivers.progress import Stages
 from surerag.methods.dense_rag.component import Dense
@@ -71,7 +72,8 @@ class Field:
 
     def __init__(self, data: FieldData, encoder: Encoder, wanted: FieldTest) -> None:
         self.data, self.wanted = data, wanted
-        self._encoder = encoder
+        # Indices, the estimate and every clustering look at the same paragraphs.
+        self._encoder = encoder = _Remembering(encoder)
         self._summaries = SummaryIndex.from_documents(data.documents, encoder)
         made: Mapping[Retrieval, Callable[[], Retriever]] = {
             "bm25": lambda: BM25Index(data.passages),
@@ -169,6 +171,26 @@ class Field:
             "passages": len(self.data.passages),
         }
         return pack(folder, self.wanted.retrievals, about)
+
+
+class _Remembering:
+    """An encoder that reads each document once: on a CPU that is most of a small field test's time."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self._known: dict[str, NDArray[np.float32]] = {}
+
+    @property
+    def name(self) -> str:
+        return self._encoder.name
+
+    def encode(self, texts: Sequence[str], kind: Literal["query", "document"]) -> NDArray[np.float32]:
+        if kind == "query" or not texts:
+            return self._encoder.encode(texts, kind)
+        new = list(dict.fromkeys(text for text in texts if text not in self._known))
+        if new:
+            self._known.update(zip(new, self._encoder.encode(new, kind), strict=True))
+        return np.stack([self._known[text] for text in texts])
 
 
 class _Unlike:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,11 +20,18 @@ from surerag.services import Services, as_reader
 from surerag.training.rewriter.asking import chunks, incomplete, write_rewrites
 from surerag.training.rewriter.options import DistilOptions
 from surerag.training.rewriter.queries import Query, as_queries, digest_of
-from surerag.training.rewriter.results import Distilled, StageProgress, named
+from surerag.training.rewriter.results import Distilled, Replies, StageProgress, named
 from surerag.training.rewriter.tables import written
 from surerag.types import Generation
 
 JOURNAL, REWRITES, MODEL = "journal.jsonl", "rewrites.parquet", "model"
+
+FIRST = 20
+"""Replies after which a teacher that is none is noticed, before all others are paid for."""
+
+_KINDS = {"unchanged": "unchanged", "a refusal": "refusals", "thoughts": "thoughts", "repeated": "repeated"}
+
+logger = logging.getLogger("surerag")
 
 
 class _Taught(NamedTuple):
@@ -30,6 +39,7 @@ class _Taught(NamedTuple):
 
     rows: list[dict[str, Any]]
     failures: int
+    replies: Replies
 
 
 def distil(
@@ -60,7 +70,8 @@ def distil(
         progress: How far it is.
 
     Raises:
-        InputError: If there is no query, or no rewrite to learn from.
+        InputError: If there is no query, or no rewrite to learn from; or if too many of the teacher's replies
+            are of no use (``max_unusable``).
         ConfigurationError: If the folder belongs to another run.
         ServiceError: If the teacher failed for some queries, after all others were asked.
         MissingExtraError: If a package for training is not installed.
@@ -85,7 +96,7 @@ def distil(
         on_change,
         named(progress, "Distilling"),
     )
-    return Distilled(model, output / REWRITES, len(asked), len(examples), taught.failures)
+    return Distilled(model, output / REWRITES, len(asked), len(examples), taught.failures, taught.replies)
 
 
 def _taught(
@@ -107,7 +118,7 @@ def _taught(
     ):
         recorded = RecordedReader(as_reader(teacher), journal, max_concurrency=options.window)
         services = Services(reader=recorded)
-        for chunk in chunks(queries, options.window):
+        for chunk in (queries[:FIRST], *chunks(queries[FIRST:], options.window)):
             prompts = [options.prompts["rewrite"].render(query=query.text) for query in chunk]
             programs = [write_rewrites(q, p, options.rewriting) for q, p in zip(chunk, prompts, strict=True)]
             replies: list[Any] = run_many(programs, services, window=options.window, return_exceptions=True)
@@ -121,9 +132,42 @@ def _taught(
             rows += taught
             for _ in chunk:
                 advance()
+            if len(rows) == FIRST:
+                _check(_counted(rows), options, output)
         if failures and (options.on_failure == "raise" or not rows):
             raise incomplete(failures, len(queries), "rewritten") from failures[0]
-    return _Taught(rows, len(failures))
+    counted = _counted(rows)
+    _check(counted, options, output)
+    return _Taught(rows, len(failures), counted)
+
+
+def _counted(rows: Sequence[Mapping[str, Any]]) -> Replies:
+    kinds = Counter[str]()
+    said: set[str] = set()
+    for row in rows:
+        known = row["rewrite"].casefold()
+        # What says one thing to all teaches nothing; that two vague queries mean the same may be.
+        kind = "repeated" if row["trouble"] is None and known in said else row["trouble"]
+        said.add(known)
+        kinds["usable" if kind is None else _KINDS.get(kind, "other")] += 1
+    return Replies(**kinds)
+
+
+def _check(replies: Replies, options: DistilOptions, output: Path) -> None:
+    """Tell what a teacher's replies are, and refuse to learn from one that does not rewrite.
+
+    Raises:
+        InputError: If too many are of no use.
+    """
+    logger.info("%s", replies)
+    useless = replies.unusable > options.max_unusable * replies.n
+    echoes = replies.n >= FIRST and replies.unchanged == replies.n and options.max_unusable < 1
+    if useless or echoes:
+        raise InputError(
+            f"the teacher does not rewrite: {replies}",
+            hint=f"look at what it said in {output}, and give another teacher or prompt 'rewrite'; or allow "
+            "it with --max-unusable 1 (max_unusable=1)",
+        )
 
 
 def _row(query: Query, reply: Generation, options: DistilOptions) -> dict[str, Any]:

@@ -123,6 +123,10 @@ class DistilOptions:
         rewriting: How the teacher writes; one rewrite a query, greedily.
         rewrite_words: Words of a rewrite, at most; the student does not learn from a longer or an empty one.
         keep_unchanged: Whether to learn also from queries that the teacher left as they are.
+        max_unusable: Share of the teacher's replies that may be refusals, thoughts, repetitions of one
+            another or otherwise of no use. Above it the stage ends: after the first twenty replies, before
+            the others are paid for, and again at the end. So it does if all replies repeat their queries.
+            1 goes on with whatever there is.
         window: Queries at work at a time: a batch of a local model, or requests under way.
         on_failure: What to do about queries that the teacher fails to rewrite, after all others were asked:
             ``"raise"``, or ``"skip"`` them.
@@ -134,6 +138,7 @@ class DistilOptions:
     rewriting: Sampling = field(default_factory=Sampling)
     rewrite_words: int = 64
     keep_unchanged: bool = True
+    max_unusable: float = 0.5
     window: int = 64
     on_failure: OnFailure = "raise"
     prompts: Mapping[str, Any] = DynQROptions.PROMPTS
@@ -141,6 +146,8 @@ class DistilOptions:
     def __post_init__(self) -> None:
         _at_least(1, rewrite_words=self.rewrite_words, window=self.window)
         _complete_prompts(self)
+        if not 0 <= self.max_unusable <= 1:
+            raise ConfigurationError(f"max_unusable must be in [0, 1], got {self.max_unusable!r}")
         if self.rewriting.n != 1:
             raise ConfigurationError(f"the teacher writes one rewrite a query, not {self.rewriting.n}")
 

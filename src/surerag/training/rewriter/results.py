@@ -15,6 +15,48 @@ silent."""
 
 
 @dataclass(frozen=True, slots=True)
+class Replies:
+    """What a teacher's replies were.
+
+    Attributes:
+        usable: Rewrites in other words than their query's.
+        unchanged: Queries that were left as they are.
+        repeated: The same words as for another query.
+        refusals: "I cannot …"
+        thoughts: Thoughts without an answer.
+        other: Empty, too long, or not to be read.
+    """
+
+    usable: int = 0
+    unchanged: int = 0
+    repeated: int = 0
+    refusals: int = 0
+    thoughts: int = 0
+    other: int = 0
+
+    @property
+    def n(self) -> int:
+        """All of them."""
+        return sum(getattr(self, name) for name in self.__slots__)
+
+    @property
+    def unusable(self) -> int:
+        """Those that nothing good can be learnt from, but for unchanged ones."""
+        return self.repeated + self.refusals + self.thoughts + self.other
+
+    def __str__(self) -> str:
+        """Tell them in words.
+
+        Example:
+            >>> print(Replies(usable=16, repeated=3, refusals=1))
+            16 of 20 replies of the teacher are rewrites; 3 repeated, 1 refusals
+        """
+        rest = [f"{getattr(self, name)} {name}" for name in self.__slots__[1:] if getattr(self, name)]
+        told = f"{self.usable} of {self.n} replies of the teacher are rewrites"
+        return "; ".join([told, *([", ".join(rest)] if rest else [])])
+
+
+@dataclass(frozen=True, slots=True)
 class Distilled:
     """The first stage's outcome.
 
@@ -24,6 +66,7 @@ class Distilled:
         queries: Queries that were asked.
         examples: Rewrites that the student learnt from.
         failures: Queries that the teacher failed to rewrite.
+        replies: What the teacher's replies were.
     """
 
     model: Path
@@ -31,6 +74,7 @@ class Distilled:
     queries: int
     examples: int
     failures: int = 0
+    replies: Replies = Replies()  # immutable
 
 
 @dataclass(frozen=True, slots=True)

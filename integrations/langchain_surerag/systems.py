@@ -1,0 +1,153 @@
+"""A pipeline's own chains and retrievers as systems that ``surerag.compare`` asks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGeneration, LLMResult
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import Runnable
+
+from langchain_surerag.documents import passages_of
+from langchain_surerag.services import RunnableRetriever
+from surerag import Costs, SystemAnswer
+from surerag.errors import InputError
+from surerag.tokens import estimated_tokens
+from surerag.types import Passage
+
+_KEYS = ("input", "question", "query")
+_ANSWERS = ("answer", "output", "result", "response", "text")
+_CONTEXTS = ("context", "source_documents", "documents")
+
+
+def as_system(given: Any, *, input_key: str | None = None) -> Any:
+    """Return what ``surerag.compare`` asks in place of a LangChain object; None if it is no such object.
+
+    A runnable gets the question in the form that it takes: under the one key of its input schema, or under
+    ``input``, ``question`` or ``query``, or as messages; else as a text. Its answer is an output that is a
+    text or a message, or what stands under ``answer``, ``output``, ``result`` or ``messages``; documents
+    under ``context`` or ``source_documents`` are what was shown. Tokens are those that its models report
+    through callbacks; where a model reports none, they are estimated from its messages. A retriever becomes
+    a retriever of the core.
+
+    Args:
+        given: A runnable: a chain, a graph, a retriever.
+        input_key: Under which key it takes the question; None finds out.
+    """
+    if isinstance(given, BaseRetriever):
+        return RunnableRetriever(given)
+    return _Asked(given, input_key) if isinstance(given, Runnable) else None
+
+
+class _Asked:
+    """Asks a runnable, and counts what its models report meanwhile."""
+
+    def __init__(self, runnable: Runnable[Any, Any], input_key: str | None) -> None:
+        self._runnable = runnable
+        self._key = _key_of(runnable) if input_key is None else input_key
+
+    def __call__(self, question: str) -> SystemAnswer:
+        """Return the runnable's answer, and the documents that it tells of."""
+        count = _Count()
+        output = self._runnable.invoke(self._input(question), config={"callbacks": [count]})
+        decision = output.get("decision") if isinstance(output, Mapping) else None
+        retrieved = decision.get("retrieve") if isinstance(decision, Mapping) else None
+        return SystemAnswer(
+            _text_of(output),
+            _shown(output),
+            count.costs,
+            retrieved if isinstance(retrieved, bool) else None,
+            count.model,
+        )
+
+    def _input(self, question: str) -> Any:
+        if not self._key:
+            return question
+        return {self._key: [("user", question)] if self._key == "messages" else question}
+
+
+def _key_of(runnable: Runnable[Any, Any]) -> str:
+    """Return the key under which a runnable takes a question; empty where it takes a text."""
+    try:
+        schema = runnable.get_input_jsonschema()
+    except Exception:
+        # A runnable of one's own need not know its schema.
+        return ""
+    names = list(schema.get("properties") or {})
+    wanted = list(schema.get("required") or names)
+    if "messages" in names and not set(_KEYS) & set(names):
+        return "messages"
+    return next((name for name in _KEYS if name in names), wanted[0] if len(wanted) == 1 else "")
+
+
+def _text_of(output: Any) -> str:
+    if isinstance(output, str):
+        return output
+    if isinstance(output, BaseMessage):
+        return str(output.text)
+    if isinstance(output, Mapping):
+        messages = output.get("messages")
+        if isinstance(messages, list) and messages and isinstance(messages[-1], BaseMessage):
+            return str(messages[-1].text)
+        for name in _ANSWERS:
+            if isinstance(output.get(name), str | BaseMessage):
+                return _text_of(output[name])
+    raise InputError(
+        f"a chain answered with a {type(output).__name__}: {ascii(output)[:80]}",
+        hint="end it in a text, a message, or a mapping with 'answer' (and 'context')",
+    )
+
+
+def _shown(output: Any) -> tuple[Passage, ...]:
+    if not isinstance(output, Mapping):
+        return ()
+    found = next((output[name] for name in _CONTEXTS if output.get(name)), ())
+    if isinstance(found, str):
+        return (Passage(found),)
+    return tuple(passages_of([one for one in found if hasattr(one, "page_content")]))
+
+
+class _Count(BaseCallbackHandler):
+    """Counts calls and tokens of one question; models of a chain may report from several threads."""
+
+    def __init__(self) -> None:
+        self.costs, self.model = Costs(), ""
+        self._lock = threading.Lock()
+        self._asked: dict[UUID, str] = {}
+
+    def on_llm_start(self, serialized: Any, prompts: list[str], *, run_id: UUID, **_: Any) -> None:
+        """Note what was asked."""
+        self._began(run_id, "".join(prompts))
+
+    def on_chat_model_start(
+        self, serialized: Any, messages: list[list[BaseMessage]], *, run_id: UUID, **_: Any
+    ) -> None:
+        """Note what was asked."""
+        self._began(run_id, "".join(str(one.text) for row in messages for one in row))
+
+    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
+        """Count what a model reports, or estimate it."""
+        read = wrote = cached = 0
+        for generation in (one for row in response.generations for one in row):
+            message = generation.message if isinstance(generation, ChatGeneration) else None
+            usage = message.usage_metadata if isinstance(message, AIMessage) else None
+            if usage is None or message is None:
+                wrote += estimated_tokens(generation.text)
+                continue
+            read, wrote = read + usage["input_tokens"], wrote + usage["output_tokens"]
+            cached += usage.get("input_token_details", {}).get("cache_read", 0)
+            with self._lock:
+                self.model = self.model or str(message.response_metadata.get("model_name", ""))
+        with self._lock:
+            asked = self._asked.pop(run_id, "")
+            self.costs += Costs(read or estimated_tokens(asked), wrote, min(cached, read))
+
+    def _began(self, run_id: UUID, asked: str) -> None:
+        with self._lock:
+            self._asked[run_id] = asked
+            self.costs += Costs(calls=1)

@@ -1,0 +1,42 @@
+"""``surerag calibrate`` on rows: a policy, and its promise in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.markup import escape
+
+from surerag.cli.display import console
+from surerag.decisions.calibrating import calibrate
+from surerag.decisions.files import read_rows
+from surerag.decisions.policy import Identity, Policy
+from surerag.decisions.rows import common_signals
+from surerag.errors import InputError
+from surerag.records.tradeoff.curve import Bound, Named
+from surerag.storage import check_file
+
+
+def run_calibrate_rows(
+    file: Path, bound: Bound, *, signal: str | None, model: str, prompts: str, output: Path | None
+) -> Policy:
+    """Calibrate on a file of rows, print the promise, and write the policy down if asked to.
+
+    Raises:
+        InputError: If the rows have several signals, and none was chosen.
+        StorageError: If the policy cannot be written.
+    """
+    if output is not None:
+        check_file(output)
+    rows = read_rows(file)
+    there = common_signals(rows)
+    if signal is None and len(there) != 1:
+        raise InputError(
+            f"the rows have {len(there)} signals in common: {', '.join(there) or 'none'}",
+            hint="choose one with --signal",
+        )
+    policy = calibrate(Named(Identity(model, signal or there[0], prompts)), rows, **bound._asdict())
+    console.print(f"[bold]{policy.verdict}[/bold]  {escape(policy.identity.signal)} > {policy.threshold:g}")
+    console.print(escape(policy.promise))
+    if output is not None:
+        policy.save(output)
+    return policy

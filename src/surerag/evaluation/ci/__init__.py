@@ -1,0 +1,1 @@
+"""A gate for continuous integration: conditions on systems, tested and never a bare difference."""

@@ -1,0 +1,29 @@
+"""Data sets as people have them: formats, names of columns, and rows that are read as they are needed.
+
+- :func:`check_rows`: questions, gold answers and contexts, checked once, and read in units (:class:`DataSet`)
+- :func:`read_rows`: the same, one at a time
+- :func:`read_questions`: questions, with gold answers where there are some; contexts are not needed
+- :func:`read_records`: whatever stands in a file, with its places
+"""
+
+from surerag.evaluation.inputs.columns import Columns, Field, given_columns
+from surerag.evaluation.inputs.dataset import UNIT, DataSet, check_rows
+from surerag.evaluation.inputs.fields import golds_field, text_field
+from surerag.evaluation.inputs.opening import SUFFIXES, source_of
+from surerag.evaluation.inputs.reading import read_questions, read_records, read_rows
+
+__all__ = [
+    "SUFFIXES",
+    "UNIT",
+    "Columns",
+    "DataSet",
+    "Field",
+    "check_rows",
+    "given_columns",
+    "golds_field",
+    "read_questions",
+    "read_records",
+    "read_rows",
+    "source_of",
+    "text_field",
+]

@@ -1,0 +1,383 @@
+"""``surerag.compare``: systems of any kind, asked the same questions."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from surerag.drivers.progress import Progress, counted_not_logged, reporting
+from surerag.errors import BudgetError, ConfigurationError, InputError
+from surerag.evaluation.rows import Question
+from surerag.evaluation.systems.analysis import Aim, analyse
+from surerag.evaluation.systems.asking import Waiter, Work
+from surerag.evaluation.systems.results import SystemsReport
+from surerag.evaluation.systems.rows import KIND, schema
+from surerag.evaluation.systems.scoring import Scoring
+from surerag.evaluation.systems.system import ProgramSystem, System, as_system
+from surerag.evaluation.systems.tally import COLUMNS, Tally
+from surerag.journal import Memory, OnChange
+from surerag.methods.dense_rag.component import Dense
+from surerag.methods.functions import name_of
+from surerag.methods.seper.component import SePer
+from surerag.prices import Prices, load_prices
+from surerag.readers.protocol import Reader
+from surerag.records.judging import Judge
+from surerag.runs import Run
+from surerag.services import Entailer, Services, as_reader
+
+UNIT = 128
+"""Questions in a unit of work: what is committed at a time."""
+
+Asked = Iterable[Question | str | tuple[str, Sequence[str]]]
+"""Questions: texts, texts with gold answers, or :class:`surerag.evaluation.rows.Question`."""
+
+
+def compare(
+    systems: Mapping[str, Any],
+    questions: Asked,
+    folder: str | Path | None = None,
+    *,
+    reader: Reader | None = None,
+    entailer: Entailer | None = None,
+    judge: bool = False,
+    rule: Judge = "contains",
+    seper: bool = False,
+    understanding: bool = False,
+    consistency: int = 0,
+    prices: Prices | None = None,
+    top_n: int = 3,
+    baseline: str = "",
+    measure: str = "",
+    cost: str = "",
+    margin: float = 0.05,
+    confidence: float = 0.95,
+    window: int = 32,
+    max_concurrency: int = 16,
+    max_money: float | None = None,
+    on_change: OnChange = "error",
+    progress: Progress = False,
+) -> SystemsReport:
+    """Ask several systems the same questions, and tell which helps, at which price, and what is undecided.
+
+    With a folder the results are written there as they come, 128 questions at a time; what is asked in
+    between is noted as it is answered. The same call goes on after a kill, and asks nothing again but what
+    was being asked at that moment. Memory holds one unit of questions, however many there are.
+
+    A question that fails in one system is a row with an error: it is counted, and left out of the pairs with
+    that system. What would fail for every question (a wrong setting, a model that is not there) raises.
+
+    Args:
+        systems: By name, the baseline first: query engines, chains, runnables, components of the core,
+            retrievers (with ``reader``), functions and coroutine functions from a question to an answer.
+        questions: With gold answers; without, what is measured is named for what it is, and never accuracy.
+        folder: Where results are kept; None keeps them in memory.
+        reader: Who answers from what retrievers find, samples for self-consistency, and is measured by SePer.
+        entailer: Who judges meanings, for ``judge``, ``seper`` and ``understanding``.
+        judge: Whether an entailer judges answers against gold answers, and by the passages shown.
+        rule: What makes an answer right by its words: ``"contains"``, ``"exact_match"``, ``"token_f1"``, or a
+            function of an answer and its gold answers.
+        seper: Whether to measure ΔSePer of what was shown; needs a reader with log-probabilities.
+        understanding: Whether to measure the reader's understanding of what was shown (DENSE-RAG).
+        consistency: Answers to sample for self-consistency; 0 for none.
+        prices: What tokens cost; None for the packaged prices.
+        top_n: Passages that a retriever is asked for.
+        baseline: What others are compared with; the first system if left out.
+        measure: What counts; accuracy, or agreement with the baseline where there are no gold answers.
+        cost: What "cheaper" is about: ``"tokens"``, ``"money"``, ``"seconds"``, ``"calls"``; money where all
+            prices are known, and else tokens.
+        margin: Difference that matters.
+        confidence: Of intervals and verdicts.
+        window: Questions at work at a time in a model of this process.
+        max_concurrency: Calls of a system, or requests at a server, at a time.
+        max_money: What may be spent, in the prices' currency; all prices have to be known.
+        on_change: If the folder holds a comparison of something else; see :meth:`surerag.runs.Run.open`.
+        progress: True for a bar on a terminal, or a function of what is done and the total, in questions.
+
+    Returns:
+        Figures, tests and a recommendation.
+
+    Raises:
+        ConfigurationError: If a system is nothing that answers, something that is measured has nobody who
+            measures it, or the folder holds something else.
+        InputError: If there are no questions, or other ones than those that were answered already.
+        StorageError: If the folder cannot be written.
+        BudgetError: If ``max_money`` would not last for another unit of questions, or a price is not known.
+
+    Example:
+        >>> def plain(question):
+        ...     return {"answer": "Velm", "context": ["Ada was born in Velm."]}
+        >>> report = compare({"plain": plain, "silent": lambda question: "I do not know"},
+        ...                  [("Where was Ada born?", ["Velm"])] * 1)
+        >>> report.system("plain").measures["accuracy"].value, report.system("silent").measures["f1"].value
+        (1.0, 0.0)
+    """
+    with Waiter() as wait:
+        return _compared(
+            systems,
+            questions,
+            folder,
+            wait,
+            Services(
+                reader=None if reader is None else as_reader(reader),
+                entailer=entailer,
+            ),
+            Aim(baseline, measure, cost, margin, confidence),
+            prices,
+            wanted=_Wanted(judge, rule, seper, understanding, consistency),
+            top_n=top_n,
+            window=window,
+            max_concurrency=max_concurrency,
+            max_money=max_money,
+            on_change=on_change,
+            progress=progress,
+        )
+
+
+async def acompare(
+    systems: Mapping[str, Any], questions: Asked, folder: str | Path | None = None, **more: Any
+) -> SystemsReport:
+    """Like :func:`compare`, without blocking the event loop; coroutine functions run on this loop."""
+    loop = asyncio.get_running_loop()
+    settings = {**_DEFAULTS, **more}
+    unknown = sorted(settings.keys() - _DEFAULTS.keys())
+    if unknown:
+        raise TypeError(f"acompare() got unexpected arguments {unknown}")
+    reader = settings.pop("reader")
+    return await asyncio.to_thread(
+        _compared,
+        systems,
+        questions,
+        folder,
+        Waiter(loop),
+        Services(reader=None if reader is None else as_reader(reader), entailer=settings.pop("entailer")),
+        Aim(*(settings.pop(name) for name in ("baseline", "measure", "cost", "margin", "confidence"))),
+        settings.pop("prices"),
+        wanted=_Wanted(
+            *(settings.pop(name) for name in ("judge", "rule", "seper", "understanding", "consistency"))
+        ),
+        **settings,
+    )
+
+
+_DEFAULTS: Mapping[str, Any] = dict(compare.__kwdefaults__ or {})
+
+
+class _Wanted:
+    """What is to be measured."""
+
+    def __init__(self, judge: bool, rule: Judge, seper: bool, understanding: bool, consistency: int) -> None:
+        self.judge, self.rule, self.seper = judge, rule, seper
+        self.understanding, self.consistency = understanding, consistency
+
+    def scoring(self, services: Services, reference: str) -> Scoring:
+        """Return how answers are scored.
+
+        Raises:
+            ConfigurationError: If somebody is missing who measures.
+        """
+        for asked, name in ((self.seper, "seper"), (self.understanding, "understanding")):
+            if asked and (services.reader is None or services.entailer is None):
+                raise ConfigurationError(
+                    f"{name} needs a reader and an entailer",
+                    hint="pass reader=… and entailer=…, such as NLIEntailer() or JudgeEntailer(reader)",
+                )
+        reader, entailer = services.reader, services.entailer
+        return Scoring(
+            rule=self.rule,
+            judge=self.judge,
+            seper=SePer(reader, entailer) if self.seper and reader and entailer else None,
+            dense=Dense(reader, entailer) if self.understanding and reader else None,
+            consistency=self.consistency,
+            reference=reference,
+            services=services,
+        )
+
+
+def _compared(
+    systems: Mapping[str, Any],
+    questions: Asked,
+    folder: str | Path | None,
+    wait: Callable[[Awaitable[Any]], Any],
+    services: Services,
+    aim: Aim,
+    prices: Prices | None,
+    *,
+    wanted: _Wanted,
+    top_n: int,
+    window: int,
+    max_concurrency: int,
+    max_money: float | None,
+    on_change: OnChange,
+    progress: Progress,
+) -> SystemsReport:
+    if not systems:
+        raise ConfigurationError("there is no system to ask", hint='compare({"plain": engine, …}, questions)')
+    made = {name: as_system(name, one, reader=services.reader, top_n=top_n) for name, one in systems.items()}
+    reference = aim.baseline or next(iter(made))
+    if reference not in made:
+        raise ConfigurationError(
+            f"the baseline {reference!r} is none of the systems", hint=f"there are {', '.join(made)}"
+        )
+    scoring = wanted.scoring(services, reference)
+    work = Work(made, scoring, prices or load_prices(), window, max_concurrency, wait)
+    about = about_of(made, scoring, services)
+    total = len(questions) if isinstance(questions, Sized) else None
+    tally, purse = Tally(list(made)), Purse(max_money)
+    with counted_not_logged(), reporting(progress, total) as advance:
+        if folder is None:
+            for unit in units_of(questions):
+                purse.check()
+                rows = work.rows(unit, Memory())
+                purse.pay(spent_on(rows))
+                tally.add(rows)
+                for _ in unit:
+                    advance()
+        else:
+            with Run.open(folder, about, schema(), kind=KIND, on_change=on_change) as run:
+                run_units(run, work, questions, purse, advance)
+                tally.add_batches(run.batches(list(COLUMNS)))
+    if not tally.questions:
+        raise InputError("there are no questions to ask", hint="give at least one")
+    return analyse(tally, aim, about)
+
+
+class Purse:
+    """What may be spent, and what was.
+
+    Args:
+        most: Money at most; None for no bound.
+    """
+
+    def __init__(self, most: float | None) -> None:
+        self._most, self.spent, self._largest = most, 0.0, 0.0
+
+    def pay(self, money: float | None) -> None:
+        """Note what a unit cost.
+
+        Raises:
+            BudgetError: If that is not known, and there is a bound.
+        """
+        if money is None and self._most is not None:
+            raise BudgetError(
+                "what was asked cannot be kept within a cost: the price of a model is not known",
+                hint="give its price in a file (--prices FILE, load_prices(FILE)), or leave the bound out",
+            )
+        self.spent += money or 0.0
+        self._largest = max(self._largest, money or 0.0)
+
+    def check(self) -> None:
+        """Refuse a unit that the rest does not last for.
+
+        Raises:
+            BudgetError: If the dearest unit so far would cost more than is left.
+        """
+        if self._most is not None and self.spent + self._largest > self._most:
+            raise BudgetError(
+                f"{self.spent:.4g} of {self._most:.4g} is spent, and another {UNIT} questions may cost "
+                f"{self._largest:.4g}",
+                hint="what was answered is kept: allow more, and the same call goes on from here",
+            )
+
+
+def spent_on(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return what some rows cost; None where a price is not known."""
+    known = [row["money"] for row in rows if row["error"] is None]
+    return None if None in known else float(sum(known))
+
+
+def run_units(
+    run: Run,
+    work: Work,
+    questions: Asked,
+    purse: Purse,
+    advance: Callable[[], None] = lambda: None,
+) -> None:
+    """Ask what was not asked yet, unit by unit, and commit each.
+
+    Raises:
+        InputError: If other questions were answered before.
+    """
+    done = set(run.units)
+    for number, unit in enumerate(units_of(questions)):
+        source = digest(unit)
+        if number in done:
+            _check_source(run, number, source)
+            purse.pay(run.manifest.parts[number].note.get("money"))
+        else:
+            purse.check()
+            with run.answers(number) as answers:
+                rows = work.rows(unit, answers)
+            money = spent_on(rows)
+            run.commit(number, rows, source=source, note={"money": money}, keep_answers=False)
+            purse.pay(money)
+        for _ in unit:
+            advance()
+    run.finish()
+
+
+def units_of(questions: Asked) -> Iterator[list[Question]]:
+    """Yield questions, a unit at a time.
+
+    Raises:
+        InputError: If one is empty, or two have one id.
+    """
+    given, seen = iter(questions), set[int]()
+    while unit := [_question(one) for one in islice(given, UNIT)]:
+        for one in unit:
+            # A digest of eight bytes for each: a set of all texts would grow with them.
+            mark = int.from_bytes(
+                hashlib.sha256((one.id or one.text).encode("utf-8", "replace")).digest()[:8]
+            )
+            if mark in seen:
+                raise InputError(
+                    f"two questions have the id {one.id or one.text!r}",
+                    hint="give each question an id of its own",
+                )
+            seen.add(mark)
+        yield unit
+
+
+def digest(unit: Sequence[Question]) -> str:
+    """Return a digest of a unit's questions."""
+    told = json.dumps([[one.id, one.text, list(one.golds)] for one in unit])
+    return hashlib.sha256(told.encode("ascii")).hexdigest()
+
+
+def about_of(systems: Mapping[str, System], scoring: Scoring, services: Services) -> dict[str, Any]:
+    """Return what a folder's results belong to: plain values."""
+    return {
+        "systems": {
+            name: dict(one.about) if isinstance(one, ProgramSystem) else name_of(one.answer)
+            for name, one in systems.items()
+        },
+        "measured": list(scoring.measured),
+        "rule": scoring.rule if isinstance(scoring.rule, str) else f"custom: {name_of(scoring.rule)}",
+        "reader": None if services.reader is None else services.reader.name,
+        "entailer": None if services.entailer is None else services.entailer.name,
+        "reference": scoring.reference,
+        "unit": UNIT,
+    }
+
+
+def _check_source(run: Run, number: int, source: str) -> None:
+    if run.manifest.parts[number].source != source:
+        raise InputError(
+            f"{run.folder} holds the answers to other questions, from question {number * UNIT + 1} on",
+            hint="write to another folder, or begin anew with --restart (on_change='restart')",
+        )
+
+
+def _question(given: Question | str | tuple[str, Sequence[str]]) -> Question:
+    found = Question(given, ()) if isinstance(given, str) else Question(*given)
+    if not found.text.strip():
+        raise InputError("a question is empty", hint="ask something")
+    if isinstance(found.golds, str):
+        raise InputError(
+            f"the gold answers of {found.text!r} are a text", hint="give a list of at least one text"
+        )
+    return found

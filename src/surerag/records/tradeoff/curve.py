@@ -1,0 +1,379 @@
+"""Thresholds on the questions of a trace: what each gives, what it costs, and when it begins to pay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surerag.decisions.calibrating import OnInfeasible, calibrate
+from surerag.decisions.policy import Identity, Policy, Scored, Target
+from surerag.decisions.rows import DecisionRow
+from surerag.errors import InputError
+from surerag.evaluation.statistics import PairedDifference, paired_difference
+from surerag.measures import break_even_latency
+from surerag.prices import Costs, Price
+from surerag.records.tradeoff.choices import Case, Choice, Spending
+
+LATENCIES = (50.0, 200.0, 500.0, 1000.0)
+"""Milliseconds of a retrieval that are looked at, beside the measured one."""
+
+_STEPS = 10
+_RESAMPLES = 2_000
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Milliseconds of a question, without its retrievals.
+
+    Attributes:
+        shut: Where it does not act.
+        opened: Where it acts.
+        plain: Of the plain pipeline.
+        retrieval: One retrieval, as it was measured; None where it was not.
+        alone: Questions that were asked one by one for these; 0 where they are shares of the batches of the
+            recording, which one question alone takes longer than.
+    """
+
+    shut: float
+    opened: float
+    plain: float
+    retrieval: float | None
+    alone: int = 0
+
+
+class Bound(NamedTuple):
+    """What a policy is asked to promise."""
+
+    target: Target = "loss"
+    max_loss: float = 0.02
+    budget: float | None = None
+    confidence: float = 0.95
+    on_infeasible: OnInfeasible = "always"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One way of deciding, on the questions of the trace.
+
+    Attributes:
+        label: How it is called.
+        threshold: Acts above it; None for the plain pipeline.
+        rate: Share of questions that act.
+        score: Mean score; by agreement, the share of answers that say what the answer after acting says.
+        against_always: Score less that of always acting, on the same questions.
+        retrievals: A question.
+        prompt_tokens: Read, a question.
+        completion_tokens: Generated, a question.
+        calls: A question.
+        milliseconds: Of the model, a question; None where it is not known.
+        latency: Milliseconds a question with the measured retrieval; None likewise.
+        latencies: With each of the given ones.
+        money: For a thousand questions, in the price's currency; None without a price. Of a machine paid by
+            the hour, the seconds are those of the recording's batches.
+    """
+
+    label: str
+    threshold: float | None
+    rate: float
+    score: float
+    against_always: PairedDifference
+    retrievals: float
+    prompt_tokens: float
+    completion_tokens: float
+    calls: float
+    milliseconds: float | None
+    latency: float | None
+    latencies: tuple[float, ...]
+    money: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TradeOff:
+    """A decision of a model's pipeline, at every threshold.
+
+    Attributes:
+        model: Who answered.
+        method: Whose decision it is.
+        verb: What acting is.
+        scored: What scores were made by.
+        n: Questions with both answers.
+        left_out: Questions without gold answers, where others had some; and those with a missing answer.
+        policy: The certified threshold, and its promise.
+        points: The plain pipeline, thresholds from acting always to never, and the certified one.
+        curve: Rate and score at a fine row of thresholds, for a picture.
+        latencies: The given ones, in milliseconds.
+        times: What they were counted with; None where no times are known.
+        break_even: Milliseconds of a retrieval above which the policy saves time; 0 where it always does,
+            infinite where it never does; None where no times are known, or no retrieval is saved.
+        words: The same in words, and what is spent instead.
+        currency: Of the money; empty without a price.
+    """
+
+    model: str
+    method: str
+    verb: str
+    scored: Scored
+    n: int
+    left_out: int
+    policy: Policy
+    points: tuple[Point, ...]
+    curve: tuple[tuple[float, float], ...]
+    latencies: tuple[float, ...]
+    times: Times | None
+    break_even: float | None
+    words: str
+    currency: str = ""
+
+    @property
+    def chosen(self) -> Point:
+        """The policy's point."""
+        return self.points[-1]
+
+
+def trade_off(
+    found: Sequence[Case],
+    choice: Choice,
+    identity: Identity,
+    bound: Bound,
+    *,
+    model: str = "",
+    asked: int | None = None,
+    times: Times | None = None,
+    latencies: Sequence[float] = LATENCIES,
+    price: Price | None = None,
+) -> TradeOff:
+    """Calibrate a decision, and count what each threshold gives and costs.
+
+    Where the answers of no question were judged, they are scored by agreement with the answer after acting.
+
+    Args:
+        found: Questions with both answers.
+        choice: The decision.
+        identity: What the policy belongs to.
+        bound: What it is to promise.
+        model: Shown.
+        asked: Questions of the trace, if some are not among ``found``.
+        times: Of single questions; those of the recording if left out.
+        latencies: Milliseconds of a retrieval to look at.
+        price: Of the model, if it is known.
+
+    Raises:
+        InputError: If there are no questions, or nothing can be certified and ``on_infeasible`` is
+            ``"raise"``.
+    """
+    if not found:
+        raise InputError(
+            f"no question was answered both without and after acting ({choice.without}, {choice.with_})",
+            hint="see the trace's errors: surerag.records.Trace(folder)",
+        )
+    judged = [case for case in found if case.without is not None and case.with_ is not None]
+    scored: Scored = "gold answers" if judged else "agreement"
+    used = judged or list(found)
+    rows = [
+        DecisionRow(
+            {identity.signal: case.signal},
+            case.without if judged else case.agrees,
+            case.with_ if judged else 1.0,
+            case.opened.prompt_tokens + case.opened.completion_tokens,
+            case.id,
+        )
+        for case in used
+    ]
+    policy = calibrate(Named(identity), rows, scored=scored, **bound._asdict())
+    table = _Table(used, choice, scored, times or recorded_times(used), tuple(latencies), price)
+    signals = table.signals
+    points = [table.plain()]
+    points += [table.at(threshold, label) for label, threshold in _thresholds(signals)]
+    points.append(table.at(policy.threshold, "certified" if policy.verdict != "infeasible" else "infeasible"))
+    words, even = _break_even(table, points[-1])
+    return TradeOff(
+        model=model,
+        method=choice.method,
+        verb=choice.verb,
+        scored=scored,
+        n=len(used),
+        left_out=(len(found) if asked is None else asked) - len(used),
+        policy=policy,
+        points=tuple(points),
+        curve=table.curve(),
+        latencies=tuple(latencies),
+        times=table.times,
+        break_even=even,
+        words=words,
+        currency="" if price is None else price.currency,
+    )
+
+
+def recorded_times(found: Sequence[Case], retrieval: float | None = None) -> Times | None:
+    """Return the times of the recording: shares of its batches; None where they are not known of each.
+
+    Args:
+        found: The questions.
+        retrieval: Milliseconds of one retrieval, if they are known.
+    """
+    means = []
+    for name in ("shut", "opened", "usual"):
+        seconds = [getattr(one, name).seconds for one in found]
+        if any(value is None for value in seconds):
+            return None
+        means.append(1000 * float(np.mean(seconds)))
+    return Times(means[0], means[1], means[2], retrieval)
+
+
+class Named:
+    """What a policy belongs to, in place of a component."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+
+
+class _Table:
+    """The questions as arrays, from which any threshold's point follows."""
+
+    def __init__(
+        self,
+        found: Sequence[Case],
+        choice: Choice,
+        scored: Scored,
+        times: Times | None,
+        latencies: tuple[float, ...],
+        price: Price | None,
+    ) -> None:
+        self.choice, self.times, self._latencies, self._price = choice, times, latencies, price
+        self.signals = np.array([case.signal for case in found])
+        judged = scored == "gold answers"
+        sides = [
+            (c.without, c.with_, c.with_ if c.plain is None else c.plain)
+            if judged
+            else (c.agrees, 1.0, c.plain_agrees)
+            for c in found
+        ]
+        self._without, self._with, self._plain = np.array(sides, dtype=np.float64).T
+        self._shut, self._opened, self._usual = (
+            np.array([_counted(getattr(case, name)) for case in found])
+            for name in ("shut", "opened", "usual")
+        )
+
+    def at(self, threshold: float, label: str) -> Point:
+        """Return what deciding at a threshold gives."""
+        acts = self.signals > threshold
+        score = np.where(acts, self._with, self._without)
+        spent = np.where(acts[:, None], self._opened, self._shut).mean(axis=0)
+        rate = float(acts.mean())
+        shut, opened, _ = self.choice.retrievals
+        milliseconds = None
+        if self.times is not None:
+            milliseconds = (1 - rate) * self.times.shut + rate * self.times.opened
+        retrievals = (1 - rate) * shut + rate * opened
+        return self._point(label, threshold, rate, score, spent, milliseconds, retrievals)
+
+    def plain(self) -> Point:
+        """Return the pipeline without the method."""
+        milliseconds = None if self.times is None else self.times.plain
+        spent = self._usual.mean(axis=0)
+        retrievals = self.choice.retrievals[2]
+        return self._point("plain pipeline", None, 0.0, self._plain, spent, milliseconds, retrievals)
+
+    def curve(self) -> tuple[tuple[float, float], ...]:
+        """Return rate and score from never acting to always."""
+        order = np.argsort(-self.signals, kind="stable")
+        benefit = (self._with - self._without)[order]
+        score = self._without.mean() + np.append(0.0, np.cumsum(benefit)) / len(order)
+        ranks = np.unique(np.linspace(0, len(order), 61).round().astype(int))
+        return tuple((rank / len(order), float(score[rank])) for rank in ranks.tolist())
+
+    def _point(
+        self,
+        label: str,
+        threshold: float | None,
+        rate: float,
+        score: Floats,
+        spent: Floats,
+        milliseconds: float | None,
+        retrievals: float,
+    ) -> Point:
+        read, written, calls, seconds = map(float, spent)
+        measured = None if self.times is None else self.times.retrieval
+        given = () if milliseconds is None else self._latencies
+        return Point(
+            label=label,
+            threshold=threshold,
+            rate=rate,
+            score=float(score.mean()),
+            against_always=paired_difference(score, self._with, resamples=_RESAMPLES),
+            retrievals=retrievals,
+            prompt_tokens=read,
+            completion_tokens=written,
+            calls=calls,
+            milliseconds=milliseconds,
+            latency=None
+            if milliseconds is None or measured is None
+            else milliseconds + retrievals * measured,
+            latencies=tuple((milliseconds or 0.0) + retrievals * each for each in given),
+            money=self._money(read, written, seconds),
+        )
+
+    def _money(self, read: float, written: float, seconds: float) -> float | None:
+        if self._price is None or (self._price.gpu_hour is not None and math.isnan(seconds)):
+            return None
+        many = 1000
+        return self._price.money(
+            Costs(
+                round(many * read),
+                round(many * written),
+                seconds=0.0 if math.isnan(seconds) else many * seconds,
+            )
+        )
+
+
+def _counted(spent: Spending) -> tuple[float, float, float, float]:
+    seconds = math.nan if spent.seconds is None else spent.seconds
+    return spent.prompt_tokens, spent.completion_tokens, spent.calls, seconds
+
+
+def _thresholds(signals: Floats) -> list[tuple[str, float]]:
+    """Return thresholds from acting always to never, by the share that acts."""
+    finite = np.sort(signals[np.isfinite(signals)])
+    steps = [("always", -math.inf)]
+    seen = {1.0}
+    for tenth in range(_STEPS - 1, 0, -1):
+        if not len(finite):
+            break
+        # Of the finite signals: an empty answer acts at any threshold.
+        at = float(np.quantile(finite, 1 - tenth / _STEPS, method="inverted_cdf"))
+        rate = float((signals > at).mean())
+        if rate not in seen:
+            seen.add(rate)
+            steps.append((f"> {at:.4g}", at))
+    return [*steps, ("never", math.inf)]
+
+
+def _break_even(table: _Table, chosen: Point) -> tuple[str, float | None]:
+    """Say when the policy saves time against the plain pipeline (L-RAG, Eqs. 8 and 9), and what it spends."""
+    plain = table.plain()
+    saved = plain.retrievals - chosen.retrievals
+    tokens = chosen.prompt_tokens + chosen.completion_tokens - plain.prompt_tokens - plain.completion_tokens
+    spends = f"It reads and writes {abs(tokens):,.0f} tokens {'more' if tokens > 0 else 'less'} a question."
+    if chosen.milliseconds is None or plain.milliseconds is None:
+        return f"No times are known of these questions. {spends}", None
+    slower = chosen.milliseconds - plain.milliseconds
+    if saved <= 1e-9:
+        told = f"It saves no retrieval against the plain pipeline, and takes the model {abs(slower):,.0f} ms "
+        return f"{told}{'more' if slower > 0 else 'less'} a question. {spends}", None
+    if slower <= 0:
+        even = 0.0
+        told = f"It saves time however fast a retrieval is: the model itself takes {-slower:,.0f} ms less."
+    else:
+        even = break_even_latency(1 - min(saved, 1.0), slower)
+        told = f"Below {even:,.0f} ms a retrieval this costs you time, above it saves time."
+        measured = None if table.times is None else table.times.retrieval
+        if measured is not None:
+            told += f" Here a retrieval took {measured:,.0f} ms."
+    return f"{told} {spends}", even

@@ -1,0 +1,18 @@
+"""A long run on the disk: units of rows, each there whole or not at all, and a manifest that names them."""
+
+from surerag.runs.manifest import MANIFEST, File, Manifest, Part, read_manifest
+from surerag.runs.run import Run
+from surerag.runs.tables import batches_of, check_file, digest_of, records_in
+
+__all__ = [
+    "MANIFEST",
+    "File",
+    "Manifest",
+    "Part",
+    "Run",
+    "batches_of",
+    "check_file",
+    "digest_of",
+    "read_manifest",
+    "records_in",
+]
