@@ -4,7 +4,8 @@
 #   make test        the test suite                           (ARGS="-k gate" picks some)
 #   make lint        style, types, and who imports whom
 #   make notebooks   run the cookbooks, and compare what they print with what is kept (ARGS="01" picks some)
-#   make docs        build the documentation site into build/site, and check every link
+#   make docs        build the documentation site into build/site, check spelling and every link, and look at it
+#   make dist        build what is published into build/dist, and install it into empty environments
 #   make bench       speed against peers                     (BENCHMARKS="sampling" picks some)
 #   make soak        threads, event loops, faults and kills all at once, for 20 minutes (ARGS="--minutes 5")
 #   make test-oldest a part of the suite on the lowest versions that pyproject.toml allows
@@ -20,6 +21,7 @@ SERVER ?= $(VENV)-server
 OLDEST ?= $(VENV)-oldest
 AUDIT ?= $(VENV)-audit
 DOCS ?= $(VENV)-docs
+DIST ?= $(VENV)-dist
 MODELS ?= $(VENV)-models
 WORKERS ?= 2
 BENCHMARKS ?= sampling entropies begin_finish run_many merging clustering compression dense
@@ -45,7 +47,7 @@ OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := demo
-.PHONY: demo test lint notebooks docs bench soak models test-models test-gpu test-server test-oldest audit constraints clean
+.PHONY: demo test lint notebooks docs look dist bench soak models test-models test-gpu test-server test-oldest audit constraints clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/surerag demo $(ARGS)
@@ -65,8 +67,17 @@ notebooks: $(VENV)/.installed
 
 # Strict: what a page links to has to be there, and nothing may be loaded from elsewhere.
 docs: $(DOCS)/.installed
+	@$(DOCS)/bin/codespell README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md SECURITY.md docs examples src integrations
 	@PYTHONPATH=.:src $(DOCS)/bin/zensical build --clean --strict
+	@$(DOCS)/bin/python -m tools.finish_site build/site
 	@$(DOCS)/bin/python -m tools.check_site build/site
+
+# In a browser that the machine has: `apt-get install chromium`, or CHROMIUM=/path.
+look: docs
+	@$(DOCS)/bin/python -m tools.look_at_site build/site --pictures build/pictures $(ARGS)
+
+dist: $(DIST)/.installed
+	@$(DIST)/bin/python -m tools.check_distributions build/dist
 
 bench: $(VENV)/.installed
 	@for name in $(BENCHMARKS); do $(OFFLINE) $(BIN)/python -m benchmarks.$$name $(ARGS) || exit 1; done
@@ -87,9 +98,13 @@ test-models: $(VENV)/.installed $(MODELS)/.installed
 	@$(OFFLINE) OMP_NUM_THREADS=1 PYTHONPATH=$(MODELS)/langchain $(BIN)/python -m pytest --quiet $(ARGS) \
 		tests/langchain/test_providers.py tests/langchain/test_refusals.py tests/langchain/test_opentelemetry.py \
 		tests/decisions/test_monitor_opentelemetry.py
+	@$(OFFLINE) OMP_NUM_THREADS=1 PYTHONPATH=$(MODELS)/langchain $(BIN)/python -m pytest --quiet $(ARGS) -k served \
+		tests/test_readme.py tests/docs/test_pages.py
 	@$(OFFLINE) OMP_NUM_THREADS=1 PYTHONPATH=$(MODELS)/llama-index $(BIN)/python -m pytest --quiet $(ARGS) \
 		tests/llama_index/test_llm_sources.py tests/llama_index/test_llm_providers.py \
 		tests/llama_index/test_opentelemetry.py
+	@$(OFFLINE) OMP_NUM_THREADS=1 PYTHONPATH=$(MODELS)/llama-index $(BIN)/python -m pytest --quiet $(ARGS) -k served \
+		tests/test_readme.py tests/docs/test_pages.py
 
 test-oldest: $(OLDEST)/.installed $(OLDEST)-train/.installed
 	@$(OFFLINE) OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest --quiet -k "$(UNTRIED)" $(ARGS) $(SMOKE)
@@ -111,7 +126,7 @@ constraints: $(VENV)/.installed $(SERVER)/.installed
 	@mv constraints.txt.new constraints.txt
 
 clean:
-	@rm -rf $(VENV) $(SERVER) $(OLDEST) $(OLDEST)-train $(AUDIT) $(DOCS)
+	@rm -rf $(VENV) $(SERVER) $(OLDEST) $(OLDEST)-train $(AUDIT) $(DOCS) $(DIST)
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("surerag needs Python 3.11 or newer, and this is %d.%d; name another: make PYTHON=python3.12" % sys.version_info[:2])'
@@ -155,6 +170,12 @@ $(DOCS)/.installed: pyproject.toml
 	@test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
 	@$(DOCS)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
 	@$(DOCS)/bin/python -m pip install --quiet --editable . --group docs
+	@touch $@
+
+$(DIST)/.installed: pyproject.toml
+	@test -x $(DIST)/bin/python || $(PYTHON) -m venv $(DIST)
+	@$(DIST)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	@$(DIST)/bin/python -m pip install --quiet --group dist
 	@touch $@
 
 $(AUDIT)/.installed: pyproject.toml

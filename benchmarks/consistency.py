@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.table import Table
 
 from surerag.encoders import packaged_minilm
+from surerag.evaluation.consistency import Labelled, consistency_of
 from surerag.evaluation.statistics import Estimate
 from surerag.services import Encoder
-from surerag_studies.edc2.consistency import Labelled, consistency_of
 
 
 def labelled_groups(file: Path, encoder: Encoder, n: int | None = None) -> list[Labelled]:

@@ -4,6 +4,8 @@ The builder checks links between pages as they were written; this checks what it
 docstrings and the theme's own files included::
 
     python -m tools.check_site build/site
+
+Absolute paths, which the page for missing pages has, begin with the site's own place on its server.
 """
 
 from __future__ import annotations
@@ -16,6 +18,10 @@ from urllib.parse import unquote, urlsplit
 
 LOADED = {"script": "src", "img": "src", "source": "src", "iframe": "src", "link": "href"}
 """What a browser fetches without being asked to, by its tag."""
+
+
+PLACE = "/surerag/"
+"""Where the site stands on its server: the path of ``site_url``."""
 
 
 class Link(NamedTuple):
@@ -65,7 +71,7 @@ def _wrong(link: Link, path: Path, site: Path, pages: dict[Path, Page]) -> str:
     if not parts.path:
         target = path
     elif parts.path.startswith("/"):
-        target = site / unquote(parts.path).lstrip("/")
+        target = site / unquote(parts.path).removeprefix(PLACE).lstrip("/")
     else:
         target = (path.parent / unquote(parts.path)).resolve()
     if target.is_dir():

@@ -11,7 +11,6 @@ Formulas become MathML: browsers draw it themselves, without scripts or fonts fr
 
 from __future__ import annotations
 
-import json
 import re
 import types
 import typing
@@ -23,7 +22,7 @@ from typing import Any, Literal, get_args, get_origin
 from surerag.options import Option, Options
 from surerag.prompts import PromptSet
 
-ROOT = Path(__file__).parent.parent
+PRINTED = Path(__file__).parent.parent / "docs/studies/printed"
 
 
 def formula(source: str, *_: Any, **__: Any) -> str:
@@ -45,14 +44,11 @@ def options_table(source: str, *_: Any, **__: Any) -> str:
 
 
 def study(source: str, *_: Any, **__: Any) -> str:
-    """Return what a study printed, as the notebook of that name quotes it."""
-    name = source.strip()
-    cells = json.loads((ROOT / "cookbooks" / name).read_text(encoding="utf-8"))["cells"]
-    texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
-    printed = re.findall(r"^```text\n(.*?)^```", "\n".join(texts), re.DOTALL | re.MULTILINE)
-    if not printed:
-        raise ValueError(f"{name} quotes no study")
-    return "".join(f'<pre class="study" tabindex="0"><code>{escape(one)}</code></pre>' for one in printed)
+    """Return what a command printed, from the file of that name in ``docs/studies/printed``."""
+    file = PRINTED / f"{source.strip()}.txt"
+    if not file.is_file():
+        raise ValueError(f"{file.name} is not among what was printed")
+    return f'<pre class="study" tabindex="0"><code>{escape(file.read_text(encoding="utf-8"))}</code></pre>'
 
 
 def _named(path: str) -> type[Options]:

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
         ask_a_person,
     )
     from langchain_surerag.cluster_compressor import ClusterCompressor
+    from langchain_surerag.consensus import ConsensusAnswer
     from langchain_surerag.dense_evaluator import DenseEvaluator
     from langchain_surerag.dense_refiner import DenseRefiner
     from langchain_surerag.dialects import Asked, Dialect, OverruledWarning, register_dialect
     from langchain_surerag.entropies import MessageEntropy, entropy_of
+    from langchain_surerag.evidence_evaluators import AnswerChoiceEvaluator, FactCheckEvaluator
     from langchain_surerag.lazy_chain import LazyRetrievalChain, create_lazy_retrieval_tool
     from langchain_surerag.nodes import (
         RAGState,
@@ -36,14 +38,17 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AdaptiveSemanticSplitter": "langchain_surerag.adaptive_splitter",
+    "AnswerChoiceEvaluator": "langchain_surerag.evidence_evaluators",
     "Asked": "langchain_surerag.dialects",
     "ClusterCompressor": "langchain_surerag.cluster_compressor",
+    "ConsensusAnswer": "langchain_surerag.consensus",
     "ContextCompressionMiddleware": "langchain_surerag.agents",
     "DeltaSePerEvaluator": "langchain_surerag.seper_evaluator",
     "DenseEvaluator": "langchain_surerag.dense_evaluator",
     "DenseRefiner": "langchain_surerag.dense_refiner",
     "Dialect": "langchain_surerag.dialects",
     "EmbeddingEncoder": "langchain_surerag.services",
+    "FactCheckEvaluator": "langchain_surerag.evidence_evaluators",
     "LazyRetrievalChain": "langchain_surerag.lazy_chain",
     "LazyRetrievalMiddleware": "langchain_surerag.agents",
     "MessageEntropy": "langchain_surerag.entropies",
@@ -71,14 +76,17 @@ _FOR_AGENTS = ("langchain_surerag.agents", "langchain_surerag.nodes")
 
 __all__ = [
     "AdaptiveSemanticSplitter",
+    "AnswerChoiceEvaluator",
     "Asked",
     "ClusterCompressor",
+    "ConsensusAnswer",
     "ContextCompressionMiddleware",
     "DeltaSePerEvaluator",
     "DenseEvaluator",
     "DenseRefiner",
     "Dialect",
     "EmbeddingEncoder",
+    "FactCheckEvaluator",
     "LazyRetrievalChain",
     "LazyRetrievalMiddleware",
     "MessageEntropy",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.callbacks import Callbacks
@@ -108,14 +108,24 @@ class ClusterCompressor(  # type: ignore[misc]  # a frozen base; fields that are
         return runnable_of(self)
 
     def _core(self) -> CoreCompressor:
-        embeddings = self.embeddings
-        return CoreCompressor(
-            reader_of(self.llm, top_logprobs=0),
-            EmbeddingEncoder(embeddings) if isinstance(embeddings, Embeddings) else embeddings,
-            self.entailer,
-            count_tokens=self.count_tokens or _count_of(self.llm),
-            **self.chosen(),
-        )
+        return compressor_over(self.llm, self.embeddings, self.entailer, self.count_tokens, self.chosen())
+
+
+def compressor_over(
+    llm: Any,
+    embeddings: Any,
+    entailer: Any,
+    count_tokens: Callable[[str], int] | None,
+    options: Mapping[str, Any],
+) -> CoreCompressor:
+    """Return the method over a pipeline's models, which asks for no log-probabilities."""
+    return CoreCompressor(
+        reader_of(llm, top_logprobs=0),
+        EmbeddingEncoder(embeddings) if isinstance(embeddings, Embeddings) else embeddings,
+        entailer,
+        count_tokens=count_tokens or _count_of(llm),
+        **options,
+    )
 
 
 def _count_of(model: Any) -> Callable[[str], int] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.callbacks import Callbacks
@@ -27,8 +28,11 @@ from surerag import (
     RefinementResult,
     RefinerOptions,
 )
+from surerag.effects import Program
 from surerag.errors import ConfigurationError, MissingServiceError
 from surerag.readers import Reader
+from surerag.services import Services
+from surerag.types import Passage
 
 T = TypeVar("T", bound=Dense | ContextRefiner)
 
@@ -72,6 +76,19 @@ class JudgedPart(AdaptedPart[T]):
 def _reader(model: Any) -> Reader:
     # DENSE looks at what is said alone: no alternatives to its tokens are asked for.
     return reader_of(model, top_logprobs=0)
+
+
+class _Behind:
+    """Finds the documents behind given chunks, whatever it is asked."""
+
+    def __init__(self, parents: Parents, chunks: Sequence[Document], on_event: Listener) -> None:
+        self._parents, self._chunks, self._on_event = parents, chunks, on_event
+
+    def retrieve(self, query: str, k: int | None) -> Sequence[Passage]:  # the protocol's signature
+        return self._parents.of(self._chunks, self._on_event)
+
+    async def aretrieve(self, query: str, k: int | None) -> Sequence[Passage]:
+        return await self._parents.aof(self._chunks, self._on_event)
 
 
 class DenseRefiner(JudgedPart[ContextRefiner], BaseDocumentCompressor, RefinerOptions):  # type: ignore[misc]  # a frozen base; fields that are set are in force
@@ -195,16 +212,22 @@ class DenseRefiner(JudgedPart[ContextRefiner], BaseDocumentCompressor, RefinerOp
         return runnable_of(self)
 
     def _refined(self, documents: Sequence[Document], query: str, on_event: Listener) -> RefinementResult:
-        whole = self._parents.of(documents, on_event) if self._parents and documents else ()
-        program = self.core.program(query, passages_of(documents), whole)
-        return run(program, self.core.services, on_event=on_event)
+        program = self._program(documents, query)
+        return run(program, self._asking(documents, on_event), on_event=on_event)
 
     async def _arefined(
         self, documents: Sequence[Document], query: str, on_event: Listener
     ) -> RefinementResult:
-        whole = await self._parents.aof(documents, on_event) if self._parents and documents else ()
-        program = self.core.program(query, passages_of(documents), whole)
-        return await arun(program, self.core.services, on_event=on_event)
+        program = self._program(documents, query)
+        return await arun(program, self._asking(documents, on_event), on_event=on_event)
+
+    def _program(self, documents: Sequence[Document], query: str) -> Program[RefinementResult]:
+        return self.core.program(query, passages_of(documents), "ask" if self._parents and documents else ())
+
+    def _asking(self, documents: Sequence[Document], on_event: Listener) -> Services:
+        """Return the services; the documents behind the chunks are asked for of uncertain questions only."""
+        behind = None if self._parents is None else _Behind(self._parents, documents, on_event)
+        return replace(self.core.services, documents=behind)
 
     def _handed_on(self, result: RefinementResult) -> list[Document]:
         passages = result.passages

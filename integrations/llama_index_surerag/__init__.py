@@ -10,6 +10,7 @@ from surerag.extras import extra
 if TYPE_CHECKING:
     from llama_index_surerag._settings import LLMSettingWarning
     from llama_index_surerag.cluster_postprocessor import ClusterCompressorPostprocessor
+    from llama_index_surerag.consensus_synthesizer import ConsensusSynthesizer
     from llama_index_surerag.dense_evaluator import DenseEvaluationResult, DenseEvaluator
     from llama_index_surerag.dense_postprocessor import DenseRefinerPostprocessor
     from llama_index_surerag.dialects import LLMAnswer, LLMDialect, LLMToken, register_llm
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
         GateDecisionEvent,
         ProgressEvent,
         RewriteDecisionEvent,
+    )
+    from llama_index_surerag.evidence_evaluators import (
+        AnswerChoiceEvaluator,
+        EvidenceResult,
+        FactCheckEvaluator,
     )
     from llama_index_surerag.lazy_engine import LazyRetrievalQueryEngine
     from llama_index_surerag.llm_reader import reader_from_llm
@@ -38,8 +44,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AdaptiveSemanticNodeParser": "llama_index_surerag.semantic_node_parser",
+    "AnswerChoiceEvaluator": "llama_index_surerag.evidence_evaluators",
     "AnswerStreamEvent": "llama_index_surerag.workflows",
     "ClusterCompressorPostprocessor": "llama_index_surerag.cluster_postprocessor",
+    "ConsensusSynthesizer": "llama_index_surerag.consensus_synthesizer",
     "DeltaSePerEvaluator": "llama_index_surerag.seper_evaluator",
     "DeltaSePerResult": "llama_index_surerag.seper_evaluator",
     "DenseEvaluationResult": "llama_index_surerag.dense_evaluator",
@@ -47,6 +55,8 @@ _HOMES = {
     "DenseRefinerPostprocessor": "llama_index_surerag.dense_postprocessor",
     "EmbeddingEncoder": "llama_index_surerag.services",
     "EvaluationEvent": "llama_index_surerag.events",
+    "EvidenceResult": "llama_index_surerag.evidence_evaluators",
+    "FactCheckEvaluator": "llama_index_surerag.evidence_evaluators",
     "GateDecisionEvent": "llama_index_surerag.events",
     "LLMAnswer": "llama_index_surerag.dialects",
     "LLMDialect": "llama_index_surerag.dialects",
@@ -70,8 +80,10 @@ _HOMES = {
 
 __all__ = [
     "AdaptiveSemanticNodeParser",
+    "AnswerChoiceEvaluator",
     "AnswerStreamEvent",
     "ClusterCompressorPostprocessor",
+    "ConsensusSynthesizer",
     "DeltaSePerEvaluator",
     "DeltaSePerResult",
     "DenseEvaluationResult",
@@ -79,6 +91,8 @@ __all__ = [
     "DenseRefinerPostprocessor",
     "EmbeddingEncoder",
     "EvaluationEvent",
+    "EvidenceResult",
+    "FactCheckEvaluator",
     "GateDecisionEvent",
     "LLMAnswer",
     "LLMDialect",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -134,31 +134,46 @@ class ClusterCompressorPostprocessor(  # type: ignore[misc]  # a frozen base; fi
         return found
 
     def _observed(self, nodes: Sequence[NodeWithScore], query: QueryType) -> Program[CompressionResult]:
-        bundle, passages = bundle_of(query), _passages(nodes)
-        program = self.core.program(bundle.query_str, passages, _vector(bundle, passages))
+        bundle, passages = bundle_of(query), passages_with_vectors(nodes)
+        program = self.core.program(bundle.query_str, passages, vector_of(bundle, passages))
         return observed(program, self.core.services, Watch(self.callback_manager))
 
     def _reranking(self, nodes: Sequence[NodeWithScore], bundle: QueryBundle) -> Reranking:
         return Reranking(nodes, bundle, len(nodes), self.core.reader.name)
 
     def _core(self) -> ClusterCompressor:
-        reader = reader_of(self.llm)
-        return ClusterCompressor(
-            reader,
-            encoder_of(self.embed_model),
-            self.entailer,
-            count_tokens=self._count(reader),
-            show=_shown,
-            own=_own,
-            **{**self.chosen(), "prompts": for_core(self.prompts, self.llm)},
-        )
+        options = {**self.chosen(), "prompts": for_core(self.prompts, self.llm)}
+        return compressor_over(self.llm, self.embed_model, self.entailer, self.tokenizer, options)
 
-    def _count(self, reader: Reader) -> Callable[[str], int] | None:
-        """Return how to count: as told, as the model does where it can, else as LlamaIndex itself does."""
-        if self.tokenizer is not None:
-            return TokenCount(self.tokenizer)
-        knows = isinstance(reader, BaseReader) and type(reader).count_tokens is not BaseReader.count_tokens
-        return None if knows or isinstance(self.llm, Reader) else _as_llama_index
+
+def compressor_over(
+    llm: LLM | Reader | None,
+    embed_model: BaseEmbedding | Encoder | None,
+    entailer: Entailer | None,
+    tokenizer: Callable[[str], Sequence[Any]] | None,
+    options: Mapping[str, Any],
+) -> ClusterCompressor:
+    """Return the method over a pipeline's models, which counts nodes as the pipeline shows them."""
+    reader = reader_of(llm)
+    return ClusterCompressor(
+        reader,
+        encoder_of(embed_model),
+        entailer,
+        count_tokens=_count(llm, reader, tokenizer),
+        show=_shown,
+        own=_own,
+        **options,
+    )
+
+
+def _count(
+    llm: LLM | Reader | None, reader: Reader, tokenizer: Callable[[str], Sequence[Any]] | None
+) -> Callable[[str], int] | None:
+    """Return how to count: as told, as the model does where it can, else as LlamaIndex itself does."""
+    if tokenizer is not None:
+        return TokenCount(tokenizer)
+    knows = isinstance(reader, BaseReader) and type(reader).count_tokens is not BaseReader.count_tokens
+    return None if knows or isinstance(llm, Reader) else _as_llama_index
 
 
 def _as_llama_index(text: str) -> int:
@@ -175,7 +190,7 @@ def _unchanged(nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
     return [copy_of(node) for node in nodes]
 
 
-def _passages(nodes: Sequence[NodeWithScore]) -> list[Passage]:
+def passages_with_vectors(nodes: Sequence[NodeWithScore]) -> list[Passage]:
     """Return nodes as passages with their vectors; one without a text of its own (an image) has none."""
     found = []
     for node in nodes:
@@ -188,7 +203,7 @@ def _passages(nodes: Sequence[NodeWithScore]) -> list[Passage]:
     return found
 
 
-def _vector(bundle: QueryBundle, passages: Sequence[Passage]) -> list[float] | None:
+def vector_of(bundle: QueryBundle, passages: Sequence[Passage]) -> list[float] | None:
     """Return the query's own vector, if the nodes bring theirs: both are of the index's model."""
     carried = all(passage.embedding is not None or not passage.text for passage in passages)
     return bundle.embedding if carried else None

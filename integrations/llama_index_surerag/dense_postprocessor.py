@@ -107,6 +107,19 @@ class JudgedPart(AdaptedPart[T]):
         return prompts
 
 
+class _Behind:
+    """Finds the documents behind given nodes, whatever it is asked."""
+
+    def __init__(self, source: DocumentsBehind, nodes: Sequence[NodeWithScore]) -> None:
+        self._source, self._nodes = source, nodes
+
+    def retrieve(self, query: str, k: int | None) -> Sequence[Passage]:  # the protocol's signature
+        return self._source.of(self._nodes)
+
+    async def aretrieve(self, query: str, k: int | None) -> Sequence[Passage]:
+        return await self._source.aof(self._nodes)
+
+
 DENSE_KEY = "dense"
 """Where a refined node's metadata tells what was found out; neither LLM nor embedding model is shown it."""
 
@@ -195,9 +208,10 @@ class DenseRefinerPostprocessor(JudgedPart[ContextRefiner], BaseNodePostprocesso
         """Return the whole result for one query: every round, its labels, and what it cost."""
         bundle = bundle_of(query)
         written = [node for node in nodes if has_text(node)]
-        documents = self._behind.of(written) if self._behind else ()
-        program = self.core.program(bundle.query_str, candidates_of(written), documents)
-        services = self._services(bundle)
+        program = self.core.program(
+            bundle.query_str, candidates_of(written), "ask" if self._behind and written else ()
+        )
+        services = self._services(bundle, written)
         watch = Watch(self.callback_manager)
         return run(observed(program, services, watch), services, on_event=dispatch)
 
@@ -205,9 +219,10 @@ class DenseRefinerPostprocessor(JudgedPart[ContextRefiner], BaseNodePostprocesso
         """Like ``refine``, without blocking the event loop."""
         bundle = bundle_of(query)
         written = [node for node in nodes if has_text(node)]
-        documents: Sequence[Passage] = await self._behind.aof(written) if self._behind else ()
-        program = self.core.program(bundle.query_str, candidates_of(written), documents)
-        services = self._services(bundle)
+        program = self.core.program(
+            bundle.query_str, candidates_of(written), "ask" if self._behind and written else ()
+        )
+        services = self._services(bundle, written)
         watch = Watch(self.callback_manager)
         return await arun(observed(program, services, watch), services, on_event=dispatch)
 
@@ -240,11 +255,15 @@ class DenseRefinerPostprocessor(JudgedPart[ContextRefiner], BaseNodePostprocesso
             warn("dense_refiner.no_query", nodes=len(nodes))
         return [copy_of(node) for node in nodes[: self.top_n]]
 
-    def _services(self, bundle: QueryBundle) -> Services:
-        """Return the services, the pipeline's retriever being asked for this very query."""
+    def _services(self, bundle: QueryBundle, nodes: Sequence[NodeWithScore]) -> Services:
+        """Return the services, the pipeline's retriever being asked for this very query.
+
+        The documents behind the nodes are asked for where the question turns out to be uncertain.
+        """
         services = self.core.services
         asked = Asked(bundle, getattr(services.retriever, "embed_model", None))
-        return replace(services, retriever=bound_to(services.retriever, asked))
+        behind = None if self._behind is None else _Behind(self._behind, nodes)
+        return replace(services, retriever=bound_to(services.retriever, asked), documents=behind)
 
     def _build(self) -> None:
         if self.chunker is not None and self.documents is None:

@@ -185,7 +185,11 @@ class MethodEvaluator(AdaptedPart[T], BaseEvaluator, Generic[T, E]):
 
     def _observed(self, case: tuple[Any, ...]) -> Program[Any]:
         watch = Watch(Settings.callback_manager)
-        return observed(self.core.program(*case), self.core.services, watch)
+        return observed(self._program(*case), self.core.services, watch)
+
+    def _program(self, *case: Any) -> Program[Any]:
+        """Return the method at work on what it measures."""
+        return self.core.program(*case)
 
     def _build(self) -> None:
         if self.window < 1:

@@ -127,7 +127,7 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG, LazyRAGResult]):
                 reader_of(model),
                 None
                 if retriever is None
-                else NodeRetriever(retriever_of(retriever, wanted.top_n), postprocessors),
+                else NodeRetriever(retriever_of(retriever, wanted.rules.top_n), postprocessors),
                 tier_one(retriever, wanted, summaries, summarize, embed_model),
                 entailer,
                 **options,
@@ -136,11 +136,11 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG, LazyRAGResult]):
 
     def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         """Return what tier 2 finds, postprocessed, ``top_n`` at most, whatever the gate would say."""
-        return self._tier_two().nodes(bundle_of(query_bundle), self._core.top_n)
+        return self._tier_two().nodes(bundle_of(query_bundle), self._core.rules.top_n)
 
     async def aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         """Like ``retrieve``."""
-        return await self._tier_two().anodes(bundle_of(query_bundle), self._core.top_n)
+        return await self._tier_two().anodes(bundle_of(query_bundle), self._core.rules.top_n)
 
     def to_dict(self) -> dict[str, Any]:
         """Return options, prompts and the reader's identity as plain values; no key is in it."""

@@ -145,7 +145,7 @@ def rewriter_over(
     with advising(llm):
         return UncertaintyRewriter(
             reader_of(llm),
-            NodeRetriever(retriever_of(retriever, wanted.top_n), postprocessors),
+            NodeRetriever(retriever_of(retriever, wanted.rules.top_n), postprocessors),
             None if rewriter is None or rewriter is llm else reader_of(rewriter),
             entailer,
             **options,

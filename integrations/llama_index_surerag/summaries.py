@@ -105,7 +105,7 @@ def tier_one(
                 hint="pass summaries=documents, or the summary of a single document as text",
             )
         return _tier(living, how, model)
-    made = summaries_of(summaries, summarize=how, embed_model=model, n_summaries=options.n_summaries)
+    made = summaries_of(summaries, summarize=how, embed_model=model, n_summaries=options.rules.n_summaries)
     return made if living is None or isinstance(made, str) else WithoutDeleted(made, living)
 
 

@@ -49,11 +49,13 @@ if TYPE_CHECKING:
     from surerag.methods.edc2.result import (
         SOURCES_KEY,
         UNSUPPORTED_KEY,
+        Choice,
         ClusterReport,
         CompressionResult,
         Consensus,
         Judgement,
     )
+    from surerag.methods.edc2.selecting import SelectedPieces
     from surerag.methods.lazy_rag.combined_gates import BenefitGate, CombinedGate, all_of, any_of
     from surerag.methods.lazy_rag.component import LazyRAG
     from surerag.methods.lazy_rag.gate import FirstPass, Gate, GateDecision, Look, Measured
@@ -73,6 +75,7 @@ if TYPE_CHECKING:
         UtilityResult,
     )
     from surerag.prices import Costs, Price, Prices, load_prices
+    from surerag.prompt_files import load_prompts
     from surerag.prompts import PromptSet, PromptTemplate
     from surerag.provenance import PROVENANCE_KEY, Stretch, trace_back
     from surerag.readers.openai import OpenAIReader
@@ -97,6 +100,7 @@ _HOMES = {
     "ClusterReport": "surerag.methods.edc2.result",
     "CombinedGate": "surerag.methods.lazy_rag.combined_gates",
     "CompressionResult": "surerag.methods.edc2.result",
+    "Choice": "surerag.methods.edc2.result",
     "Consensus": "surerag.methods.edc2.result",
     "ContextRefiner": "surerag.methods.dense_rag.component",
     "Costs": "surerag.prices",
@@ -136,6 +140,7 @@ _HOMES = {
     "Prices": "surerag.prices",
     "PromptSet": "surerag.prompts",
     "PromptTemplate": "surerag.prompts",
+    "load_prompts": "surerag.prompt_files",
     "RefinementResult": "surerag.methods.dense_rag.result",
     "RefinerOptions": "surerag.methods.dense_rag.options",
     "RewriteCosts": "surerag.methods.dynqr.result",
@@ -149,6 +154,7 @@ _HOMES = {
     "SePerOptions": "surerag.methods.seper.options",
     "SePerResult": "surerag.methods.seper.result",
     "SelectedAnswer": "surerag.decisions.selective",
+    "SelectedPieces": "surerag.methods.edc2.selecting",
     "SelectiveAnswer": "surerag.decisions.selective",
     "SemanticChunk": "surerag.methods.dense_rag.result",
     "Services": "surerag.services",
@@ -197,6 +203,7 @@ __all__ = [
     "BenefitModel",
     "CalibrationWarning",
     "Candidates",
+    "Choice",
     "ChunkerOptions",
     "ClusterCompressor",
     "ClusterReport",
@@ -252,6 +259,7 @@ __all__ = [
     "SePerOptions",
     "SePerResult",
     "SelectedAnswer",
+    "SelectedPieces",
     "SelectiveAnswer",
     "SemanticChunk",
     "Services",
@@ -276,6 +284,7 @@ __all__ = [
     "fit_benefit",
     "iter_many",
     "load_prices",
+    "load_prompts",
     "read_rows",
     "risk_coverage",
     "run",

@@ -175,14 +175,20 @@ def cluster_consistency(clusters: list[Cluster], labels: ArrayLike, label: objec
     return together / _pairs(total)
 
 
-def meaning_clusters(equivalent: ArrayLike) -> NDArray[np.intp]:
-    """Group answers that mean the same: each joins the first cluster whose first member it equals.
+Linkage = Literal["all", "first"]
+
+
+def meaning_clusters(equivalent: ArrayLike, linkage: Linkage = "first") -> NDArray[np.intp]:
+    """Group answers that mean the same: each joins the first cluster whose members it means (SePer, Eq. 4).
 
     Entailment need not be transitive; greedy assignment gives a partition all the same: every answer
     has one label, and none is taken away again (SePer, section 3.3).
 
     Args:
         equivalent: Whether answer i means what answer j means, shape [N, N]; the diagonal is not read.
+        linkage: Whether it has to mean ``"all"`` members, so that every two of a cluster mean the same, as
+            Eq. 4 has it; or the ``"first"`` one, as in the authors' code. Where the judge is transitive,
+            both are one.
 
     Returns:
         Cluster of each answer, numbered from 0 in the order of first members, shape [N].
@@ -193,17 +199,22 @@ def meaning_clusters(equivalent: ArrayLike) -> NDArray[np.intp]:
     Example:
         >>> meaning_clusters([[1, 0, 1], [0, 1, 0], [1, 0, 1]]).tolist()
         [0, 1, 0]
+        >>> chain = [[1, 1, 1], [1, 1, 0], [1, 0, 1]]
+        >>> meaning_clusters(chain, "first").tolist(), meaning_clusters(chain, "all").tolist()
+        ([0, 0, 0], [0, 0, 1])
     """
     same = np.asarray(equivalent, dtype=bool)
     if same.ndim != 2 or same.shape[0] != same.shape[1]:
         raise ValueError(f"expected a square matrix, got shape {same.shape}")
     labels = np.empty(len(same), dtype=np.intp)
-    firsts: list[int] = []
+    members: list[list[int]] = []
     for answer in range(len(same)):
-        joined = next((label for label, first in enumerate(firsts) if same[answer, first]), None)
-        labels[answer] = len(firsts) if joined is None else joined
+        joined = next((label for label, found in enumerate(members) if same[answer, found].all()), None)
+        labels[answer] = len(members) if joined is None else joined
         if joined is None:
-            firsts.append(answer)
+            members.append([answer])
+        elif linkage == "all":
+            members[joined].append(answer)
     return labels
 
 

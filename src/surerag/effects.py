@@ -20,7 +20,7 @@ from surerag.types import Begun, Event, Generation, Pair, Passage, Prompt, Sampl
 
 R = TypeVar("R")
 TextKind = Literal["query", "document"]
-Tier = Literal["passages", "summaries"]
+Tier = Literal["passages", "summaries", "documents"]
 ModelRole = Literal["reader", "rewriter"]
 
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+TROUBLESHOOTING = "https://surerag.github.io/surerag/guides/troubleshooting.html"
+"""The page with a place for each class of this file."""
+
 
 class SureragError(Exception):
     """Base of all errors that surerag raises on purpose.
+
+    A traceback ends with the address of the page that tells more about its class.
 
     Attributes:
         hint: What to do about it; part of the message.
@@ -20,6 +25,18 @@ class SureragError(Exception):
         told = message.removesuffix(".")
         super().__init__(f"{told}. {hint[:1].upper()}{hint[1:]}." if hint else message)
         self.hint = hint
+        self.add_note(f"More about it: {self.page}")
+
+    @property
+    def page(self) -> str:
+        """Where the documentation tells what to do about errors of this class.
+
+        Example:
+            >>> ConfigurationError("no such option").page
+            'https://surerag.github.io/surerag/guides/troubleshooting.html#configurationerror'
+        """
+        told = next((kind for kind in type(self).__mro__ if kind.__module__ == __name__), SureragError)
+        return TROUBLESHOOTING if told is SureragError else f"{TROUBLESHOOTING}#{told.__name__.lower()}"
 
 
 class ConfigurationError(SureragError, ValueError):

@@ -17,7 +17,8 @@ from surerag.errors import PromptError
 from surerag.framing import Passages, as_data, quote_numbers
 from surerag.types import Message, Prompt, Template, as_messages
 
-_SLOT = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_SLOT = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)(!plain)?\}")
+_FRAMES_NUMBER = re.compile(r"^\[\d+\] ", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,8 @@ class PromptTemplate:
 
     Attributes:
         name: Stable name, as used by ``get_prompts`` and ``update_prompts`` of the integrations.
-        text: The template. ``{{`` and ``}}`` stand for literal braces.
+        text: The template. ``{{`` and ``}}`` stand for literal braces, ``{passages!plain}`` for passages
+            without our numbers, one a line.
         source: Paper and section the structure comes from.
 
     Raises:
@@ -92,7 +94,10 @@ class PromptTemplate:
 
 def _fill(match: re.Match[str], values: dict[str, str]) -> str:
     name = match.group(1)
-    return values[name] if name else match.group(0)[0]
+    if not name:
+        return match.group(0)[0]
+    # Of numbered passages, lines that begin with a number and bear no mark are the frame's.
+    return _FRAMES_NUMBER.sub("", values[name]) if match.group(2) else values[name]
 
 
 class PromptSet(Mapping[str, Template]):
@@ -240,7 +245,7 @@ REPHRASE = PromptTemplate(
     "rephrase",
     "Rewrite the text with another sentence structure and the same meaning. "
     "Return only the rewritten text.\nText: {passage}",
-    "DENSE-RAG, appendix B.1",
+    "DENSE-RAG, appendix B.1 (a change at the level of syntax)",
 )
 ENTAILMENT = PromptTemplate(
     "entailment",
@@ -313,4 +318,30 @@ JUDGE_STATEMENT = PromptTemplate(
     "Answer: Factual or Nonfactual\n"
     "Statement: {statement}\nDocuments:\n{passages}",
     "EDC²-RAG, section 6.2 and appendix C.1.2 (evaluation)",
+)
+FACT_CHECK_ABOUT = PromptTemplate(
+    "fact_check_about",
+    "{examples}A statement about {subject} follows. Collect from the documents what supports, refutes or "
+    "explains it. Stay close to their words, keep it short, and conclude nothing from it. "
+    f"If the documents hold nothing about the statement, reply: {NOTHING_TO_EXTRACT}\n"
+    "Statement: {statement}\nDocuments:\n{passages}\nExtracted:",
+    "EDC²-RAG, appendix C.1.2 (compression)",
+)
+JUDGE_STATEMENT_ABOUT = PromptTemplate(
+    "judge_statement_about",
+    "Check every part of the statement about {subject} against the documents, some of which may support it, "
+    "refute it, or only explain it. It is Nonfactual if any part of it is wrong; otherwise, or where it "
+    "claims nothing, it is Factual.\n"
+    "Reply in two lines:\nReasoning: why, citing documents by number as in [1]\n"
+    "Answer: Factual or Nonfactual\n"
+    "Statement: {statement}\nDocuments:\n{passages}",
+    "EDC²-RAG, appendix C.1.2 (evaluation)",
+)
+CHOOSE_ANSWER = PromptTemplate(
+    "choose_answer",
+    "Judge two answers to a question by the documents, and choose the one that is right and invents nothing. "
+    "If both are wrong, choose the better one; if they are the same, either.\n"
+    "Reply in two lines:\nReasoning: why\nChoice: Answer 1 or Answer 2\n"
+    "Documents:\n{passages}\nQuestion: {question}\nAnswer 1: {first_answer}\nAnswer 2: {second_answer}",
+    "EDC²-RAG, appendix C.1.1 (evaluation of HaluEval)",
 )

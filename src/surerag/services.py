@@ -98,6 +98,7 @@ class Services:
         retriever: Passages of the corpus.
         entailer: Judgements on pairs of statements.
         summaries: Summaries of the corpus' documents, in the shape of a retriever.
+        documents: The documents behind a question's passages, in that shape: all of them, whatever is asked.
         rewriter: The model that rewrites queries; where there is none, the reader does.
     """
 
@@ -106,6 +107,7 @@ class Services:
     retriever: Retriever | None = None
     entailer: Entailer | None = None
     summaries: Retriever | None = None
+    documents: Retriever | None = None
     rewriter: BaseReader | None = None
 
     def __post_init__(self) -> None:
@@ -118,6 +120,7 @@ class Services:
             ("retriever", Retriever),
             ("entailer", Entailer),
             ("summaries", Retriever),
+            ("documents", Retriever),
         ):
             service = getattr(self, field)
             if service is not None and not isinstance(service, protocol):

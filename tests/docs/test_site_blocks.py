@@ -9,8 +9,9 @@ import pytest
 
 import surerag
 from surerag.options import Doc, Options, Within, options
-from tools import site_blocks
-from tools.check_site import problems
+from tests.snippets import ROOT
+from tools.check_site import PLACE, problems
+from tools.finish_site import ELSEWHERE, finish
 from tools.site_blocks import formula, options_table, study
 
 
@@ -54,17 +55,15 @@ def test_tex_that_is_not_understood_is_refused() -> None:
         formula(r"\arg\min_z u(z)")
 
 
-def test_a_study_is_shown_as_the_notebook_quotes_it() -> None:
-    shown = study("03_compress_what_you_retrieve.ipynb")
+def test_a_study_is_shown_as_it_was_printed() -> None:
+    shown = study("edc2\n")
     assert "Not inferior to plain RAG on       -9.7 points [-11.5, -7.9]    does not hold" in shown
+    assert "&lt;" in study("l-rag")
 
 
-def test_a_notebook_without_a_study_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "cookbooks").mkdir()
-    (tmp_path / "cookbooks" / "some.ipynb").write_text('{"cells": []}', encoding="utf-8")
-    monkeypatch.setattr(site_blocks, "ROOT", tmp_path)
-    with pytest.raises(ValueError, match="quotes no study"):
-        study("some.ipynb")
+def test_a_study_that_was_not_printed_is_refused() -> None:
+    with pytest.raises(ValueError, match="not among what was printed"):
+        study("some")
 
 
 def site(folder: Path, body: str) -> list[str]:
@@ -94,3 +93,24 @@ def test_what_is_wrong_with_a_site_is_found(tmp_path: Path, body: str, wrong: st
 def test_a_sound_site_has_no_problems(tmp_path: Path) -> None:
     sound = '<a href="other.html#here">x</a><a href="https://elsewhere.example">y</a><img src="data:,">'
     assert site(tmp_path, f'{sound}<link rel="canonical" href="https://a.example/">') == []
+
+
+def test_absolute_paths_begin_where_the_site_stands(tmp_path: Path) -> None:
+    assert site(tmp_path, f'<a href="{PLACE}other.html#here">x</a>') == []
+    assert site(tmp_path, f'<a href="{PLACE}nowhere.html">x</a>')
+    configured = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert f"github.io{PLACE}\n" in configured
+
+
+def test_what_search_needs_is_loaded_from_the_site_on_every_page(tmp_path: Path) -> None:
+    page = f'<script src="{ELSEWHERE}" type="text/javascript"></script>'
+    (tmp_path / "guides").mkdir()
+    (tmp_path / "assets").mkdir()
+    (tmp_path / "index.html").write_text(page, encoding="utf-8")
+    (tmp_path / "guides" / "costs.html").write_text(page, encoding="utf-8")
+    (tmp_path / "other.html").write_text("<p>", encoding="utf-8")
+    assert len(problems(tmp_path)) == 2
+    assert finish(tmp_path) == 2
+    (tmp_path / "assets" / "iframe-worker.js").touch()
+    assert (ROOT / "docs/assets/iframe-worker.js").is_file()
+    assert problems(tmp_path) == []

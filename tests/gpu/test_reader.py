@@ -16,7 +16,8 @@ from surerag.errors import ServiceError
 from surerag.readers.transformers import TransformersReader
 from surerag.types import Generation, Sampling
 from surerag.world import Question, World, embedded_reader, embedded_reader_path, is_correct
-from tests.readers.tiny_models import VOCABULARY, tiny_tokenizer
+from tests.readers.sizes import VOCABULARY
+from tests.readers.tiny_models import tiny_tokenizer
 
 ANSWER = Sampling(max_tokens=16, trace="entropy")
 LONG = Sampling(n=4, temperature=1.0, max_tokens=24, seed=3)

@@ -222,3 +222,16 @@ async def test_behind_a_parent_document_retriever_s_own_stores() -> None:
     for found in (pipeline.invoke(QUESTION), await pipeline.ainvoke(QUESTION)):
         assert found[0].page_content == "Ada was born in Velm."
         assert (found[0].id, found[0].metadata["doc_id"]) == ("doc@0:21", "doc")
+
+
+def test_documents_behind_what_is_understood_are_not_fetched() -> None:
+    asked: list[int] = []
+
+    def fetched(chunks: Any) -> list[Document]:
+        asked.append(len(chunks))
+        return []
+
+    reader = ScriptedReader(lambda prompt: "It rained." if prompt.startswith("Rewrite") else "Velm")
+    refiner = DenseRefiner(reader, HashEmbeddings(), entailer=ExactEntailer(), parents=fetched)
+    refiner.compress_documents([Document("Ada was born in Velm.")], "Where was Ada born?")
+    assert asked == []

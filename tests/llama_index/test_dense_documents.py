@@ -216,3 +216,19 @@ async def test_behind_sentence_windows() -> None:
         assert node.text == node.metadata["window"]
         assert node.metadata["dense"]["label"]
         assert NodeRelationship.SOURCE in node.node.relationships
+
+
+async def test_documents_behind_what_is_understood_are_not_fetched() -> None:
+    asked: list[int] = []
+
+    def fetched(nodes: Any) -> list[Document]:
+        asked.append(len(nodes))
+        return [whole()]
+
+    understood = pieces(whole(), width=len(TEXT))
+    refiner = cutting(fetched)
+    refiner.postprocess_nodes(understood, query_str=QUERY)
+    await refiner.apostprocess_nodes(understood, query_str=QUERY)
+    assert asked == []
+    refiner.postprocess_nodes(pieces(whole()), query_str=QUERY)
+    assert len(asked) == 1

@@ -90,7 +90,7 @@ def test_semantic_entropy_by_hand() -> None:
         lambda: answer_weights("ab", None),
         lambda: answer_weights("ab", [0.0, np.nan]),
         lambda: seper_soft([0.5, 0.5], [[1.0]]),
-        lambda: seper_soft([0.5, 0.4], [[1.0], [1.0]]),
+        lambda: seper_soft([0.5, 0.6], [[1.0], [1.0]]),
         lambda: seper_soft([1.0], np.empty((1, 0))),
         lambda: seper_hard([1.0], [1], [[True]]),
         lambda: semantic_entropy([1.0], [0, 1]),

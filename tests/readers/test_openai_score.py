@@ -21,7 +21,7 @@ def reader_of(server: FakeOpenAI, **settings: Any) -> OpenAIReader:
 
 
 def test_echo_scores_are_those_of_the_model(server: FakeOpenAI) -> None:
-    (trace,) = reader_of(server).score(["Where is Velm?"], [" on the river"])
+    (trace,) = reader_of(server, score_entropies=True).score(["Where is Velm?"], [" on the river"])
     context, expected = "Where is Velm?", []
     for word in (" on", " the", " river"):
         expected.append(ToyModel().distribution(context)[word])
@@ -108,3 +108,20 @@ def test_half_characters_are_placed_by_the_servers_offsets() -> None:
 def test_tokens_that_cannot_be_placed_are_an_error() -> None:
     with pytest.raises(LogprobsError, match="cannot be told from its prompt"):
         score_trace("echo", echoed(["ab", "\ufffd", "\ufffd"], text="abé"), "ab", "é", WANTED)
+
+
+@pytest.mark.parametrize(
+    ("scoring", "field", "least"), [("echo", "logprobs", 1), ("prompt_logprobs", "prompt_logprobs", 0)]
+)
+def test_alternatives_are_asked_for_only_where_entropies_are(scoring: Any, field: str, least: int) -> None:
+    with FakeOpenAI(quirks=Quirks(prompt_logprobs=True)) as server:
+        plain = reader_of(server, scoring=scoring)
+        (trace,) = plain.score(["Where is Velm?"], [" on the river"])
+        assert trace.entropy is None
+        assert server.requests[-1].body[field] == least
+        (whole,) = reader_of(server, scoring=scoring, score_entropies=True).score(
+            ["Where is Velm?"], [" on the river"]
+        )
+        assert server.requests[-1].body[field] == 3
+        assert whole.entropy is not None
+        assert whole.logprobs == pytest.approx(trace.logprobs)

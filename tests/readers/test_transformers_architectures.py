@@ -8,15 +8,8 @@ import torch
 from surerag.readers.conformance import Trial, check_reader
 from surerag.readers.transformers import TransformersReader
 from surerag.types import Generation, Sampling, TokenTrace
-from tests.readers.tiny_models import (
-    ARCHITECTURES,
-    ATTENTION,
-    DEVICE,
-    PAD_ID,
-    VOCABULARY,
-    tiny_model,
-    tiny_tokenizer,
-)
+from tests.readers.sizes import PAD_ID, VOCABULARY
+from tests.readers.tiny_models import ARCHITECTURES, ATTENTION, DEVICE, tiny_model, tiny_tokenizer
 
 # Longer than the sliding windows of the tiny models, and of very different lengths.
 PROMPTS = [

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surerag.readers.transformers import TransformersReader, prefill
-from surerag.readers.transformers.engine import pack
+from surerag.readers.transformers.engine import Demand, pack
 from surerag.readers.transformers.prefill import Reading, families, plan_readings
 from surerag.types import Sampling
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
@@ -63,12 +63,24 @@ def test_single_edits_need_two_waves() -> None:
 
 
 def test_batches_respect_their_budget_and_keep_the_order() -> None:
-    costs = [(10, 1), (12, 2), (5, 1), (50, 1), (5, 3)]
-    batches = pack(costs, budget=40)
+    demands = [
+        Demand(i, *cost) for i, cost in enumerate([(8, 2, 1), (8, 4, 2), (5, 0, 1), (50, 0, 1), (5, 0, 3)])
+    ]
+    batches = pack(demands, budget=40)
     assert [i for batch in batches for i in batch] == [0, 1, 2, 3, 4]
     for batch in batches:
-        assert len(batch) == 1 or max(costs[i][0] for i in batch) * sum(costs[i][1] for i in batch) <= 40
+        longest = max(demands[i].length + demands[i].further for i in batch)
+        assert len(batch) == 1 or longest * sum(demands[i].rows for i in batch) <= 40
     assert [3] in batches
+
+
+def test_a_prompt_that_rows_share_counts_once() -> None:
+    demands = [Demand(i, 1000, 50, 10) for i in range(8)]
+    assert [len(batch) for batch in pack(demands, 6000, forks=True)] == [4, 4]
+    assert [len(batch) for batch in pack(demands, 6000)] == [1] * 8
+    # A thousand rows of one prompt beside single ones would be padded: they are copied, and counted so.
+    uneven = [Demand(0, 100, 10, 100), *(Demand(i, 100, 10) for i in range(1, 60))]
+    assert len(pack(uneven, 20_000, forks=True)) == len(pack(uneven, 20_000))
 
 
 def test_contexts_that_differ_in_one_passage_are_read_for_their_tails_only(

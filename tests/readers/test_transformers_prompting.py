@@ -12,16 +12,8 @@ from surerag.errors import ConfigurationError
 from surerag.readers.transformers import TransformersReader
 from surerag.readers.transformers.encoding import PromptEncoder
 from surerag.types import Message, Sampling
-from tests.readers.tiny_models import (
-    BEGIN_ID,
-    END,
-    END_ID,
-    ROLE,
-    ROLE_ID,
-    metaspace_tokenizer,
-    tiny_model,
-    tiny_tokenizer,
-)
+from tests.readers.sizes import BEGIN_ID, END_ID, ROLE_ID
+from tests.readers.tiny_models import END, ROLE, metaspace_tokenizer, tiny_model, tiny_tokenizer
 
 GREEDY = Sampling(max_tokens=8)
 CONVERSATION = (Message("system", "Be brief."), Message("user", "Where?"))

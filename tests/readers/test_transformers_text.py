@@ -14,19 +14,8 @@ from surerag.readers.transformers import TransformersReader
 from surerag.readers.transformers.decoding import Detokenizer, StopScanner, decoder_of
 from surerag.readers.transformers.encoding import PromptEncoder
 from surerag.types import Message, Prompt, Sampling, as_messages
-from tests.readers.tiny_models import (
-    BEGIN,
-    BEGIN_ID,
-    END,
-    END_ID,
-    PAD,
-    ROLE,
-    ROLE_ID,
-    WORDS,
-    metaspace_tokenizer,
-    tiny_model,
-    tiny_tokenizer,
-)
+from tests.readers.sizes import BEGIN_ID, END_ID, ROLE_ID, WORDS
+from tests.readers.tiny_models import BEGIN, END, PAD, ROLE, metaspace_tokenizer, tiny_model, tiny_tokenizer
 
 CONVERSATION = (Message("system", "Be brief."), Message("user", "Where?"), Message("assistant", "In Velm."))
 

@@ -18,6 +18,7 @@ from surerag.errors import ThinkingBudgetError
 from surerag.readers.conformance import Trial, check_reader
 from surerag.readers.transformers import TransformersReader
 from surerag.types import Chunk, Generation, Sampling, TokenTrace, Usage
+from tests.readers.sizes import END_ID, VOCABULARY
 from tests.readers.thinking_models import (
     CHANNELS,
     CLOSE,
@@ -37,7 +38,7 @@ from tests.readers.thinking_models import (
     thinking_model,
     thinking_tokenizer,
 )
-from tests.readers.tiny_models import END_ID, VOCABULARY, tiny_tokenizer
+from tests.readers.tiny_models import tiny_tokenizer
 
 PROMPTS = ["Where was Ada born?", "The Orun", "A longer prompt about hills", "Who is the mayor of Velm?", "x"]
 SAMPLED = Sampling(n=3, temperature=1.0, max_tokens=9, seed=3)

@@ -11,7 +11,8 @@ import transformers as hf
 from surerag.errors import ConfigurationError
 from surerag.readers.transformers import TransformersReader
 from surerag.types import Sampling
-from tests.readers.tiny_models import VOCABULARY, tiny_tokenizer
+from tests.readers.sizes import VOCABULARY
+from tests.readers.tiny_models import tiny_tokenizer
 
 SMALL: dict[str, Any] = {
     "vocab_size": VOCABULARY,

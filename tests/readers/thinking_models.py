@@ -15,7 +15,8 @@ import torch
 import transformers as hf
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from tests.readers.tiny_models import _SMALL, END, END_ID, PAD_ID, VOCABULARY, WORDS, tiny_tokenizer
+from tests.readers.sizes import END_ID, PAD_ID, SMALL, VOCABULARY, WORDS
+from tests.readers.tiny_models import END, tiny_tokenizer
 
 OPEN, CLOSE, GAP = "<think>", "</think>", "\n\n"
 THOUGHTS = tuple(f" hm{place}" for place in range(12))
@@ -91,7 +92,7 @@ def thinking_tokenizer(template: str) -> PreTrainedTokenizerFast:
 @cache
 def _model(architecture: str) -> PreTrainedModel:
     torch.manual_seed(11)
-    sizes = {**_SMALL, "vocab_size": VOCABULARY + len(IDS)}
+    sizes = {**SMALL, "vocab_size": VOCABULARY + len(IDS)}
     config: Any = {
         "llama": lambda: hf.LlamaConfig(**sizes),
         "qwen3": lambda: hf.Qwen3Config(**sizes, head_dim=8),

@@ -12,19 +12,25 @@ import transformers as hf
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from tests.readers.families import HYBRIDS, TRANSFORMERS
+from tests.readers.sizes import (
+    BEGIN_ID,
+    END_ID,
+    EXPERTS,
+    PAD_ID,
+    SMALL,
+    SYLLABLES,
+    VOCABULARY,
+    WORDS,
+)
+
 DEVICE = os.environ.get("SURERAG_TEST_DEVICE", "cpu")
 """Where tiny models are: ``make test-gpu`` has the tests of local readers run on a GPU."""
-BYTES = 256
-SYLLABLES = [consonant + vowel for consonant in "bcdfghjklmnprstvwxyz" for vowel in "aeiou"]
-WORDS = range(BYTES + len(SYLLABLES), BYTES + 2 * len(SYLLABLES))
-"""Tokens of a space and a syllable: what tiny models say, so that their answers are words."""
 BEGIN, END, PAD, ROLE = "<|begin|>", "<|end|>", "<|pad|>", "<|turn|>"
 CHAT_TEMPLATE = (
     "<|begin|>{% for m in messages %}<|turn|>{{ m['role'] }}\n{{ m['content'] }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|turn|>assistant\n{% endif %}"
 )
-BEGIN_ID, END_ID, PAD_ID, ROLE_ID = range(WORDS.stop, WORDS.stop + 4)
-VOCABULARY = WORDS.stop + 4
 
 
 @cache
@@ -52,41 +58,30 @@ def tiny_tokenizer(*, chat: bool = False) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-_SMALL: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-}
-_EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
-
 _CONFIGS: dict[str, Callable[[], Any]] = {
-    "llama": lambda: hf.LlamaConfig(**_SMALL),
-    "qwen2": lambda: hf.Qwen2Config(**_SMALL),
-    "qwen3": lambda: hf.Qwen3Config(**_SMALL, head_dim=8),
-    "mistral": lambda: hf.MistralConfig(**_SMALL, sliding_window=8),
-    "gemma2": lambda: hf.Gemma2Config(**_SMALL, head_dim=8, sliding_window=8),
+    "llama": lambda: hf.LlamaConfig(**SMALL),
+    "qwen2": lambda: hf.Qwen2Config(**SMALL),
+    "qwen3": lambda: hf.Qwen3Config(**SMALL, head_dim=8),
+    "mistral": lambda: hf.MistralConfig(**SMALL, sliding_window=8),
+    "gemma2": lambda: hf.Gemma2Config(**SMALL, head_dim=8, sliding_window=8),
     "gemma3": lambda: hf.Gemma3TextConfig(
-        **_SMALL, head_dim=8, sliding_window=8, layer_types=["sliding_attention", "full_attention"]
+        **SMALL, head_dim=8, sliding_window=8, layer_types=["sliding_attention", "full_attention"]
     ),
-    "phi": lambda: hf.PhiConfig(**{**_SMALL, "num_key_value_heads": 4}),
-    "phi3": lambda: hf.Phi3Config(**_SMALL, pad_token_id=0),
+    "phi": lambda: hf.PhiConfig(**{**SMALL, "num_key_value_heads": 4}),
+    "phi3": lambda: hf.Phi3Config(**SMALL, pad_token_id=0),
     "gpt2": lambda: hf.GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=512),
-    "gpt_neox": lambda: hf.GPTNeoXConfig(**{k: v for k, v in _SMALL.items() if k != "num_key_value_heads"}),
-    "mixtral": lambda: hf.MixtralConfig(**_SMALL, num_local_experts=4, sliding_window=None),
-    "qwen2_moe": lambda: hf.Qwen2MoeConfig(**_SMALL, **_EXPERTS, shared_expert_intermediate_size=16),
+    "gpt_neox": lambda: hf.GPTNeoXConfig(**{k: v for k, v in SMALL.items() if k != "num_key_value_heads"}),
+    "mixtral": lambda: hf.MixtralConfig(**SMALL, num_local_experts=4, sliding_window=None),
+    "qwen2_moe": lambda: hf.Qwen2MoeConfig(**SMALL, **EXPERTS, shared_expert_intermediate_size=16),
     "mamba": lambda: hf.MambaConfig(
         vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, state_size=8, time_step_rank=4
     ),
     "falcon_h1": lambda: hf.FalconH1Config(
-        **_SMALL, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_d_state=8, mamba_chunk_size=16
+        **SMALL, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_d_state=8, mamba_chunk_size=16
     ),
     "bloom": lambda: hf.BloomConfig(vocab_size=VOCABULARY, hidden_size=32, n_layer=2, n_head=4),
     "recurrent_gemma": lambda: hf.RecurrentGemmaConfig(
-        **{**_SMALL, "num_hidden_layers": 3}, head_dim=8, lru_width=32, attention_window_size=16
+        **{**SMALL, "num_hidden_layers": 3}, head_dim=8, lru_width=32, attention_window_size=16
     ),
 }
 
@@ -112,7 +107,7 @@ ARCHITECTURES = ATTENTION + OTHERS
 def tiny_model(architecture: str) -> PreTrainedModel:
     """Return a random model, the same at every call, whose distributions are neither flat nor certain."""
     torch.manual_seed(7)
-    config = _CONFIGS[architecture]()
+    config = (_CONFIGS | HYBRIDS | TRANSFORMERS)[architecture]()
     # A random model with tied embeddings does nothing but repeat its last token.
     config.tie_word_embeddings = False
     config.bos_token_id, config.eos_token_id, config.pad_token_id = BEGIN_ID, END_ID, PAD_ID

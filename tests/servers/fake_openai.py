@@ -18,6 +18,7 @@ How it misbehaves is up to you:
   status 200, or ``body=b"{not json"``;
 - ``Quirks`` for what real servers do all the time: ignoring ``n``, leaving log-probabilities out or null,
   computing them after temperature, refusing parameters, counting the end token, breaking streams off;
+- ``Quirks(most_at_once=4)`` answers 429 to what comes beyond, and ``seconds`` is how long an answer takes;
 - ``hold_after=n`` sends n tokens of each stream and then nothing until the client closes it or
   ``server.release()`` is called: what returns before was content with n tokens;
 - ``server.fault`` takes over every request: one of ``tests.servers.faults``;
@@ -31,6 +32,7 @@ import select
 import socket
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -66,6 +68,8 @@ class Quirks:
     empty_first_piece: bool = True
     tokens_per_piece: int = 1
     finish_reason: str | None = None
+    most_at_once: int | None = None
+    seconds: float = 0.0
 
 
 @dataclass
@@ -123,6 +127,7 @@ class FakeOpenAI:
         self.read: list[list[str]] = []
         self.streams: list[StreamRecord] = []
         self.peak = 0
+        self.turned_away = 0
         self._failures: deque[_Failure] = deque()
         self._in_flight = 0
         self._changed = threading.Condition()
@@ -196,8 +201,14 @@ class FakeOpenAI:
             self._in_flight += 1
             self.peak = max(self.peak, self._in_flight)
             failure = self._failures.popleft() if self._failures else None
+            most = self.quirks.most_at_once
+            if most is not None and self._in_flight > most:
+                self.turned_away += 1
+                failure = _Failure(429, b'{"error": {"message": "too many"}}', {"retry-after-ms": "5"})
             self._changed.notify_all()
         self._open.wait()
+        if failure is None:
+            time.sleep(self.quirks.seconds)
         return failure
 
     def fault_for(self, body: Json) -> Callable[[Wire], None] | None:

@@ -3,9 +3,9 @@
     with FakeOllama(ToyModel()) as server:
         model = ChatOllama(model="toy", base_url=server.url)
 
-It serves ``/api/chat`` and ``/api/generate``, whole and streamed: an object a line, log-probabilities as
-``[{"token", "logprob", "bytes", "top_logprobs"}]``, settings under ``options``, thoughts under ``thinking``
-where ``think`` asks for them, and else as ``<think>`` in the text.
+It serves ``/api/show``, and ``/api/chat`` and ``/api/generate``, whole and streamed: an object a line,
+log-probabilities as ``[{"token", "logprob", "bytes", "top_logprobs"}]``, settings under ``options``, thoughts
+under ``thinking`` where ``think`` asks for them, and else as ``<think>`` in the text.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ class FakeOllama(FakeService):
     def answer(self, asked: Asked) -> Answer:
         """Answer as Ollama does."""
         body = asked.body
+        if asked.path == "/api/show":
+            return Answer({"details": {}, "model_info": {"toy.context_length": 4096}})
         unknown = body.get("options", {}).keys() - OPTIONS
         if unknown:
             return Answer({"error": f"invalid option provided: {sorted(unknown)[0]}"}, 400)

@@ -15,7 +15,8 @@ from surerag.readers.protocol import BaseReader, Capabilities
 from surerag.readers.scripted import reply
 from surerag.training.rewriter import Query
 from surerag.types import Generation, Passage, Prompt, Sampling, as_messages
-from tests.readers.tiny_models import END_ID, VOCABULARY, tiny_tokenizer
+from tests.readers.sizes import END_ID, VOCABULARY
+from tests.readers.tiny_models import tiny_tokenizer
 
 NAMES = ("Ada", "Bo", "Cyr", "Dov", "Eli", "Fay", "Gus", "Hal", "Ivo", "Jan")
 TOWNS = ("Velm", "Orun", "Tark", "Sild", "Brae", "Cald", "Dorn", "Esk", "Fenn", "Gort")

@@ -22,7 +22,8 @@ from surerag.training.rewriter import AlignOptions, DistilOptions, FineTuning, L
 from surerag.training.rewriter.encoding import RewriteEncoder
 from surerag.training.rewriter.tables import queries_of, written
 from surerag.types import Sampling
-from tests.readers.tiny_models import END_ID, tiny_tokenizer
+from tests.readers.sizes import END_ID
+from tests.readers.tiny_models import tiny_tokenizer
 from tests.training.rewriter_models import QUERIES, Talker, teaching, tiny_base
 
 FAST = FineTuning(learning_rate=3e-3, batch=4, micro_batch=2, epochs=2, save_every=2, device="cpu")

@@ -137,7 +137,7 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
             (hold.keep if place == kept else hold.drop)()
         if kept is not None:
             return _told(drafts[kept], decision, [])
-        passages = self._shown(self._retriever.retrieve(question.text, self.options.top_n))
+        passages = self._shown(self._retriever.retrieve(question.text, self.options.rules.top_n))
         answer = within("answer", None, handler, self._informed(request, question, passages))
         return _told(answer, decision, passages)
 
@@ -160,12 +160,12 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
     async def _aretrieved(self, question: str) -> Sequence[Passage]:
         aretrieve = getattr(self._retriever, "aretrieve", None)
         if aretrieve is None:
-            return await in_thread(self._retriever.retrieve, question, self.options.top_n)
-        found: Sequence[Passage] = await aretrieve(question, self.options.top_n)
+            return await in_thread(self._retriever.retrieve, question, self.options.rules.top_n)
+        found: Sequence[Passage] = await aretrieve(question, self.options.rules.top_n)
         return found
 
     def _shown(self, found: Sequence[Passage]) -> list[Passage]:
-        return list(found)[: self.options.top_n]
+        return list(found)[: self.options.rules.top_n]
 
     def _looking(self, request: ModelRequest[Any]) -> list[ModelRequest[Any]]:
         """Return what to ask so that the gate can decide; the first answer is the one that may be kept."""

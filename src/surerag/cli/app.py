@@ -8,14 +8,17 @@ from typing import Annotated, Literal
 
 import typer
 
-from surerag import SePerOptions
+from surerag import SePerOptions, load_prompts
 from surerag.cli import traces
 from surerag.cli.calibrate import calibrate
 from surerag.cli.compare import compare
+from surerag.cli.figures import figures
 from surerag.cli.options import ColumnOption, option_of, with_reader
 from surerag.cli.readers import ReaderChoice
 from surerag.cli.train_rewriter import train_rewriter
-from surerag.measures.seper import Kernel
+from surerag.clustering import Linkage
+from surerag.measures.seper import Golds, Kernel, Weights
+from surerag.methods.seper.options import Direction, Likelihood, Match, Variant
 from surerag.storage import check_file, check_folder
 from surerag.world.regimes import REGIMES, TODAY, regime
 
@@ -194,6 +197,25 @@ def evaluate(
     n_samples: Annotated[int, option_of(SePerOptions, "n_samples")] = SePerOptions.n_samples,
     max_tokens: Annotated[int, option_of(SePerOptions, "max_tokens")] = SePerOptions.max_tokens,
     kernel: Annotated[Kernel, option_of(SePerOptions, "kernel")] = SePerOptions.kernel,
+    variant: Annotated[Variant, option_of(SePerOptions, "variant")] = SePerOptions.variant,
+    weights: Annotated[Weights | None, option_of(SePerOptions, "weights")] = None,
+    likelihood: Annotated[Likelihood | None, option_of(SePerOptions, "likelihood")] = None,
+    direction: Annotated[Direction | None, option_of(SePerOptions, "direction")] = None,
+    clusters: Annotated[Linkage | None, option_of(SePerOptions, "clusters")] = None,
+    match: Annotated[Match | None, option_of(SePerOptions, "match")] = None,
+    golds: Annotated[Golds | None, option_of(SePerOptions, "golds")] = None,
+    entailment_threshold: Annotated[
+        float | None, option_of(SePerOptions, "entailment_threshold")
+    ] = SePerOptions.entailment_threshold,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            help="Prompts in place of ours: a TOML file, with a table seper.",
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
     seed: Annotated[int, option_of(SePerOptions, "seed")] = SePerOptions.seed,
     concurrency: Annotated[
         int,
@@ -227,7 +249,21 @@ def evaluate(
     wanted = Evaluation(
         file=file,
         output=output,
-        options=SePerOptions(n_samples=n_samples, max_tokens=max_tokens, kernel=kernel, seed=seed),
+        options=SePerOptions(
+            n_samples=n_samples,
+            max_tokens=max_tokens,
+            kernel=kernel,
+            variant=variant,
+            weights=weights,
+            likelihood=likelihood,
+            direction=direction,
+            clusters=clusters,
+            match=match,
+            golds=golds,
+            entailment_threshold=entailment_threshold,
+            prompts={} if prompts is None else load_prompts(prompts).get("seper", {}),
+            seed=seed,
+        ),
         entailment=entailment,
         concurrency=concurrency,
         baseline=baseline,
@@ -245,6 +281,7 @@ app.command("record")(traces.record)
 app.command("verify")(traces.verify)
 app.command("field-test")(traces.field_test)
 app.command("compare")(compare)
+app.add_typer(figures, name="figures")
 
 
 @app.command()
@@ -323,6 +360,39 @@ def reproduce_edc2(
     from surerag.cli.reproduce import run_edc2
 
     run_edc2(choice, seed=seed, n=n, file=json, regime_name=regime_name)
+
+
+@reproduce.command("edc2-misleading")
+@with_reader
+def reproduce_edc2_misleading(
+    *,
+    choice: ReaderChoice,
+    seed: Seed = 1,
+    n: Annotated[int, typer.Option("-n", min=10, help="Questions of each kind.")] = 200,
+    top_k: Annotated[
+        list[int] | None, typer.Option(min=5, help="Passages in a context; repeatedly. Default: 20 and 60.")
+    ] = None,
+    json: JsonFile = None,
+) -> None:
+    """EDC²-RAG's three pipelines where noise misleads and contexts are long, with two readers."""
+    from surerag.cli.reproduce import run_edc2_misleading
+
+    run_edc2_misleading(choice, seed=seed, n=n, top_k=top_k, file=json)
+
+
+@reproduce.command("edc2-guards")
+@with_reader
+def reproduce_edc2_guards(
+    *,
+    choice: ReaderChoice,
+    seed: Seed = 1,
+    n: Annotated[int, typer.Option("-n", min=10, help="Facts, each said in six ways.")] = 400,
+    json: JsonFile = None,
+) -> None:
+    """EDC²-RAG's guards: what each keeps of true and of false sentences."""
+    from surerag.cli.reproduce import run_edc2_guards
+
+    run_edc2_guards(choice, seed=seed, n=n, file=json)
 
 
 @reproduce.command("dense")

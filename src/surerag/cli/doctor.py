@@ -161,7 +161,7 @@ def _lazy_rag(examined: Examined) -> Verdict:
 
 def _seper(examined: Examined) -> Verdict:
     seper = SePer(examined.reader, JudgeEntailer(examined.reader))
-    weighed = seper.weights != "frequency" and examined.reader.capabilities.logprobs
+    weighed = seper.rules.weights != "frequency" and examined.reader.capabilities.logprobs
     drawn = 2 * seper.n_samples
     return Verdict(
         "ΔSePer",

@@ -86,8 +86,8 @@ def ask_llama_index(indices: Indices, rag: LazyRAG, asked: Sequence[LazyRAGResul
         rag.reader,
         summaries=rag.summaries,
         threshold=rag.threshold,
-        top_n=rag.top_n,
-        n_summaries=rag.n_summaries,
+        top_n=rag.rules.top_n,
+        n_summaries=rag.rules.n_summaries,
         max_tokens=rag.max_tokens,
     )
     responses = [engine.query(result.question) for result in asked]
@@ -100,11 +100,11 @@ def ask_langchain(indices: Indices, rag: LazyRAG, asked: Sequence[LazyRAGResult]
 
     chain = LazyRetrievalChain(
         rag.reader,
-        indices.langchain.as_retriever(search_kwargs={"k": rag.top_n}),
+        indices.langchain.as_retriever(search_kwargs={"k": rag.rules.top_n}),
         rag.summaries,
         threshold=rag.threshold,
-        top_n=rag.top_n,
-        n_summaries=rag.n_summaries,
+        top_n=rag.rules.top_n,
+        n_summaries=rag.rules.n_summaries,
         max_tokens=rag.max_tokens,
     )
     outputs = chain.batch([result.question for result in asked])

@@ -1,4 +1,4 @@
-"""Entry point: failures that we foresaw are one line on stderr and an exit code, not a traceback."""
+"""Entry point: failures that we foresaw are words on stderr and an exit code, not a traceback."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ def main() -> NoReturn:
             app()
     except SureragError as error:
         errors.print(f"[bold red]Error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
+        errors.print(f"[dim]More about it: {error.page}[/]", soft_wrap=True, highlight=False)
         sys.exit(FAILED)
     except KeyboardInterrupt:
         errors.print("Interrupted.")

@@ -121,6 +121,30 @@ def run_edc2(
     _show(study_tables(study), study, file)
 
 
+def run_edc2_misleading(
+    choice: ReaderChoice, *, seed: int, n: int, top_k: list[int] | None, file: Path | None
+) -> None:
+    """Make the study of EDC²-RAG where noise misleads, print it, and write it down if asked to."""
+    from surerag.world import embedded_reader
+    from surerag_studies.edc2.misleading import TOP_K, misleading_study, study_tables
+
+    with staged() as stages:
+        with stages.working("Loading the models"):
+            encoder = packaged_minilm()
+            readers = [(choice.model or "default", choice.build()), ("small", embedded_reader("small"))]
+        study = misleading_study(readers, encoder, seed=seed, n=n, top_k=top_k or TOP_K, stages=stages)
+    _show(study_tables(study), study, file)
+
+
+def run_edc2_guards(choice: ReaderChoice, *, seed: int, n: int, file: Path | None) -> None:
+    """Make the study of EDC²-RAG's guards, print it, and write it down if asked to."""
+    from surerag_studies.edc2.guards import guard_study, study_tables
+
+    with staged() as stages, stages.working("Judging"):
+        study = guard_study(choice.build(), seed=seed, n=n)
+    _show(study_tables(study), study, file)
+
+
 def run_dense(
     choice: ReaderChoice,
     *,

@@ -44,6 +44,8 @@ def _service_name(effect: Effect, services: Services) -> str:
             return "entailer"
         case Retrieve(tier="summaries"):
             return "summaries"
+        case Retrieve(tier="documents"):
+            return "documents"
         case Retrieve():
             return "retriever"
         case _:

@@ -34,6 +34,7 @@ from surerag.drivers.answering import ask_merged
 from surerag.drivers.session import Failed
 from surerag.effects import Begin, Effect
 from surerag.errors import ConfigurationError
+from surerag.readers.abandoned import AbandonedError, abandoned_when
 
 
 @dataclass(slots=True)
@@ -62,6 +63,7 @@ class _Request:
         awaited: Whether a task of an event loop waits for it, and no thread.
         leads: Whether it is this request's turn to lead.
         gone: Whether the thread that waited for it was interrupted.
+        unwanted: Whether nobody waits for the answer, thread or task.
         news: Wakes the thread that waits: by an answer, or by its turn.
     """
 
@@ -71,6 +73,7 @@ class _Request:
         self.awaited = awaited
         self.leads = False
         self.gone = False
+        self.unwanted = False
         self.news: SimpleQueue[object] = SimpleQueue()
         self._turn = threading.Lock()
         if not awaited:
@@ -121,7 +124,7 @@ class MergingQueue:
                     self._lead(request)
         except BaseException:
             request.future.cancel()
-            request.gone = True
+            request.gone = request.unwanted = True
             self._hand_over(request)
             raise
         return request.future.result()
@@ -139,6 +142,7 @@ class MergingQueue:
         try:
             return await asyncio.wrap_future(request.future)
         except asyncio.CancelledError:
+            request.unwanted = True
             request.future.add_done_callback(lambda future: self._abandon(effect, future))
             raise
 
@@ -207,7 +211,13 @@ class MergingQueue:
 
     def _answer(self, batch: list[_Request]) -> None:
         try:
-            outcomes = ask_merged([request.effect for request in batch], self._service())
+            # One of them that is wanted keeps the call going for all.
+            with abandoned_when(lambda: all(request.unwanted for request in batch)):
+                outcomes = ask_merged([request.effect for request in batch], self._service())
+        except AbandonedError as error:
+            for request in batch:
+                request.future.set_exception(error)
+            return
         except BaseException as error:
             # An interrupt in the leader's thread must not leave the others waiting for ever.
             for request in batch:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from surerag.entailment.judgements import judgements_of, state_of
 from surerag.entailment.labels import LABELS
 from surerag.errors import ConfigurationError, ContextLengthError, ServiceError
 from surerag.extras import extra
@@ -25,6 +26,7 @@ PAPER_MODEL = "microsoft/deberta-v2-xlarge-mnli"
 
 _ON_A_GPU, _ON_A_CPU = 16_384, 2_048
 """Tokens of a batch."""
+_CACHED_PAIRS = 1 << 16
 
 
 class NLIEntailer:
@@ -44,6 +46,8 @@ class NLIEntailer:
         name: Identity of the model; by default its id or path.
         max_batch_tokens: Tokens that one batch may hold, padding included; by default 16,384 on a GPU, and
             2,048 on a CPU, which is slower where a batch falls out of its caches.
+        cached_pairs: Judgements to keep between calls, those that were used last; 0 keeps none. They belong
+            to the model object, and are void once its weights change.
 
     Raises:
         ConfigurationError: If the model's labels are not the three of natural language inference.
@@ -58,7 +62,10 @@ class NLIEntailer:
         *,
         name: str | None = None,
         max_batch_tokens: int | None = None,
+        cached_pairs: int = _CACHED_PAIRS,
     ) -> None:
+        if cached_pairs < 0:
+            raise ConfigurationError(f"cached_pairs must be at least 0, got {cached_pairs}")
         if max_batch_tokens is None:
             max_batch_tokens = _ON_A_CPU if model.device.type == "cpu" else _ON_A_GPU
         if max_batch_tokens < 1:
@@ -70,6 +77,8 @@ class NLIEntailer:
         self._budget = max_batch_tokens
         self._window = _window(model, tokenizer)
         self._lock = threading.Lock()
+        self._most = cached_pairs
+        self._judgements = judgements_of(model, tokenizer)
 
     @classmethod
     def from_pretrained(
@@ -79,6 +88,7 @@ class NLIEntailer:
         device: str | None = None,
         dtype: str | None = None,
         max_batch_tokens: int | None = None,
+        cached_pairs: int = _CACHED_PAIRS,
     ) -> NLIEntailer:
         """Load a classifier; only safetensors weights are read, and no code of the repository is run.
 
@@ -87,6 +97,7 @@ class NLIEntailer:
             device: Such as ``"cuda"``; by default a GPU if there is one.
             dtype: Such as ``"bfloat16"``; by default float16 on a GPU, float32 on a CPU.
             max_batch_tokens: Tokens that one batch may hold; see the class.
+            cached_pairs: Judgements to keep between calls; see the class.
 
         Raises:
             MissingExtraError: If transformers is not installed.
@@ -107,7 +118,13 @@ class NLIEntailer:
                 f"the entailment model {str(id_or_path)!r} cannot be loaded: {error}",
                 hint="give a Hugging Face id that can be reached, or a folder with safetensors weights",
             ) from error
-        return cls(model.to(device), tokenizer, name=str(id_or_path), max_batch_tokens=max_batch_tokens)
+        return cls(
+            model.to(device),
+            tokenizer,
+            name=str(id_or_path),
+            max_batch_tokens=max_batch_tokens,
+            cached_pairs=cached_pairs,
+        )
 
     def __repr__(self) -> str:
         return f"NLIEntailer({self._name!r})"
@@ -127,14 +144,26 @@ class NLIEntailer:
         if not pairs:
             return np.empty((0, len(LABELS)))
         unique = list(dict.fromkeys(pairs))
-        encoded = [self._encoded(pair) for pair in unique]
-        order = sorted(range(len(unique)), key=lambda index: -len(encoded[index]["input_ids"]))
-        rows = np.empty((len(unique), len(LABELS)))
+        if not self._most:
+            found = self._judge(unique)
+        else:
+            state = state_of(self._model)
+            found = self._judgements.known(unique, state)
+            fresh = self._judge([pair for pair in unique if pair not in found])
+            self._judgements.keep(fresh, state, self._most)
+            found |= fresh
+        return np.stack([found[pair] for pair in pairs])
+
+    def _judge(self, pairs: Sequence[Pair]) -> dict[Pair, NDArray[np.float64]]:
+        """Ask the model about different pairs."""
+        encoded = [self._encoded(pair) for pair in pairs]
+        order = sorted(range(len(pairs)), key=lambda index: -len(encoded[index]["input_ids"]))
+        found: dict[Pair, NDArray[np.float64]] = {}
         with self._lock:
             for batch in _batches(order, encoded, self._budget):
-                rows[batch] = self._judged([encoded[index] for index in batch])
-        place = {pair: index for index, pair in enumerate(unique)}
-        return rows[[place[pair] for pair in pairs]]
+                rows = self._judged([encoded[index] for index in batch])
+                found.update((pairs[index], row.copy()) for index, row in zip(batch, rows, strict=True))
+        return found
 
     def _encoded(self, pair: Pair) -> dict[str, list[int]]:
         """Encode a pair; a question that does not fit is left out, an answer never is."""

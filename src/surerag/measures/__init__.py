@@ -3,7 +3,7 @@
 from surerag.measures.answers import exact_match, normalize_answer, same_answer, token_f1
 from surerag.measures.cost import api_cost
 from surerag.measures.entropy import EntropyBounds, entropy_bounds, token_entropy
-from surerag.measures.latency import break_even_latency, latency_saving
+from surerag.measures.latency import break_even_latency, latency_overhead, latency_saving
 from surerag.measures.likelihood import (
     MarginBounds,
     energy,
@@ -27,6 +27,7 @@ __all__ = [
     "energy",
     "entropy_bounds",
     "exact_match",
+    "latency_overhead",
     "latency_saving",
     "length_normalized_entropy",
     "lowest_probability",

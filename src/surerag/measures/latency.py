@@ -3,8 +3,30 @@
 from __future__ import annotations
 
 
+def latency_overhead(retrieval_rate: float, retrieval_latency: float, gate_latency: float) -> float:
+    """Time that gating and what it retrieves add to a query: T_entropy + R · T_retrieval (L-RAG, Eq. 8).
+
+    Args:
+        retrieval_rate: Share R of queries that still retrieve, in [0, 1].
+        retrieval_latency: Time of one retrieval, T_retrieval, in any unit.
+        gate_latency: Time that the gate costs each query, T_entropy, in the same unit.
+
+    Returns:
+        The overhead in that unit; without a gate it is T_retrieval.
+
+    Raises:
+        ValueError: If the rate is outside [0, 1].
+
+    Example:
+        >>> round(latency_overhead(0.74, 500, 50))
+        420
+    """
+    _check_rate(retrieval_rate)
+    return gate_latency + retrieval_rate * retrieval_latency
+
+
 def latency_saving(retrieval_rate: float, retrieval_latency: float, gate_latency: float) -> float:
-    """Time saved per query: (1 − R) · T_retrieval − T_entropy (L-RAG, Eq. 8, Table III).
+    """Time saved per query: (1 − R) · T_retrieval − T_entropy (L-RAG, Eq. 9, Table III).
 
     Args:
         retrieval_rate: Share R of queries that still retrieve, in [0, 1].
@@ -26,7 +48,7 @@ def latency_saving(retrieval_rate: float, retrieval_latency: float, gate_latency
 
 
 def break_even_latency(retrieval_rate: float, gate_latency: float) -> float:
-    """Retrieval latency above which gating pays: T_entropy / (1 − R) (L-RAG, Eq. 9).
+    """Retrieval latency above which gating pays: T_entropy / (1 − R) (L-RAG, where Eq. 9 is 0).
 
     Args:
         retrieval_rate: Share R of queries that still retrieve, in [0, 1].

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Kernel = Literal["soft", "hard"]
-Weights = Literal["distinct", "official", "frequency"]
+Weights = Literal["distinct", "probability", "official", "frequency"]
 Golds = Literal["max", "mean", "any"]
 
 
@@ -22,12 +22,13 @@ def answer_weights(
         answers: The N sampled answers; equal ones are the same answer.
         log_likelihoods: Log-likelihood of each, shape [N]; not needed for ``"frequency"``.
         weights: ``"distinct"``: each distinct answer counts once, by its likelihood; its weight stands
-            at its first occurrence. ``"official"``: every sample counts by its likelihood, so that a
-            likely answer, which is also sampled often, counts twice over (the authors' code).
-            ``"frequency"``: every sample counts the same.
+            at its first occurrence. ``"probability"``: the same, each by its probability as it is, so that
+            they sum to what was sampled of all the belief (Eq. 6 and 7 to the letter). ``"official"``: every
+            sample counts by its likelihood, so that a likely answer, which is also sampled often, counts
+            twice over (the authors' code). ``"frequency"``: every sample counts the same.
 
     Returns:
-        Weights that sum to one, shape [N].
+        Weights that sum to one, or with ``"probability"`` to at most one, shape [N].
 
     Raises:
         ValueError: If there is no answer, or likelihoods are missing or not finite.
@@ -45,12 +46,14 @@ def answer_weights(
     logs = np.asarray(log_likelihoods, dtype=np.float64)
     if logs.shape != (n,) or not np.isfinite(logs).all():
         raise ValueError(f"expected {n} finite log-likelihoods, got shape {logs.shape}")
-    shares = np.exp(logs - logs.max())
-    if weights == "distinct":
+    shares = np.exp(logs if weights == "probability" else logs - logs.max())
+    if weights in ("distinct", "probability"):
         first = {answer: index for index, answer in reversed(list(enumerate(answers)))}
         repeated = np.ones(n, dtype=bool)
         repeated[list(first.values())] = False
         shares[repeated] = 0.0
+    if weights == "probability":
+        return shares
     normalised: NDArray[np.float64] = shares / shares.sum()
     return normalised
 
@@ -59,7 +62,7 @@ def seper_soft(weights: ArrayLike, entailment: ArrayLike, golds: Golds = "max") 
     """Soft SePer: Σ p(r|q) · E(r, a*) (SePer, Eq. 9 and 10, Algorithm 1 line 3).
 
     Args:
-        weights: Weight of each sampled answer, summing to one, shape [N].
+        weights: Weight of each sampled answer, summing to at most one, shape [N].
         entailment: Degree, in [0, 1], to which each answer means each gold answer, shape [N, golds].
         golds: Over several gold answers: ``"max"``; ``"mean"`` (Eq. 10); or ``"any"``, where each
             answer counts by the gold answer it is closest to.
@@ -85,7 +88,7 @@ def seper_hard(weights: ArrayLike, clusters: ArrayLike, matches: ArrayLike, gold
     """Hard SePer: Σ_C I(C ≡ a*) · p(C|q) (SePer, Eq. 8 to 10).
 
     Args:
-        weights: Weight of each sampled answer, summing to one, shape [N].
+        weights: Weight of each sampled answer, summing to at most one, shape [N].
         clusters: Meaning cluster of each answer, 0 to C − 1, shape [N].
         matches: Whether each cluster means each gold answer, shape [C, golds].
         golds: See :func:`seper_soft`.
@@ -111,6 +114,6 @@ def _checked(weights: ArrayLike, entailment: ArrayLike) -> tuple[NDArray[np.floa
     w, k = np.asarray(weights, dtype=np.float64), np.asarray(entailment, dtype=np.float64)
     if k.ndim != 2 or k.shape[1] == 0 or w.shape != (len(k),):
         raise ValueError(f"expected weights [N] and entailment [N, golds], got {w.shape} and {k.shape}")
-    if not np.isclose(w.sum(), 1):
-        raise ValueError(f"weights must sum to one, they sum to {w.sum():.4f}")
+    if (w < 0).any() or w.sum() > 1 + 1e-5:
+        raise ValueError(f"weights must sum to at most one, they sum to {w.sum():.4f}")
     return w, k

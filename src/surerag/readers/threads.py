@@ -17,6 +17,8 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
+from surerag.readers.abandoned import abandoned_when
+
 R = TypeVar("R")
 
 _IDLE = 10.0
@@ -96,5 +98,18 @@ def start_in_thread(call: Callable[..., R], *arguments: Any) -> Future[R]:
 
 
 async def in_thread(call: Callable[..., R], *arguments: Any) -> R:
-    """Await a blocking function; a task that is cancelled goes on at once, and leaves it behind."""
-    return await asyncio.wrap_future(start_in_thread(call, *arguments))
+    """Await a blocking function; a task that is cancelled goes on at once, and leaves it behind.
+
+    The function is told that it was left: see :mod:`surerag.readers.abandoned`.
+    """
+    left = threading.Event()
+
+    def unless_left() -> R:
+        with abandoned_when(left.is_set):
+            return call(*arguments)
+
+    try:
+        return await asyncio.wrap_future(start_in_thread(unless_left))
+    except asyncio.CancelledError:
+        left.set()
+        raise

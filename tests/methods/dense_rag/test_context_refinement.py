@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from surerag import AdaptiveChunker, ContextRefiner, Passage, RefinementResult, ScriptedReader
+from surerag import AdaptiveChunker, ContextRefiner, Passage, RefinementResult, ScriptedReader, run
 from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer
 from surerag.errors import ConfigurationError, InputError, MissingServiceError, ServiceError
@@ -170,6 +171,46 @@ def test_uncertain_documents_are_cut_anew() -> None:
     assert not any(one.rechunked for one in result.rounds[1:])
     plain = whole.run("Where was Ada born?", found)
     assert not any(one.rechunked for one in plain.rounds)
+
+
+class Behind:
+    """Finds one document, and counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def retrieve(self, query: str, k: int | None) -> list[Passage]:
+        self.asked += 1
+        return [Passage("Ada was born in Velm. Tin melts easily. Velm lies on the Orun.", id="doc")]
+
+
+@pytest.mark.parametrize("understood", [False, True])
+def test_documents_are_asked_for_only_where_the_question_is_uncertain(understood: bool) -> None:
+    found = [Passage("Ada was born in", id="doc#0"), Passage("Velm. Tin melts", id="doc#1")]
+    knows = "Ada" if understood else "Ada was born in Velm."
+    reader = script(lambda context: "Velm" if understood or knows in context else distinct(context))
+    chunker = AdaptiveChunker(HashingEncoder(), similarity_threshold=0.9)
+    whole = ContextRefiner(reader, ExactEntailer(), chunker=chunker, top_n=2)
+    behind = Behind()
+    services = replace(whole.services, documents=behind)
+    result = run(whole.program("Where was Ada born?", found, "ask"), services)
+    assert behind.asked == (not understood)
+    assert any(one.rechunked for one in result.rounds) == (not understood)
+
+
+def test_chunking_only_moves_an_uncertain_question_to_semantic_chunks_for_good() -> None:
+    document = Passage("Ada was born in Velm. Tin melts easily. Velm lies on the Orun.", id="doc")
+    found = [Passage("Ada was born in", id="doc#0"), Passage("Velm. Tin melts", id="doc#1")]
+    reader = script(distinct)
+    chunker = AdaptiveChunker(HashingEncoder(), similarity_threshold=0.9)
+    only = ContextRefiner(reader, ExactEntailer(), chunker=chunker, top_n=2, chunking_only=True)
+    result = only.run("Where was Ada born?", found, [document])
+    # The chunks stay although they are no better understood, and nothing is pruned, refilled or evaluated.
+    assert (result.stopped, len(result.rounds)) == ("chunked", 2)
+    assert [passage.metadata["document"] for passage in result.passages] == ["doc", "doc"]
+    assert result.best is result.rounds[1] and not any(one.removed or one.added for one in result.rounds)
+    assert all(one.sufficient is None for one in result.rounds)
+    assert only.run("Where was Ada born?", found).stopped == "unchanged"
 
 
 def test_a_failure_at_first_leaves_the_original_documents() -> None:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from surerag import ClusterCompressor, Passage, ScriptedReader
+from surerag import ClusterCompressor, Passage, ScriptedReader, SelectedPieces
 from surerag.encoders import HashingEncoder
 from surerag.prompts import NOTHING_TO_EXTRACT
 from surerag.types import Event
@@ -89,3 +89,72 @@ def test_no_reply_takes_long_to_read(reply: str, label: str) -> None:
     start = time.perf_counter()
     assert compressor.judge("Ada was born in Velm.", FOUND).label == label
     assert time.perf_counter() - start < 2
+
+
+def test_a_majority_of_equal_words_costs_no_call_and_takes_the_first_of_equals() -> None:
+    compressor, reader = tool("Orun.", "The Velm", "velm", consensus="majority")
+    result = compressor.with_options(clustering="single").answer("Where was Ada born?", FOUND)
+    assert (result.answer, result.calls, len(reader.prompts)) == ("The Velm", 3, 3)
+    tied, _ = tool("Orun.", "Velm", NOTHING_TO_EXTRACT, consensus="majority")
+    assert tied.with_options(clustering="single").answer("Where?", FOUND).answer == "Orun."
+
+
+@pytest.mark.parametrize(
+    ("reply", "answer"),
+    [
+        ("Reasoning: two of\nthree.\nSelected_Answer: **Velm**\nDone.", "Velm"),
+        ("Selected Answer:   Velm on the Orun  ", "Velm on the Orun"),
+        ("Velm it is. ", "Velm it is."),
+        ("Selected_Answer: **", "Selected_Answer: **"),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_what_is_shown_while_a_reply_is_written_is_the_selected_answer(
+    reply: str, answer: str, size: int
+) -> None:
+    pieces = SelectedPieces()
+    shown = [pieces.feed(reply[at : at + size]) for at in range(0, len(reply), size)]
+    assert "".join([*shown, pieces.rest()]) == answer
+    compressor, _ = tool("Velm.", reply)
+    assert compressor.answer("Where?", FOUND[:1]).answer == answer
+
+
+def test_a_stream_is_of_the_consensus_and_tells_the_clusters_first() -> None:
+    compressor, _ = tool("Velm.", "Selected_Answer: Velm")
+    with compressor.stream_answer("Where was Ada born?", FOUND[:1]) as stream:
+        assert stream.announced.clusters[0].sources == ("a",)
+        assert "".join(stream) == "Selected_Answer: Velm"
+        assert stream.result == tool("Velm.", "Selected_Answer: Velm")[0].answer(
+            "Where was Ada born?", FOUND[:1]
+        )
+
+
+def test_a_statement_about_someone_is_judged_by_prompts_that_name_them() -> None:
+    compressor, reader = tool("Ada is from Velm.", "Answer: Factual", clustering="single", pass_below=0)
+    assert compressor.judge("She was born in Velm.", FOUND[:1], "Ada").label == "factual"
+    assert ["about Ada" in prompt for prompt in reader.prompts] == [True, True]
+    plain, reader = tool("Ada is from Velm.", "Answer: Factual", clustering="single", pass_below=0)
+    plain.judge("She was born in Velm.", FOUND[:1])
+    assert not any("about Ada" in prompt for prompt in reader.prompts)
+
+
+@pytest.mark.parametrize(
+    ("replies", "both", "chosen"),
+    [
+        (("Reasoning: Velm.\nChoice: Answer 2",), False, 1),
+        (('#Choice#: "Answer 1"',), False, 0),
+        (("2",), False, 1),
+        (("Neither.",), False, None),
+        (("Choice: Answer 2", "Choice: Answer 1"), True, 1),
+        (("Choice: Answer 1", "Choice: Answer 1"), True, None),
+    ],
+)
+def test_one_of_two_answers_is_chosen(replies: tuple[str, ...], both: bool, chosen: int | None) -> None:
+    compressor, reader = tool(*replies)
+    result = compressor.choose("Where was Ada born?", ("Orun", "Velm"), FOUND[:1], both_orders=both)
+    assert (result.chosen, len(result.generations)) == (chosen, len(replies))
+    assert "Answer 1: Orun\nAnswer 2: Velm" in reader.prompts[0]
+    if both:
+        assert "Answer 1: Velm\nAnswer 2: Orun" in reader.prompts[1]
+        bounded = tool(*replies)[0].with_options(max_calls=1)
+        assert len(bounded.choose("Where?", ("Orun", "Velm"), FOUND[:1], both_orders=True).generations) == 1

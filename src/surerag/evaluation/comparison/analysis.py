@@ -133,7 +133,7 @@ class Tally:
             entailer=seper.entailer.name,
             settings=settings_of(seper),
             # One item without log-probabilities suffices to say that not all are weighted as asked.
-            weighting=" and ".join(sorted(self.weightings)) or seper.weights,
+            weighting=" and ".join(sorted(self.weightings)) or seper.rules.weights,
             confidence=analysis.confidence,
             test=analysis.test,
             systems=tuple(rows),
@@ -243,7 +243,7 @@ def settings_of(seper: SePer) -> Mapping[str, Any]:
     """Return all that steers a SePer, as plain values under its own names; prompts as their texts."""
     options = {name: plain(value) for name, value in seper.chosen().items()}
     prompts = options.pop("prompts")
-    return {**options, **prompts}
+    return {**options, **seper.rules._asdict(), **prompts}
 
 
 def _mean(values: Floats, analysis: Analysis) -> Estimate:

@@ -85,8 +85,8 @@ def looked_up(rag: LazyRAG, questions: Sequence[GateQuestion]) -> LazyRAG:
     if rag.retriever is None or rag.summaries is None or isinstance(rag.summaries, str):
         return rag
     return rag.with_options(
-        retriever=_Found(rag.retriever, texts, rag.top_n),
-        summaries=_Found(rag.summaries, texts, rag.n_summaries),
+        retriever=_Found(rag.retriever, texts, rag.rules.top_n),
+        summaries=_Found(rag.summaries, texts, rag.rules.n_summaries),
     )
 
 

@@ -15,7 +15,7 @@ from surerag.methods.dense_rag.algorithm import dense, prepare
 from surerag.methods.dense_rag.chunking import adaptive_chunks, chunk_passages, quantile_similarity
 from surerag.methods.dense_rag.memory import DenseCache, Memory
 from surerag.methods.dense_rag.options import ChunkerOptions, DenseOptions, MeasureOptions, RefinerOptions
-from surerag.methods.dense_rag.refinement import refine_context, worst_case_calls
+from surerag.methods.dense_rag.refinement import Documents, refine_context, worst_case_calls
 from surerag.methods.dense_rag.result import DenseResult, RefinementResult, SemanticChunk, Span
 from surerag.readers.protocol import Reader
 from surerag.retrieval.sentences import split_sentences
@@ -242,7 +242,7 @@ class Candidates(NamedTuple):
 
     question: str
     passages: Sequence[Passage]
-    documents: Sequence[Passage] = ()
+    documents: Documents = ()
 
 
 @dataclass(frozen=True)
@@ -333,7 +333,7 @@ class ContextRefiner(Measuring[Candidates | tuple[str, Sequence[Passage]], Refin
         return self.chunker
 
     def program(
-        self, question: str, passages: Sequence[Passage], documents: Sequence[Passage] = ()
+        self, question: str, passages: Sequence[Passage], documents: Documents = ()
     ) -> Program[RefinementResult]:
         """Return the method at work on one question, for a driver of your own.
 
@@ -341,7 +341,7 @@ class ContextRefiner(Measuring[Candidates | tuple[str, Sequence[Passage]], Refin
             question: Not empty.
             passages: Best first: the first ``top_n`` are the context, the others candidates.
             documents: The documents behind them, whole; cut anew if there is a ``chunker`` and the question
-                is uncertain.
+                is uncertain. ``"ask"`` where the service ``documents`` is to be asked for them, only then.
 
         Raises:
             InputError: If the question is empty.

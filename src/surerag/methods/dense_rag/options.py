@@ -188,6 +188,13 @@ class RefinerOptions(MeasureOptions):
         Refill,
         Doc('Chunks to whose likeness new ones are taken: ``"necessary"``, or ``"certain"`` (Table 4).'),
     ] = "necessary"
+    chunking_only: Annotated[
+        bool,
+        Doc(
+            """Whether an uncertain question moves to the chunks of its documents for good, and nothing else
+            is changed (the second row of each model in Table 1). It needs documents and a chunker."""
+        ),
+    ] = False
     remove_only: Annotated[bool, Doc("Whether nothing is taken in (Table 4).")] = False
     self_evaluation: Annotated[bool, Doc("Whether the reader is asked if a context suffices (Table 4).")] = (
         True

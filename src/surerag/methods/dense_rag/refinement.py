@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +28,15 @@ from surerag.methods.dense_rag.result import (
 )
 from surerag.types import Passage
 
+Documents = Sequence[Passage] | Literal["ask"]
+"""The documents behind a question's passages, or that a service is to be asked for them."""
+
 
 def refine_context(
     question: str,
     passages: Sequence[Passage],
     options: RefinerOptions,
-    documents: Sequence[Passage] = (),
+    documents: Documents = (),
 ) -> Program[RefinementResult]:
     """Measure, prune, refill and measure again, and return the best context found (Algorithm 3).
 
@@ -45,7 +48,8 @@ def refine_context(
         question: Not empty.
         passages: What was retrieved, best first; the first ``top_n`` are the context, the others candidates.
         options: What steers the method.
-        documents: The documents behind the passages, whole; needed to cut them anew.
+        documents: The documents behind the passages, whole; needed to cut them anew. ``"ask"`` asks the
+            service ``documents`` for them, of uncertain questions only.
 
     Raises:
         InputError: If the question is empty.
@@ -125,7 +129,7 @@ class _Refinement:
         question: str,
         passages: Sequence[Passage],
         options: RefinerOptions,
-        documents: Sequence[Passage],
+        documents: Documents,
     ) -> None:
         self._options = options
         self._asking = Asking(question, options)
@@ -136,6 +140,7 @@ class _Refinement:
         self.pool.visit(self._context)
         self.rounds: list[Round] = []
         self.best: Round | None = None
+        self._for_good = False
 
     @property
     def calls(self) -> Calls:
@@ -159,19 +164,23 @@ class _Refinement:
         measured = yield from measure(self._asking, self._context)
         at_first_sight = not self.rounds and self._options.only_uncertain and measured.certain
         sufficient = None
-        if self._options.self_evaluation and not at_first_sight:
+        if self._options.self_evaluation and not (at_first_sight or self._options.chunking_only):
             sufficient = yield from self._asking.sufficient([passage.text for passage in self._context])
-        done = at_first_sight or satisfied(measured, sufficient, self._options)
+        done = at_first_sight or self._for_good or satisfied(measured, sufficient, self._options)
         self._note(Round(measured, sufficient, note="broken off"), done)
         stopped: Stopped | None = None
         if done:
-            stopped = "certain" if at_first_sight else "satisfied"
-            change = _Change(note="the reader understands its context")
+            stopped = "certain" if at_first_sight else "chunked" if self._for_good else "satisfied"
+            note = "moved to semantic chunks" if self._for_good else "the reader understands its context"
+            change = _Change(note=note)
         elif len(self.rounds) == self._options.rounds:
             stopped, change = "rounds", _Change(note="no round is left")
         elif self._documents and (yield from self._rechunk()):
             change = _Change(note="the documents were cut anew")
             self._settle(rechunked=True)
+            self._for_good = self._options.chunking_only
+        elif self._options.chunking_only:
+            stopped, change = "unchanged", _Change(note="there are no documents to cut anew")
         elif not self._affords(3 * self._uncertain(measured)):
             stopped, change = "budget", _Change(note="no calls are left to label chunks")
         else:
@@ -254,8 +263,11 @@ class _Refinement:
 
     def _rechunk(self) -> Program[bool]:
         """Cut the documents anew and take the chunks nearest to the question (section 5.1), once."""
-        documents, self._documents = self._documents, ()
+        behind, self._documents = self._documents, ()
         chunking = self._options.chunking
+        documents: Sequence[Passage] = behind  # type: ignore[assignment]  # passages, where they are not asked for
+        if behind == "ask":
+            documents = yield from retrieve(self._asking.question, None, tier="documents")
         if chunking is None:
             return False
         chunks = yield from chunk_passages(documents, chunking)

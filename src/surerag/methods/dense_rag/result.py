@@ -14,8 +14,9 @@ were left to say it in other words."""
 
 Outcome = Literal["rephrased", "unchanged", "empty", "cut", "untested"]
 
-Stopped = Literal["certain", "satisfied", "unchanged", "rounds", "budget", "failed", "empty"]
-"""Why it ended: certain at first sight; the stop rule; a round that would change nothing; no round or no
+Stopped = Literal["certain", "satisfied", "chunked", "unchanged", "rounds", "budget", "failed", "empty"]
+"""Why it ended: certain at first sight; the stop rule; the documents were cut anew, and that is
+all that was wanted; a round that would change nothing; no round or no
 calls left; a model failed; nothing to refine."""
 
 

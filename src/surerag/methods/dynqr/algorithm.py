@@ -117,7 +117,7 @@ def _attempts(asking: Asking, original: Attempt) -> Program[tuple[list[Attempt],
     seen = {asking.prompt(original.passages)}
     for query, found in retrieved.items():
         if options.documents == "expand":
-            found = alternated(original.passages, found, options.top_n)
+            found = alternated(original.passages, found, options.rules.top_n)
         prompt = asking.prompt(found)
         # The same prompt again would only be answered the same; and nothing found is no better context.
         if found and prompt not in seen:
@@ -240,7 +240,7 @@ class Asking:
         """Retrieve with a query."""
         self.stage = "retrieving"
         self.costs = replace(self.costs, retrievals=self.costs.retrievals + 1)
-        return (yield from retrieve(query, self.options.top_n))
+        return (yield from retrieve(query, self.options.rules.top_n))
 
     def answer(self, contexts: Mapping[str, Sequence[Passage]]) -> Program[list[Attempt]]:
         """Answer the question from what each query found, all in one call."""

@@ -138,7 +138,8 @@ class UncertaintyRewriter(Component[str | tuple[str, Sequence[Message]], Rewrite
     @property
     def signal(self) -> str:
         """What is compared with the threshold; a policy belongs to it."""
-        shown = "all" if self.top_n is None else self.top_n
+        top_n = self.rules.top_n
+        shown = "all" if top_n is None else top_n
         if self.benefit is not None:
             read = ", ".join(self.benefit.features)
             return f"benefit by {read}, model {fingerprint(self.benefit.to_dict())}, from {shown} passages"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, NamedTuple
 
 from surerag.decisions.benefit import BenefitModel
 from surerag.decisions.policy import Policy
@@ -26,6 +27,17 @@ from surerag.prompts import CLOSED_BOOK, DYNQR_ANSWER, REWRITE, REWRITE_IN_CONVE
 from surerag.types import Sampling
 
 Documents = Literal["substitute", "expand"]
+Variant = Literal["default", "paper"]
+
+
+class Rules(NamedTuple):
+    """A row of :data:`VARIANTS`; each rule is explained by the option of its name."""
+
+    top_n: int | None
+
+
+VARIANTS: Mapping[Variant, Rules] = MappingProxyType({"default": Rules(top_n=None), "paper": Rules(top_n=5)})
+"""Where the paper's inference (section 3.2) and ours differ."""
 OnFailure = Literal["original", "raise"]
 
 THRESHOLDS = {"perplexity": 1.2, "disagreement": 0.65}
@@ -45,6 +57,10 @@ class DynQROptions(Options):
         rewrite_in_conversation=REWRITE_IN_CONVERSATION,
     )
 
+    variant: Annotated[
+        Variant,
+        Doc("""Where ``top_n`` takes its value from if it is None: ``"default"`` or ``"paper"`` (five)."""),
+    ] = "default"
     threshold: Annotated[
         float | Policy | None,
         Doc(
@@ -139,6 +155,11 @@ class DynQROptions(Options):
                 hint="pass threshold=…; calibrate() finds one, and may start from any, such as 0",
             )
         return THRESHOLDS[self.metric]
+
+    @property
+    def rules(self) -> Rules:
+        """The variant's rules, and what was set in place of them."""
+        return VARIANTS[self.variant] if self.top_n is None else Rules(self.top_n)
 
     @property
     def calls_of_an_answer(self) -> int:

@@ -23,7 +23,7 @@ from surerag.methods.edc2.guards import Claim, says_nothing, supported
 from surerag.methods.edc2.options import EDC2Options, Mode
 from surerag.methods.edc2.result import ClusterReport, CompressionResult, merged_passage
 from surerag.prompts import format_passages
-from surerag.types import Generation, Passage, Prompt
+from surerag.types import Generation, Passage, Prompt, Template
 
 
 def compress_clusters(
@@ -295,10 +295,28 @@ def prompt_for(query: str, texts: Iterable[str], options: EDC2Options) -> Prompt
         f"{words.reply}: {example.reply}\n\n"
         for example in options.examples
     )
-    prompt: Prompt = options.prompts[options.mode].render(
-        examples=PromptText(examples), passages=format_passages(texts), **{words.query.lower(): query}
+    prompt: Prompt = _template(options).render(
+        examples=PromptText(examples),
+        passages=format_passages(texts),
+        **{words.query.lower(): query},
+        **subject_of(options),
     )
     return prompt
+
+
+def about(options: EDC2Options) -> str:
+    """Return how the names of prompts end that name the subject of a statement, where one is given."""
+    return "_about" if options.subject and options.mode == "fact_check" else ""
+
+
+def subject_of(options: EDC2Options) -> dict[str, str]:
+    """Return the subject as the slot that such prompts have."""
+    return {"subject": options.subject or ""} if about(options) else {}
+
+
+def _template(options: EDC2Options) -> Template:
+    found: Template = options.prompts[f"{options.mode}{about(options)}"]
+    return found
 
 
 def _replies(prompts: Sequence[Prompt], work: _Work) -> Program[list[Generation | Exception]]:
@@ -357,7 +375,7 @@ def _faithful(reports: Sequence[ClusterReport], work: _Work) -> Program[list[Clu
     it has more sentences than tokens were asked for, gives way to its sources.
     """
     options, passages = work.options, work.passages
-    guard, threshold = options.rules.guard, options.entailment_threshold
+    guard, threshold = options.rules.guard, options.support_threshold
     split = [options.sentences(report.text) if report.outcome == "compressed" else [] for report in reports]
     if guard == "entailment":
         pairs = [len(said) * len(report.members) for report, said in zip(reports, split, strict=True)]
@@ -376,7 +394,7 @@ def _faithful(reports: Sequence[ClusterReport], work: _Work) -> Program[list[Clu
         for report, sentences in zip(reports, split, strict=True)
         for sentence in sentences
     ]
-    prompt = options.prompts[options.mode].text
+    prompt = _template(options).text
     verdicts = iter((yield from supported(claims, guard, threshold, prompt)))
     return [
         _guarded(report, [(sentence, next(verdicts)) for sentence in sentences], options)

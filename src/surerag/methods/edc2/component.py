@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from numpy.typing import ArrayLike
 
-from surerag.component import Component, asynchronous, sync
+from surerag.component import Component, astreaming, asynchronous, streaming, sync
 from surerag.decisions.judging import IsCorrect, check_sample, judged_rows
 from surerag.decisions.policy import Identity, Policy, fingerprint
 from surerag.decisions.rows import DecisionRow
@@ -18,9 +18,9 @@ from surerag.measures import exact_match
 from surerag.methods.edc2.algorithm import compress_clusters
 from surerag.methods.edc2.answering import answer_from
 from surerag.methods.edc2.clusters import most_clusters
-from surerag.methods.edc2.evidence import answer_by_consensus, judge_statement
+from surerag.methods.edc2.evidence import answer_by_consensus, choose_answer, judge_statement
 from surerag.methods.edc2.options import EDC2Options
-from surerag.methods.edc2.result import CompressionResult, Consensus, Judgement
+from surerag.methods.edc2.result import Choice, CompressionResult, Consensus, Judgement
 from surerag.readers.protocol import Reader
 from surerag.retrieval.sentences import split_sentences
 from surerag.services import Encoder, Entailer, Services
@@ -173,24 +173,31 @@ class ClusterCompressor(Component[Retrieved, CompressionResult], EDC2Options):
 
     run, arun = sync(program), asynchronous(program)
 
-    def answer_program(self, question: str, passages: Sequence[Passage]) -> Program[Consensus]:
+    def answer_program(
+        self, question: str, passages: Sequence[Passage], query_vector: ArrayLike | None = None
+    ) -> Program[Consensus]:
         """Return the answering of appendix C.2 at work, for a driver of your own.
 
         Each cluster answers with evidence, in whatever ``mode`` this is set to; then comes a consensus of
-        these answers.
+        these answers. A stream is that of the last reply, whose reasons come first:
+        :class:`surerag.SelectedPieces` lets the answer alone through.
 
         Args:
             question: Not empty.
-            passages: Best first.
+            passages: Best first. Where all carry embeddings, these are used.
+            query_vector: The question's vector, by the model that made the passages'.
 
         Raises:
             InputError: If the question is empty.
         """
-        return answer_by_consensus(question, passages, self)
+        return answer_by_consensus(question, passages, self, query_vector)
 
     answer, aanswer = sync(answer_program), asynchronous(answer_program)
+    stream_answer, astream_answer = streaming(answer_program), astreaming(answer_program)
 
-    def judge_program(self, statement: str, passages: Sequence[Passage]) -> Program[Judgement]:
+    def judge_program(
+        self, statement: str, passages: Sequence[Passage], subject: str | None = None
+    ) -> Program[Judgement]:
         """Return the judging of section 6.2 at work, for a driver of your own.
 
         The statement is judged by evidence that was compressed for it, in whatever ``mode`` this is set to:
@@ -199,13 +206,40 @@ class ClusterCompressor(Component[Retrieved, CompressionResult], EDC2Options):
         Args:
             statement: Not empty.
             passages: Best first.
+            subject: Whom or what it is about; None is the option ``subject``.
 
         Raises:
             InputError: If the statement is empty.
         """
-        return judge_statement(statement, passages, self)
+        return judge_statement(
+            statement, passages, self if subject is None else self.with_options(subject=subject)
+        )
 
     judge, ajudge = sync(judge_program), asynchronous(judge_program)
+
+    def choose_program(
+        self,
+        question: str,
+        answers: tuple[str, str],
+        passages: Sequence[Passage],
+        *,
+        both_orders: bool = False,
+    ) -> Program[Choice]:
+        """Return the choice between two answers at work (HaluEval in section 6.2), for a driver of your own.
+
+        Args:
+            question: Not empty; the evidence is compressed for it.
+            answers: Two answers.
+            passages: Best first.
+            both_orders: Whether to ask with the answers in either order, which costs a call more; where the
+                replies disagree, none is chosen.
+
+        Raises:
+            InputError: If the question is empty.
+        """
+        return choose_answer(question, answers, passages, self, both_orders=both_orders)
+
+    choose, achoose = sync(choose_program), asynchronous(choose_program)
 
     def worst_case_calls(self, passages: int) -> int:
         """Calls of the reader, and with ``guard="entailment"`` of the entailer, that one question can cost.
@@ -214,7 +248,8 @@ class ClusterCompressor(Component[Retrieved, CompressionResult], EDC2Options):
         failed: c + c calls, or c where c is 1 or ``on_failure`` is ``"raise"``. Each of ``bridging`` rounds
         more asks again about those that yielded nothing. The guard asks about each sentence, of which a
         compression has ``max_tokens`` at most, and each source: ``max_tokens`` × passages pairs a round.
-        :meth:`answer` costs two calls more, :meth:`judge` one; ``max_calls`` bounds all of it.
+        :meth:`answer` costs two calls more (one with ``consensus="majority"``), :meth:`judge` one,
+        :meth:`choose` one or two; ``max_calls`` bounds all of it.
 
         Args:
             passages: How many are given.

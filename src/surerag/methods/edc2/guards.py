@@ -130,8 +130,8 @@ def overlap_support(sentence: str, source: str) -> float:
 
 _NEGATION = frozenset("not no never neither nor none nobody nothing without".split())
 _LIGHT = _COMMON | frozenset(
-    "am any been being can could did do does even ever having may might must really shall should would "
-    "yet".split()
+    "am any been being can case could did do does even ever having may might must really shall should so "
+    "true would yet".split()
 )
 """What may stand between a negation and the word that it denies."""
 _CONTRACTED = re.compile(r"\b(?:can(?=not\b)|ca(?=n['’]t\b)|wo(?=n['’]t\b))|n['’]t\b", re.IGNORECASE)

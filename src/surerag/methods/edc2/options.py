@@ -15,10 +15,13 @@ from surerag.methods.calls import MaxCalls
 from surerag.options import Doc, Options, Within, options
 from surerag.prompts import (
     ANSWER_WITH_EVIDENCE,
+    CHOOSE_ANSWER,
     CONSENSUS,
     EXTRACT,
     FACT_CHECK,
+    FACT_CHECK_ABOUT,
     JUDGE_STATEMENT,
+    JUDGE_STATEMENT_ABOUT,
     PromptSet,
 )
 from surerag.tokens import estimated_tokens
@@ -34,6 +37,7 @@ NothingRule = Literal["anchored", "sentinel", "legacy"]
 AllEmpty = Literal["original", "nothing"]
 Guard = Literal["overlap", "entailment", "off"]
 GuardAction = Literal["remove", "flag"]
+ConsensusRule = Literal["reader", "majority"]
 OnFailure = Literal["original", "raise"]
 
 
@@ -96,6 +100,9 @@ class EDC2Options(Options):
         fact_check=FACT_CHECK,
         consensus=CONSENSUS,
         judge_statement=JUDGE_STATEMENT,
+        fact_check_about=FACT_CHECK_ABOUT,
+        judge_statement_about=JUDGE_STATEMENT_ABOUT,
+        choose_answer=CHOOSE_ANSWER,
     )
 
     mode: Annotated[
@@ -193,13 +200,14 @@ class EDC2Options(Options):
         GuardAction, Doc('Whether to ``"remove"`` or to ``"flag"`` sentences that no source supports.')
     ] = "remove"
     entailment_threshold: Annotated[
-        float,
+        float | None,
         Within(0, 1, above=True),
         Doc(
-            """Probability of entailment from which a source supports a sentence; with
-            ``guard="overlap"``, the share of the sentence's content words that the source must have."""
+            """Probability of entailment from which a source supports a sentence, None for 0.6; with
+            ``guard="overlap"``, the share of the sentence's content words that the source must have, None
+            for 0.25: measured on paraphrases, more removes true sentences in other words."""
         ),
-    ] = 0.6
+    ] = None
     on_failure: Annotated[
         OnFailure,
         Doc(
@@ -225,6 +233,20 @@ class EDC2Options(Options):
             and its cluster is dropped without this. 0 is the paper's; 1 serves two-hop questions."""
         ),
     ] = 0
+    consensus: Annotated[
+        ConsensusRule,
+        Doc(
+            """Who selects among the clusters' answers in :meth:`answer`: the ``"reader"`` (appendix C.2), or
+            the ``"majority"`` of equal words, which costs no call and wants answers of few words."""
+        ),
+    ] = "reader"
+    subject: Annotated[
+        str | None,
+        Doc(
+            """Whom or what the statements in mode ``"fact_check"`` are about (``{person}`` in appendix
+            C.1.2); the prompts that end in ``_about`` are then asked."""
+        ),
+    ] = None
     examples: Annotated[tuple[FewShot, ...], Doc("Worked examples for the prompt.")] = ()
     max_tokens: Annotated[
         int,
@@ -245,8 +267,10 @@ class EDC2Options(Options):
         Doc(
             """Prompts in place of the method's own, by name. One for each mode: ``extract`` and
             ``answer_with_evidence`` (slots ``examples``, ``question``, ``passages``), ``fact_check``
-            (``examples``, ``statement``, ``passages``). Besides ``consensus`` (``answers``, ``question``)
-            and ``judge_statement`` (``statement``, ``passages``)."""
+            (``examples``, ``statement``, ``passages``). Besides ``consensus`` (``answers``, ``question``),
+            ``judge_statement`` (``statement``, ``passages``) and ``choose_answer`` (``question``,
+            ``first_answer``, ``second_answer``, ``passages``). Where a ``subject`` is given,
+            ``fact_check_about`` and ``judge_statement_about``, with that slot more."""
         ),
     ] = PromptSet()
 
@@ -260,6 +284,13 @@ class EDC2Options(Options):
             rules = rules._replace(guard="off")
         chosen = {name: getattr(self, name) for name in Rules._fields}
         return rules._replace(**{name: value for name, value in chosen.items() if value is not None})
+
+    @property
+    def support_threshold(self) -> float:
+        """From where on a source supports a sentence, on the guard's own scale."""
+        if self.entailment_threshold is not None:
+            return self.entailment_threshold
+        return 0.6 if self.rules.guard == "entailment" else 0.25
 
     @property
     def sampling(self) -> Sampling:

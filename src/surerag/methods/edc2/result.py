@@ -164,7 +164,8 @@ class Consensus:
         reasoning: Why, in the model's words.
         candidates: The clusters' answers with their evidence.
         compression: How they came about.
-        generation: The model's reply.
+        generation: The model's reply; with ``consensus="majority"`` the answer that was taken.
+        calls: Prompts that the reader was asked, in all.
     """
 
     question: str
@@ -173,6 +174,7 @@ class Consensus:
     candidates: tuple[str, ...]
     compression: CompressionResult
     generation: Generation
+    calls: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +199,32 @@ class Judgement:
     evidence: tuple[Passage, ...]
     compression: CompressionResult
     generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which of two answers is without errors.
+
+    Attributes:
+        question: As asked.
+        answers: Both, in the order in which they were given.
+        chosen: 0 for the first, 1 for the second; None where the reply names neither, or the replies to both
+            orders disagree.
+        reasoning: Why, in the model's words.
+        sources: Ids of the passages that the evidence was compressed from.
+        evidence: What the model was shown.
+        compression: How the evidence came about.
+        generations: The model's replies, one for each order that was asked.
+    """
+
+    question: str
+    answers: tuple[str, str]
+    chosen: int | None
+    reasoning: str
+    sources: tuple[str, ...]
+    evidence: tuple[Passage, ...]
+    compression: CompressionResult
+    generations: tuple[Generation, ...]
 
 
 def merged_passage(report: ClusterReport, passages: Sequence[Passage]) -> Passage:

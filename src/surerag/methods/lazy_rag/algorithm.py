@@ -48,7 +48,7 @@ def lazy_rag(
     decision = GateDecision(options.mode in ("standard", "strong"), f"mode {options.mode}")
 
     if options.mode in ("lazy", "strong"):
-        summaries = yield from retrieve(question, options.n_summaries, tier="summaries")
+        summaries = yield from retrieve(question, options.rules.n_summaries, tier="summaries")
         watch.lap("summaries")
     context = "\n".join(summary.text for summary in summaries)
 
@@ -85,7 +85,7 @@ def lazy_rag(
             spent.add([one.partial for one in begun])
 
     if decision.retrieve:
-        passages = yield from retrieve(question, options.top_n)
+        passages = yield from retrieve(question, options.rules.top_n)
         watch.lap("retrieval")
         if not passages:
             yield from emit("lazy_rag.nothing_retrieved", warning=True, question=question)

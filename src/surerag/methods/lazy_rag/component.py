@@ -126,7 +126,7 @@ class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], Laz
     @property
     def signal(self) -> str:
         """What the gate compares with the threshold; a policy belongs to it."""
-        return f"{self.gate_in_force.signal} ({self.n_summaries} summaries)"
+        return f"{self.gate_in_force.signal} ({self.rules.n_summaries} summaries)"
 
     def program(self, question: str, oracle: Sequence[Passage] | None = None) -> Program[LazyRAGResult]:
         """Return the method at work on one question, for a driver of your own.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, NamedTuple
 
 from surerag.decisions.policy import Policy
 from surerag.errors import ConfigurationError
@@ -30,6 +31,21 @@ from surerag.types import Sampling
 Mode = Literal["lazy", "none", "standard", "strong", "oracle"]
 """The rows of Table I: gated; no retrieval; passages always; summaries and passages always; gold passages."""
 
+
+Variant = Literal["default", "paper"]
+
+
+class Rules(NamedTuple):
+    """A row of :data:`VARIANTS`; each rule is explained by the option of its name."""
+
+    top_n: int | None
+    n_summaries: int
+
+
+VARIANTS: Mapping[Variant, Rules] = MappingProxyType(
+    {"default": Rules(top_n=None, n_summaries=3), "paper": Rules(top_n=3, n_summaries=1)}
+)
+"""Where the paper's setting and ours differ: it asks about one document, and shows three chunks of it."""
 
 SETTINGS_OF = {
     "gate_tokens": ("entropy", "margin"),
@@ -59,6 +75,13 @@ class LazyRAGOptions(Options):
             the question)."""
         ),
     ] = "lazy"
+    variant: Annotated[
+        Variant,
+        Doc(
+            """Where ``top_n`` and ``n_summaries`` take their values from if they are None: ``"default"`` or
+            ``"paper"`` (three chunks, one summary)."""
+        ),
+    ] = "default"
     gate: Annotated[
         GateLike,
         Doc(
@@ -107,7 +130,11 @@ class LazyRAGOptions(Options):
         Within(1),
         Doc("Passages to show, at most; None shows all that the retriever returns."),
     ] = None
-    n_summaries: Annotated[int, Within(1), Doc("Document summaries to join for the first pass.")] = 3
+    n_summaries: Annotated[
+        int | None,
+        Within(1),
+        Doc("Document summaries to join for the first pass; None goes by ``variant``: 3, the paper's 1."),
+    ] = None
     max_calls: MaxCalls = None
     max_tokens: AnswerTokens = None
     stop: StopTexts = ()
@@ -121,6 +148,15 @@ class LazyRAGOptions(Options):
             (``context``, ``details``, ``question``)."""
         ),
     ] = PromptSet()
+
+    @property
+    def rules(self) -> Rules:
+        """The variant's rules, and what was set in place of them."""
+        rules = VARIANTS[self.variant]
+        return Rules(
+            top_n=rules.top_n if self.top_n is None else self.top_n,
+            n_summaries=rules.n_summaries if self.n_summaries is None else self.n_summaries,
+        )
 
     @property
     def gate_in_force(self) -> Gate:

@@ -103,7 +103,7 @@ def _beliefs(
     prompts = [context_prompt(question, passages, options) for passages in contexts]
     rows: dict[tuple[str, str], NDArray[np.float64]] = {}
     calls = repeated = 0
-    weights = options.weights
+    weights = options.rules.weights
     for n in steps_of(options):
         samples = yield from generate(prompts, replace(options.sampling, n=n))
         calls += len(prompts)

@@ -80,7 +80,7 @@ class SePer(Component[tuple[str, Sequence[str], Sequence[Passage]], SePerResult]
         pairs = samples * golds
         if self.kernel == "hard":
             pairs += sum(n * (n - 1) for n in steps)
-        return samples + (2 if self.kernel == "hard" or self.direction == "both" else 1) * pairs
+        return samples + (2 if self.kernel == "hard" or self.rules.direction == "both" else 1) * pairs
 
     def program(
         self, question: str, golds: Sequence[str], passages: Sequence[Passage]

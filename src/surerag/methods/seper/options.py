@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, NamedTuple
 
+from surerag.clustering import Linkage
 from surerag.errors import ConfigurationError
 from surerag.measures.seper import Golds, Kernel, Weights
 from surerag.options import Doc, Options, Within, options
@@ -15,6 +17,38 @@ from surerag.types import Sampling
 Likelihood = Literal["mean", "sum"]
 Direction = Literal["both", "forward"]
 Match = Literal["loose", "strict"]
+Variant = Literal["default", "paper", "official"]
+
+
+class Rules(NamedTuple):
+    """A row of :data:`VARIANTS`; each rule is explained by the option of its name."""
+
+    weights: Weights
+    likelihood: Likelihood
+    direction: Direction
+    question_in_entailment: bool
+    clusters: Linkage
+    match: Match
+    golds: Golds
+
+
+VARIANTS: Mapping[Variant, Rules] = MappingProxyType(
+    {
+        "default": Rules(
+            weights="distinct", likelihood="mean", direction="both", question_in_entailment=True,
+            clusters="all", match="loose", golds="max",
+        ),
+        "paper": Rules(
+            weights="probability", likelihood="sum", direction="forward", question_in_entailment=False,
+            clusters="all", match="strict", golds="mean",
+        ),
+        "official": Rules(
+            weights="official", likelihood="mean", direction="both", question_in_entailment=True,
+            clusters="first", match="loose", golds="max",
+        ),
+    }
+)  # fmt: skip
+"""Where the paper and the authors' code differ, and what we take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,46 +94,63 @@ class SePerOptions(Options):
     kernel: Annotated[
         Kernel, Doc('``"soft"`` (entailment probability, Eq. 8) or ``"hard"`` (meaning clusters, Eq. 9).')
     ] = "soft"
-    weights: Annotated[
-        Weights,
+    variant: Annotated[
+        Variant,
         Doc(
-            """What a sample counts for: ``"distinct"`` (each distinct answer once, by its likelihood),
+            """Where options that are None take their values from: ``"default"``, ``"paper"``, or
+            ``"official"`` (the authors' code)."""
+        ),
+    ] = "default"
+    weights: Annotated[
+        Weights | None,
+        Doc(
+            """What a sample counts for: ``"distinct"`` (each distinct answer once, by its share of their
+            likelihoods), ``"probability"`` (each distinct answer once, by its probability: Eq. 6),
             ``"official"`` (each sample by its likelihood, as in the authors' code) or ``"frequency"``; see
             :func:`surerag.measures.answer_weights`. Without log-probabilities it is ``"frequency"``."""
         ),
-    ] = "distinct"
+    ] = None
     likelihood: Annotated[
-        Likelihood,
+        Likelihood | None,
         Doc(
             """Of an answer: exp of the ``"mean"`` log-probability of its tokens (the authors' code), or of
             their ``"sum"`` (Eq. 7)."""
         ),
-    ] = "mean"
+    ] = None
     direction: Annotated[
-        Direction, Doc('Soft kernel: the larger entailment of ``"both"`` directions, or ``"forward"`` only.')
-    ] = "both"
+        Direction | None,
+        Doc('Soft kernel: the larger entailment of ``"both"`` directions, or ``"forward"`` only.'),
+    ] = None
     question_in_entailment: Annotated[
-        bool, Doc("Whether the entailer sees the question with both statements.")
-    ] = True
+        bool | None, Doc("Whether the entailer sees the question with both statements.")
+    ] = None
+    clusters: Annotated[
+        Linkage | None,
+        Doc(
+            """Hard kernel: an answer joins a cluster if it means ``"all"`` of its members, so that all pairs
+            within mean the same (Eq. 4) and a cluster matches a gold answer where all of it does; or if it
+            means its ``"first"`` member, which then stands for it (the authors' code)."""
+        ),
+    ] = None
     match: Annotated[
-        Match,
+        Match | None,
         Doc(
             """Hard kernel: an answer means a gold answer if the two do not contradict and are not both
             neutral (``"loose"``), or entail each other (``"strict"``)."""
         ),
-    ] = "loose"
+    ] = None
     entailment_threshold: Annotated[
         float | None,
         Within(0, 1, above=True),
         Doc("Entailment holds from this probability on; None where it is the likeliest label."),
     ] = None
     golds: Annotated[
-        Golds,
+        Golds | None,
         Doc(
             """Over several gold answers: ``"max"``, ``"mean"`` (Eq. 10) or ``"any"``; see
             :func:`surerag.measures.seper_soft`."""
         ),
-    ] = "max"
+    ] = None
     temperature: Annotated[float, Within(0), Doc("Temperature of the samples.")] = 1.0
     max_tokens: Annotated[
         int,
@@ -127,13 +178,26 @@ class SePerOptions(Options):
     ] = None
 
     def __post_init__(self) -> None:
-        """Check every option, and that a first step fits all samples."""
+        """Check every option, and that they go together."""
         super().__post_init__()
         if self.adaptive is not None and self.adaptive.first > self.n_samples:
             raise ConfigurationError(
                 f"a first step of {self.adaptive.first} samples is more than all {self.n_samples}",
                 hint="give a larger n_samples, or a smaller first step",
             )
+
+        if self.rules.weights == "probability" and self.rules.likelihood == "mean":
+            raise ConfigurationError(
+                'weights="probability" are probabilities, and the mean over tokens gives none',
+                hint='add likelihood="sum"',
+            )
+
+    @property
+    def rules(self) -> Rules:
+        """The variant's rules, and what was set in place of them."""
+        chosen = {name: getattr(self, name) for name in Rules._fields}
+        given = {name: value for name, value in chosen.items() if value is not None}
+        return VARIANTS[self.variant]._replace(**given)
 
     @property
     def sampling(self) -> Sampling:
@@ -143,5 +207,5 @@ class SePerOptions(Options):
             temperature=self.temperature,
             max_tokens=self.max_tokens,
             seed=self.seed,
-            trace="none" if self.weights == "frequency" else "logprobs",
+            trace="none" if self.rules.weights == "frequency" else "logprobs",
         )

@@ -48,13 +48,14 @@ class Verdicts:
     def __init__(self, rows: Mapping[tuple[str, str], NDArray[np.float64]], options: SePerOptions) -> None:
         self._rows = rows
         self._options = options
+        self._rules = options.rules
 
     def degree(self, answer: str, gold: str) -> float:
         """Degree to which an answer means a gold answer."""
         if not answer or answer == gold:
             return float(answer == gold)
         degrees = [self._rows[answer, gold][_ENTAILMENT]]
-        if self._options.direction == "both":
+        if self._rules.direction == "both":
             degrees.append(self._rows[gold, answer][_ENTAILMENT])
         return float(max(degrees))
 
@@ -70,7 +71,7 @@ class Verdicts:
 
     def matches(self, answer: str, gold: str) -> bool:
         """Whether an answer means a gold answer, loosely or strictly."""
-        if self._options.match == "strict" or not answer or answer == gold:
+        if self._rules.match == "strict" or not answer or answer == gold:
             return self.equivalent(answer, gold)
         labels = {self._label(answer, gold), self._label(gold, answer)}
         return _CONTRADICTION not in labels and labels != {_NEUTRAL}
@@ -100,9 +101,9 @@ def pairs_to_judge(
     wanted = [(text, gold) for text in answers for gold in golds]
     if options.kernel == "hard":
         wanted += [pair for texts in rows for pair in combinations(texts, 2)]
-    if options.kernel == "hard" or options.direction == "both":
+    if options.kernel == "hard" or options.rules.direction == "both":
         wanted += [(b, a) for a, b in wanted]
-    shown = question if options.question_in_entailment else ""
+    shown = question if options.rules.question_in_entailment else ""
     return [Pair(a, b, shown) for a, b in dict.fromkeys(wanted) if a != b]
 
 
@@ -125,26 +126,30 @@ def score(
         stream: Number of the context, so that no two contexts are resampled alike.
     """
     texts = [sample.text for sample in samples]
-    logs = [log_likelihood(sample, options.likelihood) for sample in samples]
+    logs = [log_likelihood(sample, options.rules.likelihood) for sample in samples]
     degrees = np.array([[verdicts.degree(text, gold) for gold in golds] for text in texts])
     shares = _weights(texts, logs, weights)
     clusters, kernel = None, degrees
     if options.kernel == "hard":
-        clusters = meaning_clusters([[verdicts.equivalent(a, b) for b in texts] for a in texts])
-        firsts = [texts[int(np.flatnonzero(clusters == label)[0])] for label in range(clusters.max() + 1)]
+        linkage = options.rules.clusters
+        clusters = meaning_clusters([[verdicts.equivalent(a, b) for b in texts] for a in texts], linkage)
+        members = [np.flatnonzero(clusters == label) for label in range(clusters.max() + 1)]
+        # The first member stands for its cluster, or all of them have to match.
+        judged = [some[:1] if linkage == "first" else some for some in members]
         matches = np.array(
-            [[verdicts.matches(first, gold) for gold in golds] for first in firsts], dtype=float
+            [[all(verdicts.matches(texts[at], gold) for at in some) for gold in golds] for some in judged],
+            dtype=float,
         )
         kernel = matches[clusters]
     rng = np.random.default_rng((options.seed, stream))
     n = len(texts)
     counts = rng.multinomial(n, np.full(n, 1 / n), size=_RESAMPLES)
-    resamples = beliefs_of_counts(counts, texts, logs, kernel, weights, options.golds)
+    resamples = beliefs_of_counts(counts, texts, logs, kernel, weights, options.rules.golds)
     belief = Belief(
         seper=(
-            seper_soft(shares, degrees, options.golds)
+            seper_soft(shares, degrees, options.rules.golds)
             if clusters is None
-            else seper_hard(shares, clusters, matches, options.golds)
+            else seper_hard(shares, clusters, matches, options.rules.golds)
         ),
         interval=interval_of(resamples),
         answers=tuple(
@@ -161,7 +166,7 @@ def score(
         completion_tokens=sum(sample.completion_tokens for sample in samples),
         truncated=sum(sample.finish == "length" for sample in samples),
     )
-    return Scored(belief, resamples, seper_soft(np.full(n, 1 / n), kernel, options.golds))
+    return Scored(belief, resamples, seper_soft(np.full(n, 1 / n), kernel, options.rules.golds))
 
 
 def log_likelihood(sample: Generation, likelihood: Likelihood) -> float | None:
@@ -201,7 +206,7 @@ def beliefs_of_counts(
         Beliefs, shape [resamples].
     """
     present = counts.astype(np.float64)
-    if weights == "distinct":
+    if weights in ("distinct", "probability"):
         first = {text: at for at, text in reversed(list(enumerate(texts)))}
         present = np.stack(
             [present[:, [text == other for other in texts]].any(axis=1) for text in first], axis=1
@@ -209,8 +214,8 @@ def beliefs_of_counts(
         logs, kernel = [logs[at] for at in first.values()], kernel[list(first.values())]
     if weights != "frequency":
         values = np.array(logs, dtype=np.float64)
-        present = present * np.exp(values - values.max())
-    shares = present / present.sum(axis=1, keepdims=True)
+        present = present * np.exp(values if weights == "probability" else values - values.max())
+    shares = present if weights == "probability" else present / present.sum(axis=1, keepdims=True)
     if golds == "any":
         kernel = kernel.max(axis=1, keepdims=True)
     over_golds = np.mean if golds == "mean" else np.max

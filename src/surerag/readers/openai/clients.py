@@ -7,23 +7,30 @@ import contextvars
 import importlib.util
 import os
 import threading
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from surerag.errors import ConfigurationError, MissingExtraError
 from surerag.readers.closing import close_when_dropped
+from surerag.readers.openai.flow import AsyncSlots, Flow, Slots
 from surerag.readers.openai.limits import Limits, async_error_hooks, error_hooks
 from surerag.readers.openai.loops import trusted, when_loop_ends
 from surerag.readers.openai.secrets import masked, secrets_of_url, without_credentials
 
 if TYPE_CHECKING:
+    import httpx
     from openai import AsyncOpenAI, OpenAI
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+_holds_slot: contextvars.ContextVar[bool] = contextvars.ContextVar("surerag_holds_slot", default=False)
+"""Whether the work in this context has a turn of the limit on requests."""
 
 _OPENAI = "https://api.openai.com/v1"
 
@@ -32,7 +39,7 @@ class _InLoop(NamedTuple):
     """What belongs to one event loop: its connections, its share of requests, and its last act."""
 
     client: AsyncOpenAI
-    slots: asyncio.Semaphore
+    slots: AsyncSlots
     last_act: AsyncGenerator[None] | None
 
 
@@ -40,13 +47,13 @@ class Clients:
     """Clients for one server, made when first needed; a pickle keeps their settings, and no key or password.
 
     Sync calls share one limit; async calls have one for each event loop, and a client of its own there,
-    because connections belong to the loop that opened them.
+    because connections belong to the loop that opened them. What the server can take is learnt together.
 
     Args:
         base_url: The API's root; None for the environment's, or OpenAI itself.
         api_key: None for the environment's.
         timeout: Seconds to wait for an answer, or for the next piece of a stream.
-        max_concurrency: Requests under way at most.
+        max_concurrency: Requests under way at most; fewer where the server takes fewer.
         limits: What the server may take for one answer.
         client: The user's own sync client.
         async_client: The user's own async client.
@@ -86,7 +93,8 @@ class Clients:
         self._given, self._given_async = client, async_client
         self._made: OpenAI | None = None
         self._in_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _InLoop] = WeakKeyDictionary()
-        self._slots = threading.BoundedSemaphore(self._max_concurrency)
+        self.flow = Flow(self._max_concurrency)
+        self._slots = Slots(self.flow)
         self._lock = threading.Lock()
 
     def _no_key(self) -> str:
@@ -135,7 +143,7 @@ class Clients:
             if self._made is None:
                 from openai import DefaultHttpxClient, OpenAI
 
-                http = DefaultHttpxClient(event_hooks=error_hooks(self.limits))
+                http = DefaultHttpxClient(event_hooks=error_hooks(self.limits), limits=self._pool())
                 self._made = OpenAI(**self._settings(), http_client=http)
                 close_when_dropped(self, self._made.close)
             return self._made
@@ -164,7 +172,11 @@ class Clients:
 
         def limited(item: T) -> R:
             with self._slots:
-                return work(item)
+                token = _holds_slot.set(True)
+                try:
+                    return work(item)
+                finally:
+                    _holds_slot.reset(token)
 
         if len(items) < 2:
             return [limited(item) for item in items]
@@ -182,6 +194,8 @@ class Clients:
 
         async def limited(item: T) -> R:
             async with slots:
+                # Each task has a context of its own.
+                _holds_slot.set(True)
                 return await work(item)
 
         tasks = [asyncio.ensure_future(limited(item)) for item in items]
@@ -193,6 +207,16 @@ class Clients:
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
 
+    def pause(self, seconds: float) -> None:
+        """Wait before asking again, and leave the turn to others meanwhile."""
+        with self._slots.left() if _holds_slot.get() else nullcontext():
+            time.sleep(seconds)
+
+    async def apause(self, seconds: float) -> None:
+        """Like ``pause``, in the running event loop."""
+        async with self._here().slots.left() if _holds_slot.get() else nullcontext():
+            await asyncio.sleep(seconds)
+
     def _here(self) -> _InLoop:
         loop = asyncio.get_running_loop()
         with self._lock:
@@ -200,7 +224,7 @@ class Clients:
                 # A client holds on to its loop. One that was closed without its last act is let go here.
                 for closed in [other for other in self._in_loops if other.is_closed()]:
                     del self._in_loops[closed]
-                slots = asyncio.Semaphore(self._max_concurrency)
+                slots = AsyncSlots(self.flow)
                 if self._given_async is not None:
                     given = self._given_async.with_options(max_retries=0)
                     self._in_loops[loop] = _InLoop(given, slots, None)
@@ -213,8 +237,18 @@ class Clients:
         from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
         # The SDK's own one would close itself in whichever loop runs when it is collected.
-        http = DefaultAsyncHttpxClient(event_hooks=async_error_hooks(self.limits), verify=trusted())
+        http = DefaultAsyncHttpxClient(
+            event_hooks=async_error_hooks(self.limits), verify=trusted(), limits=self._pool()
+        )
         return AsyncOpenAI(**self._settings(), http_client=http)
+
+    def _pool(self) -> httpx.Limits:
+        """Return how many connections there may be: as many are kept as requests may be under way."""
+        import httpx
+
+        # Streams that were begun and wait hold a connection beside them.
+        most = max(1000, 4 * self._max_concurrency)
+        return httpx.Limits(max_connections=most, max_keepalive_connections=self._max_concurrency)
 
     def _settings(self) -> dict[str, Any]:
         return {

@@ -26,6 +26,9 @@ _HINTS = {
     404: "check the model's name, and that base_url ends with the API's root, such as …/v1",
 }
 
+_BUSY = frozenset({429, 503, 529})
+"""What servers answer that have too much to do; 529 is Anthropic's."""
+
 
 class ToldError(Exception):
     """A failure that a server tells within an answer, as OpenRouter and every stream does.
@@ -131,7 +134,11 @@ def explained(
             response = getattr(error, "response", None)
             wait = retry_after(response.headers) if response is not None else None
             asked_for = f", and asks to wait {wait:g} s" if wait is not None else ""
-            return OverloadedError(f"{server} answered {status}{asked_for}: {message}", retry_after=wait)
+            return OverloadedError(
+                f"{server} answered {status}{asked_for}: {message}",
+                retry_after=wait,
+                refused=status in _BUSY,
+            )
         if kind is RefusedError:
             names = [refusal.name for refusal in refusals_in(message, asked)]
             hint = hint_for(names[0] if names else "", _HINTS.get(status, REFUSED_HINT))

@@ -71,6 +71,8 @@ class OpenAIReader(BaseReader):
             method needs only the text.
         vocabulary_size: Tokens that the model can emit. The default is larger than any vocabulary in
             use, which keeps intervals true but makes them wider than they need be.
+        score_entropies: Whether ``score`` asks for entropies as well: ``top_logprobs`` alternatives for every
+            token of prompt and text, which are megabytes for a long prompt.
         scoring: How given text is scored, if you know: ``"echo"`` (completions) or
             ``"prompt_logprobs"`` (vLLM). Otherwise :meth:`probe` finds out.
         thinking: False switches thinking off, in the ways that services document; a model that thinks all the
@@ -78,7 +80,8 @@ class OpenAIReader(BaseReader):
             do so. None takes what comes, and tells it apart.
         thinking_tokens: Tokens that a model which thinks gets for its thoughts, beside those of the answer.
         max_concurrency: Requests under way at most: over all threads for sync calls, and in each event
-            loop for async ones.
+            loop for async ones. A server that takes fewer (429, 503, answers that come later and later) is
+            asked for fewer at once, and for more again step by step.
         timeout: Seconds to wait for an answer, or for the next piece of a stream.
         deadline: Seconds that one answer may take in all, streams included; the pauses of whoever reads a
             stream are not counted. A server that drips is otherwise never late.
@@ -112,6 +115,7 @@ class OpenAIReader(BaseReader):
         top_logprobs: int | None = None,
         vocabulary_size: int = _ANY_VOCABULARY,
         scoring: Scoring | None = None,
+        score_entropies: bool = False,
         thinking: bool | None = None,
         thinking_tokens: int = THINKING_TOKENS,
         max_concurrency: int = 16,
@@ -144,6 +148,7 @@ class OpenAIReader(BaseReader):
         most = _OPENAI_MOST[api] if top_logprobs is None else top_logprobs
         self._wanted = Wanted(logprobs, most if logprobs else 0, vocabulary_size)
         self._scoring = scoring
+        self._score_entropies = score_entropies
         self._streams = True
         self._known = Knowledge(model, api, thinking, thinking_tokens)
         clients = Clients(
@@ -391,9 +396,8 @@ class OpenAIReader(BaseReader):
                 f"{self.name} was not found to score given text",
                 hint='call probe() to find out whether it can; api="completions" can more often than "chat"',
             )
-        return (
-            yield from scores(self._scoring, self._known, self._model, prompts, continuations, self._wanted)
-        )
+        wanted = self._wanted if self._score_entropies else self._wanted._replace(top=0)
+        return (yield from scores(self._scoring, self._known, self._model, prompts, continuations, wanted))
 
     def _open(self, prompt: Prompt, sampling: Sampling, use: Callable[[OpenStream], R]) -> R:
         """Open a stream and use it; again, if only then it shows that the model thinks."""

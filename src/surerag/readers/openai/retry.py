@@ -20,11 +20,13 @@ class OverloadedError(TransientServiceError):
 
     Attributes:
         retry_after: Seconds, as the server asked for; None if it did not say.
+        refused: Whether the server had more to do than it would take.
     """
 
-    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+    def __init__(self, message: str, *, retry_after: float | None = None, refused: bool = False) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+        self.refused = refused
 
 
 class DeadlineError(TransientServiceError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -330,19 +331,42 @@ class Transport:
 
         return guard
 
-    def _retrying(self, ask: Ask, attempt: Callable[[], R]) -> R:
+    def _retrying(self, ask: Ask, once: Callable[[], R]) -> R:
+        def attempt() -> R:
+            with self.clients.flow.observed():
+                return once()
+
         if not ask.patient:
             return attempt()
         import tenacity
 
-        return tenacity.Retrying(**self._policy.settings())(attempt)
+        return tenacity.Retrying(sleep=_weakly(self.clients.pause), **self._policy.settings())(attempt)
 
-    async def _aretrying(self, ask: Ask, attempt: Callable[[], Awaitable[R]]) -> R:
+    async def _aretrying(self, ask: Ask, once: Callable[[], Awaitable[R]]) -> R:
+        async def attempt() -> R:
+            with self.clients.flow.observed():
+                return await once()
+
         if not ask.patient:
             return await attempt()
         import tenacity
 
-        return await tenacity.AsyncRetrying(**self._policy.settings())(attempt)
+        return await tenacity.AsyncRetrying(sleep=_weakly(self.clients.apause), **self._policy.settings())(
+            attempt
+        )
+
+
+def _weakly(pause: Callable[[float], R]) -> Callable[[float], R]:
+    """Return a method that does not hold its object: a retrying is a reference cycle."""
+    method = weakref.WeakMethod(pause)
+
+    def call(seconds: float) -> R:
+        held = method()
+        if held is None:
+            raise ReferenceError("the clients are gone")
+        return held(seconds)
+
+    return call
 
 
 def _method(client: Any, ask: Ask) -> Any:

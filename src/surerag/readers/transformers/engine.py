@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
 from surerag.errors import ServiceError
+from surerag.readers.abandoned import stop_if_abandoned
+from surerag.readers.transformers.forking_memory import pays
 from surerag.readers.transformers.growing import GrowingSequence, Wanted, vocabulary_of
 from surerag.readers.transformers.memory import Part, join, joinable
 from surerag.readers.transformers.model import CausalModel, is_out_of_memory, release_memory
 from surerag.readers.transformers.prefill import Prefill, Read, families, plan_readings
-from surerag.readers.transformers.scoring import score_rows, trace_of
+from surerag.readers.transformers.scoring import score_at_once, score_rows, trace_of
 from surerag.readers.transformers.sequences import Flight, Handle, close, release
 from surerag.types import TokenTrace
 
@@ -83,6 +85,11 @@ class Engine:
         self, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]
     ) -> list[TokenTrace]:
         """Return what the model thinks of each continuation."""
+        if prompts and not self._prefill.shares:
+            whole = sum(map(len, prompts)) + sum(map(len, continuations))
+            apart = sum(map(len, set(map(tuple, prompts))))
+            if not self._prefill.pays_apart(apart, max(map(len, continuations)), whole):
+                return self._score_at_once(prompts, continuations)
 
         def read_on(some: Sequence[int], reads: list[Read]) -> list[TokenTrace]:
             tails = [continuations[i] for i in some]
@@ -94,6 +101,27 @@ class Engine:
             Row(prompt, len(tail), len(tail)) for prompt, tail in zip(prompts, continuations, strict=True)
         ]
         return self._after_reading(rows, read_on)
+
+    def _score_at_once(
+        self, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]
+    ) -> list[TokenTrace]:
+        """Score where nothing that was read can be shared: each row in a pass, many rows in a pass."""
+        rows = [[*prompt, *tail] for prompt, tail in zip(prompts, continuations, strict=True)]
+        found: dict[int, TokenTrace] = {}
+
+        def read(some: Sequence[int]) -> list[None]:
+            scored = score_at_once(
+                self._model, [rows[i] for i in some], [len(continuations[i]) for i in some]
+            )
+            found.update(
+                {i: trace_of(self._vocabulary.decode, row) for i, row in zip(some, scored, strict=True)}
+            )
+            return [None] * len(some)
+
+        for batch in self._prefill.passes([len(row) for row in rows]):
+            _fitting(batch, read)
+        self._prefill.tokens_read += sum(map(len, prompts))
+        return [found[index] for index in range(len(rows))]
 
     def finish(self, handles: Sequence[Handle]) -> list[GrowingSequence]:
         """Grow what was begun until it ends, and free it.
@@ -147,6 +175,7 @@ class Engine:
         results: dict[int, R] = {}
 
         def read_and_work(some: Sequence[int]) -> list[None]:
+            stop_if_abandoned()
             held: list[Read] = []
             chosen = [(place, i) for place, prompt in enumerate(some) for i in members[prompt]]
 
@@ -172,20 +201,20 @@ class Engine:
                 results.update(zip([i for _, i in items], in_halves(items, attempt), strict=True))
             return [None] * len(some)
 
-        costs = [
-            (len(prompt) + max(rows[i].further for i in numbers[prompt]), len(numbers[prompt]))
-            for prompt in prompts
+        demands = [
+            Demand(place, len(prompt), max(rows[i].further for i in numbers[prompt]), len(numbers[prompt]))
+            for place, prompt in enumerate(prompts)
         ]
-        for group in self._groups(prompts, costs):
+        for group in self._groups(prompts, demands):
             _fitting(group, read_and_work)
         return [results[index] for index in range(len(rows))]
 
-    def _groups(self, prompts: Sequence[Sequence[int]], costs: Sequence[tuple[int, int]]) -> list[list[int]]:
+    def _groups(self, prompts: Sequence[Sequence[int]], demands: Sequence[Demand]) -> list[list[int]]:
         """Cut different prompts into batches: relatives together, similar lengths together."""
         kin = families(plan_readings(prompts, self._min_shared))
         kin.sort(key=lambda family: -max(len(prompts[i]) for i in family))
         order = [i for family in kin for i in family]
-        return [[order[place] for place in batch] for batch in pack([costs[i] for i in order], self._budget)]
+        return [[order[place] for place in batch] for batch in self._pack([demands[i] for i in order])]
 
     def _batches(self, parts: Sequence[Part], further: Sequence[int]) -> list[list[int]]:
         """Cut rows, in order, into batches that fit the budget and whose memories can be joined."""
@@ -197,32 +226,75 @@ class Engine:
         return [
             [run[place] for place in batch]
             for run in runs
-            for batch in pack([(parts[i].length + further[i], 1) for i in run], self._budget)
+            for batch in self._pack(
+                [Demand((id(parts[i].memory), parts[i].row), parts[i].length, further[i]) for i in run]
+            )
         ]
+
+    def _pack(self, demands: Sequence[Demand]) -> list[list[int]]:
+        return pack(demands, self._budget, forks=self._prefill.forks)
 
 
 def _row(wanted: Wanted) -> Row:
     return Row(wanted.asked.ids, wanted.further, wanted.room)
 
 
-def pack(costs: Sequence[tuple[int, int]], budget: int) -> list[list[int]]:
-    """Cut items into batches of a token budget, in order.
+class Demand(NamedTuple):
+    """What some rows with one prompt will take.
+
+    Attributes:
+        prompt: A name for the prompt.
+        length: Its tokens.
+        further: Tokens that may follow.
+        rows: How many rows there are.
+    """
+
+    prompt: Hashable
+    length: int
+    further: int
+    rows: int = 1
+
+
+class _Load:
+    """Tokens that the rows of a batch take: a prompt that they share counts once."""
+
+    def __init__(self, *, forks: bool) -> None:
+        self._forks = forks
+        self._rows: dict[Hashable, int] = {}
+        self._length = self._further = self._longest = 0
+
+    def add(self, demand: Demand) -> int:
+        """Add rows; return what all take together."""
+        self._rows[demand.prompt] = self._rows.get(demand.prompt, 0) + demand.rows
+        self._length = max(self._length, demand.length)
+        self._further = max(self._further, demand.further)
+        self._longest = max(self._longest, demand.length + demand.further)
+        rows = sum(self._rows.values())
+        if self._forks and pays(list(self._rows.values()), self._length):
+            return self._length * len(self._rows) + self._further * rows
+        return self._longest * rows
+
+
+def pack(demands: Sequence[Demand], budget: int, *, forks: bool = False) -> list[list[int]]:
+    """Cut rows into batches of a token budget, in order.
 
     Args:
-        costs: Length and number of rows of each item; a batch costs its longest length times its rows.
-        budget: Tokens a batch; an item that alone costs more gets a batch of its own.
+        demands: What to put into batches; a batch costs its longest row times its rows.
+        budget: Tokens a batch; what alone costs more gets a batch of its own.
+        forks: Whether rows share their prompt, which then counts once.
 
     Example:
-        >>> pack([(10, 1), (10, 2), (30, 1)], budget=40)
+        >>> demands = [Demand("a", 8, 2), Demand("b", 8, 2, rows=2), Demand("c", 20, 10)]
+        >>> pack(demands, budget=40)
         [[0, 1], [2]]
     """
     batches: list[list[int]] = []
-    longest = rows = 0
-    for index, (length, count) in enumerate(costs):
-        longest, rows = max(longest, length), rows + count
-        if not batches or longest * rows > budget:
+    load = _Load(forks=forks)
+    for index, demand in enumerate(demands):
+        if load.add(demand) > budget or not batches:
             batches.append([])
-            longest, rows = length, count
+            load = _Load(forks=forks)
+            load.add(demand)
         batches[-1].append(index)
     return batches
 

@@ -18,6 +18,8 @@ from surerag.errors import ConfigurationError
 
 _BATCH_TOKENS = 1 << 15
 _MOST_BATCH_TOKENS = 1 << 20
+# Products of queries and keys held at a time: 128 MiB in float32.
+_PRODUCTS = 1 << 25
 _WINDOW_NAMES = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "max_seq_len")
 
 
@@ -68,6 +70,11 @@ class CausalModel:
         free, _ = torch.cuda.mem_get_info(self.device)
         return max(_BATCH_TOKENS, min(free // (2 * self._bytes_per_token), _MOST_BATCH_TOKENS))
 
+    def tokens_before(self, prefix: int) -> int:
+        """Return how many tokens to read at once that attend to a shared prefix, whose products take room."""
+        heads = getattr(self._model.config.get_text_config(decoder=True), "num_attention_heads", None) or 1
+        return int(max(1, _PRODUCTS // (heads * max(prefix, 1))))
+
     @property
     def _bytes_per_token(self) -> int:
         """Memory that the keys and values of one token take in all layers."""
@@ -76,6 +83,25 @@ class CausalModel:
         width = getattr(config, "head_dim", None) or config.hidden_size // heads
         key_value_heads = getattr(config, "num_key_value_heads", None) or heads
         return 2 * int(config.num_hidden_layers * key_value_heads * width) * self._embeddings.element_size()
+
+    @property
+    def config(self) -> Any:
+        """The config that its layers look at."""
+        return _unwrapped(self._model).config
+
+    @property
+    def compiled(self) -> bool:
+        """Whether something compiled it, so that nothing can be changed in how it computes."""
+        modules = (self._model, _unwrapped(self._model))
+        return any(
+            hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+            for module in modules
+        )
+
+    @property
+    def exact(self) -> bool:
+        """Whether it computes in float32 or better."""
+        return self._embeddings.element_size() >= 4
 
     @property
     def stateful(self) -> bool:

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from surerag.readers.transformers.memory import AttentionMemory, Part, memory_kind
+from surerag.readers.transformers.attention_memory import AttentionMemory
+from surerag.readers.transformers.memory import Part
+from surerag.readers.transformers.memory_kinds import memory_kind
 from surerag.readers.transformers.model import CausalModel
 
 # A further pass costs about as much as reading this many tokens; padding beyond that does not pay.
 _PASS_COST_CPU = 32
 _PASS_COST_ACCELERATOR = 512
 _TOKENS_A_PASS = 8192
+_NEVER = 1 << 62
 
 
 class Read(NamedTuple):
@@ -45,6 +48,24 @@ class Prefill:
         self._kind = memory_kind(model)
         self.tokens_read = 0
 
+    @property
+    def shares(self) -> bool:
+        """Whether prompts can go on from a prefix that was read before."""
+        return issubclass(self._kind, AttentionMemory)
+
+    @property
+    def forks(self) -> bool:
+        """Whether rows of one prompt share what was read of it."""
+        return self._kind.forks
+
+    def passes(self, lengths: Sequence[int]) -> list[list[int]]:
+        """Cut rows, by their lengths, into passes that read little in vain."""
+        return self._passes(dict(enumerate(lengths)))
+
+    def pays_apart(self, apart: int, steps: int, whole: int) -> bool:
+        """Whether to read ``apart`` tokens and go on for so many steps, rather than ``whole`` at once."""
+        return apart + steps * self._pass_cost < whole
+
     def read(self, prompts: Sequence[Sequence[int]], room: int, min_shared: int) -> list[Read]:
         """Read different prompts, each shared prefix once.
 
@@ -56,20 +77,16 @@ class Prefill:
         Returns:
             One :class:`Read` a prompt, in order.
         """
-        if issubclass(self._kind, AttentionMemory):
+        if self.shares:
             return self._read_tree(prompts, room, min_shared)
         reads: dict[int, Read] = {}
-        by_length: dict[int, list[int]] = {}
-        for index, prompt in enumerate(prompts):
-            by_length.setdefault(len(prompt), []).append(index)
-        for length, group in by_length.items():
-            step = max(1, _TOKENS_A_PASS // length)
-            for start in range(0, len(group), step):
-                chosen = group[start : start + step]
-                memory = self._kind.empty(self._model, len(chosen))
-                logits = memory.feed(self._model.tensor([prompts[i] for i in chosen]))[:, -1]
-                reads |= {i: Read(memory.part(row), logits[row]) for row, i in enumerate(chosen)}
-        self.tokens_read += sum(map(len, prompts))
+        lengths = {index: len(prompt) for index, prompt in enumerate(prompts)}
+        for batch in self._passes(lengths):
+            memory = self._kind.empty(self._model, len(batch))
+            tokens = self._model.tensor([self._behind_padding(prompts[i], lengths[batch[0]]) for i in batch])
+            logits = memory.feed_until([lengths[i] for i in batch], tokens)[:, -1]
+            reads |= {i: Read(memory.part(row), logits[row]) for row, i in enumerate(batch)}
+        self.tokens_read += sum(lengths.values())
         return [reads[index] for index in range(len(prompts))]
 
     def _read_tree(self, prompts: Sequence[Sequence[int]], room: int, min_shared: int) -> list[Read]:
@@ -78,41 +95,52 @@ class Prefill:
         for wave in range(max(reading.wave for reading in plan) + 1):
             members = [i for i, reading in enumerate(plan) if reading.wave == wave]
             tails = {i: len(prompts[i]) - plan[i].shared for i in members}
-            for batch in self._passes(tails):
+            shared = max(plan[i].shared for i in members)
+            for batch in self._passes(tails, self._model.tokens_before(shared)):
                 steps = max(tails[i] for i in batch)
                 # Rows with a shorter tail read the end of their prefix again: padding would cost the
                 # same, and would tear slots and positions apart.
                 kept = [max(len(prompts[i]) - steps, 0) if wave else 0 for i in batch]
-                memory = self._prefixes([plan[i] for i in batch], kept, reads, steps + room)
+                memory = self._prefixes([plan[i] for i in batch], kept, reads, steps, room)
                 fresh = [prompts[i][start:] for i, start in zip(batch, kept, strict=True)]
-                tokens = self._model.tensor(
-                    [[*[self._model.pad_token] * (steps - len(ids)), *ids] for ids in fresh]
-                )
+                tokens = self._model.tensor([self._behind_padding(ids, steps) for ids in fresh])
                 logits = memory.feed_until([len(prompts[i]) for i in batch], tokens)[:, -1]
                 self.tokens_read += sum(map(len, fresh))
                 reads |= {i: Read(memory.part(row), logits[row]) for row, i in enumerate(batch)}
         return [reads[index] for index in range(len(prompts))]
 
     def _prefixes(
-        self, plan: Sequence[Reading], kept: Sequence[int], reads: dict[int, Read], room: int
+        self, plan: Sequence[Reading], kept: Sequence[int], reads: dict[int, Read], steps: int, room: int
     ) -> AttentionMemory:
         parents = [reads[reading.parent].part for reading in plan if reading.parent is not None]
         if not any(kept):
-            return AttentionMemory.empty(self._model, len(kept), room)
+            empty = self._kind.empty(self._model, len(kept), steps + room)
+            return cast("AttentionMemory", empty)
         parts = [Part(parent.memory, parent.row, n) for parent, n in zip(parents, kept, strict=True)]
-        return AttentionMemory.gather(parts, room)
+        fresh = steps * len(parts)
+        # Beside long tails, what is copied costs little, and a product for each prefix more.
+        gather = self._kind.fork if 2 * fresh <= sum(kept) else self._kind.gather
+        return cast("AttentionMemory", gather(parts, steps + room))
 
-    def _passes(self, tails: dict[int, int]) -> list[list[int]]:
+    @property
+    def _pass_cost(self) -> int:
+        return _PASS_COST_CPU if self._model.device.type == "cpu" else _PASS_COST_ACCELERATOR
+
+    def _behind_padding(self, ids: Sequence[int], length: int) -> list[int]:
+        return [*[self._model.pad_token] * (length - len(ids)), *ids]
+
+    def _passes(self, tails: dict[int, int], most: int = _TOKENS_A_PASS) -> list[list[int]]:
         """Cut a wave into passes of similar lengths, so that little is read in vain."""
-        cost = _PASS_COST_CPU if self._model.device.type == "cpu" else _PASS_COST_ACCELERATOR
         passes: list[list[int]] = []
         waste = 0
         for index in sorted(tails, key=lambda i: -tails[i]):
             if passes:
                 longest = tails[passes[-1][0]]
                 waste += longest - tails[index]
-                fits = longest * (len(passes[-1]) + 1) <= _TOKENS_A_PASS
-                if fits and waste <= cost + longest * len(passes[-1]) // 8:
+                if waste and not self._kind.pads:
+                    waste = _NEVER
+                fits = longest * (len(passes[-1]) + 1) <= min(most, _TOKENS_A_PASS)
+                if fits and waste <= self._pass_cost + longest * len(passes[-1]) // 8:
                     passes[-1].append(index)
                     continue
             passes.append([index])
@@ -169,9 +197,10 @@ def plan_readings(prompts: Sequence[Sequence[int]], minimum: int) -> list[Readin
         if parent is None or shared < minimum:
             plan[index] = Reading(None, 0, 0)
         else:
-            # A prefix that the parent itself took over is its parent's as well: fewer waves.
-            while (above := plan[parent].parent) is not None and shared <= plan[parent].shared:
-                parent = above
+            # A prefix that the parent took over itself, but for a little, is its parent's as well: fewer
+            # waves, and one prefix for more of them to share.
+            while (above := plan[parent].parent) is not None and shared - plan[parent].shared < minimum:
+                parent, shared = above, min(shared, plan[parent].shared)
             plan[index] = Reading(parent, shared, plan[parent].wave + 1)
         seen.insert(place, key)
     return [plan[index] for index in range(len(prompts))]

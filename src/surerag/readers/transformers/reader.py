@@ -16,6 +16,7 @@ from surerag.errors import (
     ContextLengthError,
     InputError,
 )
+from surerag.readers.abandoned import AbandonedError, abandoned_when
 from surerag.readers.pieces import TrimmedPieces
 from surerag.readers.protocol import BaseReader, Capabilities
 from surerag.readers.thinking import THINKING_TOKENS
@@ -360,7 +361,8 @@ class TransformersReader(BaseReader):
         """Go on with what was begun, from whatever calls, in common batches.
 
         Raises:
-            InputError: If one of them was finished or cancelled before, or begun by another reader.
+            InputError: If one of them was finished or cancelled before, or begun by another reader, or if all
+                were cancelled meanwhile.
             ServiceError: If the device has too little memory for one of them. Those that had ended by then
                 keep their answers: finish them again, alone or with the others, and nothing is lost.
         """
@@ -370,15 +372,26 @@ class TransformersReader(BaseReader):
                 raise InputError("the same generation is to be finished twice")
             started = _said([handle.sequence for handle in handles])
             try:
-                finished = self._engine.finish(handles)
+                with abandoned_when(lambda: bool(handles) and all(handle.unwanted for handle in handles)):
+                    finished = self._engine.finish(handles)
+            except AbandonedError:
+                if all(handle.unwanted for handle in handles):
+                    close(handles, "cancelled")
+                    raise InputError("this generation was cancelled while it was finished") from None
+                raise
             finally:
                 self._usage += _said([handle.sequence for handle in handles], since=started)
             return [sequence.generation() for sequence in finished]
 
     def cancel(self, begun: Sequence[Begun]) -> None:
-        """Free what was begun; doing so again, or after finishing, does nothing."""
+        """Free what was begun; doing so again, or after finishing, does nothing.
+
+        What another thread is finishing ends at its next step, once all of that call are cancelled.
+        """
+        handles = [item.state for item in begun if isinstance(item.state, Handle)]
+        for handle in handles:
+            handle.unwanted = True
         with self._lock:
-            handles = [item.state for item in begun if isinstance(item.state, Handle)]
             close([handle for handle in handles if handle.fate == "waiting"], "cancelled")
 
     def stream(self, prompt: Prompt, sampling: Sampling) -> Iterator[Chunk]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+import torch
 from torch import Tensor
 
+from surerag.readers.transformers.attention_memory import AttentionMemory
 from surerag.readers.transformers.decoding import Decode, Detokenizer, Opinion, opinions
-from surerag.readers.transformers.memory import AttentionMemory, Memory
+from surerag.readers.transformers.memory import Memory
 from surerag.readers.transformers.model import CausalModel
 from surerag.readers.transformers.prefill import Read, following
 from surerag.types import EntropyTrace, TokenTrace
@@ -41,6 +43,48 @@ def score_rows(
         for row, opinion_row in enumerate(found):
             opinion_row += flat[row * steps : (row + 1) * steps]
     return [row[: len(tail)] for row, tail in zip(found, tails, strict=True)]
+
+
+def score_at_once(
+    model: CausalModel, rows: Sequence[Sequence[int]], tails: Sequence[int]
+) -> list[list[Opinion]]:
+    """Read each row, prompt and continuation, in one pass without any memory.
+
+    Args:
+        model: The model. It leaves masked padding alone, or the rows have one length.
+        rows: Token ids of prompts and continuations.
+        tails: How many of each row's last tokens are the continuation.
+
+    Returns:
+        The model's opinion of every token of every continuation.
+    """
+    length, most = max(map(len, rows)), max(tails)
+    few = len(rows) if model.head_apart else max(1, _LOGITS // (most * model.vocabulary))
+    if len(rows) > few:
+        found = [
+            score_at_once(model, rows[i : i + few], tails[i : i + few]) for i in range(0, len(rows), few)
+        ]
+        return [row for part in found for row in part]
+    tokens = model.tensor([[*[model.pad_token] * (length - len(row)), *row] for row in rows])
+    padding = torch.tensor([[length - len(row)] for row in rows], device=tokens.device)
+    slots = torch.arange(length, device=tokens.device)
+    mask = (slots >= padding).long() if bool(padding.any()) else None
+    positions = (slots - padding).clamp(min=0)
+    targets = tokens[:, length - most :]
+    slices: Iterable[tuple[Tensor, int]]
+    if model.head_apart:
+        said = model.hidden(tokens, None, mask, positions)[:, -most - 1 : -1]
+        steps = max(1, _LOGITS // (len(rows) * model.vocabulary))
+        slices = ((model.logits(said[:, i : i + steps]), i) for i in range(0, most, steps))
+    else:
+        slices = [(model.forward(tokens, None, mask, positions, most + 1)[:, :-1], 0)]
+    found_for: list[list[Opinion]] = [[] for _ in rows]
+    for logits, start in slices:
+        steps = logits.shape[1]
+        flat = opinions(logits.flatten(0, 1), targets[:, start : start + steps].flatten())
+        for place, row in enumerate(found_for):
+            row += flat[place * steps : (place + 1) * steps]
+    return [row[most - tail :] for row, tail in zip(found_for, tails, strict=True)]
 
 
 def _steps(model: CausalModel, memory: Memory, tokens: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

@@ -11,6 +11,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from surerag.readers.abandoned import stop_if_abandoned
 from surerag.readers.transformers.decoding import choose
 from surerag.readers.transformers.growing import GrowingSequence
 from surerag.readers.transformers.memory import Memory, Part, join
@@ -97,7 +98,12 @@ class Flight:
         return {id(handle.sequence): handle for handle in gone}
 
     def step(self) -> None:
-        """Give every sequence that grows one more token."""
+        """Give every sequence that grows one more token.
+
+        Raises:
+            AbandonedError: If nobody waits for them any more.
+        """
+        stop_if_abandoned()
         logits = self._logits
         if logits is None:
             self._shed()
@@ -169,6 +175,7 @@ class Handle:
         block: The memory it goes on from; None if it has ended.
         row: Its row there.
         fate: Whether it waits, or what became of it.
+        unwanted: Whether it is to be cancelled, be it while it is finished.
     """
 
     def __init__(self, owner: CausalModel, sequence: GrowingSequence, block: Block | None, row: int) -> None:
@@ -177,6 +184,7 @@ class Handle:
         self.block = block
         self.row = row
         self.fate: Literal["waiting", "finished", "cancelled"] = "waiting"
+        self.unwanted = False
         if block is not None:
             block.handles.append(self)
 

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.consistency import labelled_groups
 from surerag.errors import InputError
-from surerag_studies.edc2.consistency import Labelled, consistency_of
+from surerag.evaluation.consistency import Labelled, consistency_of
 
 HOTPOT = Path(__file__).parents[4] / "shared" / "data" / "hotpotqa_100.json"
 

@@ -1,0 +1,308 @@
+"""EDC²-RAG's three pipelines in the paper's regime: noise that misleads, and more than the reader reads well.
+
+The study of :mod:`surerag_studies.edc2.study` asks from contexts whose noise does not mislead, and a reader
+that reads such contexts at 96 to 100 % leaves nothing to gain. Here what surrounds the answer contradicts it:
+an outdated statement, copies with one detail changed, the article of a namesake. Contexts are as long as the
+embedded readers read well (20 passages) and longer (60, twice what they were trained on), and the smaller
+reader is asked too.
+
+The pipelines are plain RAG, section 4.3 (compress, then answer; alone and with ``bridging=1``), and appendix
+C.2 (each cluster answers, then consensus). The embedded readers were never taught the prompts of C.2, and
+cannot follow them: they answer in a word by the prompt that they know, at the paper's temperature, and the
+consensus is the majority of equal words. How a reader does that weighs evidence as the paper's prompt asks
+cannot be seen here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, takewhile
+from typing import Literal
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from surerag import ClusterCompressor, drivers
+from surerag.drivers.progress import Stages, counted_not_logged
+from surerag.effects import Program, generate
+from surerag.evaluation.formatting import percent_with_interval, plain_table
+from surerag.evaluation.statistics import PairedDifference, Proportion, paired_difference, share
+from surerag.journal import Memory
+from surerag.prompts import FROM_CONTEXT, format_passages
+from surerag.readers.protocol import BaseReader
+from surerag.recording import RecordedReader
+from surerag.services import Encoder
+from surerag.tokens import estimated_tokens
+from surerag.types import Passage, Sampling
+from surerag.world.questions import Question, is_correct
+from surerag.world.regimes import TODAY, regime
+from surerag.world.spec import Hazard
+from surerag.world.world import World
+from surerag_studies.asking import RememberingEncoder
+from surerag_studies.edc2.contexts import ranked
+from surerag_studies.formatting import points
+from surerag_studies.transfer import carrying
+from surerag_studies.worlds import world_of
+
+Kind = Literal["clean", "stale", "altered", "namesake"]
+Pipeline = Literal["plain", "extract", "bridged", "consensus"]
+
+KINDS: tuple[Kind, ...] = ("clean", "stale", "altered", "namesake")
+PIPELINES: tuple[Pipeline, ...] = ("plain", "extract", "bridged", "consensus")
+TOP_K = (20, 60)
+WINDOW = 1_800
+"""Tokens of context that plain RAG may read: the embedded reader's window, less room for the rest."""
+
+_NOISE = 0.2
+"""Share of the other passages that have nothing to do with the question; the rest are hard distractors."""
+_ANSWER = Sampling(max_tokens=24)
+_HAZARDS = {"altered": ("altered-copies", Hazard.ALTERED), "namesake": ("namesakes", Hazard.NAMESAKE)}
+_ASK_CLUSTER = f"{{examples}}{FROM_CONTEXT.text.replace('{context}', '{passages}')}"
+_TITLES = {
+    "plain": "Plain RAG",
+    "extract": "4.3: extract",
+    "bridged": "4.3, bridging",
+    "consensus": "C.2, majority",
+}
+_SAID = {
+    "clean": "nothing contradicts",
+    "stale": "outdated statement",
+    "altered": "altered copies",
+    "namesake": "a namesake",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One question answered by one pipeline."""
+
+    correct: bool
+    context_tokens: int
+    calls: int
+    fell_back: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineFigures:
+    """One pipeline in one cell.
+
+    Attributes:
+        pipeline: Which.
+        accuracy: Share of right answers.
+        against_plain: Accuracy less plain RAG's on the same questions; None for plain RAG.
+        context_tokens: Mean tokens of what the last prompt showed.
+        calls: Mean calls before it.
+        fell_back: Share of questions for which every cluster yielded nothing.
+    """
+
+    pipeline: Pipeline
+    accuracy: Proportion
+    against_plain: PairedDifference | None
+    context_tokens: float
+    calls: float
+    fell_back: float
+
+
+@dataclass(frozen=True, slots=True)
+class MisleadingCell:
+    """One reader, one kind of noise, one length of context."""
+
+    reader: str
+    kind: Kind
+    top_k: int
+    n: int
+    pipelines: tuple[PipelineFigures, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MisleadingStudy:
+    """Every figure of the study."""
+
+    seed: int
+    n: int
+    encoder: str
+    cells: tuple[MisleadingCell, ...]
+
+
+def misleading_study(
+    readers: Sequence[tuple[str, BaseReader]],
+    encoder: Encoder,
+    *,
+    seed: int,
+    n: int,
+    kinds: Sequence[Kind] = KINDS,
+    top_k: Sequence[int] = TOP_K,
+    stages: Stages = lambda _: False,
+) -> MisleadingStudy:
+    """Answer questions by the three pipelines from contexts that mislead.
+
+    Args:
+        readers: Compress and answer; each with the name that tables show.
+        encoder: Ranks and clusters.
+        seed: Of the worlds, one that nothing was tuned on.
+        n: Questions a cell, at most: as many as the world has about which there is such a hazard.
+        kinds: What misleads.
+        top_k: Passages in a context.
+        stages: Told how far each stage is.
+    """
+    vectors = RememberingEncoder(encoder)
+    cells = []
+    for kind in kinds:
+        world, questions = _asked(kind, seed, n)
+        for k in top_k:
+            drawn = [draw(world, question, kind, k) for question in questions]
+            contexts = ranked(drawn, [question.text for question in questions], vectors)
+            for name, reader in readers:
+                bench = _Bench(reader)
+                asked = vectors.encode([question.text for question in questions], "query")
+                found = {}
+                for pipeline in PIPELINES:
+                    programs = [
+                        bench.program(pipeline, *case)
+                        for case in zip(questions, contexts, asked, strict=True)
+                    ]
+                    stage = stages(f"{name}, {_SAID[kind]}, top-k {k}: {pipeline}")
+                    with counted_not_logged():
+                        found[pipeline] = drivers.run_many(
+                            programs, bench.services, window=64, progress=stage
+                        )
+                cells.append(MisleadingCell(name, kind, k, len(questions), _figures(found)))
+    return MisleadingStudy(seed, n, encoder.name, tuple(cells))
+
+
+def _asked(kind: Kind, seed: int, n: int) -> tuple[World, list[Question]]:
+    """Return a world and questions about which there is what misleads."""
+    if kind not in _HAZARDS:
+        world = world_of(TODAY, n, seed)
+        return world, [question for question in world.questions(n) if question.gold_passages]
+    name, hazard = _HAZARDS[kind]
+    world = world_of(regime(name), 4 * n, seed)
+    found = [
+        question
+        for question in world.questions(4 * n)
+        if question.hazard is hazard and question.misleading and question.gold_passages
+    ]
+    return world, found[:n]
+
+
+def draw(world: World, question: Question, kind: Kind, k: int) -> list[Passage]:
+    """Draw a context that holds what answers a question, and what misleads about it."""
+    wrong = [world.passage[name] for name in question.misleading] if kind in _HAZARDS else []
+    drawn = world.context(question, k, noise=_NOISE, stale=kind == "stale")
+    gold, misleading = set(question.gold_passages), {passage.id for passage in wrong}
+    spare = [passage for passage in drawn if passage.id not in gold | misleading]
+    needed = [passage for passage in drawn if passage.id in gold]
+    return [*needed, *wrong, *spare][:k]
+
+
+class _Bench:
+    def __init__(self, reader: BaseReader) -> None:
+        self._count: Callable[[str], int] = getattr(reader, "count_tokens", estimated_tokens)
+        once = RecordedReader(reader, Memory())
+        self._compressor = ClusterCompressor(once, max_tokens=96, count_tokens=self._count)
+        self._bridged = self._compressor.with_options(bridging=1)
+        self._answering = self._compressor.with_options(
+            consensus="majority", max_tokens=24, prompts={"answer_with_evidence": _ASK_CLUSTER}
+        )
+        self.services = self._compressor.services
+
+    def program(
+        self,
+        pipeline: Pipeline,
+        question: Question,
+        passages: Sequence[Passage],
+        vector: np.ndarray[tuple[int, ...], np.dtype[np.float32]],
+    ) -> Program[Record]:
+        if pipeline == "consensus":
+            found = yield from self._answering.answer_program(question.text, passages, vector)
+            return Record(
+                is_correct(question, found.answer),
+                sum(self._count(text) for text in found.candidates),
+                found.calls,
+                found.compression.fell_back,
+            )
+        shown: Sequence[Passage] = passages
+        calls, fell_back = 0, False
+        if pipeline != "plain":
+            compressor = self._compressor if pipeline == "extract" else self._bridged
+            result = yield from compressor.program(question.text, passages, query_vector=vector)
+            shown, calls, fell_back = result.passages, result.calls, result.fell_back
+        context = format_passages(passage.text for passage in self._within_window(shown))
+        prompt = FROM_CONTEXT.render(context=context, question=question.text)
+        [[answer]] = yield from generate([prompt], _ANSWER)
+        return Record(is_correct(question, answer.text), self._count(context), calls, fell_back)
+
+    def _within_window(self, passages: Sequence[Passage]) -> Sequence[Passage]:
+        sums = accumulate(self._count(passage.text) + 4 for passage in passages)
+        return passages[: sum(1 for _ in takewhile(lambda total: total <= WINDOW, sums))]
+
+
+def _figures(found: dict[Pipeline, list[Record]]) -> tuple[PipelineFigures, ...]:
+    plain = [record.correct for record in found["plain"]]
+    return tuple(
+        PipelineFigures(
+            pipeline,
+            share([record.correct for record in records]),
+            None if pipeline == "plain" else paired_difference([record.correct for record in records], plain),
+            float(np.mean([record.context_tokens for record in records])),
+            float(np.mean([record.calls for record in records])),
+            float(np.mean([record.fell_back for record in records])),
+        )
+        for pipeline, records in found.items()
+    )
+
+
+def study_tables(study: MisleadingStudy) -> RenderableType:
+    """Return the study's tables, and where compression wins and loses."""
+    heading = Text.assemble(
+        ("EDC²-RAG where noise misleads", "bold"),
+        f", seed {study.seed}, n = {study.n:,} a cell at most; encoder {study.encoder}\n",
+        "Differences are paired, in points, with 95 % intervals.\n",
+        "C.2 by majority: the embedded readers cannot follow the paper's consensus prompt.",
+    )
+    parts: list[RenderableType] = [heading]
+    for name in dict.fromkeys(cell.reader for cell in study.cells):
+        table = plain_table(f"Reader {name}", padding=(0, 1, 0, 0))
+        for column in ("Noise", "k", "n", "Pipeline", "Accuracy, %", "vs plain", "Tokens", "Calls"):
+            table.add_column(column, justify="right" if column in ("k", "n", "Tokens", "Calls") else "left")
+        for cell in study.cells:
+            if cell.reader != name:
+                continue
+            for at, row in enumerate(cell.pipelines):
+                first = (_SAID[cell.kind], str(cell.top_k), str(cell.n)) if at == 0 else ("", "", "")
+                table.add_row(
+                    *first,
+                    _TITLES[row.pipeline],
+                    percent_with_interval(row.accuracy),
+                    "" if row.against_plain is None else points(row.against_plain),
+                    f"{row.context_tokens:.0f}",
+                    f"{row.calls:.1f}",
+                    end_section=at == len(cell.pipelines) - 1,
+                )
+        parts.append(carrying(table, "numbers of calls"))
+    parts.append(verdicts(study))
+    return Group(*parts)
+
+
+def verdicts(study: MisleadingStudy) -> Text:
+    """Say where each pipeline wins against plain RAG, and where it loses; an interval on 0 says neither."""
+    lines = []
+    for pipeline in PIPELINES[1:]:
+        won: list[str] = []
+        lost: list[str] = []
+        open_ = 0
+        for cell in study.cells:
+            [row] = [one for one in cell.pipelines if one.pipeline == pipeline]
+            gap = row.against_plain
+            named = f"{cell.reader}, {_SAID[cell.kind]}, k {cell.top_k}"
+            if gap is None or gap.low <= 0 <= gap.high:
+                open_ += 1
+            else:
+                (won if gap.low > 0 else lost).append(named)
+        lines.append(
+            f"{_TITLES[pipeline]}: wins in {len(won)} cells ({'; '.join(won) or '–'}), loses in {len(lost)} "
+            f"({'; '.join(lost) or '–'}), undecided in {open_}."
+        )
+    return Text("\n".join(lines))
