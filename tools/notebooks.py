@@ -13,7 +13,7 @@ import math
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -184,8 +184,25 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def _checked(file: Path) -> list[Difference]:
-    return differences(read(file), run(file))
+def renewed(file: Path) -> str:
+    """Run a notebook, keep what it says, and return what to say about it."""
+    try:
+        notebook = run(file)
+    except Exception as error:
+        return f"{file.name}: it failed: {error}"
+    file.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return ""
+
+
+def checked(file: Path) -> str:
+    """Run a notebook, and return where it says something else than what is kept."""
+    try:
+        different = differences(read(file), run(file))
+    except Exception as error:
+        return f"{file.name}: it failed: {error}"
+    return "\n".join(
+        [f"{file.name}: {len(different)} lines differ", *map(str, different)] if different else []
+    )
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -198,20 +215,15 @@ def main(arguments: Sequence[str]) -> int:
         for name, content in pages().items():
             (PAGES / name).write_bytes(content)
         return 0
-    files, failed = found(names), 0
+    if verb not in ("run", "check"):
+        raise SystemExit("say run, check or pages")
+    failed = 0
     with ProcessPoolExecutor(WORKERS) as pool:
-        if verb == "run":
-            for file, notebook in zip(files, pool.map(run, files), strict=True):
-                file.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-                say(f"{file.name}: run")
-            return 0
-        if verb != "check":
-            raise SystemExit("say run, check or pages")
-        for file, different in zip(files, pool.map(_checked, files), strict=True):
-            say(f"{file.name}: {f'{len(different)} lines differ' if different else 'the same'}")
-            for one in different:
-                say(str(one))
-            failed |= bool(different)
+        asked = {pool.submit(renewed if verb == "run" else checked, file): file for file in found(names)}
+        for done in as_completed(asked):
+            trouble = done.result()
+            say(trouble or f"{asked[done].name}: {'kept' if verb == 'run' else 'the same'}")
+            failed |= bool(trouble)
     return failed
 
 

@@ -117,7 +117,7 @@ def test_a_page_holds_the_story_for_both_schemes_and_any_width() -> None:
     page = render_page(title="T", lead="L", examples=[], means=["It saves."], story=story)
     assert page.index("It saves.") < page.index("By rule.")
     assert "&lt;b&gt;+0.9&lt;/b&gt;" in page and "width: 4.50rem" in page
-    assert "prefers-color-scheme: dark" in page and "min(100%, 400px)" in page
+    assert "prefers-color-scheme: dark" in page and "min(400px, 100%)" in page
 
 
 def test_what_is_missing_is_named_by_one_extra_before_anything_is_loaded(
