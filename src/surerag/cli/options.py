@@ -69,16 +69,6 @@ ColumnOption = Annotated[
 ]
 
 
-ColumnOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--columns",
-        help="Which column is what, such as question=query; may be given several times. Default: by name.",
-        metavar="FIELD=NAME",
-    ),
-]
-
-
 def option_of(options: type[Options], name: str) -> Any:
     """Return typer's description of a method's option.
 

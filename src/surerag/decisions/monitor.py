@@ -393,10 +393,10 @@ class _Meter:
 
 def _meter() -> _Meter:
     try:
-        from opentelemetry import metrics
+        from opentelemetry.metrics import get_meter
     except ModuleNotFoundError:
         return _Meter()
-    meter = metrics.get_meter("surerag")
+    meter = get_meter("surerag")
     return _Meter(
         meter.create_counter("surerag.decisions", description="Decisions of a policy"),
         meter.create_counter("surerag.alarms", description="Alarms of a monitor"),
