@@ -163,7 +163,7 @@ def ours(setting: Setting, seed: int) -> Ours:
 def _seper(setting: Setting, entailer: _Noting, kernel: str, seed: int) -> SePer:
     work = setting.work
     shared = {"n_samples": work.samples, "max_tokens": work.max_tokens, "prompts": PROMPTS}
-    return SePer(setting.reader, entailer, kernel=kernel, seed=seed, **shared)
+    return SePer(setting.reader, entailer, kernel=kernel, clusters="first", seed=seed, **shared)
 
 
 def statements(pair: Pair) -> tuple[str, str]:

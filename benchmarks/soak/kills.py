@@ -178,6 +178,9 @@ class Killing:
                 time.sleep(0.01)
 
 
+_PAGES = ("report.html", "results.json", "systems.svg")
+
+
 def evaluation(url: str, folder: Path) -> Command:
     """Return ``surerag evaluate`` over two systems."""
     file = write_rows(folder / "rows.jsonl", questions=16)
@@ -185,7 +188,7 @@ def evaluation(url: str, folder: Path) -> Command:
     samplings = (Sampling(n=3, temperature=1.0, max_tokens=64, seed=0), Sampling(max_tokens=8))
 
     def known(out: Path, prompts: set[str]) -> set[str]:
-        keys = {entry.get("key") for entry in whole_lines(out / "journal.jsonl")}
+        keys = {entry.get("key") for file in out.glob("open-*.jsonl") for entry in whole_lines(file)}
         return {
             prompt
             for prompt in prompts
@@ -207,7 +210,7 @@ def evaluation(url: str, folder: Path) -> Command:
                 str(_CONCURRENCY),
             ),
         ],
-        lambda out: [out / name for name in ("report.html", "results.json", "results.jsonl", "systems.svg")],
+        lambda out: [*sorted(out.glob("*.parquet")), *(out / name for name in _PAGES)],
         known,
         # Each of the rows at work asks for two contexts, or for some pairs, at the same time.
         _CONCURRENCY * _CONCURRENCY,

@@ -19,11 +19,12 @@ def extra(name: str) -> Iterator[None]:
         MissingExtraError: If one of them is not installed, or too old to have what is needed.
 
     Example:
-        >>> with extra("faiss"):
+        >>> with extra("faiss"):  # doctest: +ELLIPSIS
         ...     import no_such_package
         Traceback (most recent call last):
         surerag.errors.MissingExtraError: the package 'no_such_package' is not installed. \
 Install it with: pip install "surerag[faiss]".
+        More about it: ...#missingextraerror
     """
     try:
         yield

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import string
-import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 
@@ -13,12 +12,16 @@ _UNSPACED = re.compile(
     "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff])"
 )
 """A letter of a script that puts no spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
+_FOREIGN_MARK = re.compile(
+    "[¿¡«»“”„‘’\u3001-\u3003\u3008-\u3011\u3014-\u301f\u30fb\uff01-\uff0f\uff1a-\uff20\uff3b-\uff3d\uff5b-\uff65]"
+)
+"""Quotes, and marks of Spanish and East Asian texts; dashes stay, as in SQuAD's own script."""
 
 
 def normalize_answer(text: str) -> str:
     """Lower-case, drop punctuation and English articles, collapse white space (L-RAG, section IV-E).
 
-    Punctuation is that of other scripts, too.
+    Punctuation is that of ASCII, as in SQuAD's own script, and quotes and marks of other languages.
 
     Example:
         >>> normalize_answer("The  City of Velm."), normalize_answer("「维尔姆」。")
@@ -69,7 +72,7 @@ def token_f1(answer: str, golds: Sequence[str]) -> float:
 
 
 def _is_punctuation(letter: str) -> bool:
-    return letter in string.punctuation or unicodedata.category(letter)[0] == "P"
+    return letter in string.punctuation or bool(_FOREIGN_MARK.match(letter))
 
 
 def _words(text: str) -> list[str]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from sentencex import get_sentence_boundaries
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Sentence(NamedTuple):
@@ -27,10 +30,12 @@ def split_sentences(text: str, language: str = "en") -> list[Sentence]:
         ['Dr. Voss left.', 'She was tired!']
     """
     found: list[Sentence] = []
-    for boundary in get_sentence_boundaries(language, text):
+    # A model's answer may hold lone surrogates, which UTF-8 cannot.
+    for boundary in get_sentence_boundaries(language, _SURROGATE.sub("\ufffd", text)):
         piece: str = boundary["text"]
         stripped = piece.strip()
         if stripped:
             start = boundary["start_index"] + len(piece) - len(piece.lstrip())
-            found.append(Sentence(stripped, start, start + len(stripped)))
+            end = start + len(stripped)
+            found.append(Sentence(text[start:end], start, end))
     return found
