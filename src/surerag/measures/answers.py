@@ -13,7 +13,7 @@ _UNSPACED = re.compile(
 )
 """A letter of a script that puts no spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
 _FOREIGN_MARK = re.compile(
-    "[¿¡«»“”„‘’\u3001-\u3003\u3008-\u3011\u3014-\u301f\u30fb\uff01-\uff0f\uff1a-\uff20\uff3b-\uff3d\uff5b-\uff65]"
+    "[¿¡«»\u2018\u2019\u201c-\u201e\u3001-\u3003\u3008-\u3011\u3014-\u301f\u30fb\uff01-\uff0f\uff1a-\uff20\uff3b-\uff3d\uff5b-\uff65]"
 )
 """Quotes, and marks of Spanish and East Asian texts; dashes stay, as in SQuAD's own script."""
 
