@@ -3,7 +3,8 @@
 #   make demo        the methods at work, on the closed world (ARGS="--help" shows its options)
 #   make test        the test suite                           (ARGS="-k gate" picks some)
 #   make lint        style, types, and who imports whom
-#   make notebooks   run the cookbooks, and compare what they print with what is kept (ARGS="01" picks some)
+#   make notebooks   run the cookbooks, and compare what they print with what is kept (ARGS="01" picks some;
+#                    VERB=try tells of differences alone: another processor may tip an answer on the edge)
 #   make docs        build the documentation site into build/site, check spelling and every link, and look at it
 #   make dist        build what is published into build/dist, and install it into empty environments
 #   make bench       speed against peers                     (BENCHMARKS="sampling" picks some)
@@ -63,7 +64,7 @@ lint: $(VENV)/.installed
 	@$(BIN)/lint-imports --no-logo
 
 notebooks: $(VENV)/.installed
-	@$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python -m tools.notebooks check $(ARGS)
+	@$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python -m tools.notebooks $(or $(VERB),check) $(ARGS)
 
 # Strict: what a page links to has to be there, and nothing may be loaded from elsewhere.
 docs: $(DOCS)/.installed
