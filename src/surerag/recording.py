@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -27,11 +28,56 @@ from surerag.types import (
     Prompt,
     Sampling,
     TokenTrace,
+    TraceKind,
     Usage,
     as_messages,
 )
 
 R = TypeVar("R")
+
+
+class ClockedReader(BaseReader):
+    """Asks a reader for as much of the trace as it can give, and tells how long each answer took.
+
+    In a batch each prompt takes its share of the time.
+
+    Args:
+        reader: Who is asked.
+        took: Told of seconds by :func:`generation_key`, before the answers are returned.
+    """
+
+    def __init__(self, reader: BaseReader, took: Callable[[Mapping[str, float]], None]) -> None:
+        self._reader, self._took = reader, took
+        can = reader.capabilities
+        self._trace: TraceKind = "entropy" if can.entropy else "logprobs" if can.logprobs else "none"
+
+    @property
+    def name(self) -> str:
+        """Identity of the reader."""
+        return self._reader.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the reader can do."""
+        return self._reader.capabilities
+
+    @property
+    def max_tokens(self) -> int:
+        """Length of an answer, at most, where nobody sets another."""
+        return self._reader.max_tokens
+
+    @property
+    def usage(self) -> Usage:
+        """What the reader was asked in this process."""
+        return self._reader.usage
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+        """Return ``sampling.n`` generations for each prompt, in order."""
+        began = time.perf_counter()
+        found = self._reader.generate(prompts, replace(sampling, trace=self._trace))
+        each = (time.perf_counter() - began) / max(len(prompts), 1)
+        self._took({generation_key(self.name, prompt, sampling): each for prompt in prompts})
+        return found
 
 
 class RecordedReader(BaseReader):

@@ -178,6 +178,19 @@ def test_the_models_own_users_are_not_touched() -> None:
     assert model.config._attn_implementation == "sdpa"
 
 
+def test_two_readers_of_one_model_do_not_take_the_name_from_each_other() -> None:
+    config = tiny_model("llama").config
+    fan: Any = object()
+    first, second = sharing(config, fan), sharing(config, fan)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    # The one that is still at work has its name; the last one gives it back.
+    assert config._attn_implementation == "surerag_shared"
+    second.__exit__(None, None, None)
+    assert config._attn_implementation == "sdpa"
+
+
 def test_reading_behind_a_long_prefix_takes_room_for_few_products(monkeypatch: pytest.MonkeyPatch) -> None:
     model = "surerag.readers.transformers.model._PRODUCTS"
     monkeypatch.setattr(model, 1 << 15)

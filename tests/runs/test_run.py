@@ -163,3 +163,30 @@ def test_finishing_removes_what_no_unit_names(tmp_path: Path) -> None:
         run.finish()
     assert sorted(file.name for file in tmp_path.iterdir()) == [MANIFEST, "rows-00000.parquet"]
     assert json.loads((tmp_path / MANIFEST).read_text().splitlines()[-1]) == {"complete": True}
+
+
+def test_whatever_else_is_in_the_folder_stays(tmp_path: Path) -> None:
+    mine = (
+        "train-00000-of-00001.parquet",
+        "part-00000.parquet",
+        "rows.parquet",
+        "answers-all.jsonl",
+        "open-1.jsonl",
+    )
+    for name in mine:
+        (tmp_path / name).write_text("mine")
+    filled(tmp_path, 2)
+    for on_change in ("error", "restart"):
+        with Run.open(tmp_path, ABOUT, SCHEMA, kind=KIND, on_change=on_change) as run:
+            run.commit(0, rows(0))
+            run.finish()
+    assert [(tmp_path / name).read_text() for name in mine] == ["mine"] * len(mine)
+
+
+@pytest.mark.parametrize("name", ["rows-00000.parquet", "answers-00002.jsonl.zst", "open-00000.jsonl"])
+def test_files_that_would_be_taken_for_ours_are_refused_and_kept(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    for on_change in ("error", "restart"):
+        with pytest.raises(ConfigurationError, match=rf"holds {name}, and no manifest.jsonl"):
+            Run.open(tmp_path, ABOUT, SCHEMA, kind=KIND, on_change=on_change)
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [(name, "mine")]

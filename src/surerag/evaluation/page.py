@@ -5,16 +5,15 @@ Everything that comes from documents or models is escaped by the template engine
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from surerag.evaluation.formatting import percent, percent_with_interval, shown
+from surerag.evaluation.formatting import percent, percent_with_interval
 from surerag.evaluation.gate.results import GateReport
 from surerag.evaluation.gate.timing import LatencyTable
+from surerag.evaluation.pages import data_uri, template
 from surerag.evaluation.story import Story
-from surerag.extras import extra
 from surerag.methods.lazy_rag.result import LazyRAGResult
 
 
@@ -74,19 +73,9 @@ def render_page(
     Raises:
         MissingExtraError: If the template engine is not installed.
     """
-    with extra("report"):
-        from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("surerag.evaluation"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(percent=percent, interval=percent_with_interval, data_uri=_data_uri)
-    return environment.get_template("page.html.jinja").render(
+    return template(
+        "page.html.jinja", percent=percent, interval=percent_with_interval, data_uri=data_uri
+    ).render(
         title=title,
         lead=lead,
         means=means,
@@ -97,8 +86,3 @@ def render_page(
         figures=figures,
         footer=footer,
     )
-
-
-def _data_uri(file: Path) -> str:
-    # An image, unlike markup in the page, cannot run anything, whatever text went into the figure.
-    return "data:image/svg+xml;base64," + base64.b64encode(file.read_bytes()).decode("ascii")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 from surerag.journal import Answers
-from surerag.readers.protocol import BaseReader, Capabilities
-from surerag.recording import RecordedReader, generation_key
+from surerag.readers.protocol import BaseReader
+from surerag.recording import ClockedReader, RecordedReader, generation_key
 from surerag.records.replay import canonical, prompt_digest, sampling_text
 from surerag.records.schema import asked_record
-from surerag.types import Generation, Prompt, Sampling, TraceKind, Usage
+from surerag.types import Generation, Prompt, Sampling
 
 Kind = Literal["generate", "entail", "retrieve"]
 _SECONDS = "seconds:"
@@ -85,7 +84,10 @@ class KeepingReader(RecordedReader):
 
     def __init__(self, reader: BaseReader, kept: Kept, *, max_concurrency: int = 16) -> None:
         super().__init__(
-            _Telling(reader, kept), kept.of("generate"), max_concurrency=max_concurrency, entropies=True
+            ClockedReader(reader, kept.took),
+            kept.of("generate"),
+            max_concurrency=max_concurrency,
+            entropies=True,
         )
         self._kept = kept
 
@@ -100,35 +102,3 @@ class KeepingReader(RecordedReader):
                 sampling=sampling_text(wanted),
             )
         return super().generate(prompts, wanted)
-
-
-class _Telling(BaseReader):
-    """Asks for as much of the trace as the reader can give, and looks at the clock."""
-
-    def __init__(self, reader: BaseReader, kept: Kept) -> None:
-        self._reader, self._kept = reader, kept
-        can = reader.capabilities
-        self._trace: TraceKind = "entropy" if can.entropy else "logprobs" if can.logprobs else "none"
-
-    @property
-    def name(self) -> str:
-        return self._reader.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._reader.capabilities
-
-    @property
-    def max_tokens(self) -> int:
-        return self._reader.max_tokens
-
-    @property
-    def usage(self) -> Usage:
-        return self._reader.usage
-
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
-        began = time.perf_counter()
-        found = self._reader.generate(prompts, replace(sampling, trace=self._trace))
-        each = (time.perf_counter() - began) / max(len(prompts), 1)
-        self._kept.took({generation_key(self.name, prompt, sampling): each for prompt in prompts})
-        return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +33,7 @@ from surerag.storage import check_folder, storing
 
 ROWS: Final = "rows"
 _ANSWERS: Final = "answers"
-_OURS = ("*-?????.parquet", "*-?????.parquet.part", "answers-*.jsonl.zst*", "open-*.jsonl*", MANIFEST)
+_DIGITS = "[0-9]" * 5
 
 
 class Run:
@@ -90,8 +90,8 @@ class Run:
                 again; or ``"restart"``, which throws everything away.
 
         Raises:
-            ConfigurationError: If the folder holds something else, naming what differs; or if another process
-                has it open.
+            ConfigurationError: If the folder holds something else, naming what differs, or files that bear
+                the names of ours and no manifest; or if another process has it open.
             InputError: If its manifest is damaged, or of another kind or version.
             StorageError: If it cannot be written.
             MissingExtraError: If pyarrow is not installed.
@@ -101,6 +101,7 @@ class Run:
         path = Path(folder)
         check_folder(path)
         schemas = {ROWS: schema} if isinstance(schema, pa.Schema) else dict(schema)
+        _check_unclaimed(path, schemas)
         about = json.loads(json.dumps(about))
         mend = "begin anew with --restart (on_change='restart')"
         lines = LineFile(path / MANIFEST, HEAD, what="a manifest of a run", kept=KEPT, mend=mend)
@@ -108,7 +109,7 @@ class Run:
             if on_change == "restart":
                 _check_kind(lines, kind)
                 lines.clear()
-                _clean(path)
+                _clean(path, schemas, but={MANIFEST})
             manifest = manifest_of((record for _, record in lines.read()), lines.file, kind)
             if not manifest.about and not manifest.parts:
                 lines.append([head_line(kind, about)])
@@ -215,7 +216,7 @@ class Run:
             self._lines.append([{"complete": True}])
             self.manifest.complete = True
         named = {file.name for file in self.manifest.files} | {MANIFEST}
-        _clean(self.folder, but=named)
+        _clean(self.folder, self._schemas, but=named)
 
     def batches(
         self,
@@ -313,12 +314,35 @@ def _reusable(folder: Path) -> bool:
     return next(folder.glob("answers-*.jsonl.zst"), None) is not None
 
 
-def _clean(folder: Path, but: set[str] = {MANIFEST}) -> None:  # noqa: B006 (never changed)
+def _ours(folder: Path, tables: Iterable[str]) -> Iterator[Path]:
+    """Yield the files that bear names of ours, and no others: people keep their data beside their results."""
+    names = [*(f"{table}-{_DIGITS}.parquet" for table in tables), f"{_ANSWERS}-{_DIGITS}.jsonl.zst"]
+    for name in (*names, f"open-{_DIGITS}.jsonl"):
+        for pattern in (name, f"{name}.part"):
+            yield from folder.glob(pattern)
+
+
+def _check_unclaimed(folder: Path, tables: Iterable[str]) -> None:
+    """Refuse a folder whose files we would take for ours: a manifest is there before any of them.
+
+    Raises:
+        ConfigurationError: If there are such files and no manifest.
+    """
+    if (folder / MANIFEST).exists():
+        return
+    foreign = sorted(file.name for file in _ours(folder, tables))
+    if foreign:
+        raise ConfigurationError(
+            f"{folder} holds {foreign[0]}, and no {MANIFEST} that says whose it is",
+            hint="write to another folder, or move that file away",
+        )
+
+
+def _clean(folder: Path, tables: Iterable[str], but: Collection[str]) -> None:
     with storing(folder):
-        for pattern in _OURS:
-            for file in folder.glob(pattern):
-                if file.name not in but:
-                    file.unlink(missing_ok=True)
+        for file in list(_ours(folder, tables)):
+            if file.name not in but:
+                file.unlink(missing_ok=True)
 
 
 def _sync(file: Path) -> None:

@@ -6,14 +6,13 @@ embedded as images, which cannot run anything.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from pathlib import Path
 
 from surerag.evaluation.comparison.results import SystemComparison, bracketed, signed
 from surerag.evaluation.comparison.waterfall import Waterfall
-from surerag.evaluation.formatting import percent, shown
-from surerag.extras import extra
+from surerag.evaluation.formatting import percent
+from surerag.evaluation.pages import data_uri, template
 
 CAPTIONS = {
     "distribution": "ΔSePer of single questions: how many were helped, harmed or left as they were.",
@@ -47,26 +46,20 @@ def render_comparison(
     Raises:
         MissingExtraError: If the template engine is not installed.
     """
-    with extra("report"):
-        from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("surerag.evaluation"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        percent=percent, signed=signed, bracketed=bracketed, level=_level, share=_share, way=_way
-    )
     stepped = [row for row in found.systems if row.steps]
-    return environment.get_template("comparison.html.jinja").render(
+    return template(
+        "comparison.html.jinja",
+        percent=percent,
+        signed=signed,
+        bracketed=bracketed,
+        level=_level,
+        share=_share,
+        way=_way,
+    ).render(
         found=found,
         title=title,
         lead=lead,
-        figures=[(_data_uri(file), CAPTIONS[file.stem]) for file in figures],
+        figures=[(data_uri(file), CAPTIONS[file.stem]) for file in figures],
         falls=falls,
         warnings=warnings,
         footer=footer,
@@ -89,7 +82,3 @@ def _way(change: float) -> str:
     if abs(change) < _EVEN:
         return "even"
     return "up" if change > 0 else "down"
-
-
-def _data_uri(file: Path) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(file.read_bytes()).decode("ascii")

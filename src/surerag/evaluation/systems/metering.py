@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -11,10 +11,10 @@ from typing import Any, Generic, TypeVar
 from surerag.effects import Begin, Cancel, Effect, Entail, Finish, Generate, Program, Retrieve
 from surerag.journal import Answers
 from surerag.prices import Costs
-from surerag.readers.protocol import BaseReader, Capabilities
-from surerag.recording import RecordedReader, generation_key
+from surerag.readers.protocol import BaseReader
+from surerag.recording import ClockedReader, RecordedReader, generation_key
 from surerag.services import Retriever, Services
-from surerag.types import Generation, Passage, Prompt, Sampling, TraceKind, Usage
+from surerag.types import Generation, Passage, Prompt, Sampling
 
 R = TypeVar("R")
 _SECONDS = "seconds:"
@@ -33,53 +33,25 @@ class MeteredReader(RecordedReader):
     """
 
     def __init__(self, reader: BaseReader, answers: Answers, *, max_concurrency: int = 16) -> None:
-        super().__init__(_Clocked(reader, answers), answers, max_concurrency=max_concurrency, entropies=True)
-        self._answers = answers
+        super().__init__(
+            ClockedReader(reader, self._took), answers, max_concurrency=max_concurrency, entropies=True
+        )
+        self._answers, self._counts = answers, reader
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
         """Return ``sampling.n`` generations for each prompt, in order."""
         return super().generate(prompts, _whole(sampling))
 
+    def count_tokens(self, text: str) -> int:
+        """Return how many tokens a text has for the reader."""
+        return self._counts.count_tokens(text)
+
+    def _took(self, seconds: Mapping[str, float]) -> None:
+        self._answers.put({f"{_SECONDS}{key}": value for key, value in seconds.items()})
+
     def seconds(self, prompt: Prompt, sampling: Sampling) -> float:
         """Return how long an answer took; 0 where that is not known."""
         return float(self._answers.get(_SECONDS + generation_key(self.name, prompt, _whole(sampling))) or 0.0)
-
-
-class _Clocked(BaseReader):
-    """Asks for all of the trace that the reader can give, and looks at the clock."""
-
-    def __init__(self, reader: BaseReader, answers: Answers) -> None:
-        self._reader, self._answers = reader, answers
-        can = reader.capabilities
-        self._trace: TraceKind = "entropy" if can.entropy else "logprobs" if can.logprobs else "none"
-
-    @property
-    def name(self) -> str:
-        return self._reader.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._reader.capabilities
-
-    @property
-    def max_tokens(self) -> int:
-        return self._reader.max_tokens
-
-    @property
-    def usage(self) -> Usage:
-        return self._reader.usage
-
-    def count_tokens(self, text: str) -> int:
-        return self._reader.count_tokens(text)
-
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
-        began = time.perf_counter()
-        found = self._reader.generate(prompts, replace(sampling, trace=self._trace))
-        each = (time.perf_counter() - began) / max(len(prompts), 1)
-        self._answers.put(
-            {_SECONDS + generation_key(self.name, prompt, sampling): each for prompt in prompts}
-        )
-        return found
 
 
 def _whole(sampling: Sampling) -> Sampling:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from surerag.evaluation.formatting import shown
+from surerag.evaluation.pages import template
 from surerag.evaluation.systems.picture import pareto_svg
 from surerag.evaluation.systems.pipelines import BASES, STEPS, described
 from surerag.evaluation.systems.results import SystemsReport
@@ -55,23 +55,14 @@ def render_report(
         MissingExtraError: If the template engine is not installed.
     """
     with extra("report"):
-        from jinja2 import Environment, PackageLoader, StrictUndefined
         from markupsafe import Markup
 
-    environment = Environment(
-        loader=PackageLoader("surerag.evaluation"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     others = [name for name in ("tokens", "seconds", "money") if name != report.cost]
     # What is drawn was escaped by the one who drew it.
     pictures = [Markup(svg) for cost in (report.cost, *others) if (svg := pareto_svg(report, cost))]  # noqa: S704
     names = list(dict.fromkeys(name for one in report.systems for name in one.measures))
     looked = list(looked_into(report, rows))
-    return environment.get_template("systems.html.jinja").render(
+    return template("systems.html.jinja").render(
         report=report,
         lead=lead,
         conditions=conditions,

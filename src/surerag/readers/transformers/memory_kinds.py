@@ -20,7 +20,7 @@ from surerag.readers.transformers.opaque_memory import (
     PaddedMemory,
     RecomputedMemory,
 )
-from surerag.readers.transformers.shared_attention import PLAIN
+from surerag.readers.transformers.shared_attention import PLAIN, SHARED
 
 # Two rows of different lengths, one of them shorter than what convolutions look back on.
 _SHORT, _LONG = [0, 1], [1, 1, 0, 1, 0, 0, 1]
@@ -85,7 +85,7 @@ def _pads_well(model: CausalModel, kind: type[Memory]) -> bool:
 def _forks_well(model: CausalModel) -> bool:
     """Try whether rows that share beginnings say the same as alone, when they read and when they go on."""
     windows = any(type(layer) is not DynamicLayer for layer in model.fresh_cache().layers)
-    if windows or model.compiled or model.config._attn_implementation != PLAIN:
+    if windows or model.compiled or model.config._attn_implementation not in (PLAIN, SHARED):
         return False
     try:
         prefix = ForkingMemory.empty(model, 2, 1)

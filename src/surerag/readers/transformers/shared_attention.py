@@ -3,7 +3,7 @@
 The keys and values of the prefix are held, and read, once: the queries of all rows that share it are laid
 side by side and meet it in one product. What is said is that of one softmax over prefix and own tokens.
 
-The library asks for attention by the name in a model's config. While a memory with a shared prefix is fed,
+The library asks for attention by the name in a model's config. While memories with a shared prefix are fed,
 and only then, that name is ours; whoever uses the same model meanwhile, in another thread, is given the
 library's own function.
 """
@@ -11,6 +11,7 @@ library's own function.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import AttentionInterface
 
-PLAIN, _SHARED = "sdpa", "surerag_shared"
+PLAIN, SHARED = "sdpa", "surerag_shared"
 
 
 class Held(NamedTuple):
@@ -98,6 +99,9 @@ class _Active(threading.local):
 
 
 _active = _Active()
+_using: Counter[int] = Counter()
+"""Threads that share at this moment, by the identity of a config: two readers may have one model."""
+_counting = threading.Lock()
 
 
 @contextmanager
@@ -106,14 +110,19 @@ def sharing(config: Any, fan: Fan | None) -> Iterator[None]:
     if fan is None:
         yield
         return
-    before = config._attn_implementation
+    with _counting:
+        _using[id(config)] += 1
+        config._attn_implementation = SHARED
     _active.fan = fan
-    config._attn_implementation = _SHARED
     try:
         yield
     finally:
-        config._attn_implementation = before
         _active.fan = None
+        with _counting:
+            _using[id(config)] -= 1
+            if not _using[id(config)]:
+                del _using[id(config)]
+                config._attn_implementation = PLAIN
 
 
 def _attend(
@@ -152,5 +161,5 @@ def _attend(
     return said.reshape(rows, heads, steps, -1).transpose(1, 2).contiguous(), None
 
 
-AttentionInterface.register(_SHARED, _attend)
-AttentionMaskInterface.register(_SHARED, sdpa_mask)
+AttentionInterface.register(SHARED, _attend)
+AttentionMaskInterface.register(SHARED, sdpa_mask)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from surerag.evaluation.formatting import shown
-from surerag.extras import extra
+from surerag.evaluation.pages import data_uri, template
 from surerag.records.tradeoff.curve import TradeOff
 from surerag.records.tradeoff.tables import trade_off_grids
 
@@ -66,19 +64,7 @@ def render_trade_offs(shown_: Sequence[Shown], *, title: str, lead: str, footer:
     Raises:
         MissingExtraError: If the template engine is not installed.
     """
-    with extra("report"):
-        from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("surerag.evaluation"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(capitalise=_capitalised, what=_what)
-    return environment.get_template("trade_off.html.jinja").render(
+    return template("trade_off.html.jinja", capitalise=_capitalised, what=_what).render(
         title=title, lead=lead, footer=footer, parts=[_part(one) for one in shown_]
     )
 
@@ -93,7 +79,7 @@ def _part(one: Shown) -> dict[str, Any]:
         "promise": found.policy.promise,
         "words": found.words,
         "grids": trade_off_grids(found),
-        "pictures": [(_data_uri(file), _caption(found, at)) for at, file in enumerate(one.pictures)],
+        "pictures": [(data_uri(file), _caption(found, at)) for at, file in enumerate(one.pictures)],
         "file": one.file,
         "code": one.code,
     }
@@ -114,8 +100,3 @@ def _capitalised(text: str) -> str:
 def _what(title: str) -> str:
     """Return a table's title without whose it is, which stands above."""
     return _capitalised(title.rpartition(": ")[2])
-
-
-def _data_uri(file: Path) -> str:
-    # An image, unlike markup in the page, cannot run anything, whatever text went into the figure.
-    return "data:image/svg+xml;base64," + base64.b64encode(file.read_bytes()).decode("ascii")
