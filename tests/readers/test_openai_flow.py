@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
+import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -119,6 +121,31 @@ def test_answers_that_come_later_and_later_lower_it_until_they_are_usual(clock: 
     # Longer answers, not a server out of breath: they become what is usual.
     answered(paced, clock, 6, 400)
     assert paced.limit == 16
+
+
+def simulated(
+    clock: Clock, seconds: Callable[[int], float], slow_from: int, answers: int = 3000
+) -> list[int]:
+    """Return the limit after each answer of a server that, once slow, takes longer for more at a time."""
+    paced, rng = Flow(16), random.Random(1)
+    under_way: list[tuple[float, float, float]] = []
+    limits: list[int] = []
+    for done in range(answers):
+        while len(under_way) < paced.limit:
+            takes = seconds(rng.randrange(10)) * (max(1, len(under_way) / 3) if done >= slow_from else 1)
+            heapq.heappush(under_way, (clock.now + takes, clock.now, takes))
+        clock.now, began, took = heapq.heappop(under_way)
+        paced._answered(began, took)
+        limits.append(paced.limit)
+    return limits
+
+
+def test_long_answers_among_short_ones_are_no_slow_server_and_a_slow_one_is_noticed(clock: Clock) -> None:
+    mixed = simulated(clock, lambda dice: 1.0 if dice == 0 else 0.05, slow_from=10_000)
+    assert sum(mixed[1000:]) / len(mixed[1000:]) > 15
+    slow = simulated(clock, lambda _: 1.0, slow_from=1000)
+    assert min(slow[:1000]) == 16
+    assert min(slow[1000:1050]) < 16
 
 
 def test_it_never_falls_below_one(clock: Clock) -> None:

@@ -19,8 +19,9 @@ from surerag.readers.openai.retry import OverloadedError
 
 _PATIENCE = 2.0
 """How many times longer than usual answers may take before fewer are asked for at once."""
-_RECENT, _USUAL = 0.3, 0.02
-"""Weight of a new answer in the average of recent ones, and of all."""
+_RECENT, _USUAL = 0.1, 0.02
+"""Weight of a new answer in the average of recent ones, and of all. With 0.3, a few long answers among many
+short ones would be taken for a slow server; with 0.05, a slow server would not be noticed."""
 
 
 class Flow:
