@@ -67,6 +67,17 @@ def run_l_rag(
     _show(study_tables(study), study, file)
 
 
+def run_l_rag_hops(choice: ReaderChoice, *, seed: int, n: int, file: Path | None) -> None:
+    """Make the study of a gate before each hop, print it, and write it down if asked to."""
+    from surerag_studies.lazy_rag.hops import hop_study, study_tables
+
+    with staged() as stages:
+        with stages.working("Loading the models"):
+            reader, encoder = choice.build(), packaged_minilm()
+        study = hop_study(reader, encoder, seed=seed, n=n, stages=stages)
+    _show(study_tables(study), study, file)
+
+
 def run_seper(
     choice: ReaderChoice,
     *,

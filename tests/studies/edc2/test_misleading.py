@@ -141,4 +141,5 @@ def test_refinement_is_offered_candidates_that_mislead() -> None:
     assert found.certain.value < 1 and found.first_uncertain is not None
     # Six answers at least, what is known being asked once; a mute reader mends nothing.
     assert all(row.calls >= 6 and row.accuracy.value == 0 for row in found.variants)
-    assert "only removing" in printed(dense_tables(study))
+    assert all(0 <= row.told <= 1 for row in found.variants) and 0 <= found.first_told <= 1
+    assert "only removing" in printed(dense_tables(study)) and "Told, %" in printed(dense_tables(study))
