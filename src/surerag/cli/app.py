@@ -442,6 +442,21 @@ def reproduce_dense_misleading(
     run_dense_misleading(choice, seed=seed, n=n, file=json)
 
 
+@reproduce.command("dense-figures")
+@with_reader
+def reproduce_dense_figures(
+    *,
+    choice: ReaderChoice,
+    seed: Seed = 1,
+    n: Annotated[int, typer.Option("-n", min=20, help="Number of questions.")] = 500,
+    json: JsonFile = None,
+) -> None:
+    """DENSE-RAG by the threshold of chunking and the size of contexts, and of summaries."""
+    from surerag.cli.reproduce import run_dense_figures
+
+    run_dense_figures(choice, seed=seed, n=n, file=json)
+
+
 @reproduce.command("dynqr")
 @with_reader
 def reproduce_dynqr(

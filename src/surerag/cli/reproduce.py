@@ -195,6 +195,17 @@ def run_dense_misleading(choice: ReaderChoice, *, seed: int, n: int, file: Path 
     _show(study_tables(study), study, file)
 
 
+def run_dense_figures(choice: ReaderChoice, *, seed: int, n: int, file: Path | None) -> None:
+    """Vary DENSE-RAG's τ and k, measure it on summaries, and print what came of it."""
+    from surerag_studies.dense_rag.figures import dense_figures, study_tables
+
+    with staged() as stages:
+        with stages.working("Loading the models"):
+            reader, encoder = choice.build(), packaged_minilm()
+        study = dense_figures(reader, encoder, seed=seed, n=n, stages=stages)
+    _show(study_tables(study), study, file)
+
+
 def run_dynqr(
     choice: ReaderChoice,
     *,
