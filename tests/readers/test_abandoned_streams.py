@@ -106,17 +106,6 @@ def test_one_that_fails_to_close_leaves_the_others_closed() -> None:
     assert closed.wait(timeout=60)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_process_closes_what_it_opens() -> None:
-    close_when_dropped(Handle(), int)
-    child = os.fork()
-    if child == 0:
-        closed = threading.Event()
-        close_when_dropped(Handle(), closed.set)
-        os._exit(0 if closed.wait(timeout=60) else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
 def test_what_will_not_close_holds_up_nothing_else() -> None:
     class Handle:
         pass

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
@@ -21,6 +20,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
+from surerag.readers.forks import in_child
 from surerag.readers.threads import start_in_thread
 
 logger = logging.getLogger("surerag")
@@ -136,8 +136,7 @@ def _reset() -> None:
     _closer = _Closer()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset)
+in_child(_reset)
 
 
 _closing: set[asyncio.Task[object]] = set()
