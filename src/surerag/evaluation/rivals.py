@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,7 @@ RIVALS: Mapping[str, Level] = MappingProxyType(
 """The rows of Table 2 that need no model of their own."""
 
 
+@runtime_checkable
 class TokenEncoder(Protocol):
     """What BERTScore asks for."""
 

@@ -78,7 +78,8 @@ class _Sample:
 
     @property
     def accuracies(self) -> NDArray[np.float64]:
-        return self._accuracies[self.cuts]
+        found: NDArray[np.float64] = self._accuracies[self.cuts]
+        return found
 
     def threshold(self, cut: int) -> float:
         return -math.inf if cut == 0 else float(self.values[cut - 1])

@@ -13,6 +13,7 @@ from surerag import drivers
 from surerag.drivers.progress import Progress, Stages
 from surerag.errors import CapabilityError
 from surerag.evaluation.formatting import percent
+from surerag.evaluation.rivals import TokenEncoder
 from surerag.methods.seper.algorithm import context_prompt
 from surerag.readers.protocol import Reader
 from surerag.services import Encoder, Services, as_reader
@@ -214,7 +215,7 @@ def _study(
 
 def _measures(encoder: Encoder, records: Sequence[Record]) -> tuple[Measure, ...]:
     """Return what Table 2 compares; BERTScore where the encoder gives vectors of tokens."""
-    if not hasattr(encoder, "encode_tokens"):
+    if not isinstance(encoder, TokenEncoder):
         return (*BASELINES, *OURS)
     golds = [record.question.answers[0] for record in records]
     samples = (one for record in records for one in (record.before, *record.after))
