@@ -53,7 +53,9 @@ def lazy_rag(
     context = "\n".join(summary.text for summary in summaries)
 
     if options.mode == "lazy":
-        begun, seen = yield from _first_pass(question, options, _prompt(options, question, context))
+        begun, seen = yield from _first_pass(
+            question, options, _prompt(options, question, context), tuple(summaries)
+        )
         watch.lap("first_pass")
         spent.calls += seen.calls
         if seen.samples and not seen.clusters:
@@ -101,7 +103,7 @@ def lazy_rag(
 
 
 def _first_pass(
-    question: str, options: LazyRAGOptions, prompt: Prompt
+    question: str, options: LazyRAGOptions, prompt: Prompt, summaries: tuple[Passage, ...]
 ) -> Program[tuple[list[Begun], FirstPass]]:
     """Ask for what the gate has to see: the beginning of the greedy answer, samples, or both.
 
@@ -121,7 +123,7 @@ def _first_pass(
         left = math.inf if options.max_calls is None else options.max_calls - look.answers - 1
         found = yield from meanings_of(question, samples, look.same_meaning or "words", left)
     answer = begun[0].partial if begun else None
-    return begun, FirstPass(answer, tuple(samples), found.clusters, found.judgements)
+    return begun, FirstPass(answer, tuple(samples), found.clusters, found.judgements, summaries)
 
 
 def _known(
