@@ -56,7 +56,7 @@ def lazy_rag(
 
     for hop in range(options.max_hops + 1):
         if gated and hop < options.max_hops and not spent.short:
-            looked = yield from _look(question, options, prompt, spent, hop)
+            looked = yield from _look(question, options, prompt, tuple(summaries), spent, hop)
             watch.lap("first_pass" if hop == 0 else "later_passes")
             decisions[hop:] = [looked.decision]
             if not looked.decision.retrieve:
@@ -103,14 +103,19 @@ class _Looked(NamedTuple):
 
 
 def _look(
-    question: str, options: LazyRAGOptions, prompt: Prompt, spent: _Spent, hop: int
+    question: str,
+    options: LazyRAGOptions,
+    prompt: Prompt,
+    summaries: tuple[Passage, ...],
+    spent: _Spent,
+    hop: int,
 ) -> Program[_Looked]:
     """Have the gate look at how the reader begins to answer."""
     answers = options.gate_in_force.look.answers
     # One call is kept for the answer after retrieval, and what the gates of later hops look at.
     kept = spent.calls + answers * (options.max_hops - hop) + 1
     left = math.inf if options.max_calls is None else options.max_calls - kept
-    begun, seen = yield from _first_pass(question, options, prompt, left)
+    begun, seen = yield from _first_pass(question, options, prompt, summaries, left)
     spent.calls += seen.calls
     if seen.samples and not seen.clusters:
         spent.short = True
@@ -130,7 +135,7 @@ def _look(
 
 
 def _first_pass(
-    question: str, options: LazyRAGOptions, prompt: Prompt, left: float
+    question: str, options: LazyRAGOptions, prompt: Prompt, summaries: tuple[Passage, ...], left: float
 ) -> Program[tuple[list[Begun], FirstPass]]:
     """Ask for what the gate has to see: the beginning of the greedy answer, samples, or both.
 
@@ -148,7 +153,7 @@ def _first_pass(
     if samples:
         found = yield from meanings_of(question, samples, look.same_meaning or "words", left)
     answer = begun[0].partial if begun else None
-    return begun, FirstPass(answer, tuple(samples), found.clusters, found.judgements)
+    return begun, FirstPass(answer, tuple(samples), found.clusters, found.judgements, summaries)
 
 
 def _said(begun: Sequence[Begun], seen: FirstPass) -> str:

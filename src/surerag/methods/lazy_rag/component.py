@@ -15,7 +15,7 @@ from surerag.errors import CapabilityError, ConfigurationError, InputError, Miss
 from surerag.measures import exact_match
 from surerag.methods.lazy_rag.algorithm import lazy_rag
 from surerag.methods.lazy_rag.combined_gates import GateLike, as_gate
-from surerag.methods.lazy_rag.gate import Gate
+from surerag.methods.lazy_rag.gate import Gate, features_at_hand
 from surerag.methods.lazy_rag.options import SETTINGS_OF, LazyRAGOptions
 from surerag.methods.lazy_rag.result import LazyRAGResult
 from surerag.methods.lazy_rag.sample_gates import DisagreementGate
@@ -174,7 +174,9 @@ class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], Laz
                 its own: features for :func:`surerag.fit_benefit`, by the names of the gates' signals.
 
         Returns:
-            Rows for :func:`surerag.calibrate`, a question each.
+            Rows for :func:`surerag.calibrate`, a question each. Beside the gates' signals they hold what is
+            at hand at no further call (:func:`~surerag.methods.lazy_rag.gate.features_at_hand`): how similar
+            the summaries are to the question, and how long the answer is.
 
         Warns:
             CalibrationWarning: If sampled answers never disagree.
@@ -195,12 +197,20 @@ class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], Laz
         second = [] if golds is None else self.with_options(mode="strong").run_many(questions)
         return judged_rows(
             questions,
-            [dict(zip(measured, values, strict=True)) for values in zip(*measured.values(), strict=True)],
+            [
+                {**self._at_hand(one), **dict(zip(measured, values, strict=True))}
+                for one, values in zip(first, zip(*measured.values(), strict=True), strict=True)
+            ],
             golds,
             [result.answer for result in first],
             [result.answer for result in second],
             is_correct,
         )
+
+    def _at_hand(self, first: LazyRAGResult) -> dict[str, float]:
+        """Return what is at hand after a first pass; a gate that samples sees no greedy answer."""
+        greedy = self.gate_in_force.look.n_tokens != 0
+        return features_at_hand(first.generation.trace if greedy else None, first.summaries)
 
 
 def _signals(results: Sequence[LazyRAGResult]) -> list[float]:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from surerag.methods.lazy_rag.gate import GateDecision
 from surerag.methods.lazy_rag.options import Mode
+from surerag.prices import Costed
 from surerag.types import Generation, Passage
 
 
 @dataclass(frozen=True, slots=True)
-class LazyRAGResult:
+class LazyRAGResult(Costed):
     """An answer, and how it came about.
 
     Attributes:

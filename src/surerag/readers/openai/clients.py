@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary, WeakSet
 
 from surerag.errors import ConfigurationError, MissingExtraError
-from surerag.readers.closing import close_when_dropped
+from surerag.readers.closing import close_when_dropped, when_loop_ends
 from surerag.readers.forks import in_child
 from surerag.readers.openai.flow import AsyncSlots, Flow, Slots
 from surerag.readers.openai.limits import Limits, async_error_hooks, error_hooks
-from surerag.readers.openai.loops import trusted, when_loop_ends
+from surerag.readers.openai.loops import trusted
 from surerag.readers.openai.secrets import masked, secrets_of_url, without_credentials
 
 if TYPE_CHECKING:
