@@ -244,6 +244,7 @@ class DenseRefiner(JudgedPart[ContextRefiner], BaseDocumentCompressor, RefinerOp
                     stopped=result.stopped,
                     answer=result.answer,
                     calls=result.calls.total,
+                    **result.spent_dict(),
                     **place_of(passage),
                 )
         return documents

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from surerag.prices import Costed
 from surerag.types import Generation, Passage
 
 Label = Literal["certain", "uncertain", "necessary", "unnecessary", "untested"]
@@ -120,7 +121,7 @@ class ChunkReading:
 
 
 @dataclass(frozen=True, slots=True)
-class DenseResult:
+class DenseResult(Costed):
     """How far a reader understood a context.
 
     Attributes:
@@ -176,6 +177,7 @@ class DenseResult:
             "calls": self.calls.total,
             "truncated": self.truncated,
             "out_of_calls": self.out_of_calls,
+            **self.spent_dict(),
         }
 
 
@@ -238,7 +240,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class RefinementResult:
+class RefinementResult(Costed):
     """The best context that was found, and the answer that it gave.
 
     Attributes:
@@ -284,4 +286,5 @@ class RefinementResult:
             "calls": self.calls.total,
             "retrievals": self.retrievals,
             "rounds": [one.to_dict() for one in self.rounds],
+            **self.spent_dict(),
         }

@@ -96,7 +96,7 @@ class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], Laz
 
     def _require_calls(self, gate: Gate) -> None:
         """Refuse a bound that leaves no call for the answer after the gate's own."""
-        least = gate.look.answers + 1
+        least = self.max_hops * gate.look.answers + 1
         if self.max_calls is not None and self.max_calls < least:
             raise ConfigurationError(
                 f"max_calls={self.max_calls} does not cover the gate {gate.name}, which asks for "
@@ -108,7 +108,8 @@ class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], Laz
         """Calls of reader and entailer that one question can cost: what the gate looks at, and one more.
 
         A gate that sees the beginning of an answer asks for one, ``"disagreement"`` for ``n_samples``, and
-        with ``same_meaning="entailment"`` for n (n − 1) judgements besides. The other modes cost one call.
+        with ``same_meaning="entailment"`` for n (n − 1) judgements besides; all that before each hop. The
+        other modes cost one call.
 
         Args:
             passages: Of no matter here.
@@ -120,7 +121,7 @@ class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], Laz
             (2, 6)
         """
         look = self.gate_in_force.look
-        most = 1 + (look.answers + look.judgements if self.mode == "lazy" else 0)
+        most = 1 + (self.max_hops * (look.answers + look.judgements) if self.mode == "lazy" else 0)
         return most if self.max_calls is None else min(most, self.max_calls)
 
     @property
