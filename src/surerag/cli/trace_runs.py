@@ -236,6 +236,8 @@ def run_field_test(choice: ReaderChoice, wanted: FieldRun) -> None:
             f"{asked:,} of {data.available:,} questions of {data.name}{fewer}, over its "
             f"{len(data.passages):,} paragraphs, read by {who(choice, reader)}."
         )
+        if choice.is_embedded and named != WORLD:
+            say("The embedded reader knows the closed world alone: this shows that all runs, no more.")
         say(f"To be asked, over {' and '.join(RETRIEVALS)} together, estimated on 8 questions: {cost}.")
         if wanted.dry_run:
             return

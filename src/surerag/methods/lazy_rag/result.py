@@ -18,7 +18,8 @@ class LazyRAGResult(Costed):
     Attributes:
         question: As asked.
         answer: The answer's text.
-        decision: What the gate decided and why.
+        decision: What the gate decided first and why.
+        decisions: What it decided before each hop; one, but for ``max_hops``.
         passages: Retrieved (or gold) passages that the reader was shown; empty where the gate stayed shut.
         summaries: Document summaries that the reader was shown.
         generation: The answer with its log-probabilities and entropies.
@@ -26,8 +27,9 @@ class LazyRAGResult(Costed):
         prompt_tokens: Tokens of all prompts that were read for it, a first pass included.
         completion_tokens: Tokens generated for it, those of an abandoned first pass included.
         retrievals: How often the retriever was asked.
-        timings: Seconds by stage: ``summaries``, ``first_pass``, ``retrieval``, ``answer``. Where many
-            questions run together, a stage includes the wait for the others.
+        timings: Seconds by stage: ``summaries``, ``first_pass``, ``later_passes`` before further hops,
+            ``retrieval``, ``answer``. Where many questions run together, a stage includes the wait for the
+            others.
         calls: Answers asked of the reader, or beginnings of one, and pairs asked of an entailer.
         out_of_calls: Whether ``max_calls`` left none to judge the sampled answers, so that it retrieved.
         cached_tokens: Prompt tokens that a server had in its cache, where it tells.
@@ -49,6 +51,7 @@ class LazyRAGResult(Costed):
     out_of_calls: bool = False
     cached_tokens: int = 0
     abstained: bool = False
+    decisions: tuple[GateDecision, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
