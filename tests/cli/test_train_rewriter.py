@@ -40,7 +40,7 @@ def reading_and_teaching(prompt: str, at: int) -> tuple[str, float]:
 @pytest.fixture
 def train(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
     monkeypatch.setattr(console, "_width", 120)
-    monkeypatch.setattr(ReaderChoice, "build", lambda _: Talker(reading_and_teaching))
+    monkeypatch.setattr(ReaderChoice, "build", lambda _, **__: Talker(reading_and_teaching))
 
     def run(*arguments: object) -> tuple[object, str]:
         monkeypatch.setattr(sys, "argv", ["surerag", "train-rewriter", *map(str, arguments)])
@@ -65,7 +65,8 @@ RETRIEVER = ("--retriever", "tests.cli.test_train_rewriter:corpus")
 def test_all_stages_then_another_reward_from_the_same_samples(tmp_path: Path, file: Path, train) -> None:
     base = tiny_base(tmp_path / "base")
     settings = (
-        "--base", base, "--model", "m", *RETRIEVER, "--output", tmp_path / "out", "--distil-rate", 1e-2,
+        "--base", base, "--model", "m", *RETRIEVER, "--output", tmp_path / "out", "--held-out-share", 0,
+        "--distil-rate", 1e-2,
         "--distil-batch", 5, "--distil-epochs", 60, "--align-rate", 1e-3, "--align-batch", 5,
         "--temperature", 3,
     )  # fmt: skip
@@ -85,24 +86,37 @@ def test_all_stages_then_another_reward_from_the_same_samples(tmp_path: Path, fi
 def test_a_dry_run_counts_calls_and_tokens_and_does_nothing(tmp_path: Path, file: Path, train) -> None:
     base, out = tiny_base(tmp_path / "base"), tmp_path / "out"
     code, printed = train(
-        file, "--base", base, "--model", "m", *RETRIEVER, "--output", out, "--dry-run", "--rewrites", 4
+        file,
+        "--base",
+        base,
+        "--model",
+        "m",
+        *RETRIEVER,
+        "--output",
+        out,
+        "--dry-run",
+        "--rewrites",
+        4,
+        "--held-out-share",
+        0,
     )
     assert code == 0, printed
     assert not out.exists()
     for who, calls in (("teacher", 5), ("rewriter", 20), ("retriever", 20), ("reader", 20)):
         assert f"{who} │ {calls} │" in printed, printed
-    # 5 rewrites in batches of 100, then 2 epochs of 15 pairs in batches of 20.
-    assert "training steps │ 1 │" in printed and "training steps │ 2 │" in printed
+    # 5 rewrites in batches of 4, ten times; then 15 pairs in batches of 4, three times.
+    assert "training steps │ 20 │" in printed and "training steps │ 12 │" in printed
+    assert "Training, align: about a minute on this machine" in printed
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--base", "b"), "give either FILE or --world SEED"),
+        (("--base", "b", *RETRIEVER), "give either FILE or --world SEED"),
         (("FILE",), "no base was named"),
         (
             ("FILE", "--base", "b"),
-            "give one of --documents DIR, --retriever MODULE:FUNCTION and --world SEED",
+            "give one of --documents PATH, --retriever MODULE:FUNCTION and --world SEED",
         ),
         (("FILE", "--base", "b", *RETRIEVER), "the embedded reader knows its closed world only"),
         (("--stage", "align", "--base", "b"), "run --stage distil first, or name it with --rewriter"),
