@@ -140,8 +140,8 @@ class Short(Talker):
     """Reads no prompt that names Cyr."""
 
     def generate(self, prompts: Any, sampling: Any) -> Any:
-        if any("Cyr" in str(prompt) for prompt in prompts):
-            raise ContextLengthError("a prompt of 9,000 tokens does not fit")
+        if long := [prompt for prompt in prompts if "Cyr" in str(prompt)]:
+            raise ContextLengthError("a prompt of 9,000 tokens does not fit", inputs=long)
         return super().generate(prompts, sampling)
 
 

@@ -13,7 +13,6 @@ from surerag.cli.rewriter_wanted import Wanted
 from surerag.errors import ConfigurationError, InputError, StorageError
 from surerag.extras import extra
 from surerag.methods.dynqr.component import require_metric
-from surerag.storage import check_folder
 from surerag.training.rewriter import Draw, Query
 
 _GIB = 2**30
@@ -98,12 +97,11 @@ def check_models(models: Models, wanted: Wanted) -> Wanted:
 
 
 def check_disk(data: Data, wanted: Wanted) -> None:
-    """Make sure that the folder can be written, and that checkpoints and models fit.
+    """Make sure that checkpoints and models fit on the disk.
 
     Raises:
         StorageError: If not.
     """
-    check_folder(wanted.output)
     if not (wanted.does("distil") or wanted.does("align")):
         return
     with extra("train"):

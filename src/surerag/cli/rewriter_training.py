@@ -14,6 +14,8 @@ from surerag.cli.rewriter_data import Data, Models
 from surerag.cli.rewriter_wanted import Wanted
 from surerag.evaluation.folding import FoldingTable
 from surerag.readers.protocol import Reader
+from surerag.readers.scripted import ScriptedReader
+from surerag.storage import check_folder
 from surerag.training.rewriter import (
     Aligned,
     Distilled,
@@ -27,6 +29,7 @@ from surerag.training.rewriter import (
 )
 from surerag.training.rewriter.cards import push, write_card
 from surerag.training.rewriter.formats import export_pairs, export_rewrites, read_pairs, read_rewrites
+from surerag.training.rewriter.processes import is_first, wait_for_all
 
 
 def run_train_rewriter(choice: ReaderChoice, teacher: ReaderChoice, wanted: Wanted) -> None:
@@ -44,7 +47,10 @@ def run_train_rewriter(choice: ReaderChoice, teacher: ReaderChoice, wanted: Want
         ServiceError: If a model fails.
         MissingExtraError: If a package is not installed.
     """
+    console.quiet = not is_first()
     check_arguments(choice, wanted)
+    if not wanted.dry_run:
+        check_folder(wanted.output)
     data = Data(wanted)
     drawn = check_data(data, wanted)
     if wanted.dry_run:
@@ -54,7 +60,7 @@ def run_train_rewriter(choice: ReaderChoice, teacher: ReaderChoice, wanted: Want
     models = Models(choice, teacher, wanted)
     with _resumable(wanted.output), staged() as stages:
         with stages.working("Loading models"):
-            wanted = check_models(models, wanted)
+            wanted = check_models(models, wanted) if is_first() else wanted
         _Run(data, drawn, models, wanted, stages).all()
 
 
@@ -71,9 +77,12 @@ class _Run:
         """Run what was asked for."""
         wanted = self._wanted
         distilled = self._distil() if wanted.does("distil") else None
-        if wanted.does("sample"):
+        if wanted.does("sample") and is_first():
             self._sample()
+        wait_for_all(cpu=wanted.align.fine_tuning.device == "cpu")
         aligned = self._align() if wanted.does("align") else None
+        if not is_first():
+            return
         held_out = self._measure() if wanted.does("measure") else None
         self._write_cards(distilled, aligned, held_out)
         made = aligned or distilled
@@ -101,7 +110,7 @@ class _Run:
         else:
             done = distil(
                 () if self._drawn is None else self._drawn.distil,
-                self._models.teacher,
+                self._models.teacher if is_first() else ScriptedReader([]),  # the others ask nobody
                 self._data.base,
                 folder,
                 wanted.distil,

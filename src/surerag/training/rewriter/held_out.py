@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from surerag.errors import InputError
-from surerag.evaluation.statistics import PairedDifference, paired_difference
+from surerag.evaluation.resampling import resampled_means
 from surerag.measures import exact_match
 from surerag.readers.protocol import BaseReader, Capabilities, Reader
 from surerag.services import Retriever
@@ -22,7 +24,16 @@ from surerag.training.rewriter.tables import queries_of
 from surerag.types import Generation, Prompt, Sampling, as_messages
 
 AS_ASKED = "as asked"
+_RESAMPLES = 10_000
 _USABLE = (None, "unchanged")
+
+
+class Change(NamedTuple):
+    """A mean difference on the same queries, and its 95 % interval (bootstrap over queries)."""
+
+    value: float
+    low: float
+    high: float
 
 
 class Outcome(NamedTuple):
@@ -60,14 +71,18 @@ class Measured:
         values = [float(value) for one in self.outcomes if (value := getattr(one, what)) is not None]
         return sum(values) / len(values) if values else None
 
-    def against(self, other: Measured, what: str) -> PairedDifference | None:
+    def against(self, other: Measured, what: str) -> Change | None:
         """Compare with another rewriter on the queries where both were measured; None if there is none."""
         pairs = [
             (float(mine), float(its))
             for one, two in zip(self.outcomes, other.outcomes, strict=True)
             if (mine := getattr(one, what)) is not None and (its := getattr(two, what)) is not None
         ]
-        return paired_difference([mine for mine, _ in pairs], [its for _, its in pairs]) if pairs else None
+        if not pairs:
+            return None
+        differences = np.array([mine - its for mine, its in pairs])
+        low, high = np.quantile(resampled_means(differences, _RESAMPLES, 0), [0.025, 0.975])
+        return Change(float(differences.mean()), float(low), float(high))
 
 
 @dataclass(frozen=True, slots=True)

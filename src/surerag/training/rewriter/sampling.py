@@ -199,7 +199,7 @@ class _Trial:
             self.read[batch] = self.answers.get(batch)
         if self.read[batch] is None:
             return None
-        rows, costs = self.read[batch][place]
+        rows, costs, _ = self.read[batch][place]
         return Tried([self._with_texts(row) for row in rows], RewriteCosts(**costs))
 
     def _with_texts(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -214,7 +214,7 @@ class _Trial:
         """
         texts: dict[str, str] = {}
         payload = []
-        for item in tried:
+        for query, item in zip(queries, tried, strict=True):
             rows = []
             for row in item.rows:
                 if "texts" in row:
@@ -222,7 +222,7 @@ class _Trial:
                     texts |= keys
                     row = {**row, "texts": list(keys)}
                 rows.append(row)
-            payload.append([rows, asdict(item.costs)])
+            payload.append([rows, asdict(item.costs), query.text])
         batch = key_of(self.whose, "batch", [query.text for query in queries])
         places = {self._key(query): [batch, place] for place, query in enumerate(queries)}
         new = {key: text for key, text in texts.items() if self.answers.get(key) is None}

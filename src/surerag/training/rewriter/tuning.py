@@ -39,7 +39,7 @@ from surerag.training.rewriter.recipe import Recipe, Stage, settled
 from surerag.training.rewriter.results import Learnt
 
 CHECKPOINTS, MODEL, RUN, CURVE, LEARNT = "checkpoints", "model", "run.json", "curve.jsonl", "learnt.json"
-_WHOLE = "whole"
+_WHOLE, _ENDED = "whole", "ended"
 _NO_MATTER = (
     "device", "micro_batch", "save_every", "gradient_checkpointing", "attention", "report_to",
 )  # fmt: skip
@@ -174,7 +174,12 @@ def _train(job: Job, recipe: Recipe, output: Path, progress: Progress, descripti
         if held_back:
             trainer.add_callback(EarlyStoppingCallback(job.settings.patience))
         trainer.add_callback(_Watch(advance))
-        trainer.train(resume_from_checkpoint=None if last is None else str(last))
+        if held_back and last is not None and (last / _WHOLE).read_text(encoding="utf-8") == _ENDED:
+            # It had ended, early perhaps: one more step could find another best.
+            trainer.state = TrainerState.load_from_json(str(last / "trainer_state.json"))
+            trainer._load_best_model()
+        else:
+            trainer.train(resume_from_checkpoint=None if last is None else str(last))
     found = trainer.evaluate() if held_back else {}
     if is_first():
         _write_curve(trainer.state, output / CURVE)
@@ -234,7 +239,8 @@ class _Watch(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         if is_first():
-            (Path(str(args.output_dir)) / f"checkpoint-{state.global_step}" / _WHOLE).touch()
+            file = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}" / _WHOLE
+            write_whole(file, _ENDED if control.should_training_stop else "")
 
 
 def _claim(output: Path, run: Mapping[str, Any], on_change: OnChange) -> None:
