@@ -79,7 +79,10 @@ def _gate(original: Attempt, options: DynQROptions) -> Step:
     threshold, signal, metric = options.boundary(), original.uncertainty, metric_name(options.metric)
     silent = not original.answer.strip() or refuses(original.answer, options.refusal)
     if options.benefit is not None and not silent:
-        signal, metric = options.benefit.benefit(features_of(original.generation)), "benefit"
+        signal, metric = (
+            options.benefit.benefit(features_of(original.generation, original.passages)),
+            "benefit",
+        )
     act = signal > threshold
     what = "benefit" if options.benefit is not None else "uncertainty"
     reason = f"{what} above threshold" if act else f"{what} at or below threshold"
@@ -267,6 +270,17 @@ class Asking:
             for (query, passages), [answer, *_], samples, found in zip(
                 contexts.items(), answers, sampled, meant, strict=True
             )
+        ]
+
+    def answer_in_text(self, contexts: Mapping[str, Sequence[Passage]]) -> Program[list[Attempt]]:
+        """Like :meth:`answer`, of a reader that need not tell how uncertain it is: that is not a number."""
+        self.stage = "answering"
+        prompts = [self.prompt(passages) for passages in contexts.values()]
+        answers = yield from self._generate(prompts, replace(self.options.answering, trace="none"))
+        self.costs = replace(self.costs, answers=self.costs.answers + len(prompts))
+        return [
+            Attempt(query, tuple(passages), answer, math.nan)
+            for (query, passages), [answer, *_] in zip(contexts.items(), answers, strict=True)
         ]
 
     def uncertainty(
