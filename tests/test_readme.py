@@ -65,6 +65,16 @@ def test_every_link_is_whole_and_leads_to_a_file_or_a_page_of_the_site() -> None
             assert (ROOT / re.sub(r"^(?:blob|tree)/main/", "", path)).exists(), target
 
 
+def test_every_address_of_the_project_is_one_that_its_metadata_names() -> None:
+    ours = re.compile(r"https://(?:surerag\.github\.io|github\.com/surerag)[^\s\"'`)>\]]*")
+    files = [path for kind in ("md", "toml", "yml", "py") for path in ROOT.rglob(f"*.{kind}")]
+    kept = [path for path in files if not {"build", ".git"} & set(path.parts) and ".venv" not in str(path)]
+    found = {one for path in kept for one in ours.findall(path.read_text(encoding="utf-8"))}
+    whole = tuple(f"{URLS[name]}{end}" for name in ("Documentation", "Repository") for end in ("/", "#"))
+    assert len(found) > 20
+    assert [one for one in found if one not in URLS.values() and not one.startswith(whole)] == []
+
+
 def test_its_figures_are_those_that_the_benchmark_printed() -> None:
     printed = (ROOT / "docs/studies/printed/costs.txt").read_text(encoding="utf-8")
     cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed.splitlines() if "│" in line]

@@ -174,4 +174,5 @@ class ConsensusAnswer(  # type: ignore[misc]  # a frozen base; fields that are s
                 "prompt_tokens": compression.prompt_tokens + last.prompt_tokens,
                 "completion_tokens": compression.completion_tokens + last.completion_tokens,
             },
+            **result.spent_dict(),
         }

@@ -95,6 +95,7 @@ class FactCheckEvaluator(ExampleEvaluator[ClusterCompressor, Judgement], EDC2Opt
             "sources": list(found.sources),
             "evidence": [passage.text for passage in found.evidence],
             "calls": found.compression.calls + 1,
+            **found.spent_dict(),
         }
         comment = found.reasoning or found.generation.text
         return [{"key": self.key, "score": int(found.label == "factual"), "comment": comment, "value": parts}]

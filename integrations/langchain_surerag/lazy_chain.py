@@ -317,6 +317,7 @@ class LazyRetrievalChain(  # type: ignore[misc]  # a frozen base; fields that ar
                 "retrievals": result.retrievals,
             },
             "timings": dict(result.timings),
+            **result.spent_dict(),
         }
 
 

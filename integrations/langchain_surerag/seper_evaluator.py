@@ -127,6 +127,7 @@ def _parts(found: SePerResult) -> dict[str, Any]:
         "calls": found.calls,
         "judged": found.judged,
         "tokens": found.tokens,
+        **found.spent_dict(),
         "drawn": None if found.drawn is None else asdict(found.drawn),
         "truncated": found.truncated,
         "answers_before": [asdict(answer) for answer in found.before.answers],

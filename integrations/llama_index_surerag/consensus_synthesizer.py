@@ -241,6 +241,7 @@ def told(result: Consensus) -> dict[str, Any]:
         "candidates": list(result.candidates),
         "prompt_tokens": compression.prompt_tokens + last.prompt_tokens,
         "completion_tokens": compression.completion_tokens + last.completion_tokens,
+        **result.spent_dict(),
     }
 
 

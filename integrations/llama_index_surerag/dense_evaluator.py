@@ -11,7 +11,7 @@ from llama_index.core.evaluation import EvaluationResult
 from llama_index_surerag.dense_postprocessor import JudgedPart
 from llama_index_surerag.evaluating import Item, MethodEvaluator
 from llama_index_surerag.events import dispatcher
-from surerag import Dense, DenseOptions, DenseResult
+from surerag import Costs, Dense, DenseOptions, DenseResult
 from surerag.errors import InputError
 
 
@@ -32,6 +32,7 @@ class DenseEvaluationResult(EvaluationResult):
         calls: Calls of reader and entailer; what the cache knew is not in it.
         truncated: Answers that were cut at ``max_tokens``.
         tokens: Tokens of the reader's prompts and replies, as far as the reader tells.
+        spent: Tokens, calls, seconds and money, where a price is known.
     """
 
     dense: float | None = None
@@ -41,6 +42,7 @@ class DenseEvaluationResult(EvaluationResult):
     calls: int = 0
     truncated: int = 0
     tokens: int = 0
+    spent: Costs | None = None
 
 
 class DenseEvaluator(MethodEvaluator[Dense, DenseEvaluationResult], JudgedPart[Dense], DenseOptions):  # type: ignore[misc]  # a frozen base; fields that are set are in force
@@ -150,6 +152,7 @@ class DenseEvaluator(MethodEvaluator[Dense, DenseEvaluationResult], JudgedPart[D
             "calls": found.calls.total,
             "truncated": found.truncated,
             "tokens": found.calls.prompt_tokens + found.calls.completion_tokens,
+            "spent": found.spent,
         }
 
     def _result(self, item: Item, parts: Mapping[str, Any]) -> DenseEvaluationResult:

@@ -16,7 +16,7 @@ from llama_index_surerag.events import dispatcher
 from llama_index_surerag.llm_reader import reader_of
 from llama_index_surerag.prompts import for_core
 from llama_index_surerag.services import encoder_of
-from surerag import Choice, ClusterCompressor, EDC2Options, Judgement, Passage
+from surerag import Choice, ClusterCompressor, Costs, EDC2Options, Judgement, Passage
 from surerag.effects import Program
 from surerag.errors import InputError
 from surerag.readers import Reader
@@ -36,6 +36,7 @@ class EvidenceResult(EvaluationResult):
         evidence: What the model was shown.
         calls: Prompts that the reader was asked.
         tokens: Tokens of its prompts and replies, as far as it tells.
+        spent: Tokens, calls, seconds and money, where a price is known.
     """
 
     label: Literal["factual", "nonfactual"] | None = None
@@ -44,6 +45,7 @@ class EvidenceResult(EvaluationResult):
     evidence: tuple[str, ...] = ()
     calls: int = 0
     tokens: int = 0
+    spent: Costs | None = None
 
 
 class _EvidenceEvaluator(MethodEvaluator[ClusterCompressor, EvidenceResult], EDC2Options):  # type: ignore[misc]  # a frozen base; fields that are set are in force
@@ -271,4 +273,5 @@ def _shared(found: Judgement | Choice, replies: int, tokens: int) -> dict[str, A
         "evidence": tuple(passage.text for passage in found.evidence),
         "calls": compression.calls + replies,
         "tokens": compression.prompt_tokens + compression.completion_tokens + tokens,
+        "spent": found.spent,
     }

@@ -235,4 +235,5 @@ def _costs(result: LazyRAGResult) -> dict[str, Any]:
         "out_of_calls": result.out_of_calls,
         "abstained": result.abstained,
         "timings": dict(result.timings),
+        **result.spent_dict(),
     }

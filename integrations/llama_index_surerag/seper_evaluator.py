@@ -15,7 +15,7 @@ from llama_index_surerag.evaluating import Item, MethodEvaluator, aread, read, t
 from llama_index_surerag.events import dispatcher
 from llama_index_surerag.llm_reader import reader_of
 from llama_index_surerag.prompts import for_core
-from surerag import Drawn, Interval, SampledAnswer, SePer, SePerCase, SePerOptions, SePerResult
+from surerag import Costs, Drawn, Interval, SampledAnswer, SePer, SePerCase, SePerOptions, SePerResult
 from surerag.adapting import shared
 from surerag.drivers.progress import Progress, reporting
 from surerag.entailment import JudgeEntailer
@@ -48,6 +48,7 @@ class DeltaSePerResult(EvaluationResult):
         tokens: Tokens of the prompts and of all samples, as far as the reader tells.
         drawn: How far adaptive sampling went; None where all samples were drawn at once.
         truncated: Samples that were cut at ``max_tokens``.
+        spent: Tokens, calls, seconds and money, where a price is known.
     """
 
     reference: tuple[str, ...] = ()
@@ -64,6 +65,7 @@ class DeltaSePerResult(EvaluationResult):
     tokens: int = 0
     drawn: Drawn | None = None
     truncated: int = 0
+    spent: Costs | None = None
 
 
 class DeltaSePerEvaluator(MethodEvaluator[SePer, DeltaSePerResult], SePerOptions):  # type: ignore[misc]  # a frozen base; fields that are set are in force
@@ -236,6 +238,7 @@ class DeltaSePerEvaluator(MethodEvaluator[SePer, DeltaSePerResult], SePerOptions
             "tokens": found.tokens,
             "drawn": found.drawn,
             "truncated": found.truncated,
+            "spent": found.spent,
         }
 
     def _result(self, item: Item, parts: Mapping[str, Any]) -> DeltaSePerResult:

@@ -242,9 +242,15 @@ def check_names(owner: type, given: Iterable[str]) -> None:
         *getattr(owner, "OPTIONS", ()),
         *getattr(owner, "model_fields", ()),
         *getattr(owner, "__dataclass_fields__", ()),
-        *inspect.signature(owner.__init__).parameters,  # type: ignore[misc]  # the class's own
+        *_named(owner.__init__),  # type: ignore[misc]  # the class's own
     }
     _check_among((name for name in known if not name.startswith("_")), given, owner.__name__)
+
+
+def _named(function: Callable[..., Any]) -> list[str]:
+    """Return the parameters that can be given by name."""
+    _, *parameters = inspect.signature(function).parameters.values()
+    return [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
 
 
 def _check_among(known: Iterable[str], given: Iterable[str], owner: str) -> None:
@@ -252,9 +258,10 @@ def _check_among(known: Iterable[str], given: Iterable[str], owner: str) -> None
     for name in given:
         if name not in names:
             near = get_close_matches(name, names, n=2)
+            taken = f"It takes {', '.join(names)}"
             raise ConfigurationError(
                 f"{owner} has no option {name!r}",
-                hint=f"did you mean {' or '.join(near)}" if near else f"see help({owner})",
+                hint=f"did you mean {' or '.join(near)}? {taken}" if near else taken,
             )
 
 

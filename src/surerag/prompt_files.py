@@ -40,8 +40,8 @@ def load_prompts(file: str | Path) -> dict[str, dict[str, str]]:
         file: TOML, as above.
 
     Returns:
-        Texts by method (``lazy_rag``, ``seper``, ``edc2``, ``dense_rag``, ``dynqr``) and name, as the option
-        ``prompts`` of each method and of its parts in both frameworks takes them.
+        Texts by method (``lazy_rag``, ``seper``, ``edc2``, ``dense_rag``, ``dynqr``; ``judge``: SePer's B.2)
+        and name, as the option ``prompts`` of each method and of its parts in both frameworks takes them.
 
     Raises:
         PromptError: If the file cannot be read, a method or prompt is unknown, or slots do not fit.
@@ -71,6 +71,7 @@ def load_prompts(file: str | Path) -> dict[str, dict[str, str]]:
 
 def prompt_sets() -> dict[str, PromptSet]:
     """Return every method's own prompts, by the method's name in a file."""
+    from surerag.evaluation.rivals import RatingJudge
     from surerag.methods.dense_rag.options import RefinerOptions
     from surerag.methods.dynqr.options import DynQROptions
     from surerag.methods.edc2.options import EDC2Options
@@ -83,6 +84,7 @@ def prompt_sets() -> dict[str, PromptSet]:
         "edc2": EDC2Options.PROMPTS,
         "dense_rag": RefinerOptions.PROMPTS,
         "dynqr": DynQROptions.PROMPTS,
+        "judge": RatingJudge.PROMPTS,
     }
 
 

@@ -345,3 +345,24 @@ CHOOSE_ANSWER = PromptTemplate(
     "Documents:\n{passages}\nQuestion: {question}\nAnswer 1: {first_answer}\nAnswer 2: {second_answer}",
     "EDC²-RAG, appendix C.1.1 (evaluation of HaluEval)",
 )
+RATE_CONTRIBUTION = PromptTemplate(
+    "rate_contribution",
+    "How much does the context contribute to the answer of the question? Go by how well it supports the "
+    "answer. Reply only with a whole number from 1 (nothing) to 10 (it settles the answer).\n"
+    "Question: {question}\nContext: {context}\nAnswer: {answer}\nRating:",
+    "SePer, appendix B.2 (direct evaluation)",
+)
+RATE_ANSWER_IN_CONTEXT = PromptTemplate(
+    "rate_answer_in_context",
+    "How right is the answer to the question, by the context? Reply only with a whole number from 1 (wrong) "
+    "to 10 (right).\n"
+    "Question: {question}\nContext: {context}\nAnswer: {answer}\nRating:",
+    "SePer, appendix B.2 (reduction evaluation, with context)",
+)
+RATE_ANSWER = PromptTemplate(
+    "rate_answer",
+    "How right is the answer to the question, as far as you know? Reply only with a whole number from 1 "
+    "(wrong) to 10 (right).\n"
+    "Question: {question}\nAnswer: {answer}\nRating:",
+    "SePer, appendix B.2 (reduction evaluation, without context)",
+)

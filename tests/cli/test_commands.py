@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -197,6 +198,18 @@ def test_world_demo_writes_everything_and_frameworks_agree(surerag, tmp_path: Pa
     assert stored["report"]["n"] == 60
     assert [chapter["method"] for chapter in stored["story"]["chapters"]] == METHODS
     assert len(stored["latency"]["modes"]) == len(stored["report"]["modes"])
+
+
+def test_a_terminal_that_lacks_a_letter_shows_the_rest() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import surerag.cli\nsurerag.cli.main()", "evaluate", "--help"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "120"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "?SePer over a file" in done.stdout
 
 
 def test_help_loads_nothing_heavy() -> None:

@@ -150,8 +150,61 @@ def test_lazy_rag_retrieves_where_it_expects_a_benefit() -> None:
 def test_rows_hold_the_signals_of_further_gates() -> None:
     rag = LazyRAG(ScriptedReader(script, name="one"), Corpus(), "Summary.", gate_tokens=3)
     rows = rag.rows(["easy?", "hard?"], gates=["margin", EntropyGate(aggregate="max")])
-    assert set(rows[0].signals) == {rag.signal, MarginGate().signal, EntropyGate(aggregate="max").signal}
+    gates = {rag.signal, MarginGate().signal, EntropyGate(aggregate="max").signal}
+    assert set(rows[0].signals) == {*gates, "length_8"}
     assert rows[0].signals[MarginGate().signal] < rows[1].signals[MarginGate().signal]
+
+
+class Scored:
+    """Finds two texts, the more similar the clearer the question."""
+
+    def retrieve(self, query: str, k: int | None) -> list[Passage]:
+        score = 0.9 if "clear" in query else 0.2
+        return [Passage("First.", id="a", score=score), Passage("Second.", id="b", score=score / 2)]
+
+
+def test_a_gate_reads_how_similar_the_summaries_are_which_no_call_tells() -> None:
+    entropy = EntropyGate()
+    weights = ((2.0, -1.0), (0.0, 0.0), (-2.0, 1.0))
+    features, ends = ("top_score", entropy.signal), ((0.0, 0.0), (1.0, 2.0))
+    gate = BenefitGate(BenefitModel(features, *ends, weights, (0.0, 0.0, 0.0), 1.0, 100), (entropy,))
+    rag = LazyRAG(ScriptedReader(script, name="one"), Corpus(), Scored(), gate=gate)
+    rows = rag.rows(["clear, easy?", "vague, easy?"], gates=[entropy])
+    told = [(row.signals["top_score"], row.signals["score_gap"], row.signals["length_8"]) for row in rows]
+    assert told == [(0.9, 0.45, 1.0), (0.2, 0.1, 1.0)]
+    # What the gate compares is what the model makes of the row.
+    expected = [gate.model.benefit(row.signals) for row in rows]
+    assert [row.signals[rag.signal] for row in rows] == pytest.approx(expected)
+    results = rag.run_many(["clear, easy?", "vague, easy?"])
+    assert [result.decision.signal for result in results] == pytest.approx(expected)
+    assert [result.decision.retrieve for result in results] == [False, True]
+    # An index that gives no scores cannot serve it.
+    with pytest.raises(InputError, match="reads top_score, and there is"):
+        rag.with_options(summaries="A summary.").run("clear, easy?")
+
+
+def test_a_gate_that_cannot_see_a_feature_is_refused() -> None:
+    length = model_of("length_8", lowest=0.0, highest=8.0)
+    with pytest.raises(ConfigurationError, match="reads length_8, and the gates see 3 tokens"):
+        BenefitGate(length, (EntropyGate(tokens=3),))
+    with pytest.raises(ConfigurationError, match="needs a gate that looks at the answer"):
+        BenefitGate(length, ())
+    assert BenefitGate(length, (EntropyGate(aggregate="max"),)).look.n_tokens is None
+
+
+def test_sampled_answers_have_no_length_that_a_gate_sees() -> None:
+    rag = LazyRAG(ScriptedReader(["Velm", "Orun"] * 9, name="one"), Corpus(), Scored(), gate="disagreement")
+    [row] = rag.rows(["clear?"])
+    assert set(row.signals) == {rag.signal, "top_score", "score_gap"}
+
+
+def test_dynqr_reads_how_similar_what_it_retrieved_is() -> None:
+    model = model_of("top_score", lowest=0.0, highest=1.0)
+    rewriter = UncertaintyRewriter(ScriptedReader(script, name="one"), Scored(), benefit=model)
+    clear, vague = rewriter.rows(["clear, easy?", "vague, easy?"])
+    assert (clear.signals["top_score"], vague.signals["top_score"]) == (0.9, 0.2)
+    assert clear.signals[rewriter.signal] == pytest.approx(model.benefit({"top_score": 0.9}))
+    assert rewriter.run("vague, easy?").acted is False
 
 
 def test_dynqr_rewrites_where_it_expects_a_benefit() -> None:

@@ -11,8 +11,6 @@ import pytest
 from tools.notebooks import PAGES, differences, found, pages, read, same_line
 
 NOTEBOOKS = found()
-OWN = ["01", "02", "03", "04", "05", "08"]
-"""Notebooks that end on the reader's own documents."""
 
 
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
@@ -34,8 +32,8 @@ def test_every_picture_and_page_that_a_notebook_names_is_there(file: Path) -> No
                 assert (file.parent / link).exists(), link
 
 
-@pytest.mark.parametrize("file", [f for f in NOTEBOOKS if f.name[:2] in OWN], ids=lambda file: file.stem)
-def test_it_ends_on_documents_of_the_reader_s_own(file: Path) -> None:
+@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
+def test_a_notebook_ends_on_documents_of_the_reader_s_own(file: Path) -> None:
     [parameters] = [cell for cell in read(file)["cells"] if "parameters" in cell["metadata"].get("tags", [])]
     assert re.findall(r"^([A-Z]+) = \"\"", "".join(parameters["source"]), re.MULTILINE)[:3] == [
         "FOLDER",

@@ -228,6 +228,61 @@ def test_lists_in_cells_are_lists(tmp_path: Path) -> None:
         check_rows(tmp_path / "wide.csv")
 
 
+def experiment(reference: str) -> dict[str, Any]:
+    """A row of ``ExperimentResults`` as LangSmith 0.15 flattens it (``to_pandas``)."""
+    return {
+        "inputs.question": "Where?",
+        "outputs.answer": "Orun",
+        "outputs.documents": [
+            {"page_content": text, "metadata": {}, "type": "Document"} for text in CONTEXTS
+        ],
+        "error": None,
+        f"reference.{reference}": "Velm",
+        "execution_time": 0.01,
+        "example_id": "44ae84a9-77df-4450-89c5-7bd697f6d34f",
+        "id": "fcae85eb-2813-4fde-970c-d62e9817cc06",
+    }
+
+
+@pytest.mark.parametrize("reference", ["answer", "expected"])
+def test_a_row_of_an_experiment_is_named_by_its_example_and_judged_by_its_reference(
+    tmp_path: Path, reference: str
+) -> None:
+    row = experiment(reference)
+    assert rows_of(written(tmp_path, row)) == [("Where?", ("Velm",), CONTEXTS, row["example_id"])]
+
+
+def test_what_a_run_said_is_no_gold_answer_even_where_no_other_is_known(tmp_path: Path) -> None:
+    file = written(tmp_path, experiment("of_our_own"))
+    with pytest.raises(InputError, match="'answers' is missing"):
+        check_rows(file)
+    assert [asked.golds for asked in read_questions(file)] == [()]
+    assert rows_of(file, answers="reference.of_our_own")[0][1] == ("Velm",)
+
+
+def test_a_langsmith_example_asks_and_answers_and_its_run_only_asks(tmp_path: Path) -> None:
+    example = {"id": "e1", "dataset_id": "d", "inputs": {"question": "Where?"}, "outputs": {"answer": "Velm"}}
+    run = {
+        "id": "r1", "name": "r", "run_type": "chain", "reference_example_id": "e1",
+        "inputs": {"question": "Where?"}, "outputs": {"answer": "Orun"},
+    }  # fmt: skip
+    for record, golds in ((example, ("Velm",)), (run, ())):
+        [asked] = read_questions(written(tmp_path, record))
+        assert (asked.text, asked.golds, asked.id) == ("Where?", golds, "e1")
+
+
+def test_deepeval_joins_its_passages_in_json_lines_as_in_csv_and_marks_their_sources(tmp_path: Path) -> None:
+    joined = f"deepeval_source=ada.txt,deepeval_context={CONTEXTS[0]}|{CONTEXTS[1]}"
+    row = {"input": "Where?", "actual_output": "Orun", "expected_output": "Velm", "context": None}
+    assert rows_of(written(tmp_path, {**row, "retrieval_context": joined})) == [WHERE]
+    assert rows_of(written(tmp_path, {**row, "retrieval_context": joined.split("|")})) == [WHERE]
+    with (tmp_path / "deepeval.csv").open("w", newline="") as opened:
+        table = csv.DictWriter(opened, [*row, "retrieval_context"])
+        table.writeheader()
+        table.writerow({**row, "retrieval_context": joined})
+    assert rows_of(tmp_path / "deepeval.csv") == [WHERE]
+
+
 def test_squad_hotpotqa_and_beir(tmp_path: Path) -> None:
     asked = [
         {

@@ -18,7 +18,9 @@ from langchain_surerag import LazyRetrievalChain, create_lazy_retrieval_tool, su
 from surerag import ScriptedReader
 from surerag.decisions.policy import Identity
 from surerag.errors import CapabilityError, ConfigurationError, InputError, MissingServiceError, PromptError
+from surerag.readers.scripted import reply
 from surerag.retrieval import PassageIndex
+from surerag.types import Generation
 from tests.decisions.samples import policy
 from tests.drivers.local_reader import LocalReader
 from tests.langchain.conftest import HashEmbeddings, chat
@@ -322,3 +324,27 @@ def test_a_retriever_of_something_else_is_found_out() -> None:
     for strange in (RunnableLambda(lambda _: ["text"]), RunnableLambda(lambda _: "text")):
         with pytest.raises(Exception, match="documents"):
             LazyRetrievalChain(reader_that_is(UNSURE), strange, SUMMARY).invoke("Where?")
+
+
+async def test_a_gate_before_each_hop() -> None:
+    """The second search is for what the reader says of the first fact (section VI-F)."""
+    first, second = (Document(text) for text in ("Orun was founded by Ada.", "Ada was born in Velm."))
+    searched: list[str] = []
+
+    def search(query: str) -> list[Document]:
+        searched.append(query)
+        return [first, second] if "founded by Ada" in query else [first]
+
+    def reading(prompt: str) -> Generation:
+        if second.page_content in prompt:
+            return reply("Velm", entropy=SURE)
+        return reply("It was founded by Ada" if first.page_content in prompt else "Hm", entropy=UNSURE)
+
+    chain = LazyRetrievalChain(
+        ScriptedReader(reading), RunnableLambda(search), "Orun makes tin.", max_hops=2, return_details=True
+    )
+    asked = "Where was the founder of Orun born?"
+    for output in (chain.invoke(asked), await chain.ainvoke(asked), chain.batch([asked])[0]):
+        assert output["answer"] == "Velm"
+        assert [one.page_content for one in output["passages"]] == [first.page_content, second.page_content]
+    assert searched == [asked, f"{asked} It was founded by Ada"] * 3

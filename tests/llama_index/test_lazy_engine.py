@@ -35,7 +35,8 @@ from surerag.errors import (
     SureragError,
 )
 from surerag.readers import Capabilities
-from surerag.readers.scripted import ScriptedReader
+from surerag.readers.scripted import ScriptedReader, reply
+from surerag.types import Generation
 from tests.llama_index import corpus
 from tests.llama_index.corpus import KNOWN, UNKNOWN, HashEmbedding, Knowing
 
@@ -432,3 +433,31 @@ def test_a_reader_that_breaks_its_promise_is_an_error(reader: ScriptedReader) ->
     silent = ScriptedReader(default="x", logprob=None, capabilities=claims)
     with pytest.raises(SureragError, match="without entropies"):
         engine(silent).query(KNOWN)
+
+
+async def test_a_gate_before_each_hop() -> None:
+    """The second search is for what the reader says of the first fact (section VI-F)."""
+    first, second = (
+        NodeWithScore(node=TextNode(text=text, id_=text[:3]))
+        for text in ("Orun was founded by Ada.", "Ada was born in Velm.")
+    )
+
+    class Chained(Fixed):
+        def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+            super()._retrieve(query_bundle)
+            return [first, second] if "founded by Ada" in query_bundle.query_str else [first]
+
+    def reading(prompt: str) -> Generation:
+        if second.text in prompt:
+            return reply("Velm", entropy=0.1)
+        return reply("It was founded by Ada" if first.text in prompt else "Hm", entropy=2.0)
+
+    retriever = Chained([])
+    lazy = LazyRetrievalQueryEngine.from_args(
+        retriever, ScriptedReader(reading), summaries="Orun makes tin.", max_hops=2
+    )
+    asked = "Where was the founder of Orun born?"
+    for response in (lazy.query(asked), await lazy.aquery(asked)):
+        assert (str(response), response.metadata["retrievals"]) == ("Velm", 2)
+        assert [node.node_id for node in response.source_nodes][:2] == ["Oru", "Ada"]
+    assert [query.query_str for query in retriever.queries] == [asked, f"{asked} It was founded by Ada"] * 2

@@ -9,12 +9,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from surerag.errors import ServiceError
+from surerag.readers import closing
 from surerag.readers.closing import (
     aawait_closed,
     await_closed,
@@ -106,17 +108,6 @@ def test_one_that_fails_to_close_leaves_the_others_closed() -> None:
     assert closed.wait(timeout=60)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_process_closes_what_it_opens() -> None:
-    close_when_dropped(Handle(), int)
-    child = os.fork()
-    if child == 0:
-        closed = threading.Event()
-        close_when_dropped(Handle(), closed.set)
-        os._exit(0 if closed.wait(timeout=60) else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
 def test_what_will_not_close_holds_up_nothing_else() -> None:
     class Handle:
         pass
@@ -159,3 +150,49 @@ async def test_whoever_hung_up_in_a_loop_may_wait_as_well() -> None:
     await aawait_closed(hang_up())
     assert closed == [1]
     assert hang_up() is None
+
+
+def loop_that_ends(close: Callable[[], Coroutine[Any, Any, None]], turns: int) -> asyncio.AbstractEventLoop:
+    """Run an event loop that drops something, to be closed by this, so many turns before it ends."""
+
+    async def pieces() -> AsyncIterator[None]:
+        handle = Handle()
+        close_in_loop_when_dropped(handle, close)
+        try:
+            yield
+        finally:
+            # Here is where a loop that ends closes the generators that were left.
+            for _ in range(turns):
+                await asyncio.sleep(0)
+
+    async def leave() -> asyncio.AbstractEventLoop:
+        left.append(pieces())
+        await anext(left[0])
+        return asyncio.get_running_loop()
+
+    left: list[AsyncIterator[None]] = []
+    return asyncio.run(leave())
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_what_is_dropped_while_its_loop_ends_leaves_no_task(turns: int) -> None:
+    async def close() -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+    assert not asyncio.all_tasks(loop_that_ends(close, turns))
+
+
+def test_what_takes_too_long_to_close_does_not_keep_its_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(closing, "_MOMENT", 0.1)
+    cancelled = threading.Event()
+
+    async def close() -> None:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    assert not asyncio.all_tasks(loop_that_ends(close, 0))
+    assert cancelled.is_set()

@@ -74,11 +74,12 @@ class Quirks:
 
 @dataclass
 class Request:
-    """A request that came in."""
+    """A request that came in, and the client's end of its connection."""
 
     path: str
     body: Json
     headers: Mapping[str, str]
+    port: int
 
 
 @dataclass
@@ -288,7 +289,7 @@ class _Handler(BaseHTTPRequestHandler):
         if len(sent) < length:
             raise ConnectionResetError
         body = json.loads(sent)
-        failure = self.fake.entered(Request(self.path, body, dict(self.headers)))
+        failure = self.fake.entered(Request(self.path, body, dict(self.headers), self.client_address[1]))
         try:
             if (fault := self.fake.fault_for(body)) is not None:
                 self.close_connection = True

@@ -380,6 +380,21 @@ def reproduce_edc2_misleading(
     run_edc2_misleading(choice, seed=seed, n=n, top_k=top_k, file=json)
 
 
+@reproduce.command("l-rag-hops")
+@with_reader
+def reproduce_l_rag_hops(
+    *,
+    choice: ReaderChoice,
+    seed: Seed = 1,
+    n: Annotated[int, typer.Option("-n", min=10, help="Chains of two facts.")] = 300,
+    json: JsonFile = None,
+) -> None:
+    """L-RAG with a gate before each hop, on chains of two facts."""
+    from surerag.cli.reproduce import run_l_rag_hops
+
+    run_l_rag_hops(choice, seed=seed, n=n, file=json)
+
+
 @reproduce.command("edc2-guards")
 @with_reader
 def reproduce_edc2_guards(
@@ -425,6 +440,21 @@ def reproduce_dense_misleading(
     from surerag.cli.reproduce import run_dense_misleading
 
     run_dense_misleading(choice, seed=seed, n=n, file=json)
+
+
+@reproduce.command("dense-figures")
+@with_reader
+def reproduce_dense_figures(
+    *,
+    choice: ReaderChoice,
+    seed: Seed = 1,
+    n: Annotated[int, typer.Option("-n", min=20, help="Number of questions.")] = 500,
+    json: JsonFile = None,
+) -> None:
+    """DENSE-RAG by the threshold of chunking and the size of contexts, and of summaries."""
+    from surerag.cli.reproduce import run_dense_figures
+
+    run_dense_figures(choice, seed=seed, n=n, file=json)
 
 
 @reproduce.command("dynqr")

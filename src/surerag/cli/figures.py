@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,8 +20,9 @@ from surerag.errors import InputError
 figures = typer.Typer(no_args_is_help=True, help="The papers' tables and figures, on your own data.")
 
 _Rows = Annotated[Path, typer.Argument(help="JSONL, a question a line.", exists=True, dir_okay=False)]
-_Results = Annotated[
-    Path, typer.Argument(help="results.jsonl of `surerag evaluate`.", exists=True, dir_okay=False)
+_Run = Annotated[
+    Path,
+    typer.Argument(help="Folder that `surerag evaluate` wrote.", exists=True, file_okay=False, metavar="RUN"),
 ]
 
 
@@ -100,7 +101,7 @@ def _label(rows: Sequence[dict[str, Any]], choice: ReaderChoice) -> None:
 def judges(
     *,
     choice: ReaderChoice,
-    results: _Results,
+    run: _Run,
     entailment: Annotated[
         list[str],
         typer.Option(help="exact, judge, nli or nli:MODEL; give two or more.", metavar="JUDGE"),
@@ -118,7 +119,7 @@ def judges(
 
     if len(entailment) < 2:
         raise typer.BadParameter("two or more are compared", param_hint="--entailment")
-    rows = list(_read(results, "question", "answers", "steps"))
+    rows = list(_rows_of(run, "question", "answers", "steps", "error"))
     deltas: dict[str, NDArray[np.float64]] = {}
     for text in entailment:
         judge = EntailmentChoice.chosen(text, choice).loaded() or JudgeEntailer(choice.build())
@@ -137,7 +138,7 @@ def judges(
 @figures.command("utility")
 def utility(
     *,
-    results: _Results,
+    run: _Run,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write every figure to this file.", metavar="FILE")
     ] = None,
@@ -149,7 +150,7 @@ def utility(
     """
     from surerag.evaluation.formatting import plain_table
 
-    found = utilities(list(_read(results, "question", "steps")))
+    found = utilities(_rows_of(run, "system", "before", "after", "error"))
     table = plain_table("Belief before and after, and its change (Figures 4 to 6)", padding=(0, 1, 0, 0))
     for name in ("System", "n", "Before", "After", "Positive", "Negative", "ΔSePer", "Worse, %"):
         table.add_column(name, justify="left" if name == "System" else "right")
@@ -190,14 +191,12 @@ class SystemUtility:
     worse: float
 
 
-def utilities(rows: Sequence[dict[str, Any]]) -> list[SystemUtility]:
+def utilities(rows: Iterable[Mapping[str, Any]]) -> list[SystemUtility]:
     """Sum up the rows of a run by system, in order of appearance; rows that failed are left out."""
     by_system: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
-        steps = [step for step in row["steps"] if step]
-        if not row.get("error") and steps:
-            pair = (steps[-1]["before"]["seper"], steps[-1]["after"]["seper"])
-            by_system.setdefault(row.get("system") or "", []).append(pair)
+        if not row["error"] and row["after"] is not None:
+            by_system.setdefault(row["system"], []).append((row["before"], row["after"]))
     found = []
     for system, pairs in by_system.items():
         before, after = np.array(pairs).T
@@ -217,6 +216,56 @@ def utilities(rows: Sequence[dict[str, Any]]) -> list[SystemUtility]:
             )
         )
     return found
+
+
+@figures.command("rivals")
+@with_reader
+def rivals(
+    *,
+    choice: ReaderChoice,
+    run: _Run,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="JSONL with `id` or `question`, and `utility`: what a row's contexts are known to be worth; "
+            "for --judge, `contexts`.",
+            exists=True,
+            dir_okay=False,
+            metavar="FILE",
+        ),
+    ] = None,
+    judge: Annotated[
+        bool, typer.Option("--judge", help="Ask the reader to rate each context, too (B.2); needs --data.")
+    ] = False,
+) -> None:
+    """SePer, Table 2: does ΔSePer follow known utility better than other measures of the same answers?
+
+    Exact match, token F1, ROUGE-L, BLEU, BERTScore by the packaged MiniLM, perplexity and entropy are taken
+    of the answers that were sampled; the reader is not asked anew, but for --judge. Without known utilities
+    the measures are compared with ΔSePer.
+    """
+    from surerag.cli.figures_rivals import compared
+
+    if judge and data is None:
+        raise typer.BadParameter("ratings need the contexts: give --data", param_hint="--judge")
+    columns = ("id", "system", "question", "answers", "steps", "error", "delta")
+    known = [] if data is None else list(_read(data, *(("contexts",) if judge else ("utility",))))
+    console.print(compared(_rows_of(run, *columns), known, choice.build() if judge else None))
+
+
+def _rows_of(folder: Path, *columns: str) -> Iterator[dict[str, Any]]:
+    """Read the rows of a run, holding some at a time.
+
+    Raises:
+        InputError: If the folder holds no evaluation.
+    """
+    from surerag.evaluation.comparison.units import EVALUATION
+    from surerag.runs.manifest import read_manifest
+    from surerag.runs.run import ROWS
+    from surerag.runs.tables import records_in
+
+    for part in read_manifest(folder, EVALUATION):
+        yield from records_in(folder / part.files[ROWS].name, columns)
 
 
 def _read(file: Path, *needed: str) -> Iterator[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -29,6 +30,7 @@ def main() -> NoReturn:
     Exit codes: 0 done; 1 it failed, and stderr says why; 2 wrong usage; 130 interrupted.
     """
     _quiet()
+    _printable()
     try:
         with extra("demo"):
             app()
@@ -53,6 +55,12 @@ def _quiet() -> None:
     for ours in (SkippedFilesWarning, CalibrationWarning, LeftOutWarning):
         warnings.simplefilter("always", ours)
     warnings.formatwarning = _note
+
+
+def _printable() -> None:
+    """Have a terminal that lacks a letter show a question mark: documents hold letters of every language."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _note(

@@ -67,6 +67,17 @@ def run_l_rag(
     _show(study_tables(study), study, file)
 
 
+def run_l_rag_hops(choice: ReaderChoice, *, seed: int, n: int, file: Path | None) -> None:
+    """Make the study of a gate before each hop, print it, and write it down if asked to."""
+    from surerag_studies.lazy_rag.hops import hop_study, study_tables
+
+    with staged() as stages:
+        with stages.working("Loading the models"):
+            reader, encoder = choice.build(), packaged_minilm()
+        study = hop_study(reader, encoder, seed=seed, n=n, stages=stages)
+    _show(study_tables(study), study, file)
+
+
 def run_seper(
     choice: ReaderChoice,
     *,
@@ -181,6 +192,17 @@ def run_dense_misleading(choice: ReaderChoice, *, seed: int, n: int, file: Path 
         with stages.working("Loading the models"):
             reader, encoder = choice.build(), packaged_minilm()
         study = dense_misleading_study(reader, encoder, seed=seed, n=n, stages=stages)
+    _show(study_tables(study), study, file)
+
+
+def run_dense_figures(choice: ReaderChoice, *, seed: int, n: int, file: Path | None) -> None:
+    """Vary DENSE-RAG's τ and k, measure it on summaries, and print what came of it."""
+    from surerag_studies.dense_rag.figures import dense_figures, study_tables
+
+    with staged() as stages:
+        with stages.working("Loading the models"):
+            reader, encoder = choice.build(), packaged_minilm()
+        study = dense_figures(reader, encoder, seed=seed, n=n, stages=stages)
     _show(study_tables(study), study, file)
 
 

@@ -120,7 +120,7 @@ class adriven(Generic[R]):  # noqa: N801  # a context manager, used like a funct
     """Open a session; however it ends, what its program left open is freed."""
 
     def __init__(self, program: Program[R], services: Services, on_event: Listener | None) -> None:
-        self._session = Session(program, on_event)
+        self._session = Session(program, services, on_event)
         self._services = services
         self._announced = registered(services)
 

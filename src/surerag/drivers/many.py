@@ -148,7 +148,9 @@ class _Waves:
                     if program is None:
                         more = False
                     else:
-                        live += self._started(_Live(started, Session(program, self._on_event)))
+                        live += self._started(
+                            _Live(started, Session(program, self._services, self._on_event))
+                        )
                         started += 1
                 while taken in self._results:
                     yield self._results.pop(taken)

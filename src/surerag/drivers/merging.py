@@ -35,6 +35,7 @@ from surerag.drivers.session import Failed
 from surerag.effects import Begin, Effect
 from surerag.errors import ConfigurationError
 from surerag.readers.abandoned import AbandonedError, abandoned_when
+from surerag.readers.forks import in_child
 
 
 @dataclass(slots=True)
@@ -242,6 +243,14 @@ class MergingQueue:
 
 
 _queues: weakref.WeakKeyDictionary[Any, MergingQueue] = weakref.WeakKeyDictionary()
+
+
+def _forget() -> None:
+    global _queues
+    _queues = weakref.WeakKeyDictionary()
+
+
+in_child(_forget)
 
 
 def queue_of(service: object) -> MergingQueue:

@@ -8,8 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from surerag.drivers.spending import Spending
 from surerag.effects import Begin, Cancel, Effect, Emit, Finish, Give, Program
 from surerag.errors import ConfigurationError
+from surerag.prices import Costed
+from surerag.services import Services
 from surerag.types import Begun, Event
 
 R = TypeVar("R")
@@ -48,16 +51,17 @@ class Session(Generic[R]):
     """Steps a program in its caller's context and keeps account of the generations it began.
 
     The context (contextvars, hence tracing and callbacks) is copied when the session is made, and every
-    step runs in that copy, whichever thread takes it.
+    step runs in that copy, whichever thread takes it. A result that has a place for it is told what it cost.
 
     Attributes:
         streams: Whether the driver streams the answer, and has to be shown one that is there already.
     """
 
-    def __init__(self, program: Program[R], on_event: Listener | None = None) -> None:
+    def __init__(self, program: Program[R], services: Services, on_event: Listener | None = None) -> None:
         self.context = contextvars.copy_context()
         self._program = program
         self._on_event = on_event
+        self._spending = Spending(services)
         self._open: dict[int, Begun] = {}
         self.effect: Effect | None = None
         self.result: R | None = None
@@ -81,6 +85,8 @@ class Session(Generic[R]):
         else:
             value = outcome.value
             self._account(value)
+            if self.effect is not None:
+                self._spending.note(self.effect, value)
             self._step(lambda: self._program.send(value))
 
     def _step(self, resume: Callable[[], Effect]) -> None:
@@ -93,6 +99,9 @@ class Session(Generic[R]):
                 self.effect = self.context.run(self._program.send, value)
         except StopIteration as stop:
             self.effect, self.result, self.done = None, stop.value, True
+            if isinstance(stop.value, Costed):
+                # In place: listeners were shown this very result, before anybody could know its cost.
+                object.__setattr__(stop.value, "spent", self._spending.total())
 
     def _announce(self, event: Event) -> None:
         if event.warning:

@@ -42,7 +42,7 @@ def run(program: Program[R], services: Services, *, on_event: Listener | None = 
 @contextmanager
 def driven(program: Program[R], services: Services, on_event: Listener | None) -> Iterator[Session[R]]:
     """Open a session; however it ends, what its program left open is freed."""
-    session = Session(program, on_event)
+    session = Session(program, services, on_event)
     with registered(services):
         try:
             yield session

@@ -83,6 +83,22 @@ class SentenceTransformerEncoder:
         )
         return np.asarray(vectors, dtype=np.float32)
 
+    def encode_tokens(self, texts: Sequence[str]) -> list[NDArray[np.float32]]:
+        """Return L2-normalised vectors of each text's tokens in their contexts, [tokens, dimensions].
+
+        Those that stand for the text's begin and end are left out: what BERTScore compares.
+        """
+        if not texts:
+            return []
+        found: Any = self._model.encode(
+            list(texts),
+            batch_size=self._batch_size,
+            output_value="token_embeddings",
+            show_progress_bar=False,
+        )
+        inner = [np.asarray(one.cpu(), dtype=np.float32)[1:-1] for one in found]
+        return [one / np.linalg.norm(one, axis=1, keepdims=True) for one in inner]
+
 
 def packaged_minilm_path() -> Path:
     """Return the folder of the all-MiniLM-L6-v2 that the ``demo`` extra installs.

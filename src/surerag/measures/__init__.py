@@ -1,6 +1,8 @@
 """The papers' formulas, one function each: numpy in, numbers out."""
 
 from surerag.measures.answers import exact_match, normalize_answer, same_answer, token_f1
+from surerag.measures.bertscore import bert_score
+from surerag.measures.bleu import bleu
 from surerag.measures.cost import api_cost
 from surerag.measures.entropy import EntropyBounds, entropy_bounds, token_entropy
 from surerag.measures.latency import break_even_latency, latency_overhead, latency_saving
@@ -21,6 +23,8 @@ __all__ = [
     "MarginBounds",
     "answer_weights",
     "api_cost",
+    "bert_score",
+    "bleu",
     "break_even_latency",
     "degree_semantic_entropy",
     "discrete_semantic_entropy",

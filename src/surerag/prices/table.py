@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import date
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
@@ -16,6 +18,7 @@ from surerag.errors import ConfigurationError
 from surerag.measures import api_cost
 from surerag.prices.costs import Costs
 
+ENVIRONMENT = "SURERAG_PRICES"
 _CLASS = re.compile(r"^\w+\((.*)\)$")
 """How the frameworks' readers are called: by a class, and in parentheses what it asks."""
 _SNAPSHOT = re.compile(r"-(\d{4}-\d{2}-\d{2}|\d{8}|latest)$")
@@ -137,20 +140,32 @@ def load_prices(file: str | Path | None = None) -> Prices:
         [models."Qwen3-4B"]
         gpu_hour = 2.10
 
+    The environment may name such a file, too: ``SURERAG_PRICES``. What a component's result says of money
+    goes by that one, or by the packaged one. It is read once.
+
     Args:
-        file: Whose prices go before the packaged ones; None for those alone.
+        file: Whose prices go before those of the environment, and these before the packaged ones.
 
     Raises:
-        ConfigurationError: If it cannot be read, or holds something else.
+        ConfigurationError: If one cannot be read, or holds something else.
     """
+    known = _known(os.environ.get(ENVIRONMENT, ""))
+    return known if file is None else known.updated(_read(file))
+
+
+@cache
+def _known(file: str) -> Prices:
+    """Return the packaged prices, and those of the file that the environment names over them."""
     packaged = _parsed(files("surerag.prices").joinpath("prices.toml").read_text("utf-8"), "prices.toml")
-    if file is None:
-        return packaged
+    return packaged.updated(_read(file)) if file else packaged
+
+
+def _read(file: str | Path) -> Prices:
     try:
         text = Path(file).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"the prices {str(file)!r} cannot be read: {error}") from error
-    return packaged.updated(_parsed(text, str(file)))
+    return _parsed(text, str(file))
 
 
 def _parsed(text: str, where: str) -> Prices:

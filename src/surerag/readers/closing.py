@@ -12,15 +12,16 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
+from surerag.readers.forks import in_child
 from surerag.readers.threads import start_in_thread
 
 logger = logging.getLogger("surerag")
@@ -28,6 +29,8 @@ logger = logging.getLogger("surerag")
 HangUp = Callable[[], "Future[None] | None"]
 """Passes something on to be closed, from anywhere and without waiting, and returns what is done once it was
 closed; calling it again does nothing, and returns None."""
+
+_Close = Callable[[], Coroutine[Any, Any, object]]
 
 _MOMENT = 1.0
 """Seconds for which somebody waits for a close, which takes milliseconds. Not for ever: a finaliser may have
@@ -56,9 +59,31 @@ def close_when_dropped(handle: object, close: Callable[[], object]) -> HangUp:
     return _finaliser(handle, _closer.put, partial(contextvars.copy_context().run, close))
 
 
-def close_in_loop_when_dropped(handle: object, close: Callable[[], Coroutine[Any, Any, object]]) -> HangUp:
+def close_in_loop_when_dropped(handle: object, close: _Close) -> HangUp:
     """Like :func:`close_when_dropped`, for what has to be closed in the running event loop."""
-    return _finaliser(handle, _soon, asyncio.get_running_loop(), contextvars.copy_context(), close)
+    return _finaliser(
+        handle, _soon, asyncio.get_running_loop(), _in_loop(), contextvars.copy_context(), close
+    )
+
+
+def when_loop_ends(close: Callable[[], Awaitable[object]]) -> AsyncGenerator[None]:
+    """Have something closed when the running loop ends: that closes all generators which are left.
+
+    Returns:
+        What has to be kept until then; dropped, it closes at once.
+    """
+
+    async def last_act() -> AsyncGenerator[None]:
+        try:
+            yield
+        finally:
+            await close()
+
+    waiting = last_act()
+    # Up to its yield it awaits nothing; from then on the running loop knows it.
+    with suppress(StopIteration):
+        waiting.asend(None).send(None)
+    return waiting
 
 
 def await_closed(*closing: Future[None] | None) -> None:
@@ -131,23 +156,68 @@ def _close(job: _Job) -> None:
 _closer = _Closer()
 
 
+_TURNS = 10
+"""For how many turns of a loop that ends something may still be dropped, to be closed in it."""
+
+
+class _InLoop:
+    """What is being closed in the running event loop, which itself holds its tasks only weakly."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._over = False
+        # What is dropped on the way out of a program is closed before the loop is.
+        self._last_act = when_loop_ends(self._end)
+
+    def spawn(self, context: contextvars.Context, close: _Close, closed: Future[None]) -> None:
+        if self._over:
+            # A loop that ends closes its connections by itself, and runs no further task.
+            closed.set_result(None)
+            return
+        task = asyncio.get_running_loop().create_task(_aclose(close, closed), context=context)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _end(self) -> None:
+        # Generators that are closed at the same time drop what they hold.
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        self._over = True
+        if self._tasks:
+            _, silent = await asyncio.wait(self._tasks, timeout=_MOMENT)
+            for task in silent:
+                task.cancel()
+            if silent:
+                await asyncio.wait(silent, timeout=_MOMENT)
+
+
+_in_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _InLoop] = weakref.WeakKeyDictionary()
+_entering = threading.Lock()
+
+
+def _in_loop() -> _InLoop:
+    loop = asyncio.get_running_loop()
+    with _entering:
+        if loop not in _in_loops:
+            # What is to be done when a loop ends holds on to it.
+            for ended in [other for other in _in_loops if other.is_closed()]:
+                del _in_loops[ended]
+            _in_loops[loop] = _InLoop()
+        return _in_loops[loop]
+
+
 def _reset() -> None:
-    global _closer
+    global _closer, _in_loops, _entering
     _closer = _Closer()
+    _in_loops = weakref.WeakKeyDictionary()
+    _entering = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset)
-
-
-_closing: set[asyncio.Task[object]] = set()
-"""Tasks that close something: an event loop itself holds them only weakly."""
+in_child(_reset)
 
 
 def _soon(
-    loop: asyncio.AbstractEventLoop,
-    context: contextvars.Context,
-    close: Callable[[], Coroutine[Any, Any, object]],
+    loop: asyncio.AbstractEventLoop, here: _InLoop, context: contextvars.Context, close: _Close
 ) -> Future[None]:
     closed: Future[None] = Future()
     # A loop that is closing at this very moment closes its connections by itself.
@@ -155,25 +225,14 @@ def _soon(
         closed.set_result(None)
         return closed
     try:
-        loop.call_soon_threadsafe(_spawn, loop, context, close, closed)
+        loop.call_soon_threadsafe(here.spawn, context, close, closed)
     except RuntimeError:
         logger.debug("an event loop ended before a stream of it could be closed")
         closed.set_result(None)
     return closed
 
 
-def _spawn(
-    loop: asyncio.AbstractEventLoop,
-    context: contextvars.Context,
-    close: Callable[[], Coroutine[Any, Any, object]],
-    closed: Future[None],
-) -> None:
-    task = loop.create_task(_aclose(close, closed), context=context)
-    _closing.add(task)
-    task.add_done_callback(_closing.discard)
-
-
-async def _aclose(close: Callable[[], Coroutine[Any, Any, object]], closed: Future[None]) -> None:
+async def _aclose(close: _Close, closed: Future[None]) -> None:
     try:
         await close()
     except Exception:

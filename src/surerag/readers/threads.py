@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -18,6 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from surerag.readers.abandoned import abandoned_when
+from surerag.readers.forks import in_child
 
 R = TypeVar("R")
 
@@ -82,8 +82,7 @@ def _reset() -> None:
     _threads = _Threads()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset)
+in_child(_reset)
 
 
 def start_in_thread(call: Callable[..., R], *arguments: Any) -> Future[R]:

@@ -15,13 +15,13 @@ from surerag.methods.dynqr.component import UncertaintyRewriter
 from surerag.methods.dynqr.metrics import SAMPLED
 from surerag.methods.edc2.component import ClusterCompressor
 from surerag.methods.lazy_rag.component import LazyRAG
+from surerag.methods.lazy_rag.gate import FIRST_TOKENS
 from surerag.methods.lazy_rag.sample_gates import DisagreementGate
 from surerag.methods.lazy_rag.token_gates import EntropyGate, MarginGate
 from surerag.methods.seper.component import SePer
 from surerag.readers.protocol import BaseReader
 from surerag.recording import RecordedEntailer, RecordedRetriever
 from surerag.records.keeping import KeepingReader, Kept
-from surerag.records.signals import FIRST_TOKENS
 from surerag.records.trace import RETRIEVER, SUMMARY_INDEX
 from surerag.services import Entailer, Retriever, as_reader
 from surerag.tokens import estimated_tokens

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from surerag.decisions.features import score_features
 from surerag.drivers import run
 from surerag.measures import (
     discrete_semantic_entropy,
@@ -16,12 +17,10 @@ from surerag.measures import (
     margin_bounds,
     perplexity,
 )
+from surerag.methods.lazy_rag.gate import FIRST_TOKENS, LENGTH
 from surerag.methods.meanings import meanings_of
 from surerag.services import Services
 from surerag.types import Generation, TokenTrace
-
-FIRST_TOKENS = 8
-"""Tokens at the beginning of an answer that L-RAG's gates look at."""
 
 UNCERTAINTIES = (
     "perplexity",
@@ -56,17 +55,19 @@ def signals_of(
             log-sum-exps.
         clusters: Meaning cluster of each sampled answer: ``disagreement``, in nats.
         sampled: Traces of the sampled answers: ``ln_entropy``.
-        scores: Of the retrieved passages, best first: ``top_score`` and ``score_gap`` between the first two.
+        scores: Of the retrieved passages or summaries, best first: ``top_score``, and ``score_gap`` between
+            the first two.
 
     Example:
         >>> found = signals_of("in Velm", TokenTrace(("in", " Velm"), (-0.1, -0.3)), clusters=[0, 0, 1])
         >>> {name: round(value, 3) for name, value in found.items()}
-        {'length': 2.0, 'perplexity': 1.221, 'lowest_probability': 0.3, 'want_of_margin_8': 0.266, \
-'disagreement': 0.637}
+        {'length': 2.0, 'length_8': 2.0, 'perplexity': 1.221, 'lowest_probability': 0.3, \
+'want_of_margin_8': 0.266, 'disagreement': 0.637}
     """
     empty = not text.strip()
     found: dict[str, float] = {"length": float(len(trace)) if trace is not None else float(len(text.split()))}
     if trace is not None:
+        found[LENGTH] = float(min(len(trace), FIRST_TOKENS))
         silent = empty or len(trace) == 0
         found.update(dict.fromkeys(_names(trace), math.inf) if silent else _of_tokens(trace))
     if clusters:
@@ -74,11 +75,7 @@ def signals_of(
     spoken = [one.logprobs for one in sampled if len(one)]
     if sampled:
         found["ln_entropy"] = math.inf if empty or not spoken else length_normalized_entropy(spoken)
-    if scores:
-        found["top_score"] = float(scores[0])
-        if len(scores) > 1:
-            found["score_gap"] = float(scores[0] - scores[1])
-    return found
+    return {**found, **score_features(scores)}
 
 
 def meaning_clusters(samples: Sequence[Generation]) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from surerag.drivers.progress import counted_not_logged
 from surerag.errors import InputError, SureragError
 from surerag.evaluation.serialise import to_json
 from surerag.methods.seper.component import SePer
@@ -243,17 +244,19 @@ def _seper(trace: Trace) -> Iterator[Checked]:
             yield question, row.golds or (), retriever.retrieve(question, top_n)
 
     try:
-        results = seper.iter_many(cases(), window=_WINDOW)
-        for row, result in zip(_measured(trace), results, strict=True):
-            again = {
-                "delta_seper": result.delta,
-                "seper_before": result.before.seper,
-                "seper_after": result.after.seper,
-            }
-            stored = {name: row.measures.get(name) for name in again}
-            if difference := _difference(again, stored, "measures"):
-                raise TamperedError(f"{trace.folder}: question {row.id!r}: {difference}", hint=_AGAIN)
-            count += 1
+        # What single questions warn of was told when they were recorded.
+        with counted_not_logged():
+            results = seper.iter_many(cases(), window=_WINDOW)
+            for row, result in zip(_measured(trace), results, strict=True):
+                again = {
+                    "delta_seper": result.delta,
+                    "seper_before": result.before.seper,
+                    "seper_after": result.after.seper,
+                }
+                stored = {name: row.measures.get(name) for name in again}
+                if difference := _difference(again, stored, "measures"):
+                    raise TamperedError(f"{trace.folder}: question {row.id!r}: {difference}", hint=_AGAIN)
+                count += 1
     except TamperedError:
         raise
     except SureragError as error:

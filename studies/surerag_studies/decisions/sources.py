@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from surerag.decisions.rows import DecisionRow
 from surerag.errors import InputError
 from surerag.extras import extra
-from surerag.measures import normalize_answer
+from surerag.measures import normalize_answer, token_f1
 
 SIGNALS = ("perplexity", "ln_entropy", "energy", "eigen_score")
 """Uncertainties that the trace holds."""
@@ -61,36 +61,66 @@ def recorded(file: Path) -> list[Source]:
     """Return a source for each data set of a trace of single-hop questions.
 
     The file is Parquet with the columns ``dataset``, ``golds``, ``answer`` (no retrieval), its uncertainties,
-    and ``answer_one_retrieval``. An answer is right if a gold form stands in it.
+    ``answer_no_retrieval`` (in other words) and ``answer_one_retrieval``. An answer is right if a gold form
+    stands in it.
 
     Raises:
         InputError: If columns are missing.
     """
+    return [
+        _source(name, own, [float(len(record["answer"].split())) for record in own], "words", "answer")
+        for name, own in _by_data(file)
+    ]
+
+
+def one_wording(file: Path) -> list[Source]:
+    """Return a source for each data set in which both answers come from one prompt.
+
+    The answer without retrieval is ``answer_no_retrieval``, as that with retrieval was asked for by the same
+    prompt; ``answer``, of another wording, and its uncertainties are what was known before. Whether the two
+    wordings' answers share their words (1 − token F1) is the agreement of two cheap samples.
+
+    Raises:
+        InputError: If columns are missing.
+    """
+    return [
+        _source(
+            f"{name}, one wording",
+            own,
+            [1.0 - token_f1(record["answer"], [record["answer_no_retrieval"]]) for record in own],
+            "wordings disagree",
+            "answer_no_retrieval",
+        )
+        for name, own in _by_data(file)
+    ]
+
+
+def _by_data(file: Path) -> list[tuple[str, list[Mapping[str, Any]]]]:
     with extra("parquet"):
         import pyarrow.parquet as parquet
 
     table = parquet.read_table(file)
-    needed = {"dataset", "golds", "answer", "answer_one_retrieval", *SIGNALS}
+    needed = {"dataset", "golds", "answer", "answer_no_retrieval", "answer_one_retrieval", *SIGNALS}
     missing = sorted(needed - set(table.column_names))
     if missing:
         raise InputError(f"{file} has no {', '.join(missing)}", hint="pass a trace of single-hop questions")
     records: list[Mapping[str, Any]] = table.to_pylist()
-    found = []
-    for name in dict.fromkeys(record["dataset"] for record in records):
-        own = [record for record in records if record["dataset"] == name]
-        words = [float(len(record["answer"].split())) for record in own]
-        columns = [*([float(record[signal]) for record in own] for signal in SIGNALS), words]
-        found.append(
-            Source(
-                name,
-                False,
-                (*SIGNALS, "words"),
-                np.array(columns).T,
-                np.array([_right(record["answer"], record["golds"]) for record in own]),
-                np.array([_right(record["answer_one_retrieval"], record["golds"]) for record in own]),
-            )
-        )
-    return found
+    names = dict.fromkeys(record["dataset"] for record in records)
+    return [(name, [record for record in records if record["dataset"] == name]) for name in names]
+
+
+def _source(
+    name: str, own: Sequence[Mapping[str, Any]], further: Sequence[float], called: str, first: str
+) -> Source:
+    columns = [*([float(record[signal]) for record in own] for signal in SIGNALS), further]
+    return Source(
+        name,
+        False,
+        (*SIGNALS, called),
+        np.array(columns).T,
+        np.array([_right(record[first], record["golds"]) for record in own]),
+        np.array([_right(record["answer_one_retrieval"], record["golds"]) for record in own]),
+    )
 
 
 def source_of(name: str, rows: Sequence[DecisionRow], first: str) -> Source:

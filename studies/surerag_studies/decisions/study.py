@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +15,20 @@ from surerag.decisions.benefit import cross_fitted
 from surerag.decisions.bootstrap import bootstrap_threshold
 from surerag.decisions.gain import gain_at
 from surerag.decisions.monitor import Monitor
-from surerag.decisions.paired import betting_p_value, hoeffding_bentkus_p_value
 from surerag.decisions.policy import Identity, Policy
 from surerag.decisions.rows import DecisionRow, Outcomes
-from surerag.decisions.search import bounded_loss, steps_of
+from surerag.decisions.search import bounded_loss
 from surerag.decisions.selective import calibrate_answers
-from surerag_studies.decisions.sources import KINDS, LARGE, Source, recorded, simulated
+from surerag_studies.decisions.power import (
+    betting,
+    hoeffding_bentkus,
+    normal,
+    normal_without_two,
+    sizes,
+    two_starts,
+)
+from surerag_studies.decisions.results import AnswerRow, DecisionStudy, GateRow, MonitorRow, PromiseRow
+from surerag_studies.decisions.sources import KINDS, LARGE, Source, one_wording, recorded, simulated
 
 Floats = NDArray[np.float64]
 Rule = Callable[[Floats, Outcomes, float], float]
@@ -40,131 +47,6 @@ SHIFTS = (0.0, 0.25, 0.5, 1.0)
 REFERENCE, STREAM, SHIFT_AT = 250, 2000, 500
 
 
-@dataclass(frozen=True, slots=True)
-class PromiseRow:
-    """A rule on a source at a confidence.
-
-    Attributes:
-        source: Name of the source.
-        confidence: Of the promise.
-        rule: Name of the rule.
-        splits: Calibrations.
-        broken: Share of them at whose threshold the loss over all questions of the source exceeds the bound;
-            of a trace, 250 questions are drawn with replacement, so it is what they are drawn from.
-        broken_on_rest: Share of random halves of a trace where the loss on the other half exceeds the bound,
-            which has noise of its own; None for simulated questions.
-        rate: Mean rate of acting.
-        best_rate: Rate of the best threshold that a rule of the kind could choose, knowing the source.
-        error: Two standard errors of ``broken``, were it as large as allowed.
-        gains_shown: Share of calibrations that show a gain over acting at random; of the certified rule.
-    """
-
-    source: str
-    confidence: float
-    rule: str
-    splits: int
-    broken: float
-    broken_on_rest: float | None
-    rate: float
-    best_rate: float
-    error: float
-    gains_shown: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class GateRow:
-    """A signal on a trace: what it tells, and what acting on it gains over acting at random.
-
-    Attributes:
-        source: Name of the source.
-        signal: Name of the signal, or ``"benefit, cross-fitted"``.
-        n: Questions.
-        auroc_wrong: Of wrong first answers.
-        auroc_helps: Of questions that acting mends.
-        gains: Points, at each of :data:`RATES`, with 95 % intervals.
-        shown: Whether any gain's interval lies above zero, at three looks.
-    """
-
-    source: str
-    signal: str
-    n: int
-    auroc_wrong: float
-    auroc_helps: float
-    gains: tuple[tuple[float, float, float], ...]
-    shown: bool
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerRow:
-    """Selective answering at a bound on the risk, over random halves.
-
-    Attributes:
-        source: Name of the source.
-        max_risk: Bound on the share of wrong answers among those given.
-        confidence: Of the promise.
-        splits: Halves.
-        broken: Share where the risk over the whole source exceeds the bound.
-        broken_on_rest: Share where that on the other half does.
-        coverage: Mean share of the other half that is answered.
-        risk: Share of wrong answers among those given there, over all splits.
-        over_refused: Mean share that is refused though right.
-        unsupported: Mean share that is answered wrongly.
-    """
-
-    source: str
-    max_risk: float
-    confidence: float
-    splits: int
-    broken: float
-    broken_on_rest: float
-    coverage: float
-    risk: float
-    over_refused: float
-    unsupported: float
-
-
-@dataclass(frozen=True, slots=True)
-class MonitorRow:
-    """Streams with a shift of the signal after :data:`SHIFT_AT` questions.
-
-    Attributes:
-        shift: In standard deviations; 0 for streams without one.
-        streams: How many.
-        alarms: Share with an alarm (before the shift, too).
-        early: Share with an alarm before it.
-        delay: Median number of questions from shift to alarm; None where none was raised.
-        late: 90 % quantile of these.
-    """
-
-    shift: float
-    streams: int
-    alarms: float
-    early: float
-    delay: float | None
-    late: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class DecisionStudy:
-    """Everything that was found.
-
-    Attributes:
-        seed: Of splits, simulated questions and streams.
-        splits: Calibrations of a cell.
-        promises: Rules on sources.
-        gates: Signals on traces.
-        answers: Abstention on traces.
-        monitors: Streams.
-    """
-
-    seed: int
-    splits: int
-    promises: tuple[PromiseRow, ...]
-    gates: tuple[GateRow, ...]
-    answers: tuple[AnswerRow, ...]
-    monitors: tuple[MonitorRow, ...]
-
-
 def decision_study(
     trace: Path | None, *, seed: int, splits: int, streams: int, worlds: Sequence[Source] = ()
 ) -> DecisionStudy:
@@ -177,7 +59,9 @@ def decision_study(
         streams: Streams without a shift; a fifth as many with each.
         worlds: Rows of the world's regimes, beside the trace.
     """
-    traces = [*([] if trace is None else recorded(trace)), *worlds]
+    own = [] if trace is None else recorded(trace)
+    traces = [*own, *worlds]
+    gated = [*own, *([] if trace is None else one_wording(trace)), *worlds]
     promises: list[PromiseRow] = []
     for source in traces:
         promises += _promises(source, np.random.default_rng(seed), splits)
@@ -189,41 +73,21 @@ def decision_study(
         seed,
         splits,
         tuple(promises),
-        tuple(row for source in traces for row in _gates(source, seed)),
-        tuple(row for source in traces for row in _answers(source, np.random.default_rng(seed), splits)),
+        sizes(N, MAX_LOSS),
+        tuple(row for source in gated for row in _gates(source, seed)),
+        tuple(
+            row for source in own or worlds for row in _answers(source, np.random.default_rng(seed), splits)
+        ),
         tuple(_monitor(shift, streams if shift == 0 else max(1, streams // 5), seed) for shift in SHIFTS),
     )
 
 
+def _bounded(rule: Callable[[Floats, Outcomes, float, float], float]) -> Rule:
+    return lambda signals, outcomes, level: rule(signals, outcomes, level, MAX_LOSS)
+
+
 def _certified(signals: Floats, outcomes: Outcomes, level: float) -> float:
     return bounded_loss(signals, outcomes, MAX_LOSS, level)
-
-
-def _betting(signals: Floats, outcomes: Outcomes, level: float) -> float:
-    return _along(signals, outcomes, level, lambda losses: betting_p_value(losses, MAX_LOSS, 1 - level))
-
-
-def _hoeffding_bentkus(signals: Floats, outcomes: Outcomes, level: float) -> float:
-    return _along(signals, outcomes, level, lambda losses: hoeffding_bentkus_p_value(losses, MAX_LOSS))
-
-
-def _normal(signals: Floats, outcomes: Outcomes, level: float) -> float:
-    """Return the threshold of the same sequence of tests with the normal approximation's p-values."""
-    steps = steps_of(signals, outcomes)
-    variance = (steps.mended + steps.spoiled) / steps.n - steps.loss**2
-    bound = steps.loss + stats.norm.ppf(1 - level) * np.sqrt(variance / steps.n)
-    failing = np.flatnonzero(bound > MAX_LOSS)
-    end = failing[0] if len(failing) else len(steps.thresholds)
-    return float(steps.thresholds[end - 1]) if end else -math.inf
-
-
-def _along(signals: Floats, outcomes: Outcomes, level: float, p_value: Callable[[Floats], float]) -> float:
-    found = -math.inf
-    for threshold in steps_of(signals).thresholds:
-        if p_value(np.where(signals <= threshold, outcomes.benefit, 0.0)) > level:
-            break
-        found = float(threshold)
-    return found
 
 
 def _sample_best(signals: Floats, outcomes: Outcomes, level: float) -> float:
@@ -236,19 +100,21 @@ def _sample_lower(signals: Floats, outcomes: Outcomes, level: float) -> float:
 
 RULES: dict[str, Rule] = {
     "certified": _certified,
-    "betting": _betting,
-    "Hoeffding-Bentkus": _hoeffding_bentkus,
-    "normal approx.": _normal,
+    "two starts": _bounded(two_starts),
+    "betting": _bounded(betting),
+    "Hoeffding-Bentkus": _bounded(hoeffding_bentkus),
+    "normal approx.": _bounded(normal),
+    "normal, no 2:0": _bounded(normal_without_two),
     "sample's largest": _sample_best,
     "its lower end": _sample_lower,
 }
-"""The certified rule, what else is valid, what is not, and the rule before it."""
+"""The certified rule, what else might be, what is not, and the rule before it."""
 
 LEVEL_FREE = ("sample's largest", "its lower end")
 """Rules that know no confidence."""
 
-SLOW = ("betting", "Hoeffding-Bentkus")
-"""Rules that are there to compare their power, on a tenth of the splits."""
+SLOW = ("two starts", "betting", "Hoeffding-Bentkus")
+"""Rules that are there to compare their power, on a tenth of the splits, at one confidence."""
 
 
 def _promises(
@@ -271,7 +137,7 @@ def _promises(
     for confidence in CONFIDENCES:
         level = round(1 - confidence, 6)
         for name, rule in RULES.items():
-            if name in LEVEL_FREE and confidence != CONFIDENCES[-1]:
+            if name in (*LEVEL_FREE, *SLOW) and confidence != CONFIDENCES[-1]:
                 continue
             count = max(1, splits // 10) if name in SLOW else splits
             found = np.array([rule(one, right, level) for one, right in samples[:count]])
@@ -331,9 +197,14 @@ def _gates(source: Source, seed: int) -> list[GateRow]:
 
 
 def _gain(values: Floats, benefit: Floats, rate: float) -> tuple[float, float, float]:
-    """Return the gain over random at a rate in points, with the interval of three looks (Bonferroni)."""
-    acts = values > np.quantile(values, 1 - rate)
-    terms = (benefit - benefit.mean()) * (acts - acts.mean())
+    """Return the gain over random at a rate in points, with the interval of three looks (Bonferroni).
+
+    Of questions with equal signals at the edge, each acts with the same probability.
+    """
+    edge = np.quantile(values, 1 - rate, method="inverted_cdf")
+    above, equal = values > edge, values == edge
+    acts = above + equal * (rate - above.mean()) / equal.mean()
+    terms = (benefit - benefit.mean()) * (acts - rate)
     half = stats.norm.ppf(1 - 0.025 / len(RATES)) * terms.std() / math.sqrt(len(terms))
     return 100 * float(terms.mean()), 100 * float(terms.mean() - half), 100 * float(terms.mean() + half)
 
@@ -347,7 +218,8 @@ def _auroc(values: Floats, positive: NDArray[np.bool_]) -> float:
 def _answers(source: Source, rng: np.random.Generator, splits: int) -> list[AnswerRow]:
     signals, right = source.signals[:, 0], source.without >= 0.5
     orders = [rng.permutation(len(signals)) for _ in range(splits)]
-    return [_answer_row(source, signals, right, risk, orders) for risk in RISKS]
+    rows = [DecisionRow({"s": float(s)}, bool(one)) for s, one in zip(signals, right, strict=True)]
+    return [_answer_row(source, signals, right, risk, orders, rows) for risk in RISKS]
 
 
 def _answer_row(
@@ -356,12 +228,12 @@ def _answer_row(
     right: NDArray[np.bool_],
     max_risk: float,
     orders: Sequence[NDArray[np.int_]],
+    rows: Sequence[DecisionRow],
 ) -> AnswerRow:
     broken, broken_rest, given_share, wrong_share, over = [], [], [], [], []
     for order in orders:
         mine, other = order[:N], order[N:]
-        rows = [DecisionRow({"s": float(signals[at])}, bool(right[at])) for at in mine]
-        policy = calibrate_answers("s", rows, max_risk=max_risk, answer="without")
+        policy = calibrate_answers("s", [rows[at] for at in mine], max_risk=max_risk, answer="without")
         everywhere, given = signals <= policy.threshold, signals[other] <= policy.threshold
         wrong = given & ~right[other]
         broken.append(bool(everywhere.any()) and (~right[everywhere]).mean() > max_risk)

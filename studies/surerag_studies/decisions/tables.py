@@ -8,7 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from surerag.evaluation.formatting import percent, plain_table
-from surerag_studies.decisions.study import MAX_LOSS, RATES, SHIFT_AT, DecisionStudy, N
+from surerag_studies.decisions.results import DecisionStudy
+from surerag_studies.decisions.study import MAX_LOSS, RATES, SHIFT_AT, N
 
 
 def study_tables(study: DecisionStudy) -> RenderableType:
@@ -18,7 +19,7 @@ def study_tables(study: DecisionStudy) -> RenderableType:
         f", seed {study.seed}: {study.splits:,} calibrations a cell, on {N} questions each.\n",
         f"Promise: at most {100 * MAX_LOSS:g} points lost against always acting.",
     )
-    tables = [promises_table(study)]
+    tables = [promises_table(study), sizes_table(study)]
     tables += [gates_table(study), answers_table(study)] if study.gates else []
     return Group(Padding(head, (0, 0, 1, 0)), *tables, monitors_table(study))
 
@@ -49,6 +50,19 @@ def promises_table(study: DecisionStudy) -> Table:
         "half of the trace does, which has noise of its own. Best: the rule of the kind that knows the "
         "source. Gain: calibrations whose verdict shows a gain over acting at random. "
         "The last two rules have no confidence."
+    )
+    return table
+
+
+def sizes_table(study: DecisionStudy) -> Table:
+    """How much a valid test may pass."""
+    table = plain_table(f"Seen where the loss is just {100 * MAX_LOSS:g} points, of {N} questions")
+    table.add_column("Outcomes that do not act")
+    table.add_column("Up to", justify="right")
+    for row in study.sizes:
+        table.add_row(row.outcomes, percent(row.size, 2))
+    table.caption = (
+        "2:1 are two that acting mends beside one that it spoils. A test passes at most 1 − confidence."
     )
     return table
 

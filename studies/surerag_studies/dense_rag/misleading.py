@@ -66,6 +66,7 @@ class VariantFigures:
         accuracy: Share of right answers.
         against_first: Accuracy less that of the first five passages.
         changed: Share of contexts that are not the first five any more.
+        told: Share of contexts that hold the passages which tell the answer.
         rounds: Mean contexts measured.
         calls: Mean calls of reader and judge.
     """
@@ -74,6 +75,7 @@ class VariantFigures:
     accuracy: Proportion
     against_first: PairedDifference
     changed: float
+    told: float
     rounds: float
     calls: float
 
@@ -88,6 +90,7 @@ class HazardFigures:
         certain: Share that is certain at first, and stays as it is.
         first_certain: Accuracy of these.
         first_uncertain: Accuracy of the others from the first five passages.
+        first_told: Share of these contexts that hold the passages which tell the answer.
         variants: What refining makes of the others.
     """
 
@@ -96,6 +99,7 @@ class HazardFigures:
     certain: Proportion
     first_certain: Proportion | None
     first_uncertain: Proportion | None
+    first_told: float
     variants: tuple[VariantFigures, ...]
 
 
@@ -183,6 +187,7 @@ def _figures(
         certain=share(certain),
         first_certain=share([right[p] for p in range(len(right)) if certain[p]]) if any(certain) else None,
         first_uncertain=share([right[p] for p in at]) if at else None,
+        first_told=float(np.mean([_tells(questions[p], pools[p][:K]) for p in at])) if at else float("nan"),
         variants=tuple(_of(name, rows, questions, pools, right, at) for name, rows in results.items())
         if at
         else (),
@@ -207,9 +212,14 @@ def _of(
         share(made),
         paired_difference(made, [right[place] for place in at]),
         float(np.mean(changed)),
+        float(np.mean([_tells(questions[place], rows[place].passages) for place in at])),
         float(np.mean([len(rows[place].rounds) for place in at])),
         float(np.mean([rows[place].calls.total for place in at])),
     )
+
+
+def _tells(question: Question, passages: Sequence[Passage]) -> bool:
+    return set(question.gold_passages) <= {passage.id for passage in passages}
 
 
 def study_tables(study: DenseMisleading) -> RenderableType:
@@ -226,17 +236,25 @@ def study_tables(study: DenseMisleading) -> RenderableType:
         table = plain_table(
             f"{one.hazard}: n = {one.n}, certain {percent_with_interval(one.certain)} %", padding=(0, 1, 0, 0)
         )
-        for name in ("Context", "Accuracy, %", "vs first five", "Changed, %", "Rounds", "Calls"):
+        for name in ("Context", "Accuracy, %", "vs first five", "Changed, %", "Told, %", "Rounds", "Calls"):
             table.add_column(name, justify="left" if name == "Context" else "right")
-        for name, found in (("certain, first five", one.first_certain), ("first five", one.first_uncertain)):
-            if found is not None:
-                table.add_row(name, percent_with_interval(found), "", "", "", "")
+        if one.first_certain is not None:
+            table.add_row("certain, first five", percent_with_interval(one.first_certain))
+        if one.first_uncertain is not None:
+            table.add_row(
+                "first five",
+                percent_with_interval(one.first_uncertain),
+                "",
+                "",
+                f"{100 * one.first_told:.0f}",
+            )
         for row in one.variants:
             table.add_row(
                 row.name,
                 percent_with_interval(row.accuracy),
                 points(row.against_first),
                 f"{100 * row.changed:.0f}",
+                f"{100 * row.told:.0f}",
                 f"{row.rounds:.1f}",
                 f"{row.calls:.0f}",
             )

@@ -8,6 +8,7 @@ from surerag.evaluation.statistics import Comparison, Estimate, PairedDifference
 from surerag.methods.dynqr.metrics import MetricName
 from surerag.methods.dynqr.options import Documents
 from surerag_studies.claims import Claim
+from surerag_studies.dynqr.choosing import ChoiceRow
 from surerag_studies.dynqr.records import Record
 
 
@@ -248,6 +249,7 @@ class DynQRStudy:
         sweep: Table 3, with further thresholds.
         metrics: Table 5.
         gold: Figure 3.
+        choices: What samples make of the rules that choose θ.
         agreement: The component's own run against the records.
         training: The three stages of training; None if left out.
         claims: Claims tested.
@@ -272,6 +274,7 @@ class DynQRStudy:
     sweep: tuple[SweepPoint, ...]
     metrics: tuple[MetricRow, ...]
     gold: tuple[GoldRow, ...]
+    choices: tuple[ChoiceRow, ...]
     agreement: Agreement
     training: TrainingStudy | None
     claims: tuple[Claim, ...]

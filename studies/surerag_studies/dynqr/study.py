@@ -31,6 +31,7 @@ from surerag_studies.dynqr.analysis import (
     sweep,
 )
 from surerag_studies.dynqr.asking import MAX_TOKENS, SAMPLES, WINDOW, Bench, K
+from surerag_studies.dynqr.choosing import choices
 from surerag_studies.dynqr.records import Record, outcome_of
 from surerag_studies.dynqr.results import (
     Agreement,
@@ -183,6 +184,7 @@ def study_of(
         sweep=swept,
         metrics=metrics,
         gold=gold,
+        choices=choices(recorded.tuning, records),
         agreement=agreement,
         training=training,
         claims=claims(table, kinds, swept, metrics, gold, agreement, training),

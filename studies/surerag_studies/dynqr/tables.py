@@ -10,6 +10,7 @@ from rich.text import Text
 from surerag.evaluation.formatting import percent, percent_with_interval, plain_table
 from surerag.evaluation.statistics import PairedDifference, Proportion
 from surerag_studies.claims import claims_table
+from surerag_studies.dynqr.choosing import choices_table
 from surerag_studies.dynqr.results import DynQRStudy, Row, StageRow, Threshold, TrainingStudy
 from surerag_studies.formatting import interval, points
 from surerag_studies.transfer import CLAIMS, RATES, SIZES, carrying
@@ -32,6 +33,7 @@ def study_tables(study: DynQRStudy) -> RenderableType:
         carrying(cost_table(study), "calls and retrievals of an answer that is rewritten, or not", RATES),
         carrying(kinds_table(study), None, RATES),
         carrying(sweep_table(study), "that fewer questions are rewritten as θ rises", RATES),
+        carrying(choices_table(study.choices), "that a larger sample chooses more steadily", RATES),
         carrying(metrics_table(study), None, RATES),
         carrying(gold_table(study), None, "how often uncertainty falls"),
         *(carrying(training_table(found), None) for found in [study.training] if found is not None),

@@ -6,18 +6,20 @@ an outdated statement, copies with one detail changed, the article of a namesake
 embedded readers read well (20 passages) and longer (60, twice what they were trained on), and the smaller
 reader is asked too.
 
-The pipelines are plain RAG, section 4.3 (compress, then answer; alone and with ``bridging=1``), and appendix
-C.2 (each cluster answers, then consensus). The embedded readers were never taught the prompts of C.2, and
-cannot follow them: they answer in a word by the prompt that they know, at the paper's temperature, and the
-consensus is the majority of equal words. How a reader does that weighs evidence as the paper's prompt asks
-cannot be seen here.
+The pipelines are plain RAG, section 4.3 (compress, then answer; alone and with ``bridging=1``), appendix C.2
+(each cluster answers, then consensus), and appendix C.1 (judge: compress, then choose between a true and a
+false answer, as on HaluEval). The embedded readers were never taught the prompts of C.1 and C.2, and cannot
+follow them: for C.2 they answer in a word by the prompt that they know, at the paper's temperature, and the
+consensus is the majority of equal words; for C.1 they choose the answer that is likelier to them. How a
+reader does that weighs evidence as the paper's prompts ask cannot be seen here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate, takewhile
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -26,17 +28,18 @@ from rich.text import Text
 
 from surerag import ClusterCompressor, drivers
 from surerag.drivers.progress import Stages, counted_not_logged
-from surerag.effects import Program, generate
+from surerag.effects import Program, generate, score
 from surerag.evaluation.formatting import percent_with_interval, plain_table
 from surerag.evaluation.statistics import PairedDifference, Proportion, paired_difference, share
 from surerag.journal import Memory
 from surerag.prompts import FROM_CONTEXT, format_passages
-from surerag.readers.protocol import BaseReader
+from surerag.readers.protocol import BaseReader, Capabilities
 from surerag.recording import RecordedReader
 from surerag.services import Encoder
 from surerag.tokens import estimated_tokens
-from surerag.types import Passage, Sampling
-from surerag.world.questions import Question, is_correct
+from surerag.types import Passage, Prompt, Sampling, TokenTrace
+from surerag.world.lexicon import words
+from surerag.world.questions import Question, is_correct, normalise
 from surerag.world.regimes import TODAY, regime
 from surerag.world.spec import Hazard
 from surerag.world.world import World
@@ -47,10 +50,14 @@ from surerag_studies.transfer import carrying
 from surerag_studies.worlds import world_of
 
 Kind = Literal["clean", "stale", "altered", "namesake"]
-Pipeline = Literal["plain", "extract", "bridged", "consensus"]
+Pipeline = Literal["plain", "extract", "bridged", "consensus", "choice", "judged"]
 
 KINDS: tuple[Kind, ...] = ("clean", "stale", "altered", "namesake")
-PIPELINES: tuple[Pipeline, ...] = ("plain", "extract", "bridged", "consensus")
+PIPELINES: tuple[Pipeline, ...] = ("plain", "extract", "bridged", "consensus", "choice", "judged")
+REFERENCES: Mapping[Pipeline, Pipeline] = MappingProxyType(
+    {"extract": "plain", "bridged": "plain", "consensus": "plain", "judged": "choice"}
+)
+"""What each pipeline is compared with: the same question put in the same way, from all passages."""
 TOP_K = (20, 60)
 WINDOW = 1_800
 """Tokens of context that plain RAG may read: the embedded reader's window, less room for the rest."""
@@ -65,6 +72,8 @@ _TITLES = {
     "extract": "4.3: extract",
     "bridged": "4.3, bridging",
     "consensus": "C.2, majority",
+    "choice": "Plain, choice",
+    "judged": "C.1, choice",
 }
 _SAID = {
     "clean": "nothing contradicts",
@@ -91,7 +100,7 @@ class PipelineFigures:
     Attributes:
         pipeline: Which.
         accuracy: Share of right answers.
-        against_plain: Accuracy less plain RAG's on the same questions; None for plain RAG.
+        against_plain: Accuracy less that from all passages on the same questions; None for those.
         context_tokens: Mean tokens of what the last prompt showed.
         calls: Mean calls before it.
         fell_back: Share of questions for which every cluster yielded nothing.
@@ -197,10 +206,30 @@ def draw(world: World, question: Question, kind: Kind, k: int) -> list[Passage]:
     return [*needed, *wrong, *spare][:k]
 
 
+def false_answer(question: Question, passages: Sequence[Passage]) -> str:
+    """Return a value of the right kind that is not the answer: what misleads, or else what stands nearby."""
+    values = {word.lower(): word for word in words(question.value_kind)}
+    right = {question.answers[0].lower(), question.entity.lower()}
+    misleads = [one for one in passages if one.id in question.misleading or "outdated" in one.metadata]
+    told = normalise(" ".join(passage.text for passage in (*misleads, *passages))).split()
+    return next(values[word] for word in (*told, *values) if word in values and word not in right)
+
+
+class _Once(RecordedReader):
+    """Asks each question once; answers that are offered are scored each time."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(super().capabilities, score=self._reader.capabilities.score)
+
+    def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
+        return self._reader.score(prompts, continuations)
+
+
 class _Bench:
     def __init__(self, reader: BaseReader) -> None:
         self._count: Callable[[str], int] = getattr(reader, "count_tokens", estimated_tokens)
-        once = RecordedReader(reader, Memory())
+        once = _Once(reader, Memory())
         self._compressor = ClusterCompressor(once, max_tokens=96, count_tokens=self._count)
         self._bridged = self._compressor.with_options(bridging=1)
         self._answering = self._compressor.with_options(
@@ -225,12 +254,17 @@ class _Bench:
             )
         shown: Sequence[Passage] = passages
         calls, fell_back = 0, False
-        if pipeline != "plain":
-            compressor = self._compressor if pipeline == "extract" else self._bridged
+        if pipeline not in ("plain", "choice"):
+            compressor = self._bridged if pipeline == "bridged" else self._compressor
             result = yield from compressor.program(question.text, passages, query_vector=vector)
             shown, calls, fell_back = result.passages, result.calls, result.fell_back
         context = format_passages(passage.text for passage in self._within_window(shown))
         prompt = FROM_CONTEXT.render(context=context, question=question.text)
+        if pipeline in ("choice", "judged"):
+            offered = [question.answers[0], false_answer(question, passages)]
+            traces = yield from score([prompt] * 2, offered)
+            right, wrong = (float(np.mean(trace.logprobs)) for trace in traces)
+            return Record(right > wrong, self._count(context), calls, fell_back)
         [[answer]] = yield from generate([prompt], _ANSWER)
         return Record(is_correct(question, answer.text), self._count(context), calls, fell_back)
 
@@ -240,12 +274,14 @@ class _Bench:
 
 
 def _figures(found: dict[Pipeline, list[Record]]) -> tuple[PipelineFigures, ...]:
-    plain = [record.correct for record in found["plain"]]
+    right = {pipeline: [record.correct for record in records] for pipeline, records in found.items()}
     return tuple(
         PipelineFigures(
             pipeline,
-            share([record.correct for record in records]),
-            None if pipeline == "plain" else paired_difference([record.correct for record in records], plain),
+            share(right[pipeline]),
+            paired_difference(right[pipeline], right[REFERENCES[pipeline]])
+            if pipeline in REFERENCES
+            else None,
             float(np.mean([record.context_tokens for record in records])),
             float(np.mean([record.calls for record in records])),
             float(np.mean([record.fell_back for record in records])),
@@ -260,7 +296,8 @@ def study_tables(study: MisleadingStudy) -> RenderableType:
         ("EDC²-RAG where noise misleads", "bold"),
         f", seed {study.seed}, n = {study.n:,} a cell at most; encoder {study.encoder}\n",
         "Differences are paired, in points, with 95 % intervals.\n",
-        "C.2 by majority: the embedded readers cannot follow the paper's consensus prompt.",
+        "C.2 by majority, C.1 by likelihood: the embedded readers cannot follow the paper's prompts.\n"
+        "C.1 is compared with the same choice from all passages.",
     )
     parts: list[RenderableType] = [heading]
     for name in dict.fromkeys(cell.reader for cell in study.cells):
@@ -289,12 +326,12 @@ def study_tables(study: MisleadingStudy) -> RenderableType:
 def verdicts(study: MisleadingStudy) -> Text:
     """Say where each pipeline wins against plain RAG, and where it loses; an interval on 0 says neither."""
     lines = []
-    for pipeline in PIPELINES[1:]:
+    for pipeline in REFERENCES:
         won: list[str] = []
         lost: list[str] = []
         open_ = 0
         for cell in study.cells:
-            [row] = [one for one in cell.pipelines if one.pipeline == pipeline]
+            row = next(one for one in cell.pipelines if one.pipeline == pipeline)
             gap = row.against_plain
             named = f"{cell.reader}, {_SAID[cell.kind]}, k {cell.top_k}"
             if gap is None or gap.low <= 0 <= gap.high:

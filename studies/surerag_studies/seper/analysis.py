@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -18,7 +18,7 @@ from surerag.evaluation.statistics import (
 )
 from surerag.methods.seper.scoring import beliefs_of_counts
 from surerag.world.questions import Question
-from surerag_studies.seper.asking import BASELINES, OURS, SAMPLES, Measure, Samples, belief
+from surerag_studies.seper.asking import ALL_FORMS, BASELINES, OURS, SAMPLES, Measure, Samples, belief
 from surerag_studies.seper.contexts import Found, K, KnownContext, Role
 from surerag_studies.seper.results import (
     MethodRow,
@@ -52,12 +52,14 @@ class Record:
         before: Samples without context.
         contexts: The contexts.
         after: Samples in each of them.
+        ratings: What a judge says that each is worth, by label; empty without a judge.
     """
 
     question: Question
     before: Samples
     contexts: tuple[KnownContext, ...]
     after: tuple[Samples, ...]
+    ratings: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @property
     def group(self) -> str:
@@ -116,6 +118,15 @@ def scored(records: Sequence[Record], measures: Sequence[Measure] = (*BASELINES,
         )
         for measure in measures
     }
+    for label in records[0].ratings if records else ():
+        deltas[label] = np.array(
+            [
+                rating
+                for record in records
+                for context, rating in zip(record.contexts, record.ratings[label], strict=True)
+                if context.role is not Role.LADDER
+            ]
+        )
     return Scored(
         np.array([context.utility for _, context, _, _ in rows]),
         np.array([number for number, *_ in rows], dtype=np.intp),
@@ -128,17 +139,25 @@ def _level(measure: Measure, samples: Samples, record: Record) -> float:
 
 
 def method_rows(single: Scored, two_hop: Scored, unknown: Scored) -> tuple[MethodRow, ...]:
-    """Return Table 2."""
+    """Return Table 2, ours last."""
+    ours = {measure.label for measure in OURS}
+    labels = sorted(single.deltas, key=ours.__contains__)
     return tuple(
         MethodRow(
-            measure.label,
-            measure.ours,
-            single.estimate(measure.label),
-            two_hop.estimate(measure.label),
-            unknown.estimate(measure.label),
+            label,
+            label in ours,
+            single.estimate(label),
+            two_hop.estimate(label),
+            unknown.estimate(label),
         )
-        for measure in (*BASELINES, *OURS)
+        for label in labels
     )
+
+
+def rivals(some: Scored) -> list[str]:
+    """List the measures that know no more than ΔSePer does: one short gold answer."""
+    ours = {measure.label for measure in OURS}
+    return [label for label in some.deltas if label not in ours and label != ALL_FORMS]
 
 
 def role_rows(records: Sequence[Record]) -> tuple[RoleRow, ...]:

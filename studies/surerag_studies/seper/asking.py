@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from surerag import SePerOptions
 from surerag.clustering import meaning_clusters
 from surerag.effects import Program, entail, generate
-from surerag.measures import answer_weights, exact_match, semantic_entropy, seper_soft, token_f1
-from surerag.measures.rouge import rouge_l
+from surerag.evaluation.rivals import RIVALS, BertScores, TokenEncoder, mean_of
+from surerag.evaluation.rivals import Level as RivalLevel
+from surerag.measures import answer_weights, semantic_entropy, seper_soft
 from surerag.measures.seper import Weights
 from surerag.methods.seper.scoring import Verdicts, log_likelihood, pairs_to_judge
 from surerag.types import Generation, Pair, Prompt, Sampling
@@ -149,7 +150,7 @@ def _samples(row: Sequence[Generation], gold: str, judgement: _Judgement, cluste
     same = np.eye(len(distinct), dtype=bool)
     for i, j in combinations(range(len(distinct)), 2):
         same[i, j] = same[j, i] = judgement.equivalent(distinct[i], distinct[j])
-    clusters = meaning_clusters(same)
+    clusters = meaning_clusters(same, "all")
     firsts = [distinct[int(np.flatnonzero(clusters == label)[0])] for label in clusters[at]]
     matched = [judgement.verdicts.matches(text, gold) for text in (*firsts, *texts[clustered:])]
     return Samples(
@@ -189,40 +190,32 @@ def belief(
     return seper_soft(shares, kernel[:, None])
 
 
-def _mean(measure: Callable[[str, Sequence[str]], float], samples: Samples, golds: Sequence[str]) -> float:
-    """Return the mean over the samples, as in section 4.1.2."""
-    return float(np.mean([measure(text, golds) for text in samples.texts]))
-
-
-def _short(measure: Callable[[str, Sequence[str]], float], samples: Samples, answers: Sequence[str]) -> float:
-    """Compare with the short form alone: what datasets give, and what SePer's own gold answer is here."""
-    return _mean(measure, samples, answers[:1])
-
-
-def _certainty(samples: Samples, _: Sequence[str]) -> float:
-    # An answer's mean log-probability; the mean of its negative is the Monte Carlo entropy.
-    return float(samples.logs.mean())
-
-
-def _negative_perplexity(samples: Samples, _: Sequence[str]) -> float:
-    return -float(np.exp(-samples.logs).mean())
-
-
 def _negative_semantic_entropy(samples: Samples, _: Sequence[str]) -> float:
     return -semantic_entropy(answer_weights(samples.texts, samples.logs), samples.clusters)
 
 
 _WEIGHTS: tuple[Weights, ...] = ("distinct", "official", "frequency")
 
+ALL_FORMS, BERT_SCORE = "Exact match, all forms", "BERTScore, MiniLM"
+
+
+def rival(label: str, level: RivalLevel) -> Measure:
+    """Return a measure that is given the short form alone: what datasets give, and SePer's own gold here."""
+    return Measure(label, lambda samples, golds: level(samples.texts, samples.logs, golds[:1]))
+
+
 BASELINES: tuple[Measure, ...] = (
-    Measure("Exact match", partial(_short, exact_match)),
-    Measure("Exact match, all forms", partial(_mean, exact_match)),
-    Measure("Token F1", partial(_short, token_f1)),
-    Measure("ROUGE-L", partial(_short, rouge_l)),
-    Measure("Perplexity", _negative_perplexity),
-    Measure("Entropy", _certainty),
+    *(rival(label, level) for label, level in RIVALS.items()),
+    Measure(ALL_FORMS, lambda samples, golds: RIVALS["Exact match"](samples.texts, samples.logs, golds)),
     Measure("Semantic entropy", _negative_semantic_entropy),
 )
+
+
+def bert_measure(encoder: TokenEncoder, texts: Iterable[str]) -> Measure:
+    """Return BERTScore by an encoder; ``texts`` are all answers and gold answers."""
+    return rival(BERT_SCORE, mean_of(BertScores(encoder, texts)))
+
+
 OURS: tuple[Measure, ...] = tuple(
     Measure(
         f"ΔSePer {'hard' if hard else 'soft'}, {weights}",
@@ -233,5 +226,3 @@ OURS: tuple[Measure, ...] = tuple(
     for weights in _WEIGHTS
 )
 SOFT_DEFAULT, HARD_DEFAULT = "ΔSePer soft, distinct", "ΔSePer hard, distinct"
-FAIR = tuple(measure.label for measure in BASELINES if measure.label != "Exact match, all forms")
-"""Baselines that know no more than ΔSePer does: one short gold answer."""

@@ -7,6 +7,27 @@ from dataclasses import dataclass
 from surerag.evaluation.statistics import Estimate, PairedDifference, Proportion
 from surerag_studies.claims import Claim
 
+ENOUGH = 0.95
+"""Share of the prompts tried that a judge has to answer with a rating, to be asked about all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """How many rating prompts were answered with a rating.
+
+    Attributes:
+        ratings: With one.
+        tried: Of so many.
+    """
+
+    ratings: int
+    tried: int
+
+    @property
+    def enough(self) -> bool:
+        """Whether all contexts are rated."""
+        return self.ratings >= ENOUGH * self.tried
+
 
 @dataclass(frozen=True, slots=True)
 class MethodRow:
@@ -169,6 +190,8 @@ class SePerStudy:
         encoder: Identity of the encoder behind two of the retrievers.
         entailment: ``"judge"``: the reader judges; ``"exact"``: the world's accepted forms do.
         judge: Share of pairs of known relation that the reader gets right as a judge.
+        followed: How many of the rating prompts of B.2 the reader answers with a rating; if too few, it is no
+            row of Table 2.
         confidence: Of every interval.
         samples: Samples a context, in every table but Figure 3's.
         most_samples: Samples a context that were drawn in all.
@@ -190,6 +213,7 @@ class SePerStudy:
     encoder: str
     entailment: str
     judge: Proportion
+    followed: Followed
     confidence: float
     samples: int
     most_samples: int

@@ -13,6 +13,7 @@ from surerag import drivers
 from surerag.drivers.progress import Progress, Stages
 from surerag.errors import CapabilityError
 from surerag.evaluation.formatting import percent
+from surerag.evaluation.rivals import TokenEncoder
 from surerag.methods.seper.algorithm import context_prompt
 from surerag.readers.protocol import Reader
 from surerag.services import Encoder, Services, as_reader
@@ -33,14 +34,27 @@ from surerag_studies.seper.analysis import (
     ladder,
     method_rows,
     ranked,
+    rivals,
     role_rows,
     sample_rows,
     scored,
     table_contexts,
 )
-from surerag_studies.seper.asking import FAIR, HARD_DEFAULT, SAMPLES, SOFT, SOFT_DEFAULT, Probe, probe
+from surerag_studies.seper.asking import (
+    BASELINES,
+    HARD_DEFAULT,
+    OURS,
+    SAMPLES,
+    SOFT,
+    SOFT_DEFAULT,
+    Measure,
+    Probe,
+    bert_measure,
+    probe,
+)
 from surerag_studies.seper.contexts import Role, known_contexts, look_up
-from surerag_studies.seper.results import Cost, Retrievers, RoleRow, Rung, SampleRow, SePerStudy
+from surerag_studies.seper.rating import rated
+from surerag_studies.seper.results import Cost, Followed, Retrievers, RoleRow, Rung, SampleRow, SePerStudy
 from surerag_studies.worlds import world_of
 
 AT_ONCE = 32
@@ -93,8 +107,9 @@ def seper_study(
     services = Services(reader=as_reader(reader), entailer=chosen.entailer)
     with _one_warning_not_many():
         records, known_cost = _known(world, questions, services, stages("Passages of known utility"))
+        records, followed = rated(records, reader)
         retrievers, cost = _retrieved(world, records, encoder, services, stages("Retrievers"))
-    return _study(seed, regime, reader, encoder, chosen, records, retrievers, (known_cost, cost))
+    return _study(seed, regime, reader, encoder, chosen, records, followed, retrievers, (known_cost, cost))
 
 
 def _known(
@@ -163,14 +178,16 @@ def _study(
     encoder: Encoder,
     chosen: Chosen,
     records: Sequence[Record],
+    followed: Followed,
     retrievers: Retrievers,
     costs: tuple[Cost, ...],
 ) -> SePerStudy:
     two_hop = [record.question.hops == 2 for record in records]
     one_hop = [record for record in records if record.question.hops == 1]
-    single = scored(one_hop)
-    chains = scored([record for record in records if record.question.hops == 2])
-    unknown = scored([record for record in one_hop if not record.question.taught])
+    measures = _measures(encoder, records)
+    single = scored(one_hop, measures)
+    chains = scored([record for record in records if record.question.hops == 2], measures)
+    unknown = scored([record for record in one_hop if not record.question.taught], measures)
     roles, rungs, sampling = role_rows(records), ladder(records), sample_rows(records, two_hop)
     return SePerStudy(
         seed=seed,
@@ -182,6 +199,7 @@ def _study(
         encoder=encoder.name,
         entailment=chosen.kind,
         judge=chosen.accuracy,
+        followed=followed,
         confidence=CONFIDENCE,
         samples=SAMPLES,
         most_samples=max(SIZES),
@@ -193,6 +211,16 @@ def _study(
         costs=costs,
         claims=claims(single, chains, roles, rungs, sampling, retrievers),
     )
+
+
+def _measures(encoder: Encoder, records: Sequence[Record]) -> tuple[Measure, ...]:
+    """Return what Table 2 compares; BERTScore where the encoder gives vectors of tokens."""
+    if not isinstance(encoder, TokenEncoder):
+        return (*BASELINES, *OURS)
+    golds = [record.question.answers[0] for record in records]
+    samples = (one for record in records for one in (record.before, *record.after))
+    answers = (text for one in samples for text in one.texts[:SAMPLES])
+    return (*BASELINES, bert_measure(encoder, [*golds, *answers]), *OURS)
 
 
 class _Once(logging.Filter):
@@ -247,7 +275,7 @@ def claims(
 
 
 def _best(name: str, some: Scored) -> Claim:
-    known = {label: value for label in FAIR if math.isfinite(value := some.estimate(label).value)}
+    known = {label: value for label in rivals(some) if math.isfinite(value := some.estimate(label).value)}
     statement = f"ΔSePer correlates better than all that it is compared with, {name}"
     if not known:
         return Claim(statement, "nothing to compare with: every other measure is constant", holds=False)

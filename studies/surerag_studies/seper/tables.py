@@ -20,6 +20,7 @@ _JUDGES = {
     "judge": "the reader itself judges which answers mean the same",
     "exact": "the world's accepted forms say which answers mean the same, so soft = hard",
 }
+_NO_RATINGS = ":\nit cannot follow that prompt, and is no judge in the first table"
 
 
 def study_tables(study: SePerStudy) -> RenderableType:
@@ -44,6 +45,8 @@ def _heading(study: SePerStudy) -> Text:
         f"Entailment: {_JUDGES[study.entailment]}.\n",
         f"As a judge, the reader is right on {percent_with_interval(study.judge)} % of "
         f"{study.judge.n:,} pairs.\n",
+        f"Asked to rate contexts (B.2), it gives a rating {study.followed.ratings} times of "
+        f"{study.followed.tried}{_NO_RATINGS if not study.followed.enough else ''}.\n",
         f"Intervals are {percent(study.confidence, 0)}, over questions.",
     )
 

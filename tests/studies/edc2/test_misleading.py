@@ -11,7 +11,8 @@ from surerag import ScriptedReader
 from surerag.encoders import HashingEncoder
 from surerag.evaluation.statistics import PairedDifference, share
 from surerag.prompts import NOTHING_TO_EXTRACT
-from surerag.world.questions import normalise
+from surerag.world.lexicon import words
+from surerag.world.questions import is_correct, normalise
 from surerag_studies.dense_rag.misleading import HAZARDS, VARIANTS, dense_misleading_study
 from surerag_studies.dense_rag.misleading import study_tables as dense_tables
 from surerag_studies.edc2.guards import FALSE, TRUE, draw_cases, guard_study
@@ -23,6 +24,7 @@ from surerag_studies.edc2.misleading import (
     PipelineFigures,
     _asked,
     draw,
+    false_answer,
     misleading_study,
     study_tables,
     verdicts,
@@ -57,15 +59,43 @@ def test_every_pipeline_answers_and_a_reader_that_says_nothing_is_right_about_no
     )
     [cell] = study.cells
     assert [row.pipeline for row in cell.pipelines] == list(PIPELINES)
-    assert all(row.accuracy.value == 0 for row in cell.pipelines)
-    plain, extract, *_ = cell.pipelines
+    plain, extract, *_, choice, judged = cell.pipelines
+    assert all(row.accuracy.value == 0 for row in cell.pipelines)  # of two equally likely answers, neither
+    assert choice.against_plain is None and judged.against_plain is not None and judged.calls == extract.calls
     assert (plain.calls, plain.fell_back) == (0, 0) and extract.calls >= 1 and extract.fell_back == 1
     assert "altered copies" in printed(study_tables(study))
 
 
+def test_the_false_answer_is_what_misleads() -> None:
+    world, questions = _asked("altered", 3, 8)
+    for question in questions:
+        false = false_answer(question, draw(world, question, "altered", 20))
+        assert false in words(question.value_kind) and not is_correct(question, false)
+        assert any(false in world.passage[name].text for name in question.misleading)
+        assert false_answer(question, []) != question.answers[0]
+
+
+def test_a_judge_that_likes_what_it_reads_is_right_after_compression_alone() -> None:
+    """It finds an answer the likelier, the less there stands in its context that contradicts it."""
+    truths = {question.answers[0] for question in _asked("altered", 3, 4)[1]}
+
+    def reply(prompt: str) -> str:
+        told = [line for line in prompt.splitlines() if any(truth in line for truth in truths)]
+        return " ".join(told) or NOTHING_TO_EXTRACT
+
+    def likely(prompt: str, answer: str) -> float:
+        return -prompt.count("[") if answer in truths else -3.0
+
+    reader = ScriptedReader(reply, score=likely)
+    study = misleading_study([("r", reader)], HashingEncoder(), seed=3, n=4, kinds=("altered",), top_k=(20,))
+    choice, judged = study.cells[0].pipelines[-2:]
+    assert choice.accuracy.value == 0 and judged.accuracy.value == 1
+    assert judged.against_plain is not None and judged.against_plain.value == 1
+
+
 def test_wins_and_losses_are_told_by_whole_intervals() -> None:
     def row(pipeline: str, low: float, high: float) -> PipelineFigures:
-        gap = None if pipeline == "plain" else PairedDifference((low + high) / 2, low, high, low)
+        gap = None if pipeline in ("plain", "choice") else PairedDifference((low + high) / 2, low, high, low)
         return PipelineFigures(pipeline, share([True, False]), gap, 1, 1, 0)  # type: ignore[arg-type]
 
     rows = (
@@ -73,6 +103,8 @@ def test_wins_and_losses_are_told_by_whole_intervals() -> None:
         row("extract", 0.1, 0.2),
         row("bridged", -0.2, -0.1),
         row("consensus", -0.1, 0.1),
+        row("choice", 0, 0),
+        row("judged", 0.1, 0.2),
     )
     text = str(verdicts(MisleadingStudy(1, 10, "e", (MisleadingCell("r", "stale", 20, 10, rows),))))
     assert (
@@ -109,4 +141,5 @@ def test_refinement_is_offered_candidates_that_mislead() -> None:
     assert found.certain.value < 1 and found.first_uncertain is not None
     # Six answers at least, what is known being asked once; a mute reader mends nothing.
     assert all(row.calls >= 6 and row.accuracy.value == 0 for row in found.variants)
-    assert "only removing" in printed(dense_tables(study))
+    assert all(0 <= row.told <= 1 for row in found.variants) and 0 <= found.first_told <= 1
+    assert "only removing" in printed(dense_tables(study)) and "Told, %" in printed(dense_tables(study))

@@ -56,6 +56,9 @@ class KnowingReader(BaseReader):
                 self.judged += 1
                 found.append([self._judgement(prompt)])
                 continue
+            if prompt.endswith("Rating:"):
+                found.append([reply("as the records show", entropy=None, logprobs=-0.1)])
+                continue
             self.asked.append((prompt, sampling.n))
             found.append([self._answer(prompt, sampling.seed, i) for i in range(sampling.n)])
         return found

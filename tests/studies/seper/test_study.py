@@ -26,9 +26,10 @@ from surerag.world import World
 from surerag_studies.judging import AliasEntailer, choose, judge_accuracy
 from surerag_studies.seper import seper_study
 from surerag_studies.seper.analysis import Record, sample_rows, scored
-from surerag_studies.seper.asking import BASELINES, FAIR, SOFT_DEFAULT, Samples, belief, probe
+from surerag_studies.seper.asking import ALL_FORMS, BASELINES, SOFT_DEFAULT, Samples, belief, probe
 from surerag_studies.seper.contexts import MissingRetriever, Role, known_contexts, look_up
 from surerag_studies.seper.plots import write_plots
+from surerag_studies.seper.rating import rated
 from surerag_studies.seper.results import SePerStudy
 from surerag_studies.seper.tables import study_tables
 from tests.studies.seper.knowing import KnowingReader
@@ -174,7 +175,11 @@ def test_on_a_reader_of_known_belief_the_study_finds_what_is_there(study: SePerS
     assert soft.single.value > 0.9
     # Of a half, this reader makes a belief of 0.25, which ten samples do not tell from others every time.
     assert soft.two_hop.value > 0.7
-    assert all(soft.single.value > row(study, baseline).single.value for baseline in FAIR)
+    fair = [one for one in study.methods if not one.ours and one.label != ALL_FORMS]
+    assert {"BLEU", "Token F1", "Semantic entropy"} <= {one.label for one in fair}
+    assert all(soft.single.value > one.single.value for one in fair)
+    # It answers every prompt as if it were a question: a judge of contexts it is not.
+    assert (study.followed.ratings, study.followed.enough) == (0, False)
     assert row(study, "Exact match").single.value < row(study, "Exact match, all forms").single.value
     of = {(role.questions, role.role): role for role in study.roles}
     assert abs(of["taught", "known by heart"].delta.value) < 0.1
@@ -203,6 +208,29 @@ def test_every_measure_is_the_mean_over_samples_with_less_the_mean_without() -> 
     )
     assert found["Exact match, all forms"] == 1.0 - 0.5
     assert found["Perplexity"] == found["Entropy"] == 0.0
+
+
+def test_a_reader_that_gives_ratings_is_a_rival() -> None:
+    questions = [question for question in QUESTIONS if not question.taught][:6]
+    empty = Samples((), np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.intp))
+    records = [
+        Record(one, empty, contexts := tuple(known_contexts(WORLD, one)), (empty,) * len(contexts))
+        for one in questions
+    ]
+    golds = {one.text: one.answers[0] for one in questions}
+
+    def rating(prompt: str) -> str:
+        question = prompt.split("Question: ")[1].split("\n")[0]
+        shown = prompt.partition("Context: ")[2].partition("\nAnswer: ")[0]
+        return "10" if golds[question] in shown else "Rating: 1"
+
+    found, followed = rated(records, ScriptedReader(rating))
+    assert followed.enough and followed.tried == 40
+    for record in found:
+        direct, reduced = (record.ratings[f"Judge, {way}"] for way in ("direct", "reduction"))
+        assert direct == reduced
+        assert all(one for one, known in zip(direct, record.contexts, strict=True) if known.utility == 1)
+    assert scored(found, ()).estimate("Judge, direct").value > 0.7
 
 
 def test_more_samples_correlate_better_and_spread_less(study: SePerStudy) -> None:

@@ -22,14 +22,17 @@ NAMES: Final[Mapping[Field, tuple[str, ...]]] = {
         "answers", "golds", "gold_answers", "golden_answers", "gold", "ground_truths", "ground_truth",
         "reference", "references", "reference_answer", "expected_output", "expected_answer",
         "possible_answers",
-        "reference.answer", "reference.output", "reference_outputs.answer", "reference_outputs.output",
+        "reference.answer", "reference.output", "reference.expected", "reference.expected_output",
+        "reference.ground_truth", "reference_outputs.answer", "reference_outputs.output",
+        "reference_outputs.expected",
     ),
     "contexts": (
         "contexts", "retrieved_contexts", "retrieval_context", "outputs.contexts", "outputs.documents",
         "outputs.retrieved_contexts", "outputs.context", "ctxs", "passages", "paragraphs", "documents",
         "context",
     ),
-    "id": ("id", "_id", "qid", "question_id", "query_id", "example_id"),
+    # A row of an experiment has the run's own id as well, which is another one for each system.
+    "id": ("example_id", "reference_example_id", "id", "_id", "qid", "question_id", "query_id"),
     "system": ("system",),
 }  # fmt: skip
 """The names that are looked for, the first one found counts; case and separators do not matter."""
@@ -37,7 +40,19 @@ NAMES: Final[Mapping[Field, tuple[str, ...]]] = {
 _EXAMPLES: Final = ("outputs.answer", "outputs.output", "outputs.expected", "output_answer")
 """A gold answer in an exported example; in an exported run, what the system said."""
 
-_ALSO: Final = ("answer", "outputs", "supporting_facts", "is_impossible", "run_type", "reference_example_id")
+_RUNS: Final = (
+    "runtype",
+    "referenceexampleid",
+    "exampleid",
+    "executiontime",
+    "reference.",
+    "referenceoutputs.",
+)
+"""How columns begin that only a run has: its outputs are what the system said, whatever else is missing."""
+
+_ALSO: Final = (
+    "answer", "outputs", "supporting_facts", "is_impossible", "run_type", "execution_time",
+)  # fmt: skip
 """Columns that say what the others mean."""
 
 
@@ -161,7 +176,7 @@ def _known(field: Field, record: Mapping[str, Any], here: Sequence[str]) -> str 
     if field == "answers":
         # One text under this name is what a system said, in RAGAS and elsewhere; a list of texts is not.
         names += ("answer",) if isinstance(record.get("answer"), list) else ()
-        names += () if {"runtype", "referenceexampleid"} & by_plain.keys() else _EXAMPLES
+        names += () if any(name.startswith(_RUNS) for name in by_plain) else _EXAMPLES
     return next((by_plain[_plain(name)] for name in names if _plain(name) in by_plain), None)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ from surerag.errors import InputError
 from surerag.types import Passage
 
 _SHOWN = 60
+_DEEPEVAL = re.compile(r"^deepeval_source=.*?,deepeval_context=", re.DOTALL)
 _TEXTS: Final = ("text", "page_content", "content", "paragraph_text", "passage", "contents", "chunk")
 """Under which names a passage that is an object holds its text."""
 
@@ -90,6 +92,22 @@ def from_cell(value: Any) -> Any:
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return value
     return found if isinstance(found, list | dict) else value
+
+
+def from_deepeval(value: Any) -> Any:
+    """Return passages as DeepEval had them, before it wrote them to a file.
+
+    In CSV and JSON lines it joins them by a bar, and a passage with a source it writes as a pair.
+
+    Example:
+        >>> from_deepeval("One.|deepeval_source=two.txt,deepeval_context=Two.")
+        ['One.', 'Two.']
+    """
+    if isinstance(value, str) and value[:1] != "[":
+        value = value.split("|")
+    if not isinstance(value, list):
+        return value
+    return [_DEEPEVAL.sub("", one) if isinstance(one, str) else one for one in value]
 
 
 def name_field(value: Any, name: str, place: Any) -> str:

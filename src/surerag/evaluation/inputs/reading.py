@@ -14,6 +14,7 @@ from surerag.evaluation.inputs.entries import Entry, Place, Source, Start
 from surerag.evaluation.inputs.fields import (
     contexts_field,
     from_cell,
+    from_deepeval,
     golds_field,
     name_field,
     text_field,
@@ -134,8 +135,8 @@ def _parsed(
     contexts: tuple[tuple[Passage, ...], ...] = ()
     if "contexts" in needed:
         value, column = given["contexts"], str(columns.contexts)
-        if cells and column == "retrieval_context" and isinstance(value, str) and value[:1] != "[":
-            value = value.split("|")  # as DeepEval writes CSV
+        if column == "retrieval_context":
+            value = from_deepeval(value)
         contexts = contexts_field(value, place, cells=cells, single=column.endswith("context"))
     return Parsed(
         entry=entry,

@@ -127,8 +127,8 @@ class Work:
         ]
 
     def _run(self, system: ProgramSystem, questions: Sequence[Question]) -> list[SystemAnswer | Exception]:
-        programs = [metered(system.program(question.text)) for question in questions]
         services = clocked(system.services)
+        programs = [metered(system.program(question.text), services) for question in questions]
         outcomes: Sequence[Metered[Any] | Exception] = drivers.run_many(
             programs, services, window=self.window, return_exceptions=True
         )

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from surerag.effects import Begin, Cancel, Effect, Entail, Finish, Generate, Program, Retrieve
+from surerag.drivers.spending import spent_on
+from surerag.effects import Begin, Effect, Entail, Generate, Program, Retrieve
+from surerag.entailment.judge import JudgeEntailer
 from surerag.journal import Answers
 from surerag.prices import Costs
 from surerag.readers.protocol import BaseReader
@@ -114,35 +116,20 @@ class Meter:
     asked: list[tuple[Prompt, Sampling]] = field(default_factory=list)
     sought: list[str] = field(default_factory=list)
 
-    def note(self, effect: Effect, answer: Any) -> None:
+    def note(self, effect: Effect, answer: Any, services: Services) -> None:
         """Count an effect that was answered."""
+        self.costs += spent_on(effect, answer, services)
         match effect:
             case Generate(prompts, sampling):
                 self.asked += [(prompt, sampling) for prompt in prompts]
-                for row in answer:
-                    self._count(row[0].prompt_tokens, row[0].cached_tokens, len(row))
-                    self._wrote(row)
             case Begin(prompts, _, sampling):
                 self.asked += [(prompt, replace(sampling, n=1)) for prompt in prompts]
-                for begun in answer:
-                    self._count(begun.partial.prompt_tokens, begun.partial.cached_tokens, 1)
-            case Finish():
-                self._wrote(answer)
-            case Cancel(begun):
-                self._wrote([one.partial for one in begun])
             case Retrieve(query):
                 self.sought.append(query)
-            case Entail(pairs):
-                self._count(0, 0, len(pairs))
+            case Entail(pairs) if isinstance(services.entailer, JudgeEntailer):
+                self.asked += services.entailer.asked_for(pairs)
             case _:
                 pass
-
-    def _count(self, read: int, cached: int, calls: int) -> None:
-        self.costs += Costs(prompt_tokens=read, cached_tokens=cached, calls=calls)
-
-    def _wrote(self, generations: Sequence[Generation]) -> None:
-        wrote = sum(one.completion_tokens + one.thinking_tokens for one in generations)
-        self.costs += Costs(completion_tokens=wrote)
 
     def total(self, services: Services) -> Costs:
         """Return what was spent, with the seconds that the services took for what was asked."""
@@ -163,8 +150,8 @@ class Metered(Generic[R]):
     meter: Meter
 
 
-def metered(program: Program[R]) -> Program[Metered[R]]:
-    """Run a program to its end, and count what it asks."""
+def metered(program: Program[R], services: Services) -> Program[Metered[R]]:
+    """Run a program to its end, and count what it asks of services."""
     meter = Meter()
     move: Callable[[], Effect] = partial(next, program)
     while True:
@@ -180,5 +167,5 @@ def metered(program: Program[R]) -> Program[Metered[R]]:
         except BaseException:
             program.close()
             raise
-        meter.note(effect, answer)
+        meter.note(effect, answer, services)
         move = partial(program.send, answer)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from surerag.prices import Costed
 from surerag.types import Generation, Passage
 
 Label = Literal["certain", "uncertain", "necessary", "unnecessary", "untested"]
@@ -120,7 +121,7 @@ class ChunkReading:
 
 
 @dataclass(frozen=True, slots=True)
-class DenseResult:
+class DenseResult(Costed):
     """How far a reader understood a context.
 
     Attributes:
@@ -238,7 +239,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class RefinementResult:
+class RefinementResult(Costed):
     """The best context that was found, and the answer that it gave.
 
     Attributes:

@@ -79,7 +79,10 @@ def _gate(original: Attempt, options: DynQROptions) -> Step:
     threshold, signal, metric = options.boundary(), original.uncertainty, metric_name(options.metric)
     silent = not original.answer.strip() or refuses(original.answer, options.refusal)
     if options.benefit is not None and not silent:
-        signal, metric = options.benefit.benefit(features_of(original.generation)), "benefit"
+        signal, metric = (
+            options.benefit.benefit(features_of(original.generation, original.passages)),
+            "benefit",
+        )
     act = signal > threshold
     what = "benefit" if options.benefit is not None else "uncertainty"
     reason = f"{what} above threshold" if act else f"{what} at or below threshold"

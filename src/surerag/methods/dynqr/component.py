@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from surerag.component import Component, asynchronous, sync
+from surerag.decisions.features import SCORES
 from surerag.decisions.judging import IsCorrect, check_sample, judged_rows
 from surerag.decisions.policy import Identity, Policy, fingerprint
 from surerag.decisions.rows import DecisionRow
@@ -77,10 +78,10 @@ class UncertaintyRewriter(Component[str | tuple[str, Sequence[Message]], Rewrite
             for feature in self.benefit.features:
                 if feature in FEATURES:
                     require_metric(feature, self.reader)
-                elif feature != "words":
+                elif feature not in ("words", *SCORES):
                     raise ConfigurationError(
                         f"the benefit model reads {feature!r}, which the first answer does not tell",
-                        hint=f"fit it to words, {', '.join(FEATURES)}",
+                        hint=f"fit it to words, {', '.join((*FEATURES, *SCORES))}",
                     )
         self._require_meanings()
         self.boundary()  # raises where there is none
@@ -191,7 +192,8 @@ class UncertaintyRewriter(Component[str | tuple[str, Sequence[Message]], Rewrite
 
         Returns:
             Rows for :func:`surerag.calibrate`, a question each. Beside the signal that is compared they hold
-            what the first answer's trace tells: features for :func:`surerag.fit_benefit`.
+            what the first answer's trace and the retriever's scores tell: features for
+            :func:`surerag.fit_benefit`.
 
         Warns:
             CalibrationWarning: If sampled answers never disagree.
@@ -202,7 +204,7 @@ class UncertaintyRewriter(Component[str | tuple[str, Sequence[Message]], Rewrite
         check_sample(questions, golds)
         always = math.inf if golds is None else -math.inf
         results = self.with_options(threshold=always).run_many(questions)
-        features = [features_of(result.original.generation) for result in results]
+        features = [features_of(result.original.generation, result.original.passages) for result in results]
         # What the gate compared: the first step's signal, or the metric where the answer said nothing.
         signals = [
             result.original.uncertainty

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from surerag.decisions.features import score_features
 from surerag.errors import LogprobsError
 from surerag.measures import (
     discrete_semantic_entropy,
@@ -17,7 +18,7 @@ from surerag.measures import (
     perplexity,
 )
 from surerag.methods.functions import name_of, number_from
-from surerag.types import Generation, TokenTrace, TraceKind
+from surerag.types import Generation, Passage, TokenTrace, TraceKind
 
 MetricName = Literal[
     "perplexity", "ln_entropy", "token_entropy", "lowest_probability", "energy", "disagreement"
@@ -40,15 +41,25 @@ FEATURES: tuple[MetricName, ...] = ("perplexity", "token_entropy", "lowest_proba
 """Metrics that an answer's own trace tells, at no further call: what a benefit model may read."""
 
 
-def features_of(answer: Generation) -> dict[str, float]:
-    """Return every uncertainty that an answer's trace tells, and its length in words.
+def features_of(answer: Generation, passages: Sequence[Passage] = ()) -> dict[str, float]:
+    """Return what is at hand once a question is answered: a benefit model may read it.
+
+    Args:
+        answer: The first answer.
+        passages: What it was answered from, best first.
+
+    Returns:
+        Every uncertainty that the answer's trace tells, its length in ``words``, and, where the retriever
+        gives scores, ``top_score`` and ``score_gap``.
 
     Example:
         >>> from surerag.readers.scripted import reply
-        >>> features_of(reply("In Velm", logprobs=-0.1))["words"]
-        2.0
+        >>> found = features_of(reply("In Velm", logprobs=-0.1), [Passage("Velm.", score=0.5)])
+        >>> found["words"], found["top_score"]
+        (2.0, 0.5)
     """
     found = {"words": float(len(answer.text.split()))}
+    found.update(score_features([passage.score for passage in passages]))
     for name in FEATURES:
         try:
             found[name] = uncertainty_of(name, answer)

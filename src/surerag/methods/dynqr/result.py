@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from surerag.prices import Costed
 from surerag.types import Generation, Passage
 
 StepName = Literal["gate", "rewrite", "verify"]
@@ -99,7 +100,7 @@ class RewriteCosts:
 
 
 @dataclass(frozen=True, slots=True)
-class RewriteResult:
+class RewriteResult(Costed):
     """An answer, and how it came about.
 
     Attributes:

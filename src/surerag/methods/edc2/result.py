@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from surerag.measures import api_cost
 from surerag.methods.edc2.options import Mode
+from surerag.prices import Costed
 from surerag.provenance import Stretch
 from surerag.types import Generation, Passage
 
@@ -72,7 +73,7 @@ class Dropped(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class CompressionResult:
+class CompressionResult(Costed):
     """A shorter context, and how it came about.
 
     Attributes:
@@ -155,7 +156,7 @@ class CompressionResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Consensus:
+class Consensus(Costed):
     """An answer that was selected among those of the clusters.
 
     Attributes:
@@ -178,7 +179,7 @@ class Consensus:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(Costed):
     """Whether a statement contains factual errors.
 
     Attributes:
@@ -202,7 +203,7 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Costed):
     """Which of two answers is without errors.
 
     Attributes:

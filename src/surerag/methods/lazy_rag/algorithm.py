@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from typing import NamedTuple
 
 from surerag.effects import Program, begin, cancel, emit, finish, generate, give, retrieve
 from surerag.errors import InputError
@@ -41,67 +42,101 @@ def lazy_rag(
             f"mode {options.mode!r} with{'' if oracle is not None else 'out'} gold passages",
             hint='pass oracle=… in mode "oracle", and only there',
         )
-    watch = _Stopwatch()
+    watch, spent = _Stopwatch(), _Spent()
     passages: list[Passage] = list(oracle or [])
     summaries: list[Passage] = []
-    spent = _Spent()
-    decision = GateDecision(options.mode in ("standard", "strong"), f"mode {options.mode}")
+    decisions = [GateDecision(options.mode in ("standard", "strong"), f"mode {options.mode}")]
+    gated, said = options.mode == "lazy", ""
 
     if options.mode in ("lazy", "strong"):
         summaries = yield from retrieve(question, options.rules.n_summaries, tier="summaries")
         watch.lap("summaries")
     context = "\n".join(summary.text for summary in summaries)
+    prompt = _prompt(options, question, context, format_passages(passage.text for passage in passages))
 
-    if options.mode == "lazy":
-        begun, seen = yield from _first_pass(question, options, _prompt(options, question, context))
-        watch.lap("first_pass")
-        spent.calls += seen.calls
-        if seen.samples and not seen.clusters:
-            spent.short = True
-            decision = _undecided(seen, options)
-            yield from emit(
-                "lazy_rag.out_of_calls",
-                warning=True,
-                question=question,
-                max_calls=options.max_calls,
-                calls=seen.calls,
-            )
-        else:
-            decision = _known(options.gate_in_force.decide(seen, options.boundary()), begun, seen, options)
-        yield from emit("lazy_rag.gate", question=question, **asdict(decision))
-        spent.add(seen.samples)
-        if not decision.retrieve:
-            read = spent.prompt_tokens + sum(one.partial.prompt_tokens for one in begun)
-            yield from _announce(LazyRAGPlan(decision, (), tuple(summaries), read))
-            if begun:
-                [answer] = yield from finish(begun, answer=True)
-                spent.add([answer])
-            else:
-                answer = yield from give(typical(seen.samples, seen.clusters))
-            watch.lap("answer")
-            return _result(question, options, decision, [], summaries, answer, spent, watch)
-        if begun:
-            yield from cancel(begun)
-            spent.add([one.partial for one in begun])
-
-    if decision.retrieve:
-        passages = yield from retrieve(question, options.rules.top_n)
+    for hop in range(options.max_hops + 1):
+        if gated and hop < options.max_hops and not spent.short:
+            looked = yield from _look(question, options, prompt, tuple(summaries), spent, hop)
+            watch.lap("first_pass" if hop == 0 else "later_passes")
+            decisions[hop:] = [looked.decision]
+            if not looked.decision.retrieve:
+                yield from _announce(_plan(decisions, passages, summaries, spent, looked.begun))
+                if looked.begun:
+                    [answer] = yield from finish(looked.begun, answer=True)
+                    spent.add([answer])
+                else:
+                    answer = yield from give(typical(looked.seen.samples, looked.seen.clusters))
+                return _result(question, options, decisions, passages, summaries, answer, spent, watch)
+            said = _said(looked.begun, looked.seen)
+            if looked.begun:
+                yield from cancel(looked.begun)
+                spent.add([one.partial for one in looked.begun])
+        elif hop or not decisions[0].retrieve:
+            break
+        # What the reader says of what it has so far leads to what it lacks (ITER-RETGEN, Shao et al., 2023).
+        query = question if hop == 0 else f"{question} {said}".strip()
+        found = yield from retrieve(query, options.rules.top_n)
+        spent.retrievals += 1
         watch.lap("retrieval")
+        known = {(passage.id, passage.text) for passage in passages}
+        fresh = [passage for passage in found if (passage.id, passage.text) not in known]
+        passages += fresh
         if not passages:
             yield from emit("lazy_rag.nothing_retrieved", warning=True, question=question)
+        prompt = _prompt(options, question, context, format_passages(passage.text for passage in passages))
+        if not fresh:
+            break
 
-    details = format_passages(passage.text for passage in passages)
-    prompt = _prompt(options, question, context, details)
-    yield from _announce(LazyRAGPlan(decision, tuple(passages), tuple(summaries), spent.prompt_tokens))
+    yield from _announce(_plan(decisions, passages, summaries, spent))
     [[answer]] = yield from generate([prompt], options.answering, answer=True)
     spent.add([answer])
     spent.calls += 1
-    watch.lap("answer")
-    return _result(question, options, decision, passages, summaries, answer, spent, watch)
+    return _result(question, options, decisions, passages, summaries, answer, spent, watch)
+
+
+class _Looked(NamedTuple):
+    """What the gate saw, and what it made of it."""
+
+    decision: GateDecision
+    begun: list[Begun]
+    seen: FirstPass
+
+
+def _look(
+    question: str,
+    options: LazyRAGOptions,
+    prompt: Prompt,
+    summaries: tuple[Passage, ...],
+    spent: _Spent,
+    hop: int,
+) -> Program[_Looked]:
+    """Have the gate look at how the reader begins to answer."""
+    answers = options.gate_in_force.look.answers
+    # One call is kept for the answer after retrieval, and what the gates of later hops look at.
+    kept = spent.calls + answers * (options.max_hops - hop) + 1
+    left = math.inf if options.max_calls is None else options.max_calls - kept
+    begun, seen = yield from _first_pass(question, options, prompt, summaries, left)
+    spent.calls += seen.calls
+    if seen.samples and not seen.clusters:
+        spent.short = True
+        decision = _undecided(seen, options)
+        yield from emit(
+            "lazy_rag.out_of_calls",
+            warning=True,
+            question=question,
+            max_calls=options.max_calls,
+            calls=seen.calls,
+        )
+    else:
+        decision = _known(options.gate_in_force.decide(seen, options.boundary()), begun, seen, options)
+    later = {"hop": hop} if hop else {}
+    yield from emit("lazy_rag.gate", question=question, **asdict(decision), **later)
+    spent.add(seen.samples)
+    return _Looked(decision, begun, seen)
 
 
 def _first_pass(
-    question: str, options: LazyRAGOptions, prompt: Prompt
+    question: str, options: LazyRAGOptions, prompt: Prompt, summaries: tuple[Passage, ...], left: float
 ) -> Program[tuple[list[Begun], FirstPass]]:
     """Ask for what the gate has to see: the beginning of the greedy answer, samples, or both.
 
@@ -117,11 +152,16 @@ def _first_pass(
         [samples] = yield from generate([prompt], options.sampling)
     found = Meanings(())
     if samples:
-        # One call is kept for the answer after retrieval.
-        left = math.inf if options.max_calls is None else options.max_calls - look.answers - 1
         found = yield from meanings_of(question, samples, look.same_meaning or "words", left)
     answer = begun[0].partial if begun else None
-    return begun, FirstPass(answer, tuple(samples), found.clusters, found.judgements)
+    return begun, FirstPass(answer, tuple(samples), found.clusters, found.judgements, summaries)
+
+
+def _said(begun: Sequence[Begun], seen: FirstPass) -> str:
+    """Return the answer as far as the gate has seen it; of samples, the one that most agree with."""
+    if begun:
+        return begun[0].partial.text
+    return typical(seen.samples, seen.clusters).text if seen.clusters else ""
 
 
 def _known(
@@ -148,6 +188,17 @@ def _undecided(seen: FirstPass, options: LazyRAGOptions) -> GateDecision:
         calls=seen.calls,
         tokens=seen.tokens,
     )
+
+
+def _plan(
+    decisions: Sequence[GateDecision],
+    passages: Sequence[Passage],
+    summaries: Sequence[Passage],
+    spent: _Spent,
+    begun: Sequence[Begun] = (),
+) -> LazyRAGPlan:
+    read = spent.prompt_tokens + sum(one.partial.prompt_tokens for one in begun)
+    return LazyRAGPlan(decisions[0], tuple(passages), tuple(summaries), read)
 
 
 def _announce(plan: LazyRAGPlan) -> Program[None]:
@@ -179,24 +230,26 @@ def _prompt(options: LazyRAGOptions, question: str, context: str, details: str =
 def _result(
     question: str,
     options: LazyRAGOptions,
-    decision: GateDecision,
+    decisions: Sequence[GateDecision],
     passages: Sequence[Passage],
     summaries: Sequence[Passage],
     answer: Generation,
     spent: _Spent,
     watch: _Stopwatch,
 ) -> LazyRAGResult:
+    watch.lap("answer")
     return LazyRAGResult(
         question=question,
         answer=answer.text,
-        decision=decision,
+        decision=decisions[0],
+        decisions=tuple(decisions),
         passages=tuple(passages),
         summaries=tuple(summaries),
         generation=answer,
         mode=options.mode,
         prompt_tokens=spent.prompt_tokens,
         completion_tokens=spent.completion_tokens,
-        retrievals=int(decision.retrieve),
+        retrievals=spent.retrievals,
         timings=dict(watch.laps),
         calls=spent.calls,
         out_of_calls=spent.short,
@@ -210,6 +263,7 @@ class _Spent:
 
     def __init__(self) -> None:
         self.calls = 0
+        self.retrievals = 0
         self.short = False
         self.cached_tokens = 0
         self.prompt_tokens = 0
@@ -231,5 +285,5 @@ class _Stopwatch:
 
     def lap(self, stage: str) -> None:
         now = time.perf_counter()
-        self.laps[stage] = now - self._last
+        self.laps[stage] = self.laps.get(stage, 0.0) + now - self._last
         self._last = now

@@ -11,7 +11,16 @@ from surerag.decisions.benefit import BenefitModel
 from surerag.decisions.policy import fingerprint
 from surerag.errors import ConfigurationError
 from surerag.methods.functions import name_of
-from surerag.methods.lazy_rag.gate import FirstPass, Gate, Look, Measured, combined_look
+from surerag.methods.lazy_rag.gate import (
+    AT_HAND,
+    FIRST_TOKENS,
+    LENGTH,
+    FirstPass,
+    Gate,
+    Look,
+    Measured,
+    combined_look,
+)
 from surerag.methods.lazy_rag.sample_gates import DisagreementGate, FunctionGate
 from surerag.methods.lazy_rag.token_gates import EntropyGate, MarginGate
 
@@ -110,9 +119,10 @@ class BenefitGate(Gate):
     """Retrieve iff a fitted model expects more good than harm of it; see :mod:`surerag.decisions.benefit`.
 
     Attributes:
-        model: Reads the signals of the gates by their names; fitted to rows of
+        model: Reads the signals of the gates by their names, and what is at hand beside
+            (:data:`~surerag.methods.lazy_rag.gate.AT_HAND`); fitted to rows of
             ``LazyRAG.rows(…, gates=gates)``.
-        gates: What is measured for it.
+        gates: What is measured for it; at least one.
     """
 
     model: BenefitModel
@@ -125,14 +135,24 @@ class BenefitGate(Gate):
                 f"a benefit is estimated from gates, got {self.gates!r}",
                 hint="wrap a function in FunctionGate(function)",
             )
-        measured = {gate.signal for gate in self.gates}
+        if not self.gates:
+            raise ConfigurationError(
+                "a benefit gate needs a gate that looks at the answer",
+                hint="give the gates whose rows the model was fitted to",
+            )
+        measured = {*AT_HAND, *(gate.signal for gate in self.gates)}
         missing = [name for name in self.model.features if name not in measured]
         if missing:
             raise ConfigurationError(
                 f"the benefit model reads {', '.join(missing)}, which no gate measures",
-                hint="give the gates whose rows it was fitted to",
+                hint=f"give the gates whose rows it was fitted to, or fit it to some of {sorted(measured)}",
             )
-        combined_look([gate.look for gate in self.gates])
+        seen = combined_look([gate.look for gate in self.gates]).n_tokens
+        if LENGTH in self.model.features and seen is not None and seen < FIRST_TOKENS:
+            raise ConfigurationError(
+                f"the benefit model reads {LENGTH}, and the gates see {seen} tokens of the answer",
+                hint=f"give a gate that sees {FIRST_TOKENS}, or fit a model without it",
+            )
 
     @property
     def name(self) -> str:
@@ -174,7 +194,7 @@ class BenefitGate(Gate):
         signals = {name: one.signal for name, one in found.items() if one.signal is not None}
         if len(signals) < len(found):
             return Measured(None)
-        value = self.model.benefit(signals)
+        value = self.model.benefit({**seen.at_hand, **signals})
         return Measured(value, value, value, exact=all(one.exact for one in found.values()))
 
 

@@ -15,7 +15,7 @@ from surerag.errors import CapabilityError, ConfigurationError, InputError, Miss
 from surerag.measures import exact_match
 from surerag.methods.lazy_rag.algorithm import lazy_rag
 from surerag.methods.lazy_rag.combined_gates import GateLike, as_gate
-from surerag.methods.lazy_rag.gate import Gate
+from surerag.methods.lazy_rag.gate import Gate, features_at_hand
 from surerag.methods.lazy_rag.options import SETTINGS_OF, LazyRAGOptions
 from surerag.methods.lazy_rag.result import LazyRAGResult
 from surerag.methods.lazy_rag.sample_gates import DisagreementGate
@@ -96,7 +96,7 @@ class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], Laz
 
     def _require_calls(self, gate: Gate) -> None:
         """Refuse a bound that leaves no call for the answer after the gate's own."""
-        least = gate.look.answers + 1
+        least = self.max_hops * gate.look.answers + 1
         if self.max_calls is not None and self.max_calls < least:
             raise ConfigurationError(
                 f"max_calls={self.max_calls} does not cover the gate {gate.name}, which asks for "
@@ -108,7 +108,8 @@ class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], Laz
         """Calls of reader and entailer that one question can cost: what the gate looks at, and one more.
 
         A gate that sees the beginning of an answer asks for one, ``"disagreement"`` for ``n_samples``, and
-        with ``same_meaning="entailment"`` for n (n − 1) judgements besides. The other modes cost one call.
+        with ``same_meaning="entailment"`` for n (n − 1) judgements besides; all that before each hop. The
+        other modes cost one call.
 
         Args:
             passages: Of no matter here.
@@ -120,7 +121,7 @@ class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], Laz
             (2, 6)
         """
         look = self.gate_in_force.look
-        most = 1 + (look.answers + look.judgements if self.mode == "lazy" else 0)
+        most = 1 + (self.max_hops * (look.answers + look.judgements) if self.mode == "lazy" else 0)
         return most if self.max_calls is None else min(most, self.max_calls)
 
     @property
@@ -173,7 +174,9 @@ class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], Laz
                 its own: features for :func:`surerag.fit_benefit`, by the names of the gates' signals.
 
         Returns:
-            Rows for :func:`surerag.calibrate`, a question each.
+            Rows for :func:`surerag.calibrate`, a question each. Beside the gates' signals they hold what is
+            at hand at no further call (:func:`~surerag.methods.lazy_rag.gate.features_at_hand`): how similar
+            the summaries are to the question, and how long the answer is.
 
         Warns:
             CalibrationWarning: If sampled answers never disagree.
@@ -194,12 +197,20 @@ class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], Laz
         second = [] if golds is None else self.with_options(mode="strong").run_many(questions)
         return judged_rows(
             questions,
-            [dict(zip(measured, values, strict=True)) for values in zip(*measured.values(), strict=True)],
+            [
+                {**self._at_hand(one), **dict(zip(measured, values, strict=True))}
+                for one, values in zip(first, zip(*measured.values(), strict=True), strict=True)
+            ],
             golds,
             [result.answer for result in first],
             [result.answer for result in second],
             is_correct,
         )
+
+    def _at_hand(self, first: LazyRAGResult) -> dict[str, float]:
+        """Return what is at hand after a first pass; a gate that samples sees no greedy answer."""
+        greedy = self.gate_in_force.look.n_tokens != 0
+        return features_at_hand(first.generation.trace if greedy else None, first.summaries)
 
 
 def _signals(results: Sequence[LazyRAGResult]) -> list[float]:

@@ -7,9 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from surerag.decisions.features import SCORES, score_features
 from surerag.errors import ConfigurationError
 from surerag.methods.meanings import SameMeaning
-from surerag.types import Generation, TraceKind
+from surerag.types import Generation, Passage, TokenTrace, TraceKind
+
+FIRST_TOKENS = 8
+"""Tokens of an answer's beginning that its length is counted over."""
+
+LENGTH = f"length_{FIRST_TOKENS}"
+AT_HAND = (LENGTH, *SCORES)
+"""What a first pass tells at no further call, beside what gates measure: features of a benefit model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +97,19 @@ class FirstPass:
         clusters: Meaning cluster of each sample. Where there is no greedy answer, and the gate stays shut,
             the first sample of the largest is the answer.
         judgements: Pairs of samples that an entailer judged for it.
+        summaries: What the reader was shown, best first.
     """
 
     answer: Generation | None = None
     samples: tuple[Generation, ...] = ()
     clusters: tuple[int, ...] = ()
     judgements: int = 0
+    summaries: tuple[Passage, ...] = ()
+
+    @property
+    def at_hand(self) -> dict[str, float]:
+        """What is known at no further call: of :data:`AT_HAND`, what the answer and the index tell."""
+        return features_at_hand(None if self.answer is None else self.answer.trace, self.summaries)
 
     @property
     def calls(self) -> int:
@@ -205,6 +220,25 @@ class Gate(ABC):
             unit = f" {self.unit}".rstrip()
             raise ConfigurationError(f"threshold must be at least {self.least:g}{unit}, got {found!r}")
         return found
+
+
+def features_at_hand(trace: TokenTrace | None, summaries: Sequence[Passage]) -> dict[str, float]:
+    """Return what is known before retrieving, beside what gates measure.
+
+    Args:
+        trace: Of the greedy answer, or of its beginning; None where nobody asked for one.
+        summaries: What the reader was shown, best first.
+
+    Returns:
+        ``length_8``, tokens of the answer's first eight; and, of the summaries, ``top_score`` (how similar to
+        the question their index finds the best one) and ``score_gap`` (how far the next lies below it).
+
+    Example:
+        >>> features_at_hand(TokenTrace(("Velm",), (-0.1,)), [Passage("Velm is a town.", score=0.5)])
+        {'length_8': 1.0, 'top_score': 0.5}
+    """
+    length = {} if trace is None else {LENGTH: float(min(len(trace), FIRST_TOKENS))}
+    return {**length, **score_features([summary.score for summary in summaries])}
 
 
 def combined_look(looks: Sequence[Look]) -> Look:

@@ -130,6 +130,15 @@ class LazyRAGOptions(Options):
         Within(1),
         Doc("Passages to show, at most; None shows all that the retriever returns."),
     ] = None
+    max_hops: Annotated[
+        int,
+        Within(1),
+        Doc(
+            """Retrievals for one question, at most; before each the gate looks at how the reader begins to
+            answer from what there is so far (section VI-F). Later ones search for the question together
+            with that beginning, and add what is new."""
+        ),
+    ] = 1
     n_summaries: Annotated[
         int | None,
         Within(1),

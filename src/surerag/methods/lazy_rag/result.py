@@ -7,17 +7,19 @@ from dataclasses import dataclass
 
 from surerag.methods.lazy_rag.gate import GateDecision
 from surerag.methods.lazy_rag.options import Mode
+from surerag.prices import Costed
 from surerag.types import Generation, Passage
 
 
 @dataclass(frozen=True, slots=True)
-class LazyRAGResult:
+class LazyRAGResult(Costed):
     """An answer, and how it came about.
 
     Attributes:
         question: As asked.
         answer: The answer's text.
-        decision: What the gate decided and why.
+        decision: What the gate decided first and why.
+        decisions: What it decided before each hop; one, but for ``max_hops``.
         passages: Retrieved (or gold) passages that the reader was shown; empty where the gate stayed shut.
         summaries: Document summaries that the reader was shown.
         generation: The answer with its log-probabilities and entropies.
@@ -25,8 +27,9 @@ class LazyRAGResult:
         prompt_tokens: Tokens of all prompts that were read for it, a first pass included.
         completion_tokens: Tokens generated for it, those of an abandoned first pass included.
         retrievals: How often the retriever was asked.
-        timings: Seconds by stage: ``summaries``, ``first_pass``, ``retrieval``, ``answer``. Where many
-            questions run together, a stage includes the wait for the others.
+        timings: Seconds by stage: ``summaries``, ``first_pass``, ``later_passes`` before further hops,
+            ``retrieval``, ``answer``. Where many questions run together, a stage includes the wait for the
+            others.
         calls: Answers asked of the reader, or beginnings of one, and pairs asked of an entailer.
         out_of_calls: Whether ``max_calls`` left none to judge the sampled answers, so that it retrieved.
         cached_tokens: Prompt tokens that a server had in its cache, where it tells.
@@ -48,6 +51,7 @@ class LazyRAGResult:
     out_of_calls: bool = False
     cached_tokens: int = 0
     abstained: bool = False
+    decisions: tuple[GateDecision, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from surerag.measures.seper import Kernel, Weights
+from surerag.prices import Costed
 from surerag.types import Passage
 
 
@@ -83,7 +84,7 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True)
-class SePerResult:
+class SePerResult(Costed):
     """What retrieval was worth.
 
     Attributes:
@@ -162,7 +163,7 @@ class PassageUtility:
 
 
 @dataclass(frozen=True, slots=True)
-class UtilityResult:
+class UtilityResult(Costed):
     """ΔSePer of all passages, and the share of each.
 
     Attributes:

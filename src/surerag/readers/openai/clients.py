@@ -13,13 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from surerag.errors import ConfigurationError, MissingExtraError
-from surerag.readers.closing import close_when_dropped
+from surerag.readers.closing import close_when_dropped, when_loop_ends
+from surerag.readers.forks import in_child
 from surerag.readers.openai.flow import AsyncSlots, Flow, Slots
 from surerag.readers.openai.limits import Limits, async_error_hooks, error_hooks
-from surerag.readers.openai.loops import trusted, when_loop_ends
+from surerag.readers.openai.loops import trusted
 from surerag.readers.openai.secrets import masked, secrets_of_url, without_credentials
 
 if TYPE_CHECKING:
@@ -91,6 +92,11 @@ class Clients:
         self._key = given or self._no_key()
         self._secrets = {*secrets_of_url(self.base_url), *([given] if given else [])}
         self._given, self._given_async = client, async_client
+        self._connect_anew()
+        _all.add(self)
+
+    def _connect_anew(self) -> None:
+        """Begin without connections: those of a parent process are its own."""
         self._made: OpenAI | None = None
         self._in_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _InLoop] = WeakKeyDictionary()
         self.flow = Flow(self._max_concurrency)
@@ -257,3 +263,14 @@ class Clients:
             "timeout": self._timeout,
             "max_retries": 0,
         }
+
+
+_all: WeakSet[Clients] = WeakSet()
+
+
+def _connect_anew() -> None:
+    for clients in _all:
+        clients._connect_anew()
+
+
+in_child(_connect_anew)

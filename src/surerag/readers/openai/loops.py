@@ -10,10 +10,11 @@ import asyncio
 import functools
 import ssl
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
+
+from surerag.readers.closing import when_loop_ends
 
 if TYPE_CHECKING:
     import httpx
@@ -21,26 +22,6 @@ if TYPE_CHECKING:
 
 _DEFAULTS = frozenset({"AsyncHttpxClientWrapper", "_AsyncHttpxClientWrapper"})
 """Classes of the HTTP clients that the SDK and langchain-openai make where a user gives none."""
-
-
-def when_loop_ends(close: Callable[[], Awaitable[object]]) -> AsyncGenerator[None]:
-    """Have something closed when the running loop ends: that closes all generators which are left.
-
-    Returns:
-        What has to be kept until then; dropped, it closes at once.
-    """
-
-    async def last_act() -> AsyncGenerator[None]:
-        try:
-            yield
-        finally:
-            await close()
-
-    waiting = last_act()
-    # Up to its yield it awaits nothing; from then on the running loop knows it.
-    with suppress(StopIteration):
-        waiting.asend(None).send(None)
-    return waiting
 
 
 class _Connections(NamedTuple):

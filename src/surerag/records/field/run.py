@@ -112,7 +112,7 @@ class Field:
             found.append(
                 SePer(reader, entailer, n_samples=wanted.seper_samples, max_tokens=wanted.max_tokens)
             )
-            found.append(Dense(reader, entailer))
+            found.append(Dense(reader, entailer, max_tokens=wanted.max_tokens))
         return found
 
     def estimate(self, reader: BaseReader, entailer: Entailer | None) -> Cost:
