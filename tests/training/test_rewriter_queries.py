@@ -16,6 +16,8 @@ from surerag.training.rewriter import (
     FineTuning,
     Query,
     SampleOptions,
+    Shares,
+    draw,
     read_queries,
 )
 from surerag.training.rewriter.queries import as_queries
@@ -83,11 +85,11 @@ def test_rows_that_cannot_be_used_are_named(tmp_path: Path, row: object, message
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("[" * 100_000, "row 2: not a JSON object"),
-        ('{"question": "Why?", "id": ' + "9" * 5_000 + "}", "row 2: not a JSON object"),
-        ('{"question": "Why?", "id": ["a"]}', "row 2: the field 'id'"),
-        ('{"question": "Why?", "id": "\\ud800"}', "row 2: the field 'id' .* surrogates"),
-        ('{"question": {"a": "' + "b" * 10_000 + '"}}', r"found dict(\n|$)"),
+        ("[" * 100_000, "line 2: not a JSON object"),
+        ('{"question": "Why?", "id": ' + "9" * 5_000 + "}", "line 2: not a JSON object"),
+        ('{"question": "Why?", "id": ["a"]}', "line 2: the field 'id'"),
+        ('{"question": "Why?", "id": "\\ud800"}', "line 2: the field 'id' .* surrogates"),
+        ('{"question": {"a": "' + "b" * 10_000 + '"}}', r"line 2: the field 'question' must be texts"),
     ],
 )
 def test_nothing_in_a_line_escapes_the_checks(tmp_path: Path, line: str, message: str) -> None:
@@ -101,16 +103,20 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "q.txt").write_text("question\n")
     (tmp_path / "bad.jsonl").write_text("{\n")
     (tmp_path / "bad.parquet").write_text("no")
-    (tmp_path / "none.jsonl").write_text("\n")
     for name, message in (
         ("q.txt", "unknown format"),
-        ("bad.jsonl", "row 1: not a JSON object"),
+        ("bad.jsonl", "line 1: not a JSON object"),
         ("bad.parquet", "cannot be read as Parquet"),
-        ("none.jsonl", "there is no query"),
         ("missing.jsonl", "is no file"),
     ):
         with pytest.raises(InputError, match=message):
             list(read_queries(tmp_path / name))
+
+
+def test_a_file_without_a_query(tmp_path: Path) -> None:
+    (tmp_path / "none.jsonl").write_text("\n")
+    with pytest.raises(InputError, match="0 different queries cannot be shared"):
+        draw(read_queries(tmp_path / "none.jsonl"), Shares())
 
 
 def test_settings_that_cannot_work_are_refused() -> None:

@@ -67,7 +67,13 @@ class Data:
         from surerag.world import is_correct
 
         asked = {question.answers: question for question in self._world.questions(self._wanted.queries)}
-        return lambda answer, golds: is_correct(asked[tuple(golds)], answer)
+
+        def judge(answer: str, golds: Sequence[str]) -> bool:
+            question = asked.get(tuple(golds))
+            # Questions in the same words are one query, with the answers of both.
+            return exact_match(answer, golds) if question is None else is_correct(question, answer)
+
+        return judge
 
     @cached_property
     def encoder(self) -> Encoder | None:

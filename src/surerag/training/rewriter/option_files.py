@@ -151,7 +151,7 @@ def _replaced(options: Any, changes: Mapping[str, Any]) -> Any:
             value = _replaced(before, inner)
         elif name == "trainer":
             value = {**known["trainer"], **value}
-        elif isinstance(known.get(name), float) or name == "learning_rate":
+        elif value is not None and (isinstance(known.get(name), float) or name == "learning_rate"):
             value = float(value)  # YAML reads 1e-4 as a text
         elif isinstance(value, list):
             value = tuple(value)

@@ -73,7 +73,8 @@ class FineTuning:
         max_tokens: Longer examples, prompt and rewrite together, are left out.
         lora: Train adapters instead of all weights; the result is merged.
         seed: Of the order of examples, and of adapters.
-        save_every: Steps between checkpoints: what a kill can cost. None for a tenth of all steps.
+        save_every: Steps between checkpoints: what a kill can cost. None for a tenth of all steps, as it is
+            wherever examples are held back.
         dtype: Of the weights that are written; ``"base"`` is the base's own. Training itself is in float32,
             on an accelerator with matrix products in bfloat16.
         device: ``"cpu"`` forbids an accelerator; None takes one if there is one.

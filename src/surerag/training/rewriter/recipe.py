@@ -42,7 +42,9 @@ class Recipe(NamedTuple):
     save_every: int
 
 
-def settled(settings: FineTuning, stage: Stage, rows: int, weights: int, processes: int = 1) -> Recipe:
+def settled(
+    settings: FineTuning, stage: Stage, rows: int, weights: int, processes: int = 1, *, looks: bool = False
+) -> Recipe:
     """Fill in what was left open.
 
     A step sees a thirty-second of the examples, at least 4 and at most 32; passes are repeated until there
@@ -54,6 +56,7 @@ def settled(settings: FineTuning, stage: Stage, rows: int, weights: int, process
         rows: Examples to learn from.
         weights: Of the model.
         processes: That share a step.
+        looks: Whether examples are held back, which are looked at ten times, wherever a checkpoint is made.
 
     Example:
         >>> settled(FineTuning(), "distil", 52, 600_000_000)[:3]
@@ -71,7 +74,7 @@ def settled(settings: FineTuning, stage: Stage, rows: int, weights: int, process
     share = max(batch // processes, 1)
     turn = max(n for n in range(1, min(share, settings.micro_batch) + 1) if share % n == 0)
     every = math.ceil(steps / _LOOKS)
-    if settings.save_every is not None and not settings.validation:
+    if settings.save_every is not None and not looks:
         every = settings.save_every
     learning_rate = settings.learning_rate or float(f"{rate:.1g}")
     return Recipe(learning_rate, batch, turn, share // turn, epochs, steps, every)

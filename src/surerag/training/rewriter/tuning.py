@@ -150,7 +150,8 @@ def fine_tune(job: Job, output: Path, on_change: OnChange, progress: Progress, d
     """
     model, checkpoints, cpu = output / MODEL, output / CHECKPOINTS, job.settings.device == "cpu"
     weights = sum(parameter.numel() for parameter in job.base.model.parameters())
-    recipe = settled(job.settings, job.stage, len(job.material.rows), weights, number())
+    rows, held_back = map(len, job.material)
+    recipe = settled(job.settings, job.stage, rows, weights, number(), looks=held_back > 0)
     if is_first():
         _claim(output, _run(job, recipe), on_change)
     wait_for_all(cpu=cpu)
