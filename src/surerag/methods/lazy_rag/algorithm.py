@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from surerag.effects import Program, begin, cancel, emit, finish, generate, give, retrieve
 from surerag.errors import InputError
@@ -129,7 +129,7 @@ def _look(
         )
     else:
         decision = _known(options.gate_in_force.decide(seen, options.boundary()), begun, seen, options)
-    later = {"hop": hop} if hop else {}
+    later: dict[str, Any] = {"hop": hop} if hop else {}
     yield from emit("lazy_rag.gate", question=question, **asdict(decision), **later)
     spent.add(seen.samples)
     return _Looked(decision, begun, seen)
