@@ -100,7 +100,7 @@ class DenseEvaluator(ExampleEvaluator[Dense, DenseResult], JudgedPart[Dense], De
 
     def _results(self, found: DenseResult) -> list[dict[str, Any]]:
         largest = math.log(len(found.answers))
-        parts = {**found.to_dict(), "largest": largest, "rephrasings": _outcomes(found)}
+        parts = {**found.to_dict(), **found.spent_dict(), "largest": largest, "rephrasings": _outcomes(found)}
         return [
             {"key": self._main_key, "score": found.score, "comment": _in_words(found), "value": parts},
             {"key": f"{self.key}_certain", "score": int(found.certain)},

@@ -244,7 +244,6 @@ class DenseRefiner(JudgedPart[ContextRefiner], BaseDocumentCompressor, RefinerOp
                     stopped=result.stopped,
                     answer=result.answer,
                     calls=result.calls.total,
-                    **result.spent_dict(),
                     **place_of(passage),
                 )
         return documents

@@ -133,8 +133,8 @@ class DenseRefinerPostprocessor(JudgedPart[ContextRefiner], BaseNodePostprocesso
 
     Nodes come back as copies with their own ids, scores, metadata and relationships. ``dense`` in the
     metadata tells ``score`` (DENSE of the context in nats; lower is better, and 0 is understood),
-    ``certain``, ``label`` of the node, ``rounds``, ``stopped`` and ``spent``; neither LLM nor embedding model
-    is shown it. No node that goes in is changed.
+    ``certain``, ``label`` of the node, ``rounds`` and ``stopped``; neither LLM nor embedding model is shown
+    it. No node that goes in is changed.
 
     If a model fails, the best context so far goes through, or the first ``top_n`` nodes, with a warning and
     a ``ProgressEvent``; without a query the first ``top_n`` do. A node without a text (an image) among them
@@ -322,7 +322,6 @@ def refined_nodes(
         "certain": result.best.measured.certain,
         "rounds": len(result.rounds),
         "stopped": result.stopped,
-        **result.spent_dict(),
     }
     found = [
         _told(_node_of(passage), {**facts, "label": label})

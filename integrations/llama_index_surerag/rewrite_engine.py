@@ -117,7 +117,7 @@ class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter, RewriteRes
         return cast("Response", answered)
 
     def _response(self, result: RewriteResult) -> RESPONSE_TYPE:
-        return Response(result.answer, nodes_of(result.passages), dict(result.to_dict()))
+        return Response(result.answer, nodes_of(result.passages), {**result.to_dict(), **result.spent_dict()})
 
     def _from_nodes(self, bundle: QueryBundle, nodes: Sequence[NodeWithScore]) -> RESPONSE_TYPE:
         return self._over(nodes)._answered(bundle)

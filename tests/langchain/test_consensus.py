@@ -60,7 +60,8 @@ async def test_every_way_to_ask_agrees_and_details_add_up() -> None:
     whole = detailed.invoke(given())
     assert (whole["answer"], whole["reasoning"]) == ("Velm", "two agree.")
     assert len(whole["candidates"]) == len(whole["clusters"]) == 2
-    assert whole["usage"]["calls"] == 3
+    assert whole["usage"]["calls"] == whole["spent"]["calls"] == 3
+    assert whole["spent"]["prompt_tokens"] == whole["usage"]["prompt_tokens"]
     assert await detailed.ainvoke(given()) == whole
     chunks = list(detailed.stream(given()))
     total = chunks[0]

@@ -108,7 +108,9 @@ async def test_the_core_and_the_engine_agree(reader: ScriptedReader) -> None:
     for documents in ("substitute", "expand"):
         core = UncertaintyRewriter(reader, index, documents=documents, top_n=2)
         rewriting = engine(reader, documents=documents, top_n=2)
-        expected = [dict(result.to_dict()) for result in core.run_many(questions)]
+        results = core.run_many(questions)
+        expected = [{**result.to_dict(), **result.spent_dict()} for result in results]
+        assert all(told["spent"]["calls"] == told["calls"] for told in expected)
         assert [rewriting.query(question).metadata for question in questions] == expected
         at_once = await asyncio.gather(*map(rewriting.aquery, questions))
         assert [response.metadata for response in at_once] == expected

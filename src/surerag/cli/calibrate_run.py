@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from surerag.cli.display import Stages, staged
 from surerag.cli.readers import ReaderChoice
 from surerag.cli.trace_runs import (
     Corpus,
+    checked_questions,
     documents_in,
     going_on,
     resumable,
@@ -24,7 +26,7 @@ from surerag.cli.trace_runs import (
 from surerag.drivers.progress import counted_not_logged
 from surerag.encoders import packaged_minilm
 from surerag.errors import ConfigurationError
-from surerag.evaluation.inputs import Field, read_questions
+from surerag.evaluation.inputs import Field, QuestionFile
 from surerag.evaluation.serialise import to_json
 from surerag.extras import extra
 from surerag.options import Options, plain
@@ -34,7 +36,8 @@ from surerag.records import Trace, record
 from surerag.records.field.estimate import estimated
 from surerag.records.pipeline import Pipeline
 from surerag.records.tradeoff.choices import Method, cases, choice_of, identity_of
-from surerag.records.tradeoff.curve import LATENCIES, Bound, Times, TradeOff, trade_off
+from surerag.records.tradeoff.columns import Times
+from surerag.records.tradeoff.curve import LATENCIES, Bound, TradeOff, trade_off
 from surerag.records.tradeoff.page import Shown, render_trade_offs
 from surerag.records.tradeoff.plots import write_plots
 from surerag.records.tradeoff.tables import summary_grid, trade_off_grids
@@ -133,7 +136,9 @@ def _asked(choices: Sequence[ReaderChoice], wanted: Calibration) -> list[_Record
     with staged() as stages:
         with stages.working("Reading the documents"):
             documents = documents_in(wanted.documents)
-            total = sum(1 for _ in read_questions(wanted.questions, wanted.columns))
+            questions = checked_questions(
+                wanted.questions, wanted.columns, None if wanted.dry_run else wanted.output
+            )
         with stages.working("Building the indices"):
             corpus = Corpus(documents, packaged_minilm(), wanted.retrieval)
         for choice in choices:
@@ -144,18 +149,17 @@ def _asked(choices: Sequence[ReaderChoice], wanted: Calibration) -> list[_Record
                 raise ConfigurationError(f"{reader.name} was named twice", hint="name each model once")
             used.add(name)
             say(
-                f"{total:,} questions over {len(corpus.passages):,} passages of {len(documents):,} "
+                f"{len(questions):,} questions over {len(corpus.passages):,} passages of {len(documents):,} "
                 f"documents, read by {who(choice, reader)}."
             )
-            _estimate(reader, corpus, wanted)
+            _estimate(reader, corpus, wanted, questions)
             if not wanted.dry_run:
-                recorded.append(_recorded(reader, corpus, wanted, wanted.output / name, total, stages))
+                recorded.append(_recorded(reader, corpus, wanted, wanted.output / name, questions, stages))
     return recorded
 
 
-def _estimate(reader: BaseReader, corpus: Corpus, wanted: Calibration) -> None:
+def _estimate(reader: BaseReader, corpus: Corpus, wanted: Calibration, questions: QuestionFile) -> None:
     """Say what is to be asked, before it is."""
-    questions = list(read_questions(wanted.questions, wanted.columns))
     cost = estimated(lambda dry: _parts(dry, corpus, wanted), questions, reader, n_samples=_samples(reader))
     more = ""
     if wanted.timed:
@@ -167,7 +171,12 @@ def _estimate(reader: BaseReader, corpus: Corpus, wanted: Calibration) -> None:
 
 
 def _recorded(
-    reader: BaseReader, corpus: Corpus, wanted: Calibration, folder: Path, total: int, stages: Stages
+    reader: BaseReader,
+    corpus: Corpus,
+    wanted: Calibration,
+    folder: Path,
+    questions: QuestionFile,
+    stages: Stages,
 ) -> _Recorded:
     where = folder / "trace"
     going_on(where, restart=wanted.restart)
@@ -176,7 +185,7 @@ def _recorded(
     with resumable(where), counted_not_logged():
         trace = record(
             parts,
-            read_questions(wanted.questions, wanted.columns),
+            questions,
             where,
             judge=wanted.judge,
             n_samples=_samples(reader),
@@ -184,16 +193,11 @@ def _recorded(
             window=wanted.concurrency,
             max_concurrency=wanted.concurrency,
             on_change="restart" if wanted.restart else "error",
-            progress=lambda done, _: progress(done, total),
+            progress=lambda done, _: progress(done, len(questions)),
         )
         times: dict[str, Times] = {}
         if wanted.timed:
-            few = [
-                one
-                for one, _ in zip(
-                    read_questions(wanted.questions, wanted.columns), range(wanted.timed), strict=False
-                )
-            ]
+            few = list(islice(questions, wanted.timed))
             pipeline = Pipeline.of(parts)
             with stages.working("Asking a few one by one, for times"):
                 for method in wanted.methods:
@@ -221,7 +225,7 @@ def _calibrated(recorded: _Recorded, method: Method, wanted: Calibration, prices
     identity = identity_of(trace, choice, wanted.signal)
     model = str(trace.about.get("reader", trace.folder.name))
     found = trade_off(
-        list(cases(trace, choice, identity.signal)),
+        cases(trace, choice, identity.signal),
         choice,
         identity,
         wanted.bound,

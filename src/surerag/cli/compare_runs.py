@@ -15,7 +15,7 @@ from surerag.cli.entailers import EntailmentChoice
 from surerag.cli.readers import ReaderChoice
 from surerag.cli.trace_runs import documents_in
 from surerag.encoders import packaged_minilm
-from surerag.errors import BudgetError, ConfigurationError, InputError
+from surerag.errors import BudgetError, ConfigurationError
 from surerag.evaluation.ci.condition import COSTS, Condition, parse_condition
 from surerag.evaluation.ci.gate import (
     Baseline,
@@ -29,9 +29,8 @@ from surerag.evaluation.ci.gate import (
 )
 from surerag.evaluation.ci.paired import Outcome
 from surerag.evaluation.ci.telling import WORDS, junit, markdown, operating, reason, sentence
-from surerag.evaluation.inputs import Field, read_questions
-from surerag.evaluation.rows import Question
-from surerag.evaluation.systems.comparing import compare
+from surerag.evaluation.inputs import Field, QuestionFile, check_questions
+from surerag.evaluation.systems.comparing import UNIT, compare
 from surerag.evaluation.systems.estimating import Expected, expected, total_of
 from surerag.evaluation.systems.page import render_report
 from surerag.evaluation.systems.pipelines import SYSTEMS, Parts, build, check_names
@@ -98,6 +97,7 @@ class _Setup:
     lead: str
     reader: BaseReader | None = None
     entailer: Entailer | None = None
+    questions: QuestionFile | None = None
     traced: TracedSystems | None = None
     parts: Parts | None = None
 
@@ -134,7 +134,7 @@ def run_compare(choice: ReaderChoice, wanted: Wanted) -> Outcome:
             conditions = _conditions(wanted, setup.names, known)
         _say(setup.lead)
         if setup.parts is not None:
-            asked = list(islice(_questions(wanted), 8))
+            asked = list(islice(setup.questions or (), 8))
             costs = expected(setup.names, setup.parts, asked, setup.total, prices)
             _tell_costs(costs, wanted)
         if wanted.dry_run:
@@ -142,7 +142,7 @@ def run_compare(choice: ReaderChoice, wanted: Wanted) -> Outcome:
         with _resumable():
             report = compare(
                 setup.systems,
-                setup.traced.questions() if setup.traced is not None else _questions(wanted),
+                setup.traced.questions() if setup.traced is not None else setup.questions or (),
                 wanted.output,
                 reader=setup.reader,
                 entailer=setup.entailer,
@@ -218,9 +218,14 @@ def _traced(wanted: Wanted) -> _Setup:
 def _built(choice: ReaderChoice, wanted: Wanted, names: Sequence[str], stages: Stages) -> _Setup:
     with stages.working("Reading questions and documents"):
         documents = documents_in(wanted.documents or Path())
-        total = sum(1 for _ in _questions(wanted))
-        if not total:
-            raise InputError(f"{wanted.questions} holds no questions", hint="one row for each question")
+        questions = check_questions(
+            wanted.questions or Path(),
+            wanted.columns,
+            size=UNIT,
+            limit=wanted.limit,
+            folder=None if wanted.dry_run else wanted.output,
+            unique=True,
+        )
     with stages.working("Loading the models"):
         reader, encoder = choice.build(), packaged_minilm()
         entailer = _entailer(choice, wanted, reader)
@@ -246,9 +251,14 @@ def _built(choice: ReaderChoice, wanted: Wanted, names: Sequence[str], stages: S
         systems = {name: build(name, parts) for name in names}
     who = "the embedded reader (no --model was given)" if choice.is_embedded else reader.name
     lead = (
-        f"{total:,} questions over {len(passages):,} passages of {len(documents):,} documents, read by {who}."
+        f"{len(questions):,} questions over {len(passages):,} passages of {len(documents):,} documents, "
+        f"read by {who}."
     )
-    return _Setup(systems, tuple(names), total, lead, reader, entailer, parts=parts)
+    if questions.told:
+        lead += f" Taken from {questions.form}: {questions.told}. Name others with --columns."
+    return _Setup(
+        systems, tuple(names), len(questions), lead, reader, entailer, questions=questions, parts=parts
+    )
 
 
 def _entailer(choice: ReaderChoice, wanted: Wanted, reader: BaseReader) -> Entailer | None:
@@ -257,10 +267,6 @@ def _entailer(choice: ReaderChoice, wanted: Wanted, reader: BaseReader) -> Entai
     from surerag.entailment import JudgeEntailer
 
     return EntailmentChoice.chosen(wanted.entailment, choice).loaded() or JudgeEntailer(reader)
-
-
-def _questions(wanted: Wanted) -> Iterator[Question]:
-    return islice(read_questions(wanted.questions or Path(), wanted.columns), wanted.limit)
 
 
 def _tell_costs(costs: Sequence[Expected], wanted: Wanted) -> None:

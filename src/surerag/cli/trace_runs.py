@@ -18,7 +18,7 @@ from surerag.drivers.progress import counted_not_logged
 from surerag.encoders import packaged_minilm
 from surerag.errors import InputError
 from surerag.evaluation.inputs import Field as Asked
-from surerag.evaluation.inputs import read_questions, read_records, text_field
+from surerag.evaluation.inputs import QuestionFile, check_questions, read_records, text_field
 from surerag.extras import extra
 from surerag.methods.dynqr.metrics import Metric
 from surerag.methods.lazy_rag.combined_gates import GateLike
@@ -29,6 +29,7 @@ from surerag.records.field.data import WORLD, field_data
 from surerag.records.field.run import RETRIEVALS, Field, FieldTest
 from surerag.records.figures import trace_figures
 from surerag.records.packing import TABLES, fingerprint
+from surerag.records.recorder import PART
 from surerag.records.tables import Grid, main_grids
 from surerag.records.verify import TamperedError, verify
 from surerag.retrieval import PassageIndex, SummaryIndex, chunk_documents
@@ -138,7 +139,9 @@ def run_record(choice: ReaderChoice, wanted: Recording) -> None:
     with staged() as stages:
         with stages.working("Reading the documents"):
             documents = documents_in(wanted.documents)
-            total = sum(1 for _ in read_questions(wanted.questions, wanted.columns))
+            # What is noted of questions is of their texts, which digests are to keep secret.
+            noted = None if wanted.hash_texts else wanted.output
+            questions = checked_questions(wanted.questions, wanted.columns, noted)
         with stages.working("Loading the models"):
             reader, encoder = choice.build(), packaged_minilm()
         with stages.working("Building the indices"):
@@ -146,15 +149,15 @@ def run_record(choice: ReaderChoice, wanted: Recording) -> None:
         parts = corpus.parts(reader, METHODS, top_n=wanted.top_n, max_tokens=wanted.max_tokens)
         passages = corpus.passages
         say(
-            f"{total:,} questions over {len(passages):,} passages of {len(documents):,} documents, read by "
-            f"{who(choice, reader)}."
+            f"{len(questions):,} questions over {len(passages):,} passages of {len(documents):,} documents, "
+            f"read by {who(choice, reader)}."
         )
         going_on(wanted.output, restart=wanted.restart)
         advance = stages("Recording")
         with resumable(wanted.output), counted_not_logged():
             trace = record(
                 parts,
-                read_questions(wanted.questions, wanted.columns),
+                questions,
                 wanted.output,
                 judge=wanted.judge,
                 n_samples=wanted.n_samples,
@@ -163,7 +166,7 @@ def run_record(choice: ReaderChoice, wanted: Recording) -> None:
                 window=wanted.concurrency,
                 max_concurrency=wanted.concurrency,
                 on_change="restart" if wanted.restart else "error",
-                progress=lambda done, _: advance(done, total),
+                progress=lambda done, _: advance(done, len(questions)),
             )
     with extra("report"):
         about = trace.about
@@ -289,6 +292,14 @@ def _entailer(named: str, choice: ReaderChoice, reader: BaseReader) -> Entailer 
     from surerag.entailment import JudgeEntailer
 
     return EntailmentChoice.chosen(named, choice).loaded() or JudgeEntailer(reader)
+
+
+def checked_questions(file: Path, columns: Mapping[Asked, str], folder: Path | None) -> QuestionFile:
+    """Return the questions of a file, noted in their trace's folder; say which columns were found."""
+    found = check_questions(file, columns, size=PART, folder=folder)
+    if found.told:
+        say(f"Taken from {found.form}: {found.told}. Name others with --columns.")
+    return found
 
 
 def documents_in(path: Path) -> list[Document]:

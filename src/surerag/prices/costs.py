@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from surerag.types import Usage
@@ -17,7 +17,7 @@ class Costs:
         completion_tokens: Tokens that came out, those that a model thought among them.
         cached_tokens: Tokens, among those that went in, that a server had in its cache, where it tells.
         calls: Answers asked of models.
-        seconds: On the clock.
+        seconds: On the clock; no two runs take the same, so it is not compared.
         money: In ``currency``; None where a price is not known. One unknown part makes the sum unknown.
         currency: Of the money; empty where there is none.
 
@@ -31,7 +31,7 @@ class Costs:
     completion_tokens: int = 0
     cached_tokens: int = 0
     calls: int = 0
-    seconds: float = 0.0
+    seconds: float = field(default=0.0, compare=False)
     money: float | None = None
     currency: str = ""
 

@@ -23,5 +23,10 @@ class Costed:
     spent: Costs | None = field(default=None, kw_only=True, compare=False, repr=False)
 
     def spent_dict(self) -> dict[str, Any]:
-        """Return it as plain values under its name, for metadata; nothing where it is not known."""
-        return {} if self.spent is None else {"spent": self.spent.to_dict()}
+        """Return it under its name as plain values, for the metadata of an answer; nothing where it is None.
+
+        The clock is left out: the same answer then has the same metadata, asked in whichever way.
+        """
+        if self.spent is None:
+            return {}
+        return {"spent": {name: value for name, value in self.spent.to_dict().items() if name != "seconds"}}

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import platform
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 from surerag.drivers.progress import Progress, reporting
 from surerag.errors import ConfigurationError, InputError
+from surerag.evaluation.inputs.questions import Asked, QuestionFile, groups_of
 from surerag.evaluation.rows import Question
 from surerag.extras import extra
 from surerag.records.conditions import Manner, ask_all
@@ -26,6 +25,8 @@ from surerag.records.trace import Trace
 from surerag.runs import Run
 from surerag.storage import check_folder, write_whole
 
+PART = 64
+"""Questions in a part."""
 _KEY = "open.key"
 _PACKAGES = (
     "surerag",
@@ -41,14 +42,14 @@ _PACKAGES = (
 
 def record(
     pipeline: Any,
-    questions: Iterable[Question | tuple[str, Iterable[str]]],
+    questions: QuestionFile | Iterable[Asked],
     folder: str | Path,
     *,
     judge: Judge = "contains",
     n_samples: int = 5,
     hash_texts: bool = False,
     about: Mapping[str, Any] | None = None,
-    part_size: int = 64,
+    part_size: int = PART,
     window: int = 64,
     max_concurrency: int = 16,
     on_change: Literal["error", "restart"] = "error",
@@ -68,7 +69,9 @@ def record(
     Args:
         pipeline: Components of the core, or engines, chains and parts of either framework that hold them:
             one, or a list. Thresholds and modes that are set do not matter: each question goes both ways.
-        questions: With gold answers (without, answers are not judged) and, if texts are not unique, ids.
+        questions: With gold answers (without, answers are not judged) and, if texts are not unique, ids. Of a
+            file (:func:`surerag.evaluation.inputs.check_questions`, in groups of ``part_size``) only what is
+            not recorded yet is read.
         folder: Made if it is not there.
         judge: Whether an answer is right: ``"contains"``, ``"exact_match"``, ``"token_f1"``, or a function of
             an answer and its gold answers.
@@ -136,8 +139,8 @@ def record(
         manner = Manner(judge, n_samples, window, key)
         total = len(questions) if isinstance(questions, Sized) else None
         with reporting(progress, total) as advance:
-            for unit, group in enumerate(_groups(questions, part_size)):
-                source = _source(group, key)
+            for unit, group in enumerate(groups_of(questions, part_size)):
+                source = group.digest if key is None else _keyed(group.digest, key)
                 if unit in run.manifest.parts:
                     _check_part(run, unit, source)
                 elif run.complete:
@@ -146,8 +149,8 @@ def record(
                         hint="record the further ones into another folder",
                     )
                 else:
-                    _record_unit(run, unit, parts, group, source, manner, max_concurrency)
-                for _ in group:
+                    _record_unit(run, unit, parts, group.read(), source, manner, max_concurrency)
+                for _ in range(group.size):
                     advance()
         if not run.units:
             raise InputError("there are no questions to record", hint="give at least one")
@@ -160,7 +163,7 @@ def _record_unit(
     run: Run,
     unit: int,
     parts: Pipeline,
-    group: list[Question],
+    group: Sequence[Question],
     source: str,
     manner: Manner,
     max_concurrency: int,
@@ -178,25 +181,8 @@ def _record_unit(
     run.commit(unit, tables, source=source, keep_answers=False)
 
 
-def _groups(questions: Iterable[Any], size: int) -> Iterator[list[Question]]:
-    remaining = iter(questions)
-    while group := [_question(*given) for given in islice(remaining, size)]:
-        yield group
-
-
-def _question(text: str, golds: Iterable[str], name: str = "") -> Question:
-    if not isinstance(text, str) or not text.strip():
-        raise InputError(f"a question must be a text that is not empty, got {text!r}")
-    if isinstance(golds, str):
-        raise InputError(
-            f"the gold answers of {text!r} must be a list, got a text", hint=f"write [{golds!r}]"
-        )
-    return Question(text, tuple(golds), name)
-
-
-def _source(group: list[Question], key: bytes | None) -> str:
-    content = json.dumps([list(question) for question in group]).encode("ascii")
-    return hashlib.sha256((key or b"") + content).hexdigest()[:32]
+def _keyed(digest: str, key: bytes) -> str:
+    return hashlib.sha256(key + digest.encode("ascii")).hexdigest()[:32]
 
 
 def _check_part(run: Run, unit: int, source: str) -> None:

@@ -2,6 +2,7 @@
 
 - :func:`check_rows`: questions, gold answers and contexts, checked once, and read in units (:class:`DataSet`)
 - :func:`read_rows`: the same, one at a time
+- :func:`check_questions`: questions, checked once, and read in groups (:class:`QuestionFile`)
 - :func:`read_questions`: questions, with gold answers where there are some; contexts are not needed
 - :func:`read_records`: whatever stands in a file, with its places
 """
@@ -10,6 +11,7 @@ from surerag.evaluation.inputs.columns import Columns, Field, given_columns
 from surerag.evaluation.inputs.dataset import UNIT, DataSet, check_rows
 from surerag.evaluation.inputs.fields import golds_field, text_field
 from surerag.evaluation.inputs.opening import SUFFIXES, source_of
+from surerag.evaluation.inputs.questions import QuestionFile, check_questions
 from surerag.evaluation.inputs.reading import read_questions, read_records, read_rows
 
 __all__ = [
@@ -18,6 +20,8 @@ __all__ = [
     "Columns",
     "DataSet",
     "Field",
+    "QuestionFile",
+    "check_questions",
     "check_rows",
     "given_columns",
     "golds_field",

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from itertools import islice
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
 from surerag.drivers.progress import Progress, counted_not_logged, reporting
 from surerag.errors import BudgetError, ConfigurationError, InputError
-from surerag.evaluation.rows import Question
+from surerag.evaluation.inputs.questions import Asked, QuestionFile, groups_of
 from surerag.evaluation.systems.analysis import Aim, analyse
 from surerag.evaluation.systems.asking import Waiter, Work
 from surerag.evaluation.systems.results import SystemsReport
@@ -33,13 +30,13 @@ from surerag.services import Entailer, Services, as_reader
 UNIT = 128
 """Questions in a unit of work: what is committed at a time."""
 
-Asked = Iterable[Question | str | tuple[str, Sequence[str]]]
-"""Questions: texts, texts with gold answers, or :class:`surerag.evaluation.rows.Question`."""
+Questions = QuestionFile | Iterable[Asked]
+"""Texts, texts with gold answers, :class:`surerag.evaluation.rows.Question`; or a file that was checked."""
 
 
 def compare(
     systems: Mapping[str, Any],
-    questions: Asked,
+    questions: Questions,
     folder: str | Path | None = None,
     *,
     reader: Reader | None = None,
@@ -139,7 +136,7 @@ def compare(
 
 
 async def acompare(
-    systems: Mapping[str, Any], questions: Asked, folder: str | Path | None = None, **more: Any
+    systems: Mapping[str, Any], questions: Questions, folder: str | Path | None = None, **more: Any
 ) -> SystemsReport:
     """Like :func:`compare`, without blocking the event loop; coroutine functions run on this loop."""
     loop = asyncio.get_running_loop()
@@ -200,7 +197,7 @@ class _Wanted:
 
 def _compared(
     systems: Mapping[str, Any],
-    questions: Asked,
+    questions: Questions,
     folder: str | Path | None,
     wait: Callable[[Awaitable[Any]], Any],
     services: Services,
@@ -230,12 +227,12 @@ def _compared(
     tally, purse = Tally(list(made)), Purse(max_money)
     with counted_not_logged(), reporting(progress, total) as advance:
         if folder is None:
-            for unit in units_of(questions):
+            for unit in groups_of(questions, UNIT, unique=True):
                 purse.check()
-                rows = work.rows(unit, Memory())
+                rows = work.rows(unit.read(), Memory())
                 purse.pay(spent_on(rows))
                 tally.add(rows)
-                for _ in unit:
+                for _ in range(unit.size):
                     advance()
         else:
             with Run.open(folder, about, schema(), kind=KIND, on_change=on_change) as run:
@@ -293,7 +290,7 @@ def spent_on(rows: Sequence[Mapping[str, Any]]) -> float | None:
 def run_units(
     run: Run,
     work: Work,
-    questions: Asked,
+    questions: Questions,
     purse: Purse,
     advance: Callable[[], None] = lambda: None,
 ) -> None:
@@ -302,50 +299,20 @@ def run_units(
     Raises:
         InputError: If other questions were answered before.
     """
-    done = set(run.units)
-    for number, unit in enumerate(units_of(questions)):
-        source = digest(unit)
-        if number in done:
-            _check_source(run, number, source)
+    for number, unit in enumerate(groups_of(questions, UNIT, unique=True)):
+        if number in run.manifest.parts:
+            _check_source(run, number, unit.digest)
             purse.pay(run.manifest.parts[number].note.get("money"))
         else:
             purse.check()
             with run.answers(number) as answers:
-                rows = work.rows(unit, answers)
+                rows = work.rows(unit.read(), answers)
             money = spent_on(rows)
-            run.commit(number, rows, source=source, note={"money": money}, keep_answers=False)
+            run.commit(number, rows, source=unit.digest, note={"money": money}, keep_answers=False)
             purse.pay(money)
-        for _ in unit:
+        for _ in range(unit.size):
             advance()
     run.finish()
-
-
-def units_of(questions: Asked) -> Iterator[list[Question]]:
-    """Yield questions, a unit at a time.
-
-    Raises:
-        InputError: If one is empty, or two have one id.
-    """
-    given, seen = iter(questions), set[int]()
-    while unit := [_question(one) for one in islice(given, UNIT)]:
-        for one in unit:
-            # A digest of eight bytes for each: a set of all texts would grow with them.
-            mark = int.from_bytes(
-                hashlib.sha256((one.id or one.text).encode("utf-8", "replace")).digest()[:8]
-            )
-            if mark in seen:
-                raise InputError(
-                    f"two questions have the id {one.id or one.text!r}",
-                    hint="give each question an id of its own",
-                )
-            seen.add(mark)
-        yield unit
-
-
-def digest(unit: Sequence[Question]) -> str:
-    """Return a digest of a unit's questions."""
-    told = json.dumps([[one.id, one.text, list(one.golds)] for one in unit])
-    return hashlib.sha256(told.encode("ascii")).hexdigest()
 
 
 def about_of(systems: Mapping[str, System], scoring: Scoring, services: Services) -> dict[str, Any]:
@@ -370,14 +337,3 @@ def _check_source(run: Run, number: int, source: str) -> None:
             f"{run.folder} holds the answers to other questions, from question {number * UNIT + 1} on",
             hint="write to another folder, or begin anew with --restart (on_change='restart')",
         )
-
-
-def _question(given: Question | str | tuple[str, Sequence[str]]) -> Question:
-    found = Question(given, ()) if isinstance(given, str) else Question(*given)
-    if not found.text.strip():
-        raise InputError("a question is empty", hint="ask something")
-    if isinstance(found.golds, str):
-        raise InputError(
-            f"the gold answers of {found.text!r} are a text", hint="give a list of at least one text"
-        )
-    return found

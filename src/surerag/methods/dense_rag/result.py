@@ -177,7 +177,6 @@ class DenseResult(Costed):
             "calls": self.calls.total,
             "truncated": self.truncated,
             "out_of_calls": self.out_of_calls,
-            **self.spent_dict(),
         }
 
 
@@ -286,5 +285,4 @@ class RefinementResult(Costed):
             "calls": self.calls.total,
             "retrievals": self.retrievals,
             "rounds": [one.to_dict() for one in self.rounds],
-            **self.spent_dict(),
         }

@@ -173,7 +173,6 @@ class RewriteResult(Costed):
             "calls": costs.calls,
             "prompt_tokens": costs.prompt_tokens,
             "completion_tokens": costs.completion_tokens,
-            **self.spent_dict(),
         }
 
 

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from surerag.effects import Program, begin, cancel, emit, finish, generate, give, retrieve
 from surerag.errors import InputError
@@ -129,8 +129,8 @@ def _look(
         )
     else:
         decision = _known(options.gate_in_force.decide(seen, options.boundary()), begun, seen, options)
-    later: dict[str, Any] = {"hop": hop} if hop else {}
-    yield from emit("lazy_rag.gate", question=question, **asdict(decision), **later)
+    told = asdict(decision) | ({"hop": hop} if hop else {})
+    yield from emit("lazy_rag.gate", question=question, **told)
     spent.add(seen.samples)
     return _Looked(decision, begun, seen)
 

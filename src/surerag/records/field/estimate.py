@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from surerag.drivers.progress import counted_not_logged
+from surerag.evaluation.inputs import QuestionFile
 from surerag.evaluation.rows import Question
 from surerag.journal import Memory
 from surerag.readers.protocol import BaseReader, Capabilities
@@ -52,7 +54,7 @@ class Cost:
 
 def estimated(
     made: Callable[[BaseReader], Sequence[Any]],
-    questions: Sequence[Question],
+    questions: QuestionFile | Sequence[Question],
     reader: BaseReader,
     *,
     n_samples: int,
@@ -66,7 +68,7 @@ def estimated(
         n_samples: As for recording.
     """
     dry = DryReader(reader)
-    tried = list(questions[:_TRIED])
+    tried = list(islice(questions, _TRIED))
     kept = Kept(Memory())
     manner = Manner("contains", n_samples, window=len(tried), key=None)
     with counted_not_logged():

@@ -1,0 +1,199 @@
+"""Questions in groups that are read when they are needed: finished ones are known by a digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from surerag.errors import InputError
+from surerag.evaluation.inputs.columns import Field
+from surerag.evaluation.inputs.entries import Start
+from surerag.evaluation.inputs.opening import source_of
+from surerag.evaluation.inputs.reading import QUESTION, Parsed, parsed
+from surerag.evaluation.inputs.seen import Seen
+from surerag.evaluation.rows import Question
+from surerag.storage import write_whole
+
+CHECKED: Final = "questions.json"
+_VERSION = 1
+
+Asked = Question | str | tuple[str, Iterable[str]]
+
+
+class Group(NamedTuple):
+    """Some questions in a row.
+
+    Attributes:
+        size: How many.
+        digest: Of their texts, gold answers and ids.
+        read: Gives them.
+    """
+
+    size: int
+    digest: str
+    read: Callable[[], Sequence[Question]]
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionFile:
+    """A file of questions that was read once, to its end; its groups are then read from any one on.
+
+    Attributes:
+        path: What the user named.
+        form: What the file was taken for.
+        told: Which fields were found under other names, in words.
+        given: Which column is what, as the user said.
+        total: How many questions there are.
+        size: How many a group has.
+        starts: Where each group begins.
+        digests: Of each group.
+    """
+
+    path: Path
+    form: str
+    told: str
+    given: Mapping[Field, str]
+    total: int
+    size: int
+    starts: tuple[Start, ...]
+    digests: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return self.total
+
+    def __iter__(self) -> Iterator[Question]:
+        """Read the questions again, one at a time."""
+        return islice(map(_question, self._from(Start())), self.total)
+
+    def groups(self) -> Iterator[Group]:
+        """Yield the groups in order; nothing is read."""
+        for at, (start, digest) in enumerate(zip(self.starts, self.digests, strict=True)):
+            size = min(self.size, self.total - at * self.size)
+            yield Group(size, digest, partial(self._read, start, size))
+
+    def _read(self, start: Start, size: int) -> list[Question]:
+        return [_question(one) for one in islice(self._from(start), size)]
+
+    def _from(self, start: Start) -> Iterator[Parsed]:
+        return parsed(source_of(self.path), start, self.given, QUESTION)
+
+
+def check_questions(
+    path: Path,
+    columns: Mapping[Field, str] | None = None,
+    *,
+    size: int,
+    limit: int | None = None,
+    folder: Path | None = None,
+    unique: bool = False,
+) -> QuestionFile:
+    """Read a file of questions to its end, holding one at a time.
+
+    Args:
+        path: A file or folder of any format that :func:`source_of` knows.
+        columns: Which column is what, where it is not found by its name.
+        size: Questions in a group.
+        limit: Take the first ones only.
+        folder: Where to note what was found, so that the same unchanged file is not read again.
+        unique: Whether no two questions may have one id, or one text where there are none.
+
+    Raises:
+        InputError: If a row cannot be used, naming file, row, field and what was found; if two questions
+            are the same; or if there is none.
+        StorageError: If the folder cannot be written.
+    """
+    source, given = source_of(path), dict(columns or {})
+    stamp = [_VERSION, size, limit, unique, str(path), source.stamp(), given]
+    if folder is not None and (known := _known(folder / CHECKED, stamp)) is not None:
+        return QuestionFile(path, known["form"], known["told"], given, known["total"], size, *known["groups"])
+    first, starts, total = "", list[Start](), 0
+
+    def noted() -> Iterator[Question]:
+        nonlocal first, total
+        for one in islice(parsed(source, Start(), given, QUESTION), limit):
+            if total % size == 0:
+                starts.append(one.entry.start)
+            first, total = first or one.columns.told(), total + 1
+            yield _question(one)
+
+    digests = [group.digest for group in groups_of(noted(), size, unique=unique)]
+    if not total:
+        raise InputError(f"{path} holds no questions", hint="one row for each question")
+    found = QuestionFile(path, source.form, first, given, total, size, tuple(starts), tuple(digests))
+    if folder is not None:
+        noted_down = {"form": found.form, "told": first, "total": total, "groups": [starts, digests]}
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / CHECKED, json.dumps({"stamp": stamp, "data": noted_down}) + "\n")
+    return found
+
+
+def groups_of(
+    questions: Iterable[Asked] | QuestionFile, size: int, *, unique: bool = False
+) -> Iterator[Group]:
+    """Yield questions in groups: those of a file that was checked unread, others as they come.
+
+    Args:
+        questions: Texts, pairs of a text and gold answers, or :class:`Question`.
+        size: How many in a group; that of a file's own groups.
+        unique: Whether no two may have one id, or one text where there are none.
+
+    Raises:
+        InputError: If one is empty, or two have one id.
+    """
+    if isinstance(questions, QuestionFile) and questions.size == size:
+        yield from questions.groups()
+        return
+    remaining, seen = iter(questions), Seen()
+    while group := [as_question(one) for one in islice(remaining, size)]:
+        for one in group:
+            if unique and seen.add(one.id or one.text):
+                raise InputError(
+                    f"two questions have the id {one.id or one.text!r}",
+                    hint="give each question an id of its own",
+                )
+        yield Group(len(group), _digest(group), lambda group=group: group)  # type: ignore[misc]  # bound now
+
+
+def as_question(given: Asked) -> Question:
+    """Return what a user gave as a question.
+
+    Raises:
+        InputError: If it is empty, or its gold answers are no list.
+    """
+    text, golds, name = (given, (), "") if isinstance(given, str) else (*given, "")[:3]
+    if not isinstance(text, str) or not text.strip():
+        raise InputError(f"a question must be a text that is not empty, got {text!r}")
+    if isinstance(golds, str):
+        raise InputError(
+            f"the gold answers of {text!r} must be a list, got a text", hint=f"write [{golds!r}]"
+        )
+    return Question(text, tuple(golds), name)
+
+
+def _question(one: Parsed) -> Question:
+    return Question(one.question, one.golds, one.id or "")
+
+
+def _digest(group: Sequence[Question]) -> str:
+    told = json.dumps([list(question) for question in group])
+    return hashlib.sha256(told.encode("ascii")).hexdigest()[:32]
+
+
+def _known(file: Path, stamp: Sequence[Any]) -> dict[str, Any] | None:
+    """Return what was found before, if the file is as it was then."""
+    try:
+        noted = json.loads(file.read_text(encoding="utf-8"))
+        if noted["stamp"] != json.loads(json.dumps(stamp)):
+            return None
+        data: dict[str, Any] = noted["data"]
+        starts, digests = data["groups"]
+        data["groups"] = (tuple(Start(*start) for start in starts), tuple(digests))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return data
