@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,14 @@ def test_nothing_is_called_right_where_nobody_knows(cast: Cast) -> None:
     assert not any("(right)" in text or "(wrong)" in text for text in told)
     assert "nobody gave the right one" in story.chapters[-1].lines[0].text
     assert "not whether the answer is right" in story.chapters[-1].means
+
+
+def test_an_answer_that_another_prompt_changed_is_said_to_have_changed(cast: Cast) -> None:
+    lazy = cast.rag.run("Where is it kept?")
+    for before, told in ((lazy.answer, False), ("Velm", True)):
+        story = tell(cast, replace(lazy, answer=before), None, KNOWN, chosen="")
+        assert Line("Answer", "Tarn (wrong)", "bad") in story.chapters[1].lines
+        assert any(line.label == "Not as before" for line in story.chapters[1].lines) is told
 
 
 def test_a_shut_gate_and_a_rewrite_that_is_not_needed_are_told_as_such(cast: Cast) -> None:

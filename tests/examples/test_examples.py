@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import runpy
+import shlex
 import sys
 import types
 from importlib import util
 
 import httpx
 import pytest
+import yaml
 
 from surerag.errors import ConfigurationError, TransientServiceError
-from tests.snippets import ROOT
+from tests.snippets import ROOT, check_command
 
 EXAMPLES = ROOT / "examples"
 PROGRAMS = sorted(path.name for path in EXAMPLES.glob("*.py"))
@@ -37,6 +39,16 @@ def test_the_table_names_every_program() -> None:
     table = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     assert PROGRAMS
     assert [name for name in PROGRAMS if f"| [`{name}`]" not in table] == []
+
+
+def test_the_workflow_of_ci_is_one_and_asks_for_options_that_there_are() -> None:
+    workflow = yaml.safe_load((EXAMPLES / "ci" / "compare.yml").read_text(encoding="utf-8"))
+    steps = workflow["jobs"]["compare"]["steps"]
+    script = "\n".join(step.get("run", "") for step in steps).replace("\\\n", " ")
+    calls = [shlex.split(line)[1:] for line in script.splitlines() if line.strip().startswith("surerag ")]
+    assert [call[0] for call in calls] == ["compare"]
+    for call in calls:
+        check_command(call)
 
 
 def test_the_graph_searches_where_it_is_unsure_and_asks_where_nothing_supports_it(

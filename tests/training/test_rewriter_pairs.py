@@ -102,7 +102,9 @@ def sampled(file: Path) -> Path:
     ],
 )
 def test_each_reward_makes_its_own_pairs(tmp_path: Path, reward, expected: list[tuple[str, str]]) -> None:
-    [rows] = preferences(sampled(tmp_path / "samples.parquet"), AlignOptions(reward=reward))
+    [rows] = preferences(
+        sampled(tmp_path / "samples.parquet"), AlignOptions(reward=reward, least_difference=0.0)
+    )
     assert [(row["better"], row["worse"]) for row in rows] == expected
 
 

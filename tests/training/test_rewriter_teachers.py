@@ -41,11 +41,19 @@ def test_a_teacher_that_does_not_rewrite_is_asked_twenty_times(tmp_path: Path, f
     assert len(teacher.asked) == 20
 
 
+FRAMES = (
+    "Sure! Here is the rewritten query:\n\n**{}**",
+    "<think>Hm.</think>\n{}",
+    "**Rewritten Query:** {}",
+    "1. {}\n2. Ada?",
+    "{}\n\nExplanation: I replaced the verb.",
+)
+
+
 def test_what_stands_around_a_rewrite_is_not_learnt(tmp_path: Path) -> None:
     def frame(prompt: str, _: int) -> tuple[str, float]:
         wanted = f"Where was Ada the {name_in(prompt)}. born?"
-        frames = ("Sure! Here is the rewritten query:\n\n**{}**", "<think>Hm.</think>\n{}", "1. {}\n2. Ada?")
-        return frames[int(name_in(prompt)) % 3].format(wanted), -0.1
+        return FRAMES[int(name_in(prompt)) % len(FRAMES)].format(wanted), -0.1
 
     base = tiny_base(tmp_path / "base")
     done = distil(MANY, Talker(frame), base, tmp_path / "out", DistilOptions(FAST))

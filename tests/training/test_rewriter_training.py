@@ -95,7 +95,7 @@ def test_the_student_says_what_the_teacher_wrote(tmp_path: Path, base: Path) -> 
     assert distil(QUERIES, teacher, base, tmp_path, patient) == done
     assert len(teacher.asked) == asked and weights(done.model) == before
     assert sorted(file.name for file in tmp_path.iterdir()) == [
-        "curve.jsonl", "journal.jsonl", "model", "rewrites.parquet", "run.json",
+        ".lock", "curve.jsonl", "journal.jsonl", "learnt.json", "model", "rewrites.parquet", "run.json",
     ]  # fmt: skip
     assert not [f for f in tmp_path.rglob("*") if f.suffix in (".bin", ".pt", ".pth", ".pkl")]
 

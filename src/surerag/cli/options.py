@@ -106,10 +106,19 @@ def reader_choice(
         base_url,
         api_key_env,
         api=api,
-        template_options=dict(_template_option(item) for item in template_option or ()),
+        template_options=template_options(template_option),
         extra_body=_body(extra_body),
         thinking=False if no_thinking else None,
     )
+
+
+def template_options(given: Sequence[str] | None) -> dict[str, Any]:
+    """Read options of a chat template, such as ``enable_thinking=false``.
+
+    Raises:
+        BadParameter: If one is no KEY=VALUE.
+    """
+    return dict(_template_option(item) for item in given or ())
 
 
 def with_reader(command: Callable[..., R]) -> Callable[..., R]:

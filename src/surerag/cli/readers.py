@@ -46,8 +46,11 @@ class ReaderChoice:
         """Whether nothing was named, so that the embedded reader is meant."""
         return self.model is None and self.base_url is None
 
-    def build(self) -> BaseReader:
+    def build(self, *, probe: bool = True) -> BaseReader:
         """Load the model, or connect to the server and find out what it can do.
+
+        Args:
+            probe: Whether to ask a server for that; whoever needs nothing but texts need not.
 
         Raises:
             ConfigurationError: If there is no such model, or the server offers several and none was named.
@@ -56,7 +59,8 @@ class ReaderChoice:
         """
         if self.base_url is not None:
             reader = self.connected(self.base_url)
-            reader.probe()
+            if probe:
+                reader.probe()
             return reader
         if self.model is not None:
             return self._loaded(self.model)

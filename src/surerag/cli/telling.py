@@ -103,14 +103,18 @@ def tell(
     found = list(rewriting.chosen.passages) if rewriting else cast.retriever.retrieve(question, LOOKED_AT)
     asked = rewriting.query if rewriting else question
     original = rewriting.original.passages if rewriting else found
-    chapters.append(_told("DENSE-RAG", DENSE, lambda: _understood(cast, question, original, DENSE)))
+    chapters.append(
+        _told("DENSE-RAG", DENSE, lambda: _understood(cast, question, original, known, lazy.answer))
+    )
     if rewriting is None:
         chapters.append(Chapter("DynQR", DYNQR, (), f"Not told: {failure}"))
     else:
         kept = rewriting
         chapters.append(_told("DynQR", DYNQR, lambda: _rewriting(kept, known)))
         if kept.kept == "rewritten":
-            after = _told("DENSE-RAG", DENSE, lambda: _understood(cast, asked, found, AFTER))
+            after = _told(
+                "DENSE-RAG", AFTER, lambda: _understood(cast, asked, found, known, kept.answer, AFTER)
+            )
             chapters.append(after)
     chapters.append(_told("EDC²-RAG", EDC2, lambda: _compressed(cast, asked, known)))
     answer = "" if rewriting is None else rewriting.answer
@@ -124,6 +128,7 @@ AFTER = "And what the rewrite fetched?"
 DYNQR = "Would other words find more?"
 EDC2 = "How little of it has to be read?"
 SEPER = "What was each passage worth?"
+OTHER_WORDS = "The prompt of this method has other words, and a reader that is unsure goes by such things."
 
 
 def _told(method: str, asks: str, chapter: Callable[[], Chapter]) -> Chapter:
@@ -165,10 +170,19 @@ def _lazy(rag: LazyRAG, result: LazyRAGResult, known: Known | None) -> Chapter:
     return Chapter("L-RAG", LAZY, tuple(lines), means, _calls(result.calls))
 
 
-def _understood(cast: Cast, question: str, passages: Sequence[Passage], asks: str) -> Chapter:
+def _understood(
+    cast: Cast,
+    question: str,
+    passages: Sequence[Passage],
+    known: Known | None,
+    before: str,
+    asks: str = DENSE,
+) -> Chapter:
     dense = Dense(cast.rag.reader, max_tokens=cast.rag.max_tokens)
     result = dense.run(question, passages[:LOOKED_AT])
-    lines = [Line("Answer", result.answer or _NOTHING)]
+    lines = [_answer("Answer", result.answer, known)]
+    if result.answer.strip() != before.strip():
+        lines.append(Line("Not as before", OTHER_WORDS, "soft"))
     for number, chunk in enumerate(result.chunks, 1):
         same = "the same answer" if chunk.link == 1 else f"now: {chunk.answer or _NOTHING}"
         said = short(chunk.rephrased.text)

@@ -81,33 +81,42 @@ def bootstrap_threshold(
     # as the very number that was measured, to which others are equal or not. Place 0 is below all of them.
     seen, places = np.unique(np.where(np.isfinite(given), given, above), return_inverse=True)
     levels = np.append(0.0 if seen[0] > 0 else seen[0] - 1.0, seen)
-    sample = np.stack([places + 1.0, without, with_], axis=1)
-    place = _within_loss(sample, max_loss)
-    rng = np.random.default_rng(seed)
-    drawn = (rng.integers(len(sample), size=len(sample)) for _ in range(resamples))
-    found = [_within_loss(sample[rows], max_loss) for rows in drawn] or [place]
-    lower, upper = np.quantile(found, [0.025, 0.975], method="closest_observation")
-    acts = sample[:, 0] > place
+    n = len(given)
+    drawn = np.random.default_rng(seed).integers(n, size=(resamples, n))
+    times = np.apply_along_axis(np.bincount, 1, drawn, minlength=n) if resamples else np.empty((0, n), int)
+    place, *found = _within_loss(places, with_ - without, np.vstack([np.ones(n, int), times]), max_loss)
+    lower, upper = np.quantile(found or [place], [0.025, 0.975], method="closest_observation")
+    acts = places + 1 > place
     return BootstrapThreshold(
-        threshold=float(levels[int(place)]),
+        threshold=float(levels[place]),
         lower=float(levels[int(lower)]),
         upper=float(levels[int(upper)]),
         rate=float(acts.mean()),
         accuracy=float(np.where(acts, with_, without).mean()),
         reference=float(with_.mean()),
-        n=len(given),
+        n=n,
     )
 
 
-def _within_loss(rows: NDArray[np.float64], max_loss: float) -> float:
-    """Largest observed threshold up to which no threshold loses more than ``max_loss``; 0 if none."""
-    signals, without, with_ = rows[np.argsort(rows[:, 0], kind="stable")].T
-    loss = np.cumsum(with_ - without) / len(signals)
-    last_of_value = np.append(signals[1:] != signals[:-1], True)
-    too_much = np.flatnonzero(last_of_value & (loss > max_loss + 1e-12))
-    end = too_much[0] if len(too_much) else len(signals)
-    usable = np.flatnonzero(last_of_value[:end])
-    return float(signals[usable[-1]]) if len(usable) else 0.0
+def _within_loss(
+    places: NDArray[np.int_], benefit: NDArray[np.float64], times: NDArray[np.int_], max_loss: float
+) -> list[int]:
+    """Return, for each sample, the largest place up to which none loses more than ``max_loss``; 0 if none.
+
+    Args:
+        places: Of each question's signal among all values, from 0 on, shape [n].
+        benefit: What acting changes on each question, shape [n].
+        times: How often each sample holds each question, shape [samples, n].
+        max_loss: On the sample.
+    """
+    order = np.argsort(places, kind="stable")
+    starts = np.flatnonzero(np.diff(places[order], prepend=-1))
+    held = np.add.reduceat(times[:, order], starts, axis=1) > 0
+    loss = np.cumsum(np.add.reduceat((times * benefit)[:, order], starts, axis=1), axis=1) / len(places)
+    broken = np.logical_or.accumulate(held & (loss > max_loss + 1e-12), axis=1)
+    usable = held & ~broken
+    last = usable.shape[1] - np.argmax(usable[:, ::-1], axis=1)
+    return [int(place) for place in np.where(usable.any(axis=1), last, 0)]
 
 
 def _sample(values: ArrayLike) -> NDArray[np.float64]:

@@ -180,6 +180,8 @@ class Monitor:
         if event.name not in ("lazy_rag.gate", "uncertainty_rewriting.gate"):
             return
         data = event.data
+        if data.get("hop"):
+            return  # A policy is of the gate before the first retrieval.
         signal = data.get("signal", data.get("uncertainty"))
         act = bool(data["retrieve"]) if "retrieve" in data else data.get("outcome") == "rewrite"
         with self._lock:

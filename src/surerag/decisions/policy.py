@@ -160,7 +160,9 @@ class Policy(Saved):
             elif mine != yours:
                 raise ConfigurationError(
                     f"the policy was calibrated for the {name} {mine!r} and is used with {yours!r}",
-                    hint="calibrate again; a threshold says nothing about another model, signal or prompt",
+                    hint="calibrate again, or set prompts, top_n, max_tokens and the like as they were then"
+                    if part == "prompts"
+                    else "calibrate again; a threshold says nothing about another model, signal or prompt",
                 )
         if unknown:
             warnings.warn(

@@ -86,6 +86,11 @@ class PassageIndex:
         """The corpus, in the order it was given."""
         return self._passages
 
+    @property
+    def vectors(self) -> NDArray[np.float32]:
+        """The passages' vectors [passages, dimensions], to be kept and given again."""
+        return self._vectors
+
     def retrieve(self, query: str, k: int | None = None) -> list[Passage]:
         """Return the ``k`` best passages with their scores, best first; equal ones in the corpus' order.
 

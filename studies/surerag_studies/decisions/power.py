@@ -10,15 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from surerag.decisions.paired import betting_p_value, hoeffding_bentkus_p_value
+from surerag.decisions.paired import betting_p_value, hoeffding_bentkus_p_value, paired_p_value
 from surerag.decisions.rows import Outcomes
-from surerag.decisions.search import Steps, bounded_loss, steps_of
+from surerag.decisions.search import SLIP, Steps, bounded_loss, steps_of
 
 Floats = NDArray[np.float64]
 Passes = Callable[[int, int], bool]
 
-_SHARES = np.linspace(0.0, 0.2, 401)
-"""Shares of discordant questions beyond the bound: with more of them, few outcomes are so good."""
+_SHARES = np.linspace(0.0, 0.12, 241)
+"""Shares of discordant questions beyond the bound: with more of them, approximations are good."""
+
+_MOST = 60
+"""Discordant questions, at most: of 250 at these shares there are hardly ever more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +46,23 @@ OUTCOMES: dict[str, Passes] = {
 """What a test might pass at first, when few questions differ."""
 
 
-def sizes(n: int, bound: float) -> tuple[SizeRow, ...]:
-    """Return how often each of :data:`OUTCOMES` is seen where the loss is just the bound."""
-    return tuple(SizeRow(name, size_of(passes, n, bound)) for name, passes in OUTCOMES.items())
+def sizes(n: int, bound: float, level: float = 0.05) -> tuple[SizeRow, ...]:
+    """Return how often each of :data:`OUTCOMES`, and what rules pass, is seen where the loss is the bound."""
+
+    def approximately(mended: int, spoiled: int) -> bool:
+        return bool(_normal_bound(mended, spoiled, n, level) <= bound)
+
+    passed: dict[str, Passes] = {
+        **OUTCOMES,
+        "what the normal approximation passes": approximately,
+        "the same, less 2:0": lambda mended, spoiled: (
+            mended * (not spoiled) < 2 and approximately(mended, spoiled)
+        ),
+        "what the certified rule passes": lambda mended, spoiled: (
+            paired_p_value(n, mended, spoiled, bound, SLIP * level) <= level
+        ),
+    }
+    return tuple(SizeRow(name, size_of(passes, n, bound)) for name, passes in passed.items())
 
 
 def size_of(passes: Passes, n: int, bound: float) -> float:
@@ -56,8 +73,7 @@ def size_of(passes: Passes, n: int, bound: float) -> float:
         0.0064
     """
     shares = bound + _SHARES
-    # Passed outcomes have few mended questions, and so many discordant ones are too many for them.
-    discordant = np.arange(min(n, 120) + 1)
+    discordant = np.arange(min(n, _MOST) + 1)
     mended = discordant[:, None]
     most = len(discordant)
     passed = np.array([[m <= d and passes(m, d - m) for d in range(most)] for m in range(most)])
@@ -100,9 +116,13 @@ def _normal(
     signals: Floats, outcomes: Outcomes, level: float, max_loss: float
 ) -> tuple[Steps, NDArray[np.bool_]]:
     steps = steps_of(signals, outcomes)
-    variance = (steps.mended + steps.spoiled) / steps.n - steps.loss**2
-    bound = steps.loss + stats.norm.ppf(1 - level) * np.sqrt(variance / steps.n)
-    return steps, bound <= max_loss
+    return steps, _normal_bound(steps.mended, steps.spoiled, steps.n, level) <= max_loss
+
+
+def _normal_bound(mended: Floats | float, spoiled: Floats | float, n: int, level: float) -> Floats:
+    loss = np.asarray((mended - spoiled) / n)
+    variance = (mended + spoiled) / n - loss**2
+    return np.asarray(loss + stats.norm.ppf(1 - level) * np.sqrt(variance / n))
 
 
 def _last_passed(found: tuple[Steps, NDArray[np.bool_]]) -> float:

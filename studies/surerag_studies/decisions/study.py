@@ -75,7 +75,9 @@ def decision_study(
         tuple(promises),
         sizes(N, MAX_LOSS),
         tuple(row for source in gated for row in _gates(source, seed)),
-        tuple(row for source in traces for row in _answers(source, np.random.default_rng(seed), splits)),
+        tuple(
+            row for source in own or worlds for row in _answers(source, np.random.default_rng(seed), splits)
+        ),
         tuple(_monitor(shift, streams if shift == 0 else max(1, streams // 5), seed) for shift in SHIFTS),
     )
 
@@ -216,7 +218,8 @@ def _auroc(values: Floats, positive: NDArray[np.bool_]) -> float:
 def _answers(source: Source, rng: np.random.Generator, splits: int) -> list[AnswerRow]:
     signals, right = source.signals[:, 0], source.without >= 0.5
     orders = [rng.permutation(len(signals)) for _ in range(splits)]
-    return [_answer_row(source, signals, right, risk, orders) for risk in RISKS]
+    rows = [DecisionRow({"s": float(s)}, bool(one)) for s, one in zip(signals, right, strict=True)]
+    return [_answer_row(source, signals, right, risk, orders, rows) for risk in RISKS]
 
 
 def _answer_row(
@@ -225,12 +228,12 @@ def _answer_row(
     right: NDArray[np.bool_],
     max_risk: float,
     orders: Sequence[NDArray[np.int_]],
+    rows: Sequence[DecisionRow],
 ) -> AnswerRow:
     broken, broken_rest, given_share, wrong_share, over = [], [], [], [], []
     for order in orders:
         mine, other = order[:N], order[N:]
-        rows = [DecisionRow({"s": float(signals[at])}, bool(right[at])) for at in mine]
-        policy = calibrate_answers("s", rows, max_risk=max_risk, answer="without")
+        policy = calibrate_answers("s", [rows[at] for at in mine], max_risk=max_risk, answer="without")
         everywhere, given = signals <= policy.threshold, signals[other] <= policy.threshold
         wrong = given & ~right[other]
         broken.append(bool(everywhere.any()) and (~right[everywhere]).mean() > max_risk)

@@ -63,12 +63,12 @@ class TrainingPlan:
     rewrites: int = 8
     distillation: FineTuning = field(
         default_factory=lambda: FineTuning(
-            learning_rate=1e-3, batch=20, micro_batch=20, epochs=6, device="cpu", dtype="float32"
+            learning_rate=1e-3, batch=20, epochs=6, validation=0, device="cpu", dtype="float32"
         )
     )
     alignment: FineTuning = field(
         default_factory=lambda: FineTuning(
-            learning_rate=5e-5, batch=20, micro_batch=20, epochs=1, device="cpu", dtype="float32"
+            learning_rate=5e-5, batch=20, epochs=1, validation=0, device="cpu", dtype="float32"
         )
     )
     beta: float = 0.1
@@ -178,7 +178,9 @@ def training_study(
         # The first reward is the reader's uncertainty; all of them share the samples.
         for reward in REWARDS:
             at = time.perf_counter()
-            options = AlignOptions(reward=reward, beta=plan.beta, fine_tuning=plan.alignment)
+            options = AlignOptions(
+                reward=reward, least_difference=0.0, beta=plan.beta, fine_tuning=plan.alignment
+            )
             made = align(sampled.samples, distilled.model, place / reward, options, progress=stages)
             spent = time.perf_counter() - at + (sampling if reward == "uncertainty" else 0.0)
             name = f"aligned, {reward}"

@@ -272,6 +272,17 @@ class Asking:
             )
         ]
 
+    def answer_in_text(self, contexts: Mapping[str, Sequence[Passage]]) -> Program[list[Attempt]]:
+        """Like :meth:`answer`, of a reader that need not tell how uncertain it is: that is not a number."""
+        self.stage = "answering"
+        prompts = [self.prompt(passages) for passages in contexts.values()]
+        answers = yield from self._generate(prompts, replace(self.options.answering, trace="none"))
+        self.costs = replace(self.costs, answers=self.costs.answers + len(prompts))
+        return [
+            Attempt(query, tuple(passages), answer, math.nan)
+            for (query, passages), [answer, *_] in zip(contexts.items(), answers, strict=True)
+        ]
+
     def uncertainty(
         self, answer: Generation, samples: Sequence[Generation], clusters: Sequence[int]
     ) -> float:

@@ -145,7 +145,7 @@ class BenefitGate(Gate):
         if missing:
             raise ConfigurationError(
                 f"the benefit model reads {', '.join(missing)}, which no gate measures",
-                hint="give the gates whose rows it was fitted to",
+                hint=f"give the gates whose rows it was fitted to, or fit it to some of {sorted(measured)}",
             )
         seen = combined_look([gate.look for gate in self.gates]).n_tokens
         if LENGTH in self.model.features and seen is not None and seen < FIRST_TOKENS:

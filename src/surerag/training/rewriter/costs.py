@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from surerag.prompts import format_passages
 from surerag.training.rewriter.alignment import preferences
 from surerag.training.rewriter.options import AlignOptions, DistilOptions, FineTuning, SampleOptions
 from surerag.training.rewriter.queries import Query
+from surerag.training.rewriter.recipe import Stage, settled
 from surerag.types import ANSWER_TOKENS, Passage
 
 CountTokens = Callable[[str], int]
@@ -68,7 +68,9 @@ def token_counter(base: str | Path) -> CountTokens:
     return lambda text: len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 
-def distil_cost(queries: Sequence[Query], options: DistilOptions, count: CountTokens) -> StageCost:
+def distil_cost(
+    queries: Sequence[Query], options: DistilOptions, count: CountTokens, weights: int
+) -> StageCost:
     """Return what :func:`~surerag.training.rewriter.distil` would cost.
 
     Rewrites are taken to be as long as their queries for the training's tokens, and as long as they may be
@@ -80,7 +82,7 @@ def distil_cost(queries: Sequence[Query], options: DistilOptions, count: CountTo
         "distil",
         (
             CostLine("teacher", len(queries), asked, len(queries) * options.rewriting.max_tokens),
-            _training(len(queries), learnt, options.fine_tuning),
+            _training("distil", len(queries), learnt, options.fine_tuning, weights),
         ),
     )
 
@@ -124,7 +126,11 @@ def sample_cost(
 
 
 def align_cost(
-    queries: Sequence[Query], options: AlignOptions, count: CountTokens, samples: Path | None = None
+    queries: Sequence[Query],
+    options: AlignOptions,
+    count: CountTokens,
+    weights: int,
+    samples: Path | None = None,
 ) -> StageCost:
     """Return what :func:`~surerag.training.rewriter.align` would cost; a pair is read once with each rewrite.
 
@@ -137,17 +143,17 @@ def align_cost(
             2 * count(prompt) + count(row["better"]) + count(row["worse"])
             for prompt, row in zip(prompts, found, strict=True)
         )
-        return StageCost("align", (_training(len(found), tokens, options.fine_tuning),))
+        return StageCost("align", (_training("align", len(found), tokens, options.fine_tuning, weights),))
     pairs = len(queries) * options.pairs
     asked = _prompts(queries, options.prompts["rewrite"].render, count)
     read = 2 * options.pairs * (asked + sum(count(query.text) for query in queries))
-    return StageCost("align", (_training(pairs, read, options.fine_tuning),))
+    return StageCost("align", (_training("align", pairs, read, options.fine_tuning, weights),))
 
 
 def _prompts(queries: Sequence[Query], render: Callable[..., str], count: CountTokens) -> int:
     return sum(count(render(query=query.text)) for query in queries)
 
 
-def _training(examples: int, tokens: int, settings: FineTuning) -> CostLine:
-    steps = settings.epochs * math.ceil(examples / settings.batch)
-    return CostLine("training steps", steps, settings.epochs * tokens, 0)
+def _training(stage: Stage, examples: int, tokens: int, settings: FineTuning, weights: int) -> CostLine:
+    recipe = settled(settings, stage, max(examples, 1), weights)
+    return CostLine("training steps", recipe.steps, recipe.epochs * tokens, 0)

@@ -17,11 +17,13 @@ from surerag.methods.dynqr.rewrites import read_rewrite
 from surerag.readers.protocol import Reader
 from surerag.recording import RecordedReader
 from surerag.services import Services, as_reader
-from surerag.training.rewriter.asking import chunks, incomplete, write_rewrites
+from surerag.training.rewriter.asking import check_failures, chunks, write_rewrites
+from surerag.training.rewriter.locking import locked
 from surerag.training.rewriter.options import DistilOptions
+from surerag.training.rewriter.processes import is_first, wait_for_all
 from surerag.training.rewriter.queries import Query, as_queries, digest_of
 from surerag.training.rewriter.results import Distilled, Replies, StageProgress, named
-from surerag.training.rewriter.tables import written
+from surerag.training.rewriter.tables import queries_of, written
 from surerag.types import Generation
 
 JOURNAL, REWRITES, MODEL = "journal.jsonl", "rewrites.parquet", "model"
@@ -77,17 +79,81 @@ def distil(
         MissingExtraError: If a package for training is not installed.
     """
     with extra("train"):  # before anything is asked, not after
-        from surerag.training.rewriter.supervised import learn_rewrites
+        import surerag.training.rewriter.supervised  # noqa: F401
     options, output = options or DistilOptions(), Path(output)
-    asked = as_queries(queries)
-    taught = _taught(asked, teacher, output, options, on_change, progress)
+    with locked(output):
+        return _distilled(as_queries(queries), teacher, base, output, options, on_change, progress)
+
+
+def distil_from(
+    rewrites: Sequence[tuple[str, str]],
+    base: str | Path,
+    output: str | Path,
+    options: DistilOptions | None = None,
+    *,
+    on_change: OnChange = "error",
+    progress: StageProgress = False,
+) -> Distilled:
+    """Fine-tune a base on queries and rewrites of one's own; nobody is asked. Else as :func:`distil`.
+
+    :func:`~surerag.training.rewriter.formats.read_rewrites` reads them from a file.
+
+    Raises:
+        InputError: If there is none.
+        ConfigurationError: If the folder belongs to another run.
+        MissingExtraError: If a package for training is not installed.
+    """
+    with extra("train"):
+        import surerag.training.rewriter.supervised  # noqa: F401
+    options, output = options or DistilOptions(), Path(output)
+    rows = [
+        {"query_id": query, "query": query, "rewrite": rewrite, "trouble": None, "learnt": True}
+        for query, rewrite in rewrites
+    ]
+    with locked(output):
+        if is_first():
+            with written(output / REWRITES, "rewrites", {"stage": "distil", "teacher": "given"}) as write:
+                write(rows)
+        taught = _Taught(rows, 0, _counted(rows))
+        return _learnt(taught, len(rows), base, output, options, on_change, progress)
+
+
+def _distilled(
+    asked: Sequence[Query],
+    teacher: Reader,
+    base: str | Path,
+    output: Path,
+    options: DistilOptions,
+    on_change: OnChange,
+    progress: StageProgress,
+) -> Distilled:
+    if is_first():
+        taught = _taught(asked, teacher, output, options, on_change, progress)
+    wait_for_all(cpu=options.fine_tuning.device == "cpu")
+    if not is_first():  # what the first process asked is read by the others
+        rows = [row for group in queries_of(output / REWRITES, "rewrites") for row in group]
+        taught = _Taught(rows, len(asked) - len(rows), _counted(rows))
+    return _learnt(taught, len(asked), base, output, options, on_change, progress)
+
+
+def _learnt(
+    taught: _Taught,
+    asked: int,
+    base: str | Path,
+    output: Path,
+    options: DistilOptions,
+    on_change: OnChange,
+    progress: StageProgress,
+) -> Distilled:
+    from surerag.training.rewriter.supervised import learn_rewrites
+
     examples = [(row["query"], row["rewrite"]) for row in taught.rows if row["learnt"]]
     if not examples:
         raise InputError(
             f"none of {len(taught.rows)} rewrites of the teacher can be learnt from",
             hint=f"look at {output / REWRITES}: what is wrong with them stands in the column 'trouble'",
         )
-    model = learn_rewrites(
+    tuned = learn_rewrites(
         examples,
         base,
         output,
@@ -96,7 +162,15 @@ def distil(
         on_change,
         named(progress, "Distilling"),
     )
-    return Distilled(model, output / REWRITES, len(asked), len(examples), taught.failures, taught.replies)
+    return Distilled(
+        tuned.model,
+        output / REWRITES,
+        asked,
+        len(examples),
+        taught.failures,
+        taught.replies,
+        tuned.learnt,
+    )
 
 
 def _taught(
@@ -134,8 +208,7 @@ def _taught(
                 advance()
             if len(rows) == FIRST:
                 _check(_counted(rows), options, output)
-        if failures and (options.on_failure == "raise" or not rows):
-            raise incomplete(failures, len(queries), "rewritten") from failures[0]
+        check_failures(failures, len(queries), "rewritten", options.on_failure)
     counted = _counted(rows)
     _check(counted, options, output)
     return _Taught(rows, len(failures), counted)
@@ -194,6 +267,5 @@ def _identity(queries: Sequence[Query], teacher: Reader, options: DistilOptions)
         "seed": sampling.seed,
         "rewrite_words": options.rewrite_words,
         "keep_unchanged": options.keep_unchanged,
-        "window": options.window,
         "prompt": options.prompts["rewrite"].text,
     }

@@ -24,8 +24,11 @@ class RewriteEncoder:
         tokenizer: The base's tokenizer.
         template_options: Variables of its chat template.
 
+    Attributes:
+        variables: Of the chat template, as training sets them; thinking is off where it can be.
+
     Raises:
-        ConfigurationError: If the tokenizer has no end token.
+        ConfigurationError: If the tokenizer has no end token, or the template opens thoughts.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, template_options: Mapping[str, Any]) -> None:
@@ -35,8 +38,13 @@ class RewriteEncoder:
                 hint="set its eos_token and save it, or take another base",
             )
         self._tokenizer = tokenizer
-        self._options = dict(template_options)
         self._prompts = PromptEncoder(tokenizer, template_options=template_options)
+        self.variables: Mapping[str, Any] = dict(self._prompts.manner.options)
+        if opened := self._prompts.read("a").opened:
+            raise ConfigurationError(
+                f"the base's chat template opens thoughts ({opened}) whatever it is told",
+                hint="a rewriter answers at once: take a base whose thinking can be switched off",
+            )
         self._whole = PromptEncoder(tokenizer, render=self._rendered) if tokenizer.chat_template else None
         self._ends = set(tokenizer.all_special_ids)
         self._end = tokenizer.eos_token_id
@@ -65,4 +73,4 @@ class RewriteEncoder:
 
     def _rendered(self, messages: Sequence[Message]) -> str:
         turns = [{"role": message.role, "content": message.content} for message in messages]
-        return str(self._tokenizer.apply_chat_template(turns, tokenize=False, **self._options))
+        return str(self._tokenizer.apply_chat_template(turns, tokenize=False, **self.variables))

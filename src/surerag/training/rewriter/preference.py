@@ -12,9 +12,10 @@ from trl import DPOConfig, DPOTrainer
 
 from surerag.drivers.progress import Progress
 from surerag.journal import OnChange
+from surerag.training.rewriter.bases import load_base, lora_of, window_of
 from surerag.training.rewriter.encoding import RewriteEncoder
 from surerag.training.rewriter.options import AlignOptions
-from surerag.training.rewriter.tuning import fine_tune, fitting, load_base, lora_of
+from surerag.training.rewriter.tuning import Job, Tuned, fine_tune, material_of
 
 
 class _Encoded(DPOTrainer):
@@ -31,15 +32,17 @@ def learn_preferences(
     options: AlignOptions,
     on_change: OnChange,
     progress: Progress,
-) -> Path:
+) -> Tuned:
     """Fine-tune a rewriter on triplets of query, better and worse rewrite.
 
     See :func:`~surerag.training.rewriter.tuning.fine_tune`. What is preferred is measured against the
-    rewriter as it was; with adapters, that is the model without them.
+    rewriter as it was; with adapters, that is the model without them, and where the reference's
+    log-probabilities are computed beforehand, the model before its first step.
     """
     settings = options.fine_tuning
     base = load_base(id_or_path, settings)
-    reference = None if settings.lora else load_base(id_or_path, settings).model
+    spared = settings.lora is not None or bool(settings.trainer.get("precompute_ref_log_probs"))
+    reference = None if spared else load_base(id_or_path, settings).model
     encoder = RewriteEncoder(base.tokenizer, settings.template_options)
     rows = []
     for query, better, worse in triplets:
@@ -52,20 +55,21 @@ def learn_preferences(
             }
         )
     lengths = [len(row["prompt_ids"]) + max(len(row["chosen_ids"]), len(row["rejected_ids"])) for row in rows]
-    rows = fitting(rows, lengths, settings.max_tokens)
 
-    def trainer_of(arguments: dict[str, Any], data: Dataset) -> Trainer:
+    def trainer_of(arguments: dict[str, Any], data: Dataset, held_back: Dataset | None) -> Trainer:
         config = DPOConfig(**arguments, beta=options.beta, max_length=None)
         return _Encoded(
             base.model,
             reference,
             config,
             train_dataset=data,
+            eval_dataset=held_back,
             processing_class=base.tokenizer,
             peft_config=lora_of(settings),
         )
 
-    about = {"stage": "align", "beta": options.beta}
-    return fine_tune(
-        base, trainer_of, rows, encoder.end, output, settings, about, on_change, progress, "Aligning"
-    )
+    queries = [query for query, _, _ in triplets]
+    material = material_of(rows, lengths, queries, settings, window_of(base))
+    about = {"beta": options.beta}
+    job = Job("align", base, material, settings, about, encoder.end, encoder.variables, trainer_of)
+    return fine_tune(job, output, on_change, progress, "Aligning")

@@ -1,19 +1,20 @@
-"""Training queries: JSONL and Parquet files with the fields of a data set, of which only one is needed."""
+"""Training queries, from data sets as people have them; of their columns only the question is needed."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from surerag.errors import InputError
-from surerag.extras import extra
+from surerag.evaluation.inputs import Field, source_of
+from surerag.evaluation.inputs.entries import Start
+from surerag.evaluation.inputs.reading import QUESTION, parsed
 
-_SHOWN = 60
-JSON_LINES, PARQUET = (".jsonl", ".ndjson"), (".parquet", ".pq")
+logger = logging.getLogger("surerag")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,121 +25,66 @@ class Query:
         text: As asked.
         golds: Gold answers; needed for the rewards ``"answer"`` and ``"retrieval"``.
         id: Identifier; the text itself if it is left out.
+        kind: What queries are drawn by in equal parts, if they are.
     """
 
     text: str
     golds: tuple[str, ...] = ()
     id: str = ""
+    kind: str = ""
 
     def __post_init__(self) -> None:
         if not self.id:
             object.__setattr__(self, "id", self.text)
 
 
+def merged(first: Query, other: Query) -> Query:
+    """Return a query with the gold answers of both."""
+    return replace(first, golds=tuple(dict.fromkeys((*first.golds, *other.golds))))
+
+
 def as_queries(queries: Iterable[Query | str]) -> list[Query]:
-    """Return queries, each text once.
+    """Return queries, each text once, with the gold answers of all that have it.
 
     Raises:
         InputError: If there is none, or one without a word.
     """
     found: dict[str, Query] = {}
+    rows = 0
     for given in queries:
+        rows += 1
         query = Query(given) if isinstance(given, str) else given
         if not query.text.strip():
             raise InputError("a query is empty", hint="leave empty queries out")
-        found.setdefault(query.text, query)
+        found[query.text] = merged(found[query.text], query) if query.text in found else query
     if not found:
         raise InputError("there is no query", hint="give at least one")
+    if rows > len(found):
+        logger.info("%d of %d queries are duplicates; gold answers were merged", rows - len(found), rows)
     return list(found.values())
 
 
-def read_queries(file: Path) -> list[Query]:
-    """Read the fields ``question`` and, if they are there, ``answers`` and ``id``; others are ignored.
+def read_queries(
+    file: Path, columns: Mapping[Field, str] | None = None, *, kind: str | None = None
+) -> Iterator[Query]:
+    """Yield queries of a data set, with gold answers and ids where there are some; none is kept.
+
+    Args:
+        file: JSONL, CSV, Parquet, or any other format that :func:`surerag.evaluation.inputs.source_of` knows.
+        columns: Which column is what, where it is not found by its name.
+        kind: The column by which queries are to be drawn in equal parts.
 
     Raises:
         InputError: If a row cannot be used, naming file, row and field.
-        MissingExtraError: If it is a Parquet file and pyarrow is not installed.
+        MissingExtraError: If it is a table in Parquet or Arrow and pyarrow is not installed.
     """
-    return as_queries(_query(record, f"{file}, row {number}") for number, record in _records(file))
+    # A data set's systems are of no matter here: a column for them is one that tells queries apart.
+    given: dict[Field, str] = {**(columns or {}), **({} if kind is None else {"system": kind})}
+    for one in parsed(source_of(file), Start(), given, QUESTION):
+        yield Query(one.question, one.golds, one.id or "", (one.system or "") if kind else "")
 
 
 def digest_of(queries: Sequence[Query]) -> str:
-    """Return a digest of all that is known of the queries, in order."""
-    content = json.dumps([[query.id, query.text, list(query.golds)] for query in queries])
+    """Return a digest of the queries' texts, in order."""
+    content = json.dumps([query.text for query in queries])
     return hashlib.sha256(content.encode("ascii")).hexdigest()[:16]
-
-
-def _records(file: Path) -> Iterator[tuple[int, Any]]:
-    if not file.is_file():
-        raise InputError(f"{file} is no file", hint="give a JSONL or a Parquet file")
-    suffix = file.suffix.lower()
-    if suffix in PARQUET:
-        with extra("parquet"):
-            from pyarrow import ArrowException
-            from pyarrow.parquet import ParquetFile
-        try:
-            with ParquetFile(file) as table:
-                rows = [
-                    row for batch in table.iter_batches(columns=_known(table)) for row in batch.to_pylist()
-                ]
-        except (ArrowException, OSError) as error:
-            raise InputError(f"{file} cannot be read as Parquet: {str(error).splitlines()[0]}") from error
-        yield from enumerate(rows, start=1)
-    elif suffix in JSON_LINES:
-        try:
-            data = file.read_bytes()
-        except OSError as error:
-            raise InputError(
-                f"{file} cannot be read: {error.strerror}", hint="give a file that this user may read"
-            ) from error
-        # Editors on Windows put a byte-order mark before the first line.
-        for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").splitlines(), start=1):
-            if line.strip():
-                try:
-                    yield number, json.loads(line.decode("utf-8"))
-                except (ValueError, RecursionError) as error:
-                    raise InputError(
-                        f"{file}, row {number}: not a JSON object in UTF-8 ({error})",
-                        hint="write one JSON object on each line",
-                    ) from error
-    else:
-        raise InputError(
-            f"{file} has the unknown format {file.suffix or 'nothing'!r}",
-            hint=f"give a file that ends in {', '.join(JSON_LINES + PARQUET)}",
-        )
-
-
-def _known(table: Any) -> list[str]:
-    return [name for name in table.schema_arrow.names if name in ("question", "answers", "id")]
-
-
-def _query(record: Any, place: str) -> Query:
-    if not isinstance(record, Mapping) or record.get("question") is None:
-        found = ", ".join(map(repr, record)) if isinstance(record, Mapping) else type(record).__name__
-        raise InputError(
-            f"{place}: the field 'question' is missing; found {found or 'no field'}",
-            hint="every row needs 'question'; 'answers' and 'id' are optional",
-        )
-    golds = record.get("answers")
-    golds = [golds] if isinstance(golds, str) else golds or []
-    if not isinstance(golds, Sequence):
-        raise InputError(f"{place}: the field 'answers' must be a text or a list of texts")
-    name = record.get("id")
-    return Query(
-        _text(record["question"], "question", place),
-        tuple(_text(gold, "answers", place) for gold in golds),
-        "" if name is None else _text(str(name) if type(name) is int else name, "id", place),
-    )
-
-
-def _text(value: Any, field: str, place: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        shown = ascii(value) if isinstance(value, str) else type(value).__name__
-        raise InputError(
-            f"{place}: the field {field!r} must hold texts that are not empty; found {shown[:_SHOWN]}"
-        )
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(f"{place}: the field {field!r} must be text without lone surrogates") from error
-    return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,6 +58,64 @@ class Replies:
 
 
 @dataclass(frozen=True, slots=True)
+class Learnt:
+    """How a model was trained.
+
+    Attributes:
+        examples: Examples it learnt from.
+        held_back: Examples that it did not, by which the best checkpoint was chosen.
+        learning_rate: Highest rate.
+        batch: Examples a step.
+        epochs: Passes over the data, at most.
+        steps: Steps that were taken.
+        first_loss: Of the first step.
+        last_loss: Of the last one.
+        best_step: Step of the checkpoint that was kept; None if the last one was, nothing being held back.
+        held_back_loss: Its loss on what was held back.
+        preferred: In alignment, held-back queries whose better rewrite it prefers more than it did before.
+    """
+
+    examples: int
+    held_back: int
+    learning_rate: float
+    batch: int
+    epochs: int
+    steps: int
+    first_loss: float
+    last_loss: float
+    best_step: int | None = None
+    held_back_loss: float | None = None
+    preferred: int | None = None
+
+    @property
+    def chance(self) -> float | None:
+        """How often a coin would prefer as many better rewrites or more: a one-sided sign test.
+
+        Example:
+            >>> Learnt(27, 10, 1e-5, 4, 3, 21, 0.69, 0.61, preferred=6).chance
+            0.376953125
+        """
+        if self.preferred is None:
+            return None
+        n = self.held_back
+        return float(sum(math.comb(n, k) for k in range(self.preferred, n + 1)) / 2**n)
+
+    def __str__(self) -> str:
+        """Tell it in words."""
+        told = (
+            f"{self.steps:,} steps of {self.batch} at rate {self.learning_rate:g}, "
+            f"loss {self.first_loss:.3f} → {self.last_loss:.3f}"
+        )
+        if self.held_back_loss is not None:
+            told += f"; kept step {self.best_step:,}"
+            told += f", loss on {self.held_back:,} held back {self.held_back_loss:.3f}"
+        if self.preferred is not None:
+            told += f"; prefers {self.preferred:,} of {self.held_back:,} better rewrites that it never saw"
+            told += f" (p = {self.chance:.2g})"
+        return told
+
+
+@dataclass(frozen=True, slots=True)
 class Distilled:
     """The first stage's outcome.
 
@@ -67,6 +126,7 @@ class Distilled:
         examples: Rewrites that the student learnt from.
         failures: Queries that the teacher failed to rewrite.
         replies: What the teacher's replies were.
+        learnt: How the model was trained.
     """
 
     model: Path
@@ -75,6 +135,7 @@ class Distilled:
     examples: int
     failures: int = 0
     replies: Replies = Replies()  # immutable
+    learnt: Learnt | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +166,15 @@ class Aligned:
         model: Folder of the aligned rewriter; `TransformersReader.from_pretrained` loads it.
         pairs: Parquet file of the preferences.
         queries: Queries with at least one pair.
-        triplets: Pairs that were learnt from.
+        triplets: Pairs there are.
+        learnt: How the model was trained.
     """
 
     model: Path
     pairs: Path
     queries: int
     triplets: int
+    learnt: Learnt
 
 
 def named(progress: StageProgress, name: str) -> Progress:

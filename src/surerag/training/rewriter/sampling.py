@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,15 @@ from surerag.services import Encoder, Retriever, Services, as_reader
 from surerag.training.rewriter.asking import (
     IsCorrect,
     Tried,
+    check_failures,
     chunks,
-    incomplete,
+    judged,
     key_of,
     total,
     try_rewrites,
     write_rewrites,
 )
+from surerag.training.rewriter.locking import locked
 from surerag.training.rewriter.options import SampleOptions
 from surerag.training.rewriter.queries import Query, as_queries, digest_of
 from surerag.training.rewriter.results import Sampled, StageProgress, named
@@ -70,7 +71,8 @@ def sample(
         output: Folder for everything; made if it is not there.
         options: What steers this stage; None for the defaults.
         encoder: For the reward ``"relevance"``: mean inner product of query and passages.
-        is_correct: For the reward ``"answer"``: whether an answer matches one of the gold answers.
+        is_correct: For the reward ``"answer"``: whether an answer matches one of the gold answers. It is
+            asked again whenever the file is written.
         corpus: What the retriever searches, in words that change with it; with it, a folder is not gone on
             with on another corpus by mistake.
         on_change: What to do if the folder belongs to a run with other data, models or settings.
@@ -87,7 +89,8 @@ def sample(
     asked = as_queries(queries)
     writes = as_reader(_loaded(rewriter, options) if isinstance(rewriter, str | Path) else rewriter)
     answers = as_reader(reader)
-    require_metric(options.metric, answers)
+    if options.metric is not None:
+        require_metric(options.metric, answers)
     services = Services(reader=answers, retriever=retriever, encoder=encoder)
     services.require("sample", "reader", "retriever")
     method = _method(options, services)
@@ -97,7 +100,6 @@ def sample(
         "retriever": str(getattr(retriever, "name", type(retriever).__name__)),
         "encoder": None if encoder is None else encoder.name,
         "corpus": corpus,
-        "is_correct": getattr(is_correct, "__qualname__", type(is_correct).__name__),
         **_settings(options, method),
     }
     run = {"stage": "sample", "queries": f"{len(asked)}, digest {digest_of(asked)}", **names}
@@ -105,22 +107,22 @@ def sample(
     failures: list[BaseException] = []
     sampled = tried = 0
     with (
+        locked(output),
         Journal(output / JOURNAL, run, on_change=on_change) as journal,
         written(output / SAMPLES, "samples", run) as write,
         reporting(named(progress, "Sampling"), len(asked), "Sampling") as advance,
     ):
-        trial = _Trial(writes, services, options, method, is_correct, journal, key_of(names))
+        trial = _Trial(writes, services, options, method, journal, key_of(names))
         for chunk in chunks(asked, options.window):
-            for outcome in trial.tried(chunk):
+            for query, outcome in zip(chunk, trial.tried(chunk), strict=True):
                 if isinstance(outcome, BaseException):
                     failures.append(outcome)
                 else:
-                    sampled, tried = sampled + 1, tried + sum("uncertainty" in row for row in outcome.rows)
+                    sampled, tried = sampled + 1, tried + sum("answer" in row for row in outcome.rows)
                     costs.append(outcome.costs)
-                    write(map(_restored, outcome.rows))
+                    write(judged(outcome, query, is_correct))
                 advance()
-        if failures and (options.on_failure == "raise" or not sampled):
-            raise incomplete(failures, len(asked), "sampled") from failures[0]
+        check_failures(failures, len(asked), "sampled", options.on_failure)
     return Sampled(output / SAMPLES, sampled, tried, len(failures), total(costs))
 
 
@@ -132,27 +134,26 @@ class _Trial:
     services: Services
     options: SampleOptions
     method: DynQROptions
-    is_correct: IsCorrect
     answers: Answers
     whose: str
+    read: dict[str, Any] = field(default_factory=dict)
 
     def tried(self, queries: Sequence[Query]) -> list[Tried | BaseException]:
         """Return what came of each query, or why nothing did.
 
         A local model's numbers depend, in their last digits, on what else is in its batch. So that a resumed
-        run ends with the same file, a batch is kept whole or not at all, and asked again as it was.
+        run ends with the same file, what a batch brought is kept whole or not at all.
         """
         local = is_local(self.services.reader)
-        units = [list(queries)] if local else [[query] for query in queries]
-        missing = [query for unit in units if self._known(unit) is None for query in unit]
+        known = [self._known(query) for query in queries]
+        missing = [query for query, kept in zip(queries, known, strict=True) if kept is None]
         fresh = self._ask(missing, keep=not local)
-        if local and missing and not any(isinstance(outcome, BaseException) for outcome in fresh.values()):
-            self._keep(missing, [fresh[query.text] for query in missing])
-        found: list[Tried | BaseException] = []
-        for unit in units:
-            known = self._known(unit)
-            found += [fresh[query.text] for query in unit] if known is None else known
-        return found
+        done = [query for query in missing if not isinstance(fresh[query.text], BaseException)]
+        if local and done:
+            self._keep(done, [fresh[query.text] for query in done])
+        return [
+            fresh[query.text] if kept is None else kept for query, kept in zip(queries, known, strict=True)
+        ]
 
     def _ask(self, queries: Sequence[Query], keep: bool) -> dict[str, Any]:
         window = self.options.window
@@ -166,9 +167,12 @@ class _Trial:
         replies = dict(zip(queries, outcomes, strict=True))
         failed = {query.text: reply for query, reply in replies.items() if isinstance(reply, BaseException)}
         written_for = [query for query in queries if query.text not in failed]
+        measures = self.options.metric is not None
         programs = [
             self._trying(
-                query, try_rewrites(query, replies[query], self.method, self.is_correct, self._judges), keep
+                query,
+                try_rewrites(query, replies[query], self.method, measures, self._judges),
+                keep,
             )
             for query in written_for
         ]
@@ -185,15 +189,47 @@ class _Trial:
             self._keep([query], [tried])
         return tried
 
-    def _known(self, unit: Sequence[Query]) -> list[Tried] | None:
-        kept = self.answers.get(self._key(unit))
-        return None if kept is None else [Tried(rows, RewriteCosts(**costs)) for rows, costs in kept]
+    def _known(self, query: Query) -> Tried | None:
+        where = self.answers.get(self._key(query))
+        if where is None:
+            return None
+        batch, place = where
+        if batch not in self.read:
+            self.read.clear()
+            self.read[batch] = self.answers.get(batch)
+        if self.read[batch] is None:
+            return None
+        rows, costs, _ = self.read[batch][place]
+        return Tried([self._with_texts(row) for row in rows], RewriteCosts(**costs))
 
-    def _keep(self, unit: Sequence[Query], tried: Sequence[Tried]) -> None:
-        self.answers.put({self._key(unit): [[item.rows, asdict(item.costs)] for item in tried]})
+    def _with_texts(self, row: dict[str, Any]) -> dict[str, Any]:
+        if "texts" not in row:
+            return row
+        return {**row, "texts": [self.answers.get(key) for key in row["texts"]]}
 
-    def _key(self, unit: Sequence[Query]) -> str:
-        return key_of(self.whose, [[query.id, query.text, list(query.golds)] for query in unit])
+    def _keep(self, queries: Sequence[Query], tried: Sequence[Tried]) -> None:
+        """Keep passages' texts once each, where each query's answers stand, and last the answers themselves.
+
+        A kill in between leaves places without answers, which count for nothing.
+        """
+        texts: dict[str, str] = {}
+        payload = []
+        for query, item in zip(queries, tried, strict=True):
+            rows = []
+            for row in item.rows:
+                if "texts" in row:
+                    keys = {key_of("text", text): text for text in row["texts"]}
+                    texts |= keys
+                    row = {**row, "texts": list(keys)}
+                rows.append(row)
+            payload.append([rows, asdict(item.costs), query.text])
+        batch = key_of(self.whose, "batch", [query.text for query in queries])
+        places = {self._key(query): [batch, place] for place, query in enumerate(queries)}
+        new = {key: text for key, text in texts.items() if self.answers.get(key) is None}
+        self.answers.put({**new, **places, batch: payload})
+
+    def _key(self, query: Query) -> str:
+        return key_of(self.whose, query.text)
 
 
 def _loaded(rewriter: str | Path, options: SampleOptions) -> Reader:
@@ -205,7 +241,7 @@ def _loaded(rewriter: str | Path, options: SampleOptions) -> Reader:
 def _method(options: SampleOptions, services: Services) -> DynQROptions:
     """Return the method's own options: a rewrite is answered from as at inference."""
     return DynQROptions(
-        metric=options.metric,
+        metric=options.metric or "perplexity",
         top_n=options.top_n,
         n_samples=options.n_samples,
         max_tokens=services.answer_tokens(options.max_tokens),
@@ -224,17 +260,10 @@ def _settings(options: SampleOptions, method: DynQROptions) -> dict[str, Any]:
         "seed": options.seed,
         "rewrite_tokens": options.rewrite_tokens,
         "rewrite_words": options.rewrite_words,
-        "metric": metric_name(options.metric),
+        "metric": None if options.metric is None else metric_name(options.metric),
         "n_samples": options.n_samples if options.metric in SAMPLED else None,
         "top_n": options.top_n,
         "max_tokens": method.max_tokens,
         "stop": list(options.stop),
-        "window": options.window,
         "prompts": {name: options.prompts[name].text for name in ("rewrite", "answer", "closed_book")},
     }
-
-
-def _restored(row: dict[str, Any]) -> dict[str, Any]:
-    """An answer without a word is infinitely uncertain; the journal could not say so."""
-    infinite = "uncertainty" in row and row["uncertainty"] is None
-    return {**row, "uncertainty": math.inf} if infinite else row

@@ -13,9 +13,10 @@ from trl import SFTConfig, SFTTrainer
 from surerag.drivers.progress import Progress
 from surerag.journal import OnChange
 from surerag.prompts import PromptTemplate
+from surerag.training.rewriter.bases import load_base, lora_of, window_of
 from surerag.training.rewriter.encoding import RewriteEncoder
 from surerag.training.rewriter.options import FineTuning
-from surerag.training.rewriter.tuning import fine_tune, fitting, load_base, lora_of
+from surerag.training.rewriter.tuning import Job, Tuned, fine_tune, material_of
 
 _IGNORED = -100
 
@@ -28,7 +29,7 @@ def learn_rewrites(
     prompt: PromptTemplate,
     on_change: OnChange,
     progress: Progress,
-) -> Path:
+) -> Tuned:
     """Fine-tune a base on pairs of query and rewrite.
 
     See :func:`~surerag.training.rewriter.tuning.fine_tune`.
@@ -36,31 +37,23 @@ def learn_rewrites(
     base = load_base(id_or_path, settings)
     encoder = RewriteEncoder(base.tokenizer, settings.template_options)
     rows = [_row(encoder, prompt.render(query=query), rewrite) for query, rewrite in examples]
-    rows = fitting(rows, [len(row["input_ids"]) for row in rows], settings.max_tokens)
+    lengths, queries = [len(row["input_ids"]) for row in rows], [query for query, _ in examples]
 
-    def trainer_of(arguments: dict[str, Any], data: Dataset) -> Trainer:
+    def trainer_of(arguments: dict[str, Any], data: Dataset, held_back: Dataset | None) -> Trainer:
         # The data are token ids with labels already: trl has nothing to prepare.
         config = SFTConfig(**arguments, max_length=None, dataset_kwargs={"skip_prepare_dataset": True})
         return SFTTrainer(
             base.model,
             config,
             train_dataset=data,
+            eval_dataset=held_back,
             processing_class=base.tokenizer,
             peft_config=lora_of(settings),
         )
 
-    return fine_tune(
-        base,
-        trainer_of,
-        rows,
-        encoder.end,
-        output,
-        settings,
-        {"stage": "distil"},
-        on_change,
-        progress,
-        "Distilling",
-    )
+    material = material_of(rows, lengths, queries, settings, window_of(base))
+    job = Job("distil", base, material, settings, {}, encoder.end, encoder.variables, trainer_of)
+    return fine_tune(job, output, on_change, progress, "Distilling")
 
 
 def _row(encoder: RewriteEncoder, prompt: str, rewrite: str) -> dict[str, Any]:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
-import math
+import logging
+import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from datasets import Dataset
-from peft import LoraConfig, PeftModel
+from safetensors import SafetensorError
 from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
+    EarlyStoppingCallback,
     PrinterCallback,
     Trainer,
     TrainerCallback,
@@ -29,144 +28,183 @@ from transformers import (
 )
 
 from surerag.drivers.progress import Progress, reporting
-from surerag.errors import ConfigurationError, InputError
+from surerag.errors import ConfigurationError, InputError, ServiceError
 from surerag.journal import OnChange
-from surerag.readers.transformers.model import CausalModel
-from surerag.storage import write_whole
+from surerag.storage import unwritable, write_whole
+from surerag.training.rewriter.bases import Base, accelerated
+from surerag.training.rewriter.exporting import export
 from surerag.training.rewriter.options import FineTuning
+from surerag.training.rewriter.processes import is_first, number, wait_for_all
+from surerag.training.rewriter.recipe import Recipe, Stage, settled
+from surerag.training.rewriter.results import Learnt
 
-CHECKPOINTS, MODEL, RUN, CURVE = "checkpoints", "model", "run.json", "curve.jsonl"
-_WHOLE = "whole"
-_NO_MATTER = ("device", "save_every", "gradient_checkpointing")
+CHECKPOINTS, MODEL, RUN, CURVE, LEARNT = "checkpoints", "model", "run.json", "curve.jsonl", "learnt.json"
+_WHOLE, _ENDED = "whole", "ended"
+_NO_MATTER = (
+    "device", "micro_batch", "save_every", "gradient_checkpointing", "attention", "report_to",
+)  # fmt: skip
 """Settings that change how weights are found, and not which."""
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_FEW = 20
+"""Of fewer examples none is held back, and fewer steps are worth a warning."""
+_BARELY = 10
+
+logger = logging.getLogger("surerag")
+
+
+class Material(NamedTuple):
+    """What there is to learn from: token ids.
+
+    Attributes:
+        rows: To learn from.
+        held_back: To choose a checkpoint by.
+    """
+
+    rows: list[dict[str, Any]]
+    held_back: list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
-    """What is fine-tuned.
+class Job:
+    """A base, what it is to learn, and how.
 
     Attributes:
-        model: Its weights; in float32, but for frozen ones under adapters on an accelerator.
-        tokenizer: Its tokenizer.
-        name: Its id or the last part of its path, and a short hash of its weights.
-        dtype: Of the weights as they were published.
+        stage: Which stage it belongs to.
+        base: What to train.
+        material: From what.
+        settings: How, as far as somebody said.
+        about: Further settings that the weights depend on, as plain values.
+        end: The token that ends a rewrite.
+        variables: Of the chat template, as they were in training.
+        trainer: Makes the trainer from its arguments, the data and what is held back.
     """
 
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    name: str
-    dtype: torch.dtype
+    stage: Stage
+    base: Base
+    material: Material
+    settings: FineTuning
+    about: Mapping[str, Any]
+    end: int
+    variables: Mapping[str, Any]
+    trainer: Callable[[dict[str, Any], Dataset, Dataset | None], Trainer]
 
 
-def load_base(id_or_path: str | Path, settings: FineTuning) -> Base:
-    """Load a base to be trained, from safetensors only.
+class Tuned(NamedTuple):
+    """A model's folder, and how it came about."""
 
-    Raises:
-        ConfigurationError: If it cannot be loaded.
-    """
-    where, trusted = str(id_or_path), {"trust_remote_code": settings.trust_remote_code}
-    frozen = settings.lora is not None and _accelerated(settings)
-    try:
-        config = AutoConfig.from_pretrained(where, **trusted)
-        tokenizer = AutoTokenizer.from_pretrained(where, **trusted)
-        model = AutoModelForCausalLM.from_pretrained(
-            where, dtype="auto" if frozen else torch.float32, use_safetensors=True, **trusted
-        )
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"the base {where!r} cannot be loaded: {str(error).strip().splitlines()[0]}",
-            hint="give a causal model's Hugging Face id that can be reached, or the folder of a saved one, "
-            "with weights as safetensors",
-        ) from error
-    known = CausalModel(model, tokenizer)
-    dtype = config.dtype if isinstance(config.dtype, torch.dtype) else torch.float32
-    return Base(model, tokenizer, f"{known.origin}@{known.fingerprint}", dtype)
+    model: Path
+    learnt: Learnt
 
 
-def fitting(rows: Sequence[dict[str, Any]], lengths: Sequence[int], longest: int) -> list[dict[str, Any]]:
-    """Leave out rows of more tokens than may be.
+def material_of(
+    rows: Sequence[dict[str, Any]],
+    lengths: Sequence[int],
+    queries: Sequence[str],
+    settings: FineTuning,
+    window: int | None,
+) -> Material:
+    """Leave out rows that are too long, and hold back some, drawn at random; those of a query stay together.
+
+    Args:
+        rows: All of them.
+        lengths: Their tokens.
+        queries: Whose they are.
+        settings: Say how many, how long, and the seed.
+        window: Tokens that the base reads; None if it does not say.
 
     Raises:
         InputError: If none is left.
     """
-    kept = [row for row, length in zip(rows, lengths, strict=True) if length <= longest]
-    if not kept:
+    longest = min(settings.max_tokens, window or settings.max_tokens)
+    fitting = [(row, q) for row, n, q in zip(rows, lengths, queries, strict=True) if n <= longest]
+    if not fitting:
         raise InputError(
             f"all of {len(rows)} examples are longer than {longest} tokens",
             hint="raise max_tokens, or give shorter queries",
         )
-    return kept
+    if left_out := len(rows) - len(fitting):
+        logger.warning("%d of %d examples are longer than %d tokens", left_out, len(rows), longest)
+    drawn = sorted({query for _, query in fitting}, key=lambda query: _drawn(settings.seed, query))
+    held = drawn[: round(settings.validation * len(drawn))] if len(drawn) >= _FEW else []
+    out = set(held)
+    # One row a query, its first: further ones are no evidence of their own.
+    first = {query: row for row, query in reversed(fitting)}
+    return Material([row for row, query in fitting if query not in out], [first[query] for query in held])
 
 
-def fine_tune(
-    base: Base,
-    trainer_of: Callable[[dict[str, Any], Dataset], Trainer],
-    rows: Sequence[dict[str, Any]],
-    end: int,
-    output: Path,
-    settings: FineTuning,
-    about: Mapping[str, Any],
-    on_change: OnChange,
-    progress: Progress,
-    description: str,
-) -> Path:
+def fine_tune(job: Job, output: Path, on_change: OnChange, progress: Progress, description: str) -> Tuned:
     """Train, going on from the last whole checkpoint, and write the model.
 
     Args:
-        base: What to train.
-        trainer_of: Makes the trainer from its arguments and the data.
-        rows: The data: token ids.
-        end: The token that ends a rewrite; the model is told to stop there.
-        output: Folder for ``model``, ``run.json``, ``curve.jsonl`` and, while it trains, ``checkpoints``.
-        settings: How to train.
-        about: Further settings that the weights depend on, as plain values.
+        job: Who is to learn what.
+        output: Folder for ``model``, ``run.json``, ``curve.jsonl``, ``learnt.json`` and, while it trains,
+            ``checkpoints``.
         on_change: What to do if the folder belongs to another run; answers are not kept here, so that
             ``"reuse"`` begins anew like ``"restart"`` if something changed.
         progress: How far it is.
         description: What this is called on a bar.
 
-    Returns:
-        The model's folder.
-
     Raises:
         ConfigurationError: If the folder belongs to another run.
+        StorageError: If the disk is full; checkpoints stay.
+        ServiceError: If there is too little memory; checkpoints stay.
     """
-    model, checkpoints = output / MODEL, output / CHECKPOINTS
-    run = {
-        "base": base.name,
-        "examples": f"{len(rows)}, digest {_digest(rows)}",
-        **about,
-        **{name: value for name, value in asdict(settings).items() if name not in _NO_MATTER},
-    }
-    _claim(output, json.loads(json.dumps(run)), on_change)
-    if model.is_dir():
-        return model
-    trainer = trainer_of(_arguments(settings, checkpoints), Dataset.from_list(list(rows)))
-    steps = settings.epochs * math.ceil(len(rows) / settings.batch)
+    model, checkpoints, cpu = output / MODEL, output / CHECKPOINTS, job.settings.device == "cpu"
+    weights = sum(parameter.numel() for parameter in job.base.model.parameters())
+    rows, held_back = map(len, job.material)
+    recipe = settled(job.settings, job.stage, rows, weights, number(), looks=held_back > 0)
+    if is_first():
+        _claim(output, _run(job, recipe), on_change)
+    wait_for_all(cpu=cpu)
+    if not model.is_dir():
+        with _explained(output):
+            _train(job, recipe, output, progress, description)
+    wait_for_all(cpu=cpu)
+    if is_first():
+        shutil.rmtree(checkpoints, ignore_errors=True)
+    return Tuned(model, Learnt(**json.loads((output / LEARNT).read_text(encoding="utf-8"))))
+
+
+def _train(job: Job, recipe: Recipe, output: Path, progress: Progress, description: str) -> None:
+    checkpoints, held_back = output / CHECKPOINTS, job.material.held_back
+    arguments = _arguments(job, recipe, checkpoints)
+    data = [Dataset.from_list(rows) if rows else None for rows in job.material]
+    trainer = job.trainer(arguments, data[0], data[1])
     last = _last_whole(checkpoints)
-    with reporting(progress, steps, description) as advance:
+    with reporting(progress, recipe.steps, description) as advance:
         trainer.remove_callback(PrinterCallback)
+        if held_back:
+            trainer.add_callback(EarlyStoppingCallback(job.settings.patience))
         trainer.add_callback(_Watch(advance))
-        trainer.train(resume_from_checkpoint=None if last is None else str(last))
-    _write_curve(trainer.state, output / CURVE)
-    _export(trainer, base, end, model, settings)
-    shutil.rmtree(checkpoints)
-    return model
+        if held_back and last is not None and (last / _WHOLE).read_text(encoding="utf-8") == _ENDED:
+            # It had ended, early perhaps: one more step could find another best.
+            trainer.state = TrainerState.load_from_json(str(last / "trainer_state.json"))
+            trainer._load_best_model()
+        else:
+            trainer.train(resume_from_checkpoint=None if last is None else str(last))
+    found = trainer.evaluate() if held_back else {}
+    if is_first():
+        _write_curve(trainer.state, output / CURVE)
+        learnt = _learnt(trainer.state, recipe, job.material, found)
+        write_whole(output / LEARNT, json.dumps(asdict(learnt), indent=2) + "\n")
+    export(trainer, job.base, job.end, job.variables, output / MODEL, job.settings)
 
 
-def lora_of(settings: FineTuning) -> LoraConfig | None:
-    """Return the adapters in peft's terms; None for full fine-tuning."""
-    lora = settings.lora
-    if lora is None:
-        return None
-    return LoraConfig(
-        r=lora.rank,
-        lora_alpha=lora.alpha,
-        lora_dropout=lora.dropout,
-        target_modules="all-linear" if lora.targets is None else list(lora.targets),
-        task_type="CAUSAL_LM",
-    )
+def _run(job: Job, recipe: Recipe) -> dict[str, Any]:
+    """Return what the weights depend on."""
+    set_ = {name: value for name, value in asdict(job.settings).items() if name not in _NO_MATTER}
+    run = {
+        "base": job.base.name,
+        "examples": f"{len(job.material.rows)}, digest {_digest(job.material.rows)}",
+        "held_back": f"{len(job.material.held_back)}, digest {_digest(job.material.held_back)}",
+        "stage": job.stage,
+        **job.about,
+        **set_,
+        "learning_rate": recipe.learning_rate,
+        "batch": recipe.batch,
+        "epochs": recipe.epochs,
+        "template_options": dict(job.variables),
+    }
+    return dict(json.loads(json.dumps(run)))
 
 
 class _Watch(TrainerCallback):
@@ -186,10 +224,24 @@ class _Watch(TrainerCallback):
     ) -> None:
         self._advance()
 
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Any = None,
+        **_: Any,
+    ) -> None:
+        if logs and is_first() and (told := {"loss", "eval_loss"} & logs.keys()):
+            shown = ", ".join(f"{name} {float(logs[name]):.4f}" for name in sorted(told))
+            logger.info("step %d of %d: %s", state.global_step, state.max_steps, shown)
+
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        (Path(str(args.output_dir)) / f"checkpoint-{state.global_step}" / _WHOLE).touch()
+        if is_first():
+            file = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}" / _WHOLE
+            write_whole(file, _ENDED if control.should_training_stop else "")
 
 
 def _claim(output: Path, run: Mapping[str, Any], on_change: OnChange) -> None:
@@ -214,64 +266,98 @@ def _claim(output: Path, run: Mapping[str, Any], on_change: OnChange) -> None:
         write_whole(file, json.dumps(run, indent=2) + "\n")
 
 
-def _arguments(settings: FineTuning, checkpoints: Path) -> dict[str, Any]:
+def _arguments(job: Job, recipe: Recipe, checkpoints: Path) -> dict[str, Any]:
     """Arguments that trl's configurations share with transformers'."""
-    accelerated = _accelerated(settings)
+    settings, fast = job.settings, accelerated(job.settings)
     saves_memory = settings.gradient_checkpointing
+    looks: dict[str, Any] = {}
+    if job.material.held_back:
+        looks = {
+            "eval_strategy": "steps",
+            "eval_steps": recipe.save_every,
+            "per_device_eval_batch_size": 1,  # so that means over batches are means over examples
+            "load_best_model_at_end": True,
+            "metric_for_best_model": "eval_loss",
+            "restore_callback_states_from_checkpoint": True,
+        }
     return {
         "output_dir": str(checkpoints),
-        "per_device_train_batch_size": settings.turn_size,
-        "gradient_accumulation_steps": settings.batch // settings.turn_size,
-        "num_train_epochs": settings.epochs,
-        "learning_rate": settings.learning_rate,
+        "per_device_train_batch_size": recipe.turn,
+        "gradient_accumulation_steps": recipe.turns,
+        "num_train_epochs": recipe.epochs,
+        "learning_rate": recipe.learning_rate,
         "lr_scheduler_type": "linear",
         "seed": settings.seed,
         "data_seed": settings.seed,
         "save_strategy": "steps",
-        "save_steps": settings.save_every,
+        "save_steps": recipe.save_every,
         "save_total_limit": 2,
         "logging_steps": 1,
-        "report_to": "none",
+        "report_to": settings.report_to,
         "disable_tqdm": True,
         "use_cpu": settings.device == "cpu",
-        "bf16": accelerated and torch.cuda.is_available() and torch.cuda.is_bf16_supported(),
-        "gradient_checkpointing": accelerated if saves_memory is None else saves_memory,
-        "dataloader_pin_memory": accelerated,
+        "bf16": fast and torch.cuda.is_available() and torch.cuda.is_bf16_supported(),
+        "gradient_checkpointing": fast if saves_memory is None else saves_memory,
+        "dataloader_pin_memory": fast,
+        **looks,
+        **settings.trainer,
     }
-
-
-def _accelerated(settings: FineTuning) -> bool:
-    return settings.device != "cpu" and (torch.cuda.is_available() or torch.backends.mps.is_available())
 
 
 def _last_whole(checkpoints: Path) -> Path | None:
     """Return the last checkpoint that was written to its end; remove what a kill left of others."""
     found = list(checkpoints.glob("checkpoint-*"))
-    for folder in found:
-        if not (folder / _WHOLE).exists():
-            shutil.rmtree(folder)
-    whole = [folder for folder in found if folder.exists()]
+    if is_first():
+        for folder in found:
+            if not (folder / _WHOLE).exists():
+                shutil.rmtree(folder)
+    whole = [folder for folder in found if (folder / _WHOLE).exists()]
     return max(whole, key=lambda folder: int(folder.name.rpartition("-")[2]), default=None)
 
 
-def _export(trainer: Trainer, base: Base, end: int, folder: Path, settings: FineTuning) -> None:
-    """Write model and tokenizer under another name first; adapters are merged, and kept beside."""
-    unfinished = folder.with_name(f"{folder.name}.part")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    model: Any = trainer.model
-    if isinstance(model, PeftModel):
-        model.save_pretrained(str(unfinished / "adapter"))
-        model = model.merge_and_unload()
-    model = model.to("cpu", base.dtype if settings.dtype == "base" else _DTYPES[settings.dtype])
-    model.config.use_cache = True
-    known = model.generation_config.eos_token_id
-    ends = known if isinstance(known, list) else [known]
-    model.generation_config.eos_token_id = (
-        known if end in ends else [*(e for e in ends if e is not None), end]
+@contextmanager
+def _explained(output: Path) -> Iterator[None]:
+    """Say of a full disk and of too little memory what to do; other errors stay as they are."""
+    kept = "training goes on from its last checkpoint"
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise ServiceError(
+            f"there is too little memory: {str(error).splitlines()[0]}",
+            hint=f"lower --micro-batch (micro_batch), or train adapters with --lora; {kept}",
+        ) from error
+    except OSError as error:
+        if error.errno is None or (error.filename is None and error.errno != errno.ENOSPC):
+            raise
+        raise unwritable(output, error, kept=kept) from error
+    except (SafetensorError, RuntimeError) as error:
+        # Both libraries hide the disk's own number.
+        if not any(sign in str(error) for sign in ("os error 28", "No space left", "PytorchStreamWriter")):
+            raise
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise unwritable(output, full, kept=kept) from error
+
+
+def _learnt(state: TrainerState, recipe: Recipe, material: Material, found: Mapping[str, float]) -> Learnt:
+    losses = [float(entry["loss"]) for entry in state.log_history if "loss" in entry]
+    best = state.best_global_step if material.held_back else None
+    right = found.get("eval_rewards/accuracies")
+    learnt = Learnt(
+        examples=len(material.rows),
+        held_back=len(material.held_back),
+        learning_rate=recipe.learning_rate,
+        batch=recipe.batch,
+        epochs=recipe.epochs,
+        steps=state.global_step,
+        first_loss=losses[0],
+        last_loss=losses[-1],
+        best_step=best,
+        held_back_loss=found.get("eval_loss"),
+        preferred=None if right is None else round(right * len(material.held_back)),
     )
-    model.save_pretrained(unfinished)
-    base.tokenizer.save_pretrained(unfinished)
-    unfinished.replace(folder)
+    if learnt.steps < _BARELY:
+        logger.warning("only %d steps were taken: hardly anything can have been learnt", learnt.steps)
+    return learnt
 
 
 def _write_curve(state: TrainerState, file: Path) -> None:
@@ -283,7 +369,7 @@ def _write_curve(state: TrainerState, file: Path) -> None:
             sort_keys=True,
         )
         for entry in state.log_history
-        if "loss" in entry
+        if "loss" in entry or "eval_loss" in entry
     ]
     write_whole(file, "".join(f"{line}\n" for line in lines))
 
@@ -293,3 +379,7 @@ def _digest(rows: Sequence[dict[str, Any]]) -> str:
     for row in rows:
         digest.update(json.dumps(row, sort_keys=True).encode("ascii"))
     return digest.hexdigest()[:16]
+
+
+def _drawn(seed: int, text: str) -> bytes:
+    return hashlib.blake2b(f"{seed}\x1f{text}".encode("utf-8", "backslashreplace"), digest_size=8).digest()
