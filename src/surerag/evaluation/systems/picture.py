@@ -26,7 +26,7 @@ def pareto_svg(report: SystemsReport, cost: str | None = None) -> str:
         than two systems have both figures.
     """
     price = report.cost if cost is None else cost
-    shown = [one for one in report.systems if report.measure in one.measures and price in one.costs]
+    shown = [one for one in report.systems if report.measure in one.measures and one.costs.get(price)]
     if len(shown) < 2:
         return ""
     x = _scale([one.costs[price] for one in shown], _LEFT, WIDTH - _RIGHT, zero=True)

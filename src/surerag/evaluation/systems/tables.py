@@ -48,7 +48,7 @@ def costs_table(report: SystemsReport) -> Table:
         table.add_row(
             one.name,
             _known(costs.get("tokens"), ",.0f"),
-            f"{100 * one.cached:.0f} %",
+            f"{100 * one.cached:.0f} %" if costs.get("tokens") else "unknown",
             _known(costs.get("calls"), ".1f"),
             _known(costs.get("seconds"), ".3g"),
             f"{costs['money']:.2g}" if "money" in costs else "unknown",

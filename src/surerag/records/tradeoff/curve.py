@@ -301,6 +301,8 @@ def _break_even(table: _Table, chosen: Point) -> tuple[str, float | None]:
     saved = plain.retrievals - chosen.retrievals
     tokens = chosen.prompt_tokens + chosen.completion_tokens - plain.prompt_tokens - plain.completion_tokens
     spends = f"It reads and writes {abs(tokens):,.0f} tokens {'more' if tokens > 0 else 'less'} a question."
+    if not plain.calls:
+        spends = "Nor is it known what they cost."
     if chosen.milliseconds is None or plain.milliseconds is None:
         return f"No times are known of these questions. {spends}", None
     slower = chosen.milliseconds - plain.milliseconds

@@ -66,18 +66,16 @@ def _gives(found: TradeOff) -> Grid:
 
 def _costs(found: TradeOff) -> Grid:
     first = found.points[0]
-    head = ["Decides by", "Retrievals", "Read", "Written", "Calls"]
+    # A table that others recorded says nothing of what its answers cost.
+    known = first.calls > 0
+    head = ["Decides by", "Retrievals", *(("Read", "Written", "Calls") if known else ())]
     if first.money is not None:
         head.append(found.currency or "Money")
     rows = []
     for point in found.points:
-        cells = [
-            point.label,
-            f"{point.retrievals:.2f}",
-            f"{point.prompt_tokens:,.0f}",
-            f"{point.completion_tokens:,.1f}",
-            f"{point.calls:.2f}",
-        ]
+        cells = [point.label, f"{point.retrievals:.2f}"]
+        if known:
+            cells += [f"{point.prompt_tokens:,.0f}", f"{point.completion_tokens:,.1f}", f"{point.calls:.2f}"]
         if point.money is not None:
             cells.append(f"{point.money:.4g}")
         rows.append(tuple(cells))
@@ -86,7 +84,7 @@ def _costs(found: TradeOff) -> Grid:
         f"{found.model}, {found.method}: what it costs a question",
         tuple(head),
         tuple(rows),
-        f"Read, written: tokens.{money}",
+        f"Read, written: tokens.{money}" if known else "Tokens and calls are not known of these answers.",
     )
 
 
