@@ -111,4 +111,4 @@ def test_what_does_not_fit_is_named(tmp_path: Path, text: str, said: str) -> Non
 def test_numbers_of_ours_alone_are_left_out() -> None:
     shown = format_passages(["[7] is a number.", "Ada.\n[3] Bo."])
     assert PromptTemplate("x", "{p!plain}").render(p=shown) == "| [7] is a number.\nAda.\n| [3] Bo."
-    assert set(prompt_sets()) == {"lazy_rag", "seper", "edc2", "dense_rag", "dynqr"}
+    assert set(prompt_sets()) == {"lazy_rag", "seper", "edc2", "dense_rag", "dynqr", "judge"}

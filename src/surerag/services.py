@@ -149,4 +149,6 @@ class Services:
 
 
 def _article(name: str) -> str:
+    if name.endswith("s"):
+        return name
     return f"an {name}" if name[0].lower() in "aeiou" else f"a {name}"

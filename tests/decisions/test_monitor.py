@@ -126,6 +126,18 @@ def test_a_monitor_listens_to_components() -> None:
         assert {alarm.watched for alarm in monitor.alarms} == {"signal", "rate"}
 
 
+def test_a_monitor_counts_a_question_once_however_often_it_retrieves() -> None:
+    class Growing:
+        def retrieve(self, query: str, k: int | None) -> list[Passage]:
+            return [Passage(f"Found for {query}.")]
+
+    reader = ScriptedReader(lambda _: reply("Velm", entropy=2.0), name="one")
+    monitor = Monitor(policy(1.0), [2.0] * 100)
+    rag = LazyRAG(reader, Growing(), "Summary.", threshold=1.0, max_hops=3, on_event=monitor.watch)
+    assert [result.retrievals for result in rag.run_many(["Where?", "When?"])] == [3, 3]
+    assert monitor.n == 2
+
+
 def test_rows_are_a_reference_and_bad_settings_are_refused() -> None:
     mine = policy(0.5, Identity(signal="doubt"))
     rows = [DecisionRow({"doubt": 0.1}), DecisionRow({"doubt": math.inf})]

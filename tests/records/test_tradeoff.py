@@ -23,7 +23,8 @@ from surerag.readers.scripted import reply
 from surerag.records import Trace, record
 from surerag.records.pipeline import Pipeline
 from surerag.records.tradeoff.choices import CHOICES, Case, Spending, cases, choice_of, identity_of
-from surerag.records.tradeoff.curve import Bound, Times, trade_off
+from surerag.records.tradeoff.columns import Times
+from surerag.records.tradeoff.curve import Bound, trade_off
 from surerag.records.tradeoff.page import Shown, render_trade_offs
 from surerag.records.tradeoff.tables import trade_off_grids
 from surerag.records.tradeoff.timing import kept_times, timed

@@ -36,7 +36,8 @@ from surerag.records import Trace, record
 from surerag.records.field.estimate import estimated
 from surerag.records.pipeline import Pipeline
 from surerag.records.tradeoff.choices import Method, cases, choice_of, identity_of
-from surerag.records.tradeoff.curve import LATENCIES, Bound, Times, TradeOff, trade_off
+from surerag.records.tradeoff.columns import Times
+from surerag.records.tradeoff.curve import LATENCIES, Bound, TradeOff, trade_off
 from surerag.records.tradeoff.page import Shown, render_trade_offs
 from surerag.records.tradeoff.plots import write_plots
 from surerag.records.tradeoff.tables import summary_grid, trade_off_grids
@@ -224,7 +225,7 @@ def _calibrated(recorded: _Recorded, method: Method, wanted: Calibration, prices
     identity = identity_of(trace, choice, wanted.signal)
     model = str(trace.about.get("reader", trace.folder.name))
     found = trade_off(
-        list(cases(trace, choice, identity.signal)),
+        cases(trace, choice, identity.signal),
         choice,
         identity,
         wanted.bound,

@@ -112,7 +112,7 @@ def calibrate(
     at = fallback if threshold is None else threshold
     acts = signals > at
     gain = None if outcomes is None else gain_at(signals, outcomes, at, confidence)
-    costs = np.array([row.cost for row in rows])
+    costs = np.fromiter((row.cost for row in rows), np.float64, len(rows))
     return Policy(
         threshold=at,
         target=target,

@@ -99,7 +99,7 @@ def signal_of(rows: Sequence[DecisionRow], name: str) -> NDArray[np.float64]:
                 f"a row has no signal {name!r}{_named(row.id)}; there is {there}",
                 hint="name one that every row has",
             )
-    return np.array([row.signals[name] for row in rows], dtype=np.float64)
+    return np.fromiter((row.signals[name] for row in rows), np.float64, len(rows))
 
 
 def outcomes_of(rows: Sequence[DecisionRow]) -> Outcomes:
@@ -115,9 +115,10 @@ def outcomes_of(rows: Sequence[DecisionRow]) -> Outcomes:
             f"{unjudged} of {len(rows)} rows were not judged",
             hint="give gold answers, or ask for a budget only",
         )
-    pairs = [(float(row.correct_without or 0.0), float(row.correct_with or 0.0)) for row in rows]
-    found = np.array(pairs, dtype=np.float64)
-    return Outcomes(found[:, 0], found[:, 1])
+    return Outcomes(
+        np.fromiter((float(row.correct_without or 0.0) for row in rows), np.float64, len(rows)),
+        np.fromiter((float(row.correct_with or 0.0) for row in rows), np.float64, len(rows)),
+    )
 
 
 def common_signals(rows: Iterable[DecisionRow]) -> tuple[str, ...]:

@@ -140,7 +140,7 @@ def record(
         total = len(questions) if isinstance(questions, Sized) else None
         with reporting(progress, total) as advance:
             for unit, group in enumerate(groups_of(questions, part_size)):
-                source = hashlib.sha256((key or b"") + group.digest.encode("ascii")).hexdigest()[:32]
+                source = group.digest if key is None else _keyed(group.digest, key)
                 if unit in run.manifest.parts:
                     _check_part(run, unit, source)
                 elif run.complete:
@@ -179,6 +179,10 @@ def _record_unit(
             tables[ASKED] = list(kept.records())
     # The table of what was asked holds the journal's answers, or they are not to be kept at all.
     run.commit(unit, tables, source=source, keep_answers=False)
+
+
+def _keyed(digest: str, key: bytes) -> str:
+    return hashlib.sha256(key + digest.encode("ascii")).hexdigest()[:32]
 
 
 def _check_part(run: Run, unit: int, source: str) -> None:

@@ -113,7 +113,7 @@ def _table(found: Mapping[str, Sequence[Held]], told: Mapping[str, str]) -> dict
     rows = {}
     for name, held in found.items():
         finite = [math.log(one.uncertainty) for one in held if math.isfinite(one.uncertainty)]
-        rows[name] = {
+        row: dict[str, Any] = {
             "n": len(held),
             "usable": sum(one.usable for one in held),
             "correct": sum(one.correct for one in held),
@@ -123,7 +123,8 @@ def _table(found: Mapping[str, Sequence[Held]], told: Mapping[str, str]) -> dict
             "base" if name.startswith("distilled") else "distilled" if name.startswith("aligned") else None
         )
         if before is not None:
-            rows[name] |= _change(held, found[before])
+            row |= _change(held, found[before])
+        rows[name] = row
     return {"rows": rows, "told": dict(told)}
 
 

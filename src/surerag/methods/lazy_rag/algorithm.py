@@ -129,8 +129,8 @@ def _look(
         )
     else:
         decision = _known(options.gate_in_force.decide(seen, options.boundary()), begun, seen, options)
-    later = {"hop": hop} if hop else {}
-    yield from emit("lazy_rag.gate", question=question, **asdict(decision), **later)
+    told = asdict(decision) | ({"hop": hop} if hop else {})
+    yield from emit("lazy_rag.gate", question=question, **told)
     spent.add(seen.samples)
     return _Looked(decision, begun, seen)
 

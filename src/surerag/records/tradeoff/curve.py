@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from surerag.decisions.calibrating import OnInfeasible, calibrate
 from surerag.decisions.policy import Identity, Policy, Scored, Target
-from surerag.decisions.rows import DecisionRow
 from surerag.errors import InputError
 from surerag.evaluation.statistics import PairedDifference, paired_difference
 from surerag.measures import break_even_latency
 from surerag.prices import Costs, Price
-from surerag.records.tradeoff.choices import Case, Choice, Spending
+from surerag.records.tradeoff.choices import Case, Choice
+from surerag.records.tradeoff.columns import Columns, Times
 
 LATENCIES = (50.0, 200.0, 500.0, 1000.0)
 """Milliseconds of a retrieval that are looked at, beside the measured one."""
@@ -26,26 +26,6 @@ _STEPS = 10
 _RESAMPLES = 2_000
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """Milliseconds of a question, without its retrievals.
-
-    Attributes:
-        shut: Where it does not act.
-        opened: Where it acts.
-        plain: Of the plain pipeline.
-        retrieval: One retrieval, as it was measured; None where it was not.
-        alone: Questions that were asked one by one for these; 0 where they are shares of the batches of the
-            recording, which one question alone takes longer than.
-    """
-
-    shut: float
-    opened: float
-    plain: float
-    retrieval: float | None
-    alone: int = 0
 
 
 class Bound(NamedTuple):
@@ -138,7 +118,7 @@ class TradeOff:
 
 
 def trade_off(
-    found: Sequence[Case],
+    found: Iterable[Case],
     choice: Choice,
     identity: Identity,
     bound: Bound,
@@ -168,26 +148,17 @@ def trade_off(
         InputError: If there are no questions, or nothing can be certified and ``on_infeasible`` is
             ``"raise"``.
     """
-    if not found:
+    cases = Columns(found)
+    if not len(cases):
         raise InputError(
             f"no question was answered both without and after acting ({choice.without}, {choice.with_})",
             hint="see the trace's errors: surerag.records.Trace(folder)",
         )
-    judged = [case for case in found if case.without is not None and case.with_ is not None]
-    scored: Scored = "gold answers" if judged else "agreement"
-    used = judged or list(found)
-    rows = [
-        DecisionRow(
-            {identity.signal: case.signal},
-            case.without if judged else case.agrees,
-            case.with_ if judged else 1.0,
-            case.opened.prompt_tokens + case.opened.completion_tokens,
-            case.id,
-        )
-        for case in used
-    ]
-    policy = calibrate(Named(identity), rows, scored=scored, **bound._asdict())
-    table = _Table(used, choice, scored, times or recorded_times(used), tuple(latencies), price)
+    used = cases.judged()
+    scored: Scored = "agreement" if used is None else "gold answers"
+    used = cases if used is None else used
+    policy = calibrate(Named(identity), used.rows(identity.signal, scored), scored=scored, **bound._asdict())
+    table = _Table(used, choice, scored, times or used.times(), tuple(latencies), price)
     signals = table.signals
     points = [table.plain()]
     points += [table.at(threshold, label) for label, threshold in _thresholds(signals)]
@@ -199,7 +170,7 @@ def trade_off(
         verb=choice.verb,
         scored=scored,
         n=len(used),
-        left_out=(len(found) if asked is None else asked) - len(used),
+        left_out=(len(cases) if asked is None else asked) - len(used),
         policy=policy,
         points=tuple(points),
         curve=table.curve(),
@@ -209,22 +180,6 @@ def trade_off(
         words=words,
         currency="" if price is None else price.currency,
     )
-
-
-def recorded_times(found: Sequence[Case], retrieval: float | None = None) -> Times | None:
-    """Return the times of the recording: shares of its batches; None where they are not known of each.
-
-    Args:
-        found: The questions.
-        retrieval: Milliseconds of one retrieval, if they are known.
-    """
-    means = []
-    for name in ("shut", "opened", "usual"):
-        seconds = [getattr(one, name).seconds for one in found]
-        if any(value is None for value in seconds):
-            return None
-        means.append(1000 * float(np.mean(seconds)))
-    return Times(means[0], means[1], means[2], retrieval)
 
 
 class Named:
@@ -239,7 +194,7 @@ class _Table:
 
     def __init__(
         self,
-        found: Sequence[Case],
+        found: Columns,
         choice: Choice,
         scored: Scored,
         times: Times | None,
@@ -247,25 +202,15 @@ class _Table:
         price: Price | None,
     ) -> None:
         self.choice, self.times, self._latencies, self._price = choice, times, latencies, price
-        self.signals = np.array([case.signal for case in found])
-        judged = scored == "gold answers"
-        sides = [
-            (c.without, c.with_, c.with_ if c.plain is None else c.plain)
-            if judged
-            else (c.agrees, 1.0, c.plain_agrees)
-            for c in found
-        ]
-        self._without, self._with, self._plain = np.array(sides, dtype=np.float64).T
-        self._shut, self._opened, self._usual = (
-            np.array([_counted(getattr(case, name)) for case in found])
-            for name in ("shut", "opened", "usual")
-        )
+        self.signals = found.signal
+        self._without, self._with, self._plain = found.scores(scored)
+        self._shut, self._opened, self._usual = found.shut, found.opened, found.usual
 
     def at(self, threshold: float, label: str) -> Point:
         """Return what deciding at a threshold gives."""
         acts = self.signals > threshold
         score = np.where(acts, self._with, self._without)
-        spent = np.where(acts[:, None], self._opened, self._shut).mean(axis=0)
+        spent = np.where(acts[:, None], self._opened, self._shut).mean(axis=0, dtype=np.float64)
         rate = float(acts.mean())
         shut, opened, _ = self.choice.retrievals
         milliseconds = None
@@ -277,7 +222,7 @@ class _Table:
     def plain(self) -> Point:
         """Return the pipeline without the method."""
         milliseconds = None if self.times is None else self.times.plain
-        spent = self._usual.mean(axis=0)
+        spent = self._usual.mean(axis=0, dtype=np.float64)
         retrievals = self.choice.retrievals[2]
         return self._point("plain pipeline", None, 0.0, self._plain, spent, milliseconds, retrievals)
 
@@ -331,11 +276,6 @@ class _Table:
                 seconds=0.0 if math.isnan(seconds) else many * seconds,
             )
         )
-
-
-def _counted(spent: Spending) -> tuple[float, float, float, float]:
-    seconds = math.nan if spent.seconds is None else spent.seconds
-    return spent.prompt_tokens, spent.completion_tokens, spent.calls, seconds
 
 
 def _thresholds(signals: Floats) -> list[tuple[str, float]]:

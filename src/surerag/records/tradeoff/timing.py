@@ -17,7 +17,7 @@ from surerag.errors import InputError
 from surerag.evaluation.rows import Question
 from surerag.records.pipeline import Pipeline
 from surerag.records.tradeoff.choices import Method
-from surerag.records.tradeoff.curve import Times
+from surerag.records.tradeoff.columns import Times
 from surerag.services import Retriever
 from surerag.storage import write_whole
 from surerag.types import Passage
