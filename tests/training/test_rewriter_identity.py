@@ -80,7 +80,7 @@ def test_a_full_disk_ends_training_with_a_sentence(
     ):
         with monkeypatch.context() as patched:
             failing_at(patched, 3, error)
-            with pytest.raises(StorageError, match=r"No space left.*last checkpoint.*free some space"):
+            with pytest.raises(StorageError, match=r"No space left.*last checkpoint.*Free some space"):
                 distil(QUERIES, Talker(teaching), base, tmp_path, DistilOptions(FAST))
     again = Talker(teaching)
     assert distil(QUERIES, again, base, tmp_path, DistilOptions(FAST)).model.is_dir()

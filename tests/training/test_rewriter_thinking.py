@@ -75,8 +75,9 @@ def test_a_thinking_base_is_trained_and_used_without_its_thoughts(tmp_path: Path
 def test_variables_of_every_plain_kind_become_the_templates_own() -> None:
     tokenizer = thinking_tokenizer("{{ a }}|{{ b }}|{{ c }}|{{ d }}")
     settled_template(tokenizer, {"a": "x", "b": 3, "c": True, "d": None})
-    assert tokenizer.apply_chat_template([], tokenize=False) == "x|3|True|None"
-    assert tokenizer.apply_chat_template([], tokenize=False, b=4) == "x|4|True|None"
+    turns = [{"role": "user", "content": "said"}]
+    assert tokenizer.apply_chat_template(turns, tokenize=False) == "x|3|True|None"
+    assert tokenizer.apply_chat_template(turns, tokenize=False, b=4) == "x|4|True|None"
     before = tokenizer.chat_template
     settled_template(tokenizer, {"a": "x", "b": 3, "c": True, "d": None})
     assert tokenizer.chat_template == before

@@ -110,7 +110,7 @@ def _vague(queries: Sequence[Query]) -> str:
 
 
 def _table(found: Mapping[str, Sequence[Held]], told: Mapping[str, str]) -> dict[str, Any]:
-    rows = {}
+    rows: dict[str, dict[str, Any]] = {}
     for name, held in found.items():
         finite = [math.log(one.uncertainty) for one in held if math.isfinite(one.uncertainty)]
         row: dict[str, Any] = {

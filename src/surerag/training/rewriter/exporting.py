@@ -111,5 +111,11 @@ def make_portable(adapter: Path, source: str) -> None:
 
 
 def _literal(value: Any) -> str:
-    """Return a plain value as templates write it, which is how JSON does."""
+    """Return a plain value as templates write it: as JSON does, but for nothing."""
+    if value is None:
+        return "none"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_literal, value))}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(name)}: {_literal(one)}" for name, one in value.items()) + "}"
     return json.dumps(value)

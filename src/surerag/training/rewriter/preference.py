@@ -14,8 +14,9 @@ from surerag.drivers.progress import Progress
 from surerag.journal import OnChange
 from surerag.training.rewriter.bases import load_base, lora_of, window_of
 from surerag.training.rewriter.encoding import RewriteEncoder
+from surerag.training.rewriter.material import material_of
 from surerag.training.rewriter.options import AlignOptions
-from surerag.training.rewriter.tuning import Job, Tuned, fine_tune, material_of
+from surerag.training.rewriter.tuning import Job, Tuned, fine_tune
 
 
 class _Encoded(DPOTrainer):

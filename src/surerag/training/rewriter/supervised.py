@@ -15,8 +15,9 @@ from surerag.journal import OnChange
 from surerag.prompts import PromptTemplate
 from surerag.training.rewriter.bases import load_base, lora_of, window_of
 from surerag.training.rewriter.encoding import RewriteEncoder
+from surerag.training.rewriter.material import material_of
 from surerag.training.rewriter.options import FineTuning
-from surerag.training.rewriter.tuning import Job, Tuned, fine_tune, material_of
+from surerag.training.rewriter.tuning import Job, Tuned, fine_tune
 
 _IGNORED = -100
 

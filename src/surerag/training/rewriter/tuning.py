@@ -28,11 +28,12 @@ from transformers import (
 )
 
 from surerag.drivers.progress import Progress, reporting
-from surerag.errors import ConfigurationError, InputError, ServiceError
+from surerag.errors import ConfigurationError, ServiceError
 from surerag.journal import OnChange
 from surerag.storage import unwritable, write_whole
 from surerag.training.rewriter.bases import Base, accelerated
 from surerag.training.rewriter.exporting import export
+from surerag.training.rewriter.material import Material
 from surerag.training.rewriter.options import FineTuning
 from surerag.training.rewriter.processes import is_first, number, wait_for_all
 from surerag.training.rewriter.recipe import Recipe, Stage, settled
@@ -44,23 +45,10 @@ _NO_MATTER = (
     "device", "micro_batch", "save_every", "gradient_checkpointing", "attention", "report_to",
 )  # fmt: skip
 """Settings that change how weights are found, and not which."""
-_FEW = 20
-"""Of fewer examples none is held back, and fewer steps are worth a warning."""
 _BARELY = 10
+"""Fewer steps are worth a warning."""
 
 logger = logging.getLogger("surerag")
-
-
-class Material(NamedTuple):
-    """What there is to learn from: token ids.
-
-    Attributes:
-        rows: To learn from.
-        held_back: To choose a checkpoint by.
-    """
-
-    rows: list[dict[str, Any]]
-    held_back: list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,42 +81,6 @@ class Tuned(NamedTuple):
 
     model: Path
     learnt: Learnt
-
-
-def material_of(
-    rows: Sequence[dict[str, Any]],
-    lengths: Sequence[int],
-    queries: Sequence[str],
-    settings: FineTuning,
-    window: int | None,
-) -> Material:
-    """Leave out rows that are too long, and hold back some, drawn at random; those of a query stay together.
-
-    Args:
-        rows: All of them.
-        lengths: Their tokens.
-        queries: Whose they are.
-        settings: Say how many, how long, and the seed.
-        window: Tokens that the base reads; None if it does not say.
-
-    Raises:
-        InputError: If none is left.
-    """
-    longest = min(settings.max_tokens, window or settings.max_tokens)
-    fitting = [(row, q) for row, n, q in zip(rows, lengths, queries, strict=True) if n <= longest]
-    if not fitting:
-        raise InputError(
-            f"all of {len(rows)} examples are longer than {longest} tokens",
-            hint="raise max_tokens, or give shorter queries",
-        )
-    if left_out := len(rows) - len(fitting):
-        logger.warning("%d of %d examples are longer than %d tokens", left_out, len(rows), longest)
-    drawn = sorted({query for _, query in fitting}, key=lambda query: _drawn(settings.seed, query))
-    held = drawn[: round(settings.validation * len(drawn))] if len(drawn) >= _FEW else []
-    out = set(held)
-    # One row a query, its first: further ones are no evidence of their own.
-    first = {query: row for row, query in reversed(fitting)}
-    return Material([row for row, query in fitting if query not in out], [first[query] for query in held])
 
 
 def fine_tune(job: Job, output: Path, on_change: OnChange, progress: Progress, description: str) -> Tuned:
@@ -379,7 +331,3 @@ def _digest(rows: Sequence[dict[str, Any]]) -> str:
     for row in rows:
         digest.update(json.dumps(row, sort_keys=True).encode("ascii"))
     return digest.hexdigest()[:16]
-
-
-def _drawn(seed: int, text: str) -> bytes:
-    return hashlib.blake2b(f"{seed}\x1f{text}".encode("utf-8", "backslashreplace"), digest_size=8).digest()
