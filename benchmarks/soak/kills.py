@@ -3,7 +3,7 @@
     python -m benchmarks.soak.kills KILLS SEED
 
 Each command first runs undisturbed; then it is killed again and again, and has to end with the same files,
-byte for byte. What its journal holds is never asked again. (``compare`` is no command yet.)
+byte for byte. What its journal holds is never asked again. (``compare`` is killed in ``tests/cli``.)
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from tests.servers.fake_openai import FakeOpenAI
 from tests.servers.toy_model import Said, Script
 
 _CONCURRENCY = 4
+_QUERIES = 24
 _COMMAND = (sys.executable, "-c", "from surerag.cli import main; main()")
 _ANSWER_SECONDS = 0.02
 _TOWNS = ("Velm", "Orun", "Toren", "Sarl")
@@ -219,7 +220,9 @@ def evaluation(url: str, folder: Path) -> Command:
 
 def training(url: str, folder: Path) -> Command:
     """Return ``surerag train-rewriter`` of a tiny base: all three stages."""
-    queries = [{"question": f"Where was Person{number} raised?", "answers": ["Velm"]} for number in range(16)]
+    queries = [
+        {"question": f"Where was Person{number} raised?", "answers": ["Velm"]} for number in range(_QUERIES)
+    ]
     file = folder / "queries.jsonl"
     file.write_text("".join(json.dumps(query) + "\n" for query in queries))
     base = folder / "base"
@@ -228,7 +231,7 @@ def training(url: str, folder: Path) -> Command:
 
     def known(out: Path, prompts: set[str]) -> set[str]:
         told = [json.dumps(entry) for entry in whole_lines(out / "sample" / "journal.jsonl")]
-        names = [f"Question: Where was Person{number} raised?" for number in range(16)]
+        names = [f"Question: Where was Person{number} raised?" for number in range(_QUERIES)]
         done = [name for name in names if any(name.removeprefix("Question: ") in line for line in told)]
         return {prompt for prompt in prompts if any(name in prompt for name in done)}
 
@@ -249,7 +252,7 @@ def training(url: str, folder: Path) -> Command:
                 "--distil-batch",
                 "4",
             ),
-            *("--distil-epochs", "4", "--align-rate", "0.001", "--align-batch", "5", "--save-every", "2"),
+            *("--distil-epochs", "16", "--align-rate", "0.001", "--align-batch", "5", "--save-every", "2"),
             *("--concurrency", str(_CONCURRENCY)),
         ],
         lambda out: [*out.glob("*/*.parquet"), *out.glob("*/model/model.safetensors")],

@@ -147,7 +147,14 @@ def test_a_loss_that_rises_again_ends_training_and_the_best_is_kept(
 ) -> None:
     caplog.set_level(logging.INFO, "surerag")
     base = tiny_base(tmp_path / "base")
-    hot = FineTuning(learning_rate=5e-2, batch=4, epochs=10, patience=2, device="cpu")
+    hot = FineTuning(
+        learning_rate=0.3,
+        batch=4,
+        epochs=10,
+        patience=2,
+        device="cpu",
+        trainer={"lr_scheduler_type": "constant"},
+    )
     done = distil(MANY, Talker(born), base, tmp_path / "out", DistilOptions(hot))
     assert done.learnt is not None and done.learnt.best_step is not None
     assert done.learnt.best_step < done.learnt.steps < 120

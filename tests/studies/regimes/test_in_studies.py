@@ -66,7 +66,7 @@ def test_dynqr_is_asked_in_the_worlds_of_the_regime() -> None:
     assert study.regime == "namesakes"
     asked = [question.id for question in world_of(NAMESAKES, N, 5).questions(N)]
     assert [record.id for record in study.records] == asked
-    assert text.count(SAYS) == 7
+    assert text.count(SAYS) == 8
 
 
 def test_seper_measures_what_another_answer_is_worth() -> None:

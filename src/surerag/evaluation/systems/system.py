@@ -129,7 +129,7 @@ def as_system(name: str, given: Any, *, reader: Reader | None = None, top_n: int
     for it: those of a package ``foo`` or ``foo_…`` by the function ``as_system`` of ``foo_surerag.systems``.
 
     Of what holds a component, what its retriever asks of models by itself (a rewriter, a compressor) is not
-    counted. Call that ``as_system`` yourself, and give what it returns: then whatever the framework reports is.
+    counted. Call that ``as_system`` yourself, and give what it returns, to count all that the framework sees.
 
     Args:
         name: Of the system, for messages.
