@@ -166,7 +166,7 @@ def test_missing_services_and_settings_that_cannot_work_fail_at_construction() -
     reader = ScriptedReader(["Velm"])
     with pytest.raises(MissingServiceError, match="needs a retriever"):
         LazyRAG(reader)
-    with pytest.raises(MissingServiceError, match="needs a summaries"):
+    with pytest.raises(MissingServiceError, match="needs summaries"):
         LazyRAG(reader, Corpus())
     with pytest.raises(CapabilityError, match="log-probabilities"):
         LazyRAG(ScriptedReader(["Velm"], logprob=None, entropy=None), Corpus(), SUMMARY)
