@@ -22,6 +22,7 @@ from surerag.readers.scripted import reply
 from surerag.types import Generation, Prompt, Sampling
 from tests.cli.killed import compare
 from tests.evaluation.noting import NotingReader, notes_of
+from tests.kills import KILLS
 
 
 class Local(NotingReader):
@@ -209,11 +210,8 @@ def test_interrupted_it_says_what_was_kept_and_goes_on(compared: Any, tmp_path: 
     assert compared().code == 0
 
 
-KILLS = 20
-
-
 @pytest.mark.timeout(900)
-def test_killed_twenty_times_it_ends_as_if_undisturbed(tmp_path: Path) -> None:
+def test_killed_again_and_again_it_ends_as_if_undisturbed(tmp_path: Path) -> None:
     questions, documents = files(tmp_path)
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["tests.cli.killed"])

@@ -15,12 +15,12 @@ import pytest
 from safetensors.torch import load_file
 
 from surerag.training.rewriter import AlignOptions, DistilOptions, FineTuning, Query, align, distil
+from tests.kills import KILLS
 from tests.training.rewriter_models import Talker, teaching, tiny_base
 
 TOWNSFOLK = [Query(f"Where was Ada{number} raised?") for number in range(24)]
 TUNE = FineTuning(learning_rate=2e-3, batch=6, micro_batch=3, epochs=2, validation=0.25, device="cpu")
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir")
-KILLS = 20
 
 
 def trained(base: Path, folder: Path, tune: FineTuning = TUNE) -> None:
@@ -71,7 +71,7 @@ def weights(folder: Path) -> list[bytes]:
 
 
 @pytest.mark.timeout(1800)
-def test_killed_at_twenty_random_points_it_ends_with_the_same_models(tmp_path: Path, processes: Any) -> None:
+def test_killed_at_random_points_it_ends_with_the_same_models(tmp_path: Path, processes: Any) -> None:
     base, total = tiny_base(tmp_path / "base"), tmp_path / "total"
     calm = processes.Process(target=killed_at, args=(base, tmp_path / "calm", 0, total))
     calm.start()
