@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from surerag.drivers.answering import is_local
 from surerag.effects import Effect, Program
 from surerag.journal import Answers
-from surerag.readers.protocol import BaseReader, Capabilities
+from surerag.readers.protocol import BaseReader, Capabilities, ReaderAround
 from surerag.services import Entailer, Retriever
 from surerag.types import (
     EntropyTrace,
@@ -29,14 +29,13 @@ from surerag.types import (
     Sampling,
     TokenTrace,
     TraceKind,
-    Usage,
     as_messages,
 )
 
 R = TypeVar("R")
 
 
-class ClockedReader(BaseReader):
+class ClockedReader(ReaderAround):
     """Asks a reader for as much of the trace as it can give, and tells how long each answer took.
 
     In a batch each prompt takes its share of the time.
@@ -47,29 +46,10 @@ class ClockedReader(BaseReader):
     """
 
     def __init__(self, reader: BaseReader, took: Callable[[Mapping[str, float]], None]) -> None:
-        self._reader, self._took = reader, took
+        super().__init__(reader)
+        self._took = took
         can = reader.capabilities
         self._trace: TraceKind = "entropy" if can.entropy else "logprobs" if can.logprobs else "none"
-
-    @property
-    def name(self) -> str:
-        """Identity of the reader."""
-        return self._reader.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What the reader can do."""
-        return self._reader.capabilities
-
-    @property
-    def max_tokens(self) -> int:
-        """Length of an answer, at most, where nobody sets another."""
-        return self._reader.max_tokens
-
-    @property
-    def usage(self) -> Usage:
-        """What the reader was asked in this process."""
-        return self._reader.usage
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
         """Return ``sampling.n`` generations for each prompt, in order."""
@@ -80,7 +60,7 @@ class ClockedReader(BaseReader):
         return found
 
 
-class RecordedReader(BaseReader):
+class RecordedReader(ReaderAround):
     """Asks a reader for what was not asked before; equal requests of several threads are one.
 
     A model in this process is asked in batches, and a batch is kept as a whole. A server is asked prompt
@@ -102,18 +82,13 @@ class RecordedReader(BaseReader):
         max_concurrency: int = 16,
         entropies: bool = False,
     ) -> None:
-        self._reader = reader
+        super().__init__(reader)
         self._once = _Once(answers)
         self._max_concurrency = max_concurrency
         self._entropies = entropies
 
     def __repr__(self) -> str:
         return f"RecordedReader({self._reader!r})"
-
-    @property
-    def name(self) -> str:
-        """Identity of the model."""
-        return self._reader.name
 
     @property
     def capabilities(self) -> Capabilities:
@@ -126,16 +101,6 @@ class RecordedReader(BaseReader):
             local=own.local,
             thinking=own.thinking,
         )
-
-    @property
-    def max_tokens(self) -> int:
-        """Length of an answer, at most, where nobody sets another."""
-        return self._reader.max_tokens
-
-    @property
-    def usage(self) -> Usage:
-        """What the reader was asked in this process."""
-        return self._reader.usage
 
     def count_tokens(self, text: str) -> int:
         """Return how many tokens a text has for the reader."""

@@ -9,12 +9,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from surerag.readers.protocol import BaseReader, Capabilities, Reader
+from surerag.readers.protocol import Reader, ReaderAround
 from surerag.services import Encoder, as_reader
 from surerag.types import Generation, Prompt, Sampling
 
 
-class CountedReader(BaseReader):
+class CountedReader(ReaderAround):
     """Another reader, and account of what it was asked.
 
     Args:
@@ -26,20 +26,10 @@ class CountedReader(BaseReader):
     """
 
     def __init__(self, reader: Reader) -> None:
-        self._reader = as_reader(reader)
+        super().__init__(as_reader(reader))
         self._lock = threading.Lock()
         self.asked = 0
         self.prompt_tokens = 0
-
-    @property
-    def name(self) -> str:
-        """Identity of the model."""
-        return self._reader.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What the reader can do."""
-        return self._reader.capabilities
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
         """Return ``sampling.n`` generations for each prompt, in order."""

@@ -270,3 +270,36 @@ def close_iterator(chunks: Iterator[Chunk]) -> None:
     close = getattr(chunks, "close", None)
     if close is not None:
         close()
+
+
+class ReaderAround(BaseReader):
+    """A reader that asks another one, and is called and limited like it.
+
+    Tokens of a text are not passed on: they are what the subclass says, an estimate if it says nothing.
+
+    Args:
+        reader: Who is asked.
+    """
+
+    def __init__(self, reader: BaseReader) -> None:
+        self._reader = reader
+
+    @property
+    def name(self) -> str:
+        """Identity of the reader that is asked."""
+        return self._reader.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What that one can do."""
+        return self._reader.capabilities
+
+    @property
+    def max_tokens(self) -> int:
+        """Length of an answer, at most, where nobody sets another."""
+        return self._reader.max_tokens
+
+    @property
+    def usage(self) -> Usage:
+        """What that one was asked in this process."""
+        return self._reader.usage

@@ -11,7 +11,7 @@ from surerag.drivers.progress import counted_not_logged
 from surerag.evaluation.inputs import QuestionFile
 from surerag.evaluation.rows import Question
 from surerag.journal import Memory
-from surerag.readers.protocol import BaseReader, Capabilities
+from surerag.readers.protocol import BaseReader, Capabilities, ReaderAround
 from surerag.records.conditions import Manner, ask_all
 from surerag.records.keeping import Kept
 from surerag.records.pipeline import Pipeline
@@ -80,28 +80,18 @@ def estimated(
     )
 
 
-class DryReader(BaseReader):
+class DryReader(ReaderAround):
     """Answers whatever it is asked, differently each time, and counts."""
 
     def __init__(self, reader: BaseReader) -> None:
-        self._reader = reader
+        super().__init__(reader)
         self._count: Callable[[str], int] = getattr(reader, "count_tokens", estimated_tokens)
         self.cost = Cost(0, 0, 0, 0)
-
-    @property
-    def name(self) -> str:
-        """Identity of the reader that it stands for."""
-        return self._reader.name
 
     @property
     def capabilities(self) -> Capabilities:
         """What that one can do."""
         return replace(self._reader.capabilities, local=True)
-
-    @property
-    def max_tokens(self) -> int:
-        """Length of an answer, at most."""
-        return self._reader.max_tokens
 
     def count_tokens(self, text: str) -> int:
         """Return how many tokens a text has."""

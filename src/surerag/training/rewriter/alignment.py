@@ -55,7 +55,7 @@ def align(
             query, better and worse rewrite.
         rewriter: Folder (or Hugging Face id) of the distilled rewriter.
         output: Folder for everything; made if it is not there.
-        options: What steers this stage; None for the paper's settings.
+        options: What steers this stage; None for rates, batches and passes that follow from the data.
         on_change: What to do if the folder belongs to a run with other data, models or settings.
         progress: How far it is.
 

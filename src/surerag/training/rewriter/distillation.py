@@ -66,7 +66,7 @@ def distil(
         teacher: Rewrites them, with the prompt that the student will get.
         base: Hugging Face id or folder of the model to be trained; its chat template is used if it has one.
         output: Folder for everything; made if it is not there.
-        options: What steers this stage; None for the paper's settings.
+        options: What steers this stage; None for rates, batches and passes that follow from the data.
         on_change: What to do if the folder belongs to a run with other data, models or settings:
             ``"error"``; ``"reuse"`` answers that still apply; ``"restart"``.
         progress: How far it is.
