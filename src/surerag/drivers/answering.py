@@ -10,8 +10,8 @@ from surerag.drivers.session import Answered, Failed, Outcome
 from surerag.effects import Begin, Cancel, Effect, Embed, Emit, Entail, Finish, Generate, Retrieve, Score
 from surerag.errors import ContextLengthError, MissingServiceError
 from surerag.readers.protocol import BaseReader
-from surerag.services import Encoder, Entailer, Retriever, Services
-from surerag.types import Prompt, Sampling
+from surerag.services import Encoder, Entailer, FoundPassages, Retriever, Services
+from surerag.types import Passage, Prompt, Sampling
 
 E = TypeVar("E", bound=Effect)
 K = TypeVar("K", bound=Hashable)
@@ -77,11 +77,16 @@ def ask(effect: Effect, service: Any) -> Any:
         case Embed(texts, kind):
             return service.encode(texts, kind)
         case Retrieve(query, k):
-            return list(service.retrieve(query, k))
+            return listed(service.retrieve(query, k))
         case Entail(pairs):
             return service.entail(pairs)
         case Emit():
             return None
+
+
+def listed(found: Sequence[Passage]) -> list[Passage]:
+    """Return passages as a list of their own, with what finding them cost, where that is known."""
+    return FoundPassages(found, found.costs, found.model) if isinstance(found, FoundPassages) else list(found)
 
 
 def try_ask(effect: Effect, service: Any) -> Outcome:
@@ -189,7 +194,7 @@ def _merged_call(parts: Sequence[Any], service: Any) -> list[Any]:
         case Retrieve(_, k):
             queries = list(dict.fromkeys(part.query for part in parts))
             passages = dict(zip(queries, service.retrieve_many(queries, k), strict=True))
-            return [list(passages[part.query]) for part in parts]
+            return [listed(passages[part.query]) for part in parts]
         case _:
             raise TypeError(f"{type(first).__name__} cannot be merged")
 
