@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from surerag.drivers.session import Answered, Failed, Outcome
 from surerag.effects import Begin, Cancel, Effect, Embed, Emit, Entail, Finish, Generate, Retrieve, Score
-from surerag.errors import ContextLengthError, MissingServiceError
+from surerag.errors import ConfigurationError, ContextLengthError, MissingServiceError
 from surerag.readers.protocol import BaseReader
 from surerag.services import Encoder, Entailer, FoundPassages, Retriever, Services
 from surerag.types import Passage, Prompt, Sampling
@@ -77,16 +77,27 @@ def ask(effect: Effect, service: Any) -> Any:
         case Embed(texts, kind):
             return service.encode(texts, kind)
         case Retrieve(query, k):
-            return listed(service.retrieve(query, k))
+            return passages_of(service.retrieve(query, k), service)
         case Entail(pairs):
             return service.entail(pairs)
         case Emit():
             return None
 
 
-def listed(found: Sequence[Passage]) -> list[Passage]:
-    """Return passages as a list of their own, with what finding them cost, where that is known."""
-    return FoundPassages(found, found.costs, found.model) if isinstance(found, FoundPassages) else list(found)
+def passages_of(found: Iterable[Any], service: object) -> list[Passage]:
+    """Return what a retriever found, with what finding it cost, where that is known.
+
+    Raises:
+        ConfigurationError: If it gives something else than passages.
+    """
+    passages = list(found)
+    strange = next((one for one in passages if not isinstance(one, Passage)), None)
+    if strange is not None:
+        raise ConfigurationError(
+            f"the retriever {type(service).__name__} found a {type(strange).__name__}, no passage",
+            hint="return surerag.Passage(text, id=…) from it",
+        )
+    return FoundPassages(passages, found.costs, found.model) if isinstance(found, FoundPassages) else passages
 
 
 def try_ask(effect: Effect, service: Any) -> Outcome:
@@ -194,7 +205,7 @@ def _merged_call(parts: Sequence[Any], service: Any) -> list[Any]:
         case Retrieve(_, k):
             queries = list(dict.fromkeys(part.query for part in parts))
             passages = dict(zip(queries, service.retrieve_many(queries, k), strict=True))
-            return [listed(passages[part.query]) for part in parts]
+            return [passages_of(passages[part.query], service) for part in parts]
         case _:
             raise TypeError(f"{type(first).__name__} cannot be merged")
 
