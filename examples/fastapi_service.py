@@ -5,8 +5,8 @@
     curl -N localhost:8000/ask -d '{"question": "Where was Maela born?"}' -H 'Content-Type: application/json'
 
 A line of the answer is a JSON object: first what the gate decided and what the reader was shown, then the
-answer in pieces. What goes wrong before the first line has its status: 422 for what is no question, 503 for what may
-pass, 500 for what is misconfigured.
+answer in pieces. What goes wrong before the first line has its status: 422 for what is no question, 503 for
+what may pass, 500 for what is misconfigured.
 """
 
 from __future__ import annotations
