@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from surerag.errors import ServiceError
 from surerag.readers.abandoned import stop_if_abandoned
 from surerag.readers.transformers.forking_memory import pays
-from surerag.readers.transformers.growing import GrowingSequence, Wanted, vocabulary_of
+from surerag.readers.transformers.growing import GrowingSequence, Vocabulary, Wanted, vocabulary_of
 from surerag.readers.transformers.memory import Part, join, joinable
 from surerag.readers.transformers.model import CausalModel, is_out_of_memory, release_memory
 from surerag.readers.transformers.prefill import Prefill, Read, families, plan_readings
@@ -54,6 +54,19 @@ class Engine:
         """Prompt tokens that went through the model; see :class:`Prefill`."""
         return self._prefill.tokens_read
 
+    @property
+    def shares(self) -> bool:
+        """Whether the model's memory is one of attention, which can be cut anywhere."""
+        return self._prefill.shares
+
+    def sequence(self, wanted: Wanted, sample: int) -> GrowingSequence:
+        """Return a sample of a prompt, of which nothing was grown yet."""
+        return GrowingSequence(self._vocabulary, wanted, sample)
+
+    def endless(self, wanted: Wanted) -> GrowingSequence:
+        """Return one that no token ends."""
+        return GrowingSequence(Vocabulary(self._vocabulary.decode, frozenset(), frozenset(), {}), wanted)
+
     def generate(self, wanted: Sequence[Wanted]) -> list[list[GrowingSequence]]:
         """Grow ``sampling.n`` sequences from each prompt until they end."""
         # Without chance, all samples are one.
@@ -61,7 +74,7 @@ class Engine:
         samples = [(one, sample) for one, n in zip(wanted, grown_of, strict=True) for sample in range(n)]
 
         def grow(some: Sequence[int], reads: list[Read]) -> list[GrowingSequence]:
-            sequences = [self._sequence(*samples[i]) for i in some]
+            sequences = [self.sequence(*samples[i]) for i in some]
             flight = Flight.from_reads(self._model, sequences, reads)
             reads.clear()
             return flight.fly().started
@@ -74,7 +87,7 @@ class Engine:
         """Grow the first sample of each prompt to so many tokens of an answer; keep what can go on."""
 
         def grow(some: Sequence[int], reads: list[Read]) -> list[Handle]:
-            sequences = [self._sequence(wanted[i], 0) for i in some]
+            sequences = [self.sequence(wanted[i], 0) for i in some]
             flight = Flight.from_reads(self._model, sequences, reads)
             reads.clear()
             return flight.begin(n_tokens)
@@ -146,6 +159,10 @@ class Engine:
         sequences = [handle.sequence.fork() for handle in handles]
         return Flight.from_memory(self._model, sequences, [handle.part for handle in handles])
 
+    def cancel(self, handles: Sequence[Handle]) -> None:
+        """Free what was begun."""
+        close(handles, "cancelled")
+
     def _complete(self, handles: Sequence[Handle]) -> list[None]:
         """Grow these to their end, note their answers, and free their memory for those that follow."""
         grown = self.resume(handles).fly().started
@@ -153,9 +170,6 @@ class Engine:
             handle.sequence = sequence
         release(handles)
         return [None] * len(handles)
-
-    def _sequence(self, wanted: Wanted, sample: int) -> GrowingSequence:
-        return GrowingSequence(self._vocabulary, wanted, sample)
 
     def _after_reading(
         self, rows: Sequence[Row], work: Callable[[Sequence[int], list[Read]], list[R]]

@@ -85,9 +85,19 @@ class CausalModel:
         return 2 * int(config.num_hidden_layers * key_value_heads * width) * self._embeddings.element_size()
 
     @property
+    def bare(self) -> PreTrainedModel:
+        """The library's own model, without what was put around it."""
+        return _unwrapped(self._model)
+
+    @property
     def config(self) -> Any:
         """The config that its layers look at."""
-        return _unwrapped(self._model).config
+        return self.bare.config
+
+    @property
+    def devices(self) -> int:
+        """How many devices its parts lie on."""
+        return len({parameter.device for parameter in self._model.parameters()})
 
     @property
     def compiled(self) -> bool:
