@@ -5,7 +5,7 @@
 #   make lint        style, types, and who imports whom
 #   make notebooks   run the cookbooks, and compare what they print with what is kept (ARGS="01" picks some;
 #                    VERB=try tells of differences alone: another processor may tip an answer on the edge)
-#   make docs        build the documentation site into build/site, check spelling and every link, and look at it
+#   make docs        build the documentation site into build/site, check spelling, links and what screen readers need
 #   make dist        build what is published into build/dist, and install it into empty environments
 #   make bench       speed against peers                     (BENCHMARKS="sampling" picks some)
 #   make soak        threads, event loops, faults and kills all at once, for 20 minutes (ARGS="--minutes 5")

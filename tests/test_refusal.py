@@ -34,6 +34,10 @@ class Corpus:
         ("我不知道。文中没有提到。", CHINESE, True),
         ("我不知道他", CHINESE, False),
         ("ฉันไม่ทราบ", THAI, True),
+        ("ฉันไม่ทราบ เพราะไม่มีข้อมูล", THAI, True),
+        ("ฉันไม่ทราบชื่อ แต่เธอเล่นพิณ", THAI, False),
+        ("لا أعرف، فلا شيء يقول ذلك", "لا أعرف.", True),
+        ("Das wei\u00df ich nicht, scho\u0308n.", "Das weiß ich nicht, schön.", True),
         ("I do not know", None, False),
     ],
 )

@@ -1,7 +1,9 @@
-"""Check a built site: every link leads somewhere, and nothing is loaded from elsewhere.
+"""Check a built site: every link leads somewhere, nothing is loaded from elsewhere, and it can be read aloud.
 
 The builder checks links between pages as they were written; this checks what it made of them, anchors in
-docstrings and the theme's own files included::
+docstrings and the theme's own files included. Of what people without sight need it checks what can be told
+without a browser (a language, words for pictures and links, headings in order); the rest is checked in one,
+by ``tools.look_at_site``::
 
     python -m tools.check_site build/site
 
@@ -31,13 +33,21 @@ class Link(NamedTuple):
     loaded: bool
 
 
+HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
+NAMES = ("aria-label", "aria-labelledby", "title")
+
+
 class Page(HTMLParser):
-    """The links and anchors of a page."""
+    """The links and anchors of a page, and what a screen reader would stumble over."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.links: list[Link] = []
         self.anchors: set[str] = set()
+        self.unreadable: list[str] = []
+        self._heading = 0
+        self._words: str | None = None
+        """What stands in the link or button that is open, so far."""
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -50,13 +60,45 @@ class Page(HTMLParser):
             # A canonical address and the like name a page; they load nothing.
             passive = tag == "link" and given.get("rel") in ("canonical", "prev", "next", "alternate")
             self.links.append(Link(target, tag in LOADED and not passive))
+        self._listen(tag, given)
+
+    def handle_endtag(self, tag: str) -> None:
+        """Look whether a link or button that ends has words."""
+        if tag in ("a", "button") and self._words is not None:
+            if not self._words.strip():
+                self.unreadable.append(f"a link or button without words, line {self.getpos()[0]}")
+            self._words = None
+
+    def handle_data(self, data: str) -> None:
+        """Note the words of a link or button."""
+        if self._words is not None:
+            self._words += data
+
+    def _listen(self, tag: str, given: dict[str, str | None]) -> None:
+        named = next((given[name] or "" for name in NAMES if given.get(name)), "")
+        if tag == "html" and not given.get("lang"):
+            self.unreadable.append("the page does not say its language")
+        elif tag == "img":
+            if "alt" not in given:
+                self.unreadable.append(f"a picture without words: {given.get('src')}")
+            self._words = None if self._words is None else self._words + (given.get("alt") or "")
+        elif tag in ("a", "button") and ("href" in given or tag == "button"):
+            self._words = named
+        elif tag in HEADINGS:
+            level = HEADINGS.index(tag) + 1
+            if level > self._heading + 1:
+                self.unreadable.append(
+                    f"a heading of level {level} after one of {self._heading}: {given.get('id')}"
+                )
+            self._heading = level
 
 
 def problems(site: Path) -> list[str]:
-    """Return a line for every link of a site that is broken, and for everything loaded from elsewhere."""
+    """Return a line for every broken link, for what is loaded from elsewhere, and for what cannot be read."""
     pages = {path: Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
     found = []
     for path, page in pages.items():
+        found += [f"{path.relative_to(site)}: {wrong}" for wrong in page.unreadable]
         for link in page.links:
             wrong = _wrong(link, path, site, pages)
             if wrong:

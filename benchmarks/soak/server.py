@@ -16,12 +16,10 @@ import threading
 from collections import Counter, deque
 
 from tests.servers.fake_openai import FakeOpenAI, Json
-from tests.servers.faults import FAULTS, Fault
+from tests.servers.faults import FAULTS, ONLY_CORE, Fault
 from tests.servers.toy_model import Said, Script, split
 
 _ASKED = re.compile(r"#(\d+)")
-_ONLY_CORE = "300 MB of error"
-"""The SDK reads an error of any length; only our own client bounds it."""
 
 _SEEN_BY_TOKENS = "tokens spell another text"
 
@@ -85,7 +83,7 @@ class Faulty(FakeOpenAI):
         if self._rng.random() >= self._share:
             return None
         name = self._rng.choice(list(FAULTS))
-        unbound = name == _ONLY_CORE and body["model"] != "core"
+        unbound = name in ONLY_CORE and body["model"] != "core"
         # Where no tokens are asked for, nothing tells that a text is not what was said.
         unseen = name == _SEEN_BY_TOKENS and not body.get("logprobs")
         return "500" if unbound or unseen else name

@@ -57,7 +57,7 @@ def _passage(document: Document) -> Passage:
     if not isinstance(document, Document):
         raise ServiceError(
             f"expected documents, found a {type(document).__name__}",
-            hint="give a retriever, or a runnable from a question to a list of documents",
+            hint="pass LangChain documents; a retriever, or a runnable in its place, returns a list of them",
         )
     return Passage(
         document.page_content,

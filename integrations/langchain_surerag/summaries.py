@@ -62,10 +62,12 @@ def summaries_of(
         return RunnableRetriever(source)
     if isinstance(source, Retriever):
         return source
-    if not isinstance(source, Iterable):
+    # One of them is iterable, too: over its fields.
+    given: object = source
+    if not isinstance(source, Iterable) or isinstance(given, Document):
         raise ConfigurationError(
             f"summaries cannot be made of a {type(source).__name__}",
-            hint="pass documents, a retriever or a vector store of summaries, or one summary as text",
+            hint="pass a list of documents, a retriever or vector store of summaries, or one summary as text",
         )
     documents = _with_text(list(source))
     if store is not None:

@@ -88,12 +88,14 @@ class ClusterCompressorPostprocessor(  # type: ignore[misc]  # a frozen base; fi
         llm: LLM | Reader | None = None,
         embed_model: BaseEmbedding | Encoder | None = None,
         entailer: Entailer | None = None,
+        tokenizer: Callable[[str], Sequence[Any]] | None = None,
         **options: Any,
     ) -> None:
         services: dict[str, Any] = {
             "llm": Settings.llm if llm is None else llm,
             "embed_model": embed_model,
             "entailer": entailer,
+            "tokenizer": tokenizer,
         }
         super().__init__(**services, **options)
 

@@ -28,6 +28,7 @@ from llama_index_surerag.services import Asked, bound_to, bundle_of
 from surerag import Services, arun, run, run_many
 from surerag.component import Component
 from surerag.effects import Program
+from surerag.errors import ConfigurationError
 
 NOTHING = "Empty Response"
 """What LlamaIndex's synthesizers answer from no node at all."""
@@ -45,10 +46,16 @@ class WithPrompts(Generic[T]):
         llm: What selector templates choose by.
 
     Raises:
+        ConfigurationError: If the core is something else.
         PromptError: If a name is unknown, or a template's slots do not fit.
     """
 
     def __init__(self, core: T, prompts: Mapping[str, TemplateLike] | None, llm: object) -> None:
+        if not isinstance(core, Component):
+            raise ConfigurationError(
+                f"{type(self).__name__} is built around a method, and got a {type(core).__name__}",
+                hint="build it with from_args(…), which takes what a pipeline has",
+            )
         self._llm = llm
         self._given: dict[str, TemplateLike] = dict(prompts or {})
         self._core: T = core.with_options(prompts=for_core(self._given, llm))

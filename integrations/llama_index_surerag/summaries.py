@@ -62,10 +62,12 @@ def summaries_of(
         return NodeRetriever(retriever_of(source, n_summaries))
     if isinstance(source, Retriever):
         return source
-    if not isinstance(source, Iterable):
+    # One of them is iterable, too: over its fields.
+    given: object = source
+    if not isinstance(source, Iterable) or isinstance(given, BaseNode):
         raise ConfigurationError(
             f"summaries cannot be made of a {type(source).__name__}",
-            hint="pass documents, nodes, a retriever of summaries, or one summary as text",
+            hint="pass a list of documents or nodes, a retriever of summaries, or one summary as text",
         )
     nodes = list(source)
     strange = next((node for node in nodes if not isinstance(node, BaseNode)), None)

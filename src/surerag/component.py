@@ -26,7 +26,7 @@ from surerag.drivers.progress import Progress
 from surerag.drivers.session import Listener
 from surerag.drivers.streaming import AnswerStream, AsyncAnswerStream
 from surerag.effects import Program
-from surerag.errors import ConfigurationError
+from surerag.errors import ConfigurationError, InputError
 from surerag.options import Options, from_plain, plain
 from surerag.services import Services
 
@@ -135,13 +135,11 @@ class Component(Options, Generic[C, R]):
         Raises:
             Exception: A case's failure, in its place.
         """
-        programs = (self._of(case) for case in cases)
-        return drivers.iter_many(programs, self._services, window=window, on_event=self.on_event)
+        return drivers.iter_many(self._each_of(cases), self._services, window=window, on_event=self.on_event)
 
     def aiter_many(self, cases: Iterable[C], *, window: int = 64) -> AsyncIterator[R]:
         """Like :meth:`iter_many`, without blocking the event loop."""
-        programs = (self._of(case) for case in cases)
-        return drivers.aiter_many(programs, self._services, window=window, on_event=self.on_event)
+        return drivers.aiter_many(self._each_of(cases), self._services, window=window, on_event=self.on_event)
 
     def to_dict(self) -> dict[str, Any]:
         """Return options and the services' identities as plain values; no model, client or key is in it.
@@ -179,8 +177,15 @@ class Component(Options, Generic[C, R]):
 
     def _all_of(self, cases: Iterable[C]) -> Iterable[Program[R]]:
         """Return programs, as many as there are cases where that is known: a progress bar then shows it."""
-        programs = (self._of(case) for case in cases)
+        programs = self._each_of(cases)
         return list(programs) if isinstance(cases, Sized) else programs
+
+    def _each_of(self, cases: Iterable[C]) -> Iterator[Program[R]]:
+        if isinstance(cases, str):
+            raise InputError(
+                "cases are a list, and this is a text", hint="pass [question], or call run or arun"
+            )
+        return (self._of(case) for case in cases)
 
     def _of(self, case: C) -> Program[R]:
         return self.program(*case) if isinstance(case, tuple) else self.program(case)

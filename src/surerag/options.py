@@ -253,11 +253,27 @@ def _named(function: Callable[..., Any]) -> list[str]:
     return [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
 
 
+_ALSO_CALLED = {
+    "k": ("top_n",),
+    "similarity_top_k": ("top_n",),
+    "model": ("llm", "reader"),
+    "llm": ("reader",),
+    "embeddings": ("embed_model", "encoder"),
+    "embed_model": ("embeddings", "encoder"),
+    "tau": ("threshold",),
+    "theta": ("threshold",),
+    "max_new_tokens": ("max_tokens",),
+    "templates": ("prompts",),
+}
+"""What frameworks, papers and habit call an option, and what it may be called here."""
+
+
 def _check_among(known: Iterable[str], given: Iterable[str], owner: str) -> None:
     names = sorted(known)
     for name in given:
         if name not in names:
-            near = get_close_matches(name, names, n=2)
+            meant = [said for said in _ALSO_CALLED.get(name, ()) if said in names]
+            near = meant or get_close_matches(name, names, n=2)
             taken = f"It takes {', '.join(names)}"
             raise ConfigurationError(
                 f"{owner} has no option {name!r}",

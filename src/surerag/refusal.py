@@ -6,14 +6,17 @@ One notion for all: methods with the option ``refusal`` ask for it and recognise
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from typing import Protocol
 
 from surerag.errors import ConfigurationError
+from surerag.tokens import UNSPACED
 from surerag.types import Message, Prompt
 
 REFUSAL = "I do not know."
+_UNSPACED_LETTER = re.compile(f"[{UNSPACED}]")
 
 
 class Wording(Protocol):
@@ -44,8 +47,8 @@ def refuses(answer: str, refusal: str | None = REFUSAL) -> bool:
     Example:
         >>> refuses("i do not know"), refuses("I do not know. No passage says so."), refuses("Velm")
         (True, True, False)
-        >>> refuses("我不知道", "我不知道。"), refuses("I do not know", None)
-        (True, False)
+        >>> refuses("我不知道", "我不知道。"), refuses("ไม่ทราบ เพราะไม่มีข้อมูล", "ไม่ทราบ")
+        (True, True)
     """
     if refusal is None:
         return False
@@ -89,8 +92,11 @@ def worded(prompt: Prompt, wording: Wording) -> Prompt:
 
 
 def _first_sentence(text: str) -> str:
+    """Cut a text at its first mark; where spaces are put between clauses alone (Thai), at its first space."""
     for at, letter in enumerate(text):
         if letter == "\n" or (unicodedata.category(letter) == "Po" and letter not in "'\""):
+            return text[:at]
+        if letter == " " and _UNSPACED_LETTER.match(text, at - 1):
             return text[:at]
     return text
 
@@ -101,4 +107,5 @@ def _before_last(turns: Sequence[Message], words: str) -> tuple[Message, ...]:
 
 
 def _letters(text: str) -> str:
-    return "".join(letter for letter in text.casefold() if letter.isalnum())
+    composed = unicodedata.normalize("NFC", text.casefold())
+    return "".join(letter for letter in composed if letter.isalnum())

@@ -71,6 +71,14 @@ class _Completed(BaseReader):
         return self._reader.score(prompts, continuations)
 
 
+_SUCH_AS = {
+    "entailer": ", such as surerag.entailment.JudgeEntailer(reader), which asks the model itself, or "
+    "NLIEntailer.from_pretrained(…)",
+    "encoder": ", such as surerag.encoders.HashingEncoder() for a first try",
+}
+"""What there is, where a framework brings none."""
+
+
 def as_reader(reader: object) -> BaseReader:
     """Return a reader with all verbs.
 
@@ -81,6 +89,12 @@ def as_reader(reader: object) -> BaseReader:
         return reader
     if isinstance(reader, Reader):
         return _Completed(reader)
+    if isinstance(reader, str):
+        raise ConfigurationError(
+            f"expected a reader, got the text {reader!r}",
+            hint=f"a name does not tell who serves it: pass a framework's model, OpenAIReader({reader!r}) or "
+            f"TransformersReader.from_pretrained({reader!r})",
+        )
     raise ConfigurationError(
         f"expected a reader, got {type(reader).__name__}",
         hint="use TransformersReader or OpenAIReader, or adapt your model with "
@@ -138,7 +152,8 @@ class Services:
         for name in names:
             if getattr(self, name) is None:
                 raise MissingServiceError(
-                    f"{method} needs {_article(name)}", hint=f"pass {name}=… when you build it"
+                    f"{method} needs {_article(name)}",
+                    hint=f"pass {name}=… when you build it{_SUCH_AS.get(name, '')}",
                 )
 
     def answer_tokens(self, wanted: int | None) -> int:

@@ -67,8 +67,8 @@ def test_a_study_that_was_not_printed_is_refused() -> None:
 
 
 def site(folder: Path, body: str) -> list[str]:
-    (folder / "index.html").write_text(f"<html>{body}</html>", encoding="utf-8")
-    (folder / "other.html").write_text('<h2 id="here">Here</h2>', encoding="utf-8")
+    (folder / "index.html").write_text(f'<html lang="en">{body}</html>', encoding="utf-8")
+    (folder / "other.html").write_text('<h1 id="here">Here</h1>', encoding="utf-8")
     return problems(folder)
 
 
@@ -83,6 +83,10 @@ def site(folder: Path, body: str) -> list[str]:
             "https://cdn.example/x.js: loaded from elsewhere",
         ),
         ('<link rel="stylesheet" href="https://fonts.example/x.css">', "loaded from elsewhere"),
+        ('<img src="data:,">', "a picture without words: data:,"),
+        ('<a href="other.html"><svg></svg></a>', "a link or button without words, line 1"),
+        ("<button><span> </span></button>", "a link or button without words, line 1"),
+        ("<h1>x</h1><h3 id='deep'>y</h3>", "a heading of level 3 after one of 1: deep"),
     ],
 )
 def test_what_is_wrong_with_a_site_is_found(tmp_path: Path, body: str, wrong: str) -> None:
@@ -91,7 +95,10 @@ def test_what_is_wrong_with_a_site_is_found(tmp_path: Path, body: str, wrong: st
 
 
 def test_a_sound_site_has_no_problems(tmp_path: Path) -> None:
-    sound = '<a href="other.html#here">x</a><a href="https://elsewhere.example">y</a><img src="data:,">'
+    sound = (
+        '<a href="other.html#here">x</a><a href="https://elsewhere.example">y</a><img src="data:," alt="z">'
+    )
+    sound += '<a href="other.html"><img src="data:," alt="w"></a><button title="v"></button><h1>u</h1>'
     assert site(tmp_path, f'{sound}<link rel="canonical" href="https://a.example/">') == []
 
 

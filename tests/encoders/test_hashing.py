@@ -27,6 +27,24 @@ def test_shared_words_make_texts_similar_whatever_their_case_and_order() -> None
     assert a @ c < 0.5
 
 
+@pytest.mark.parametrize(
+    ("question", "about_it", "about_another"),
+    [
+        ("艾达弹什么乐器?", "艾达弹竖琴。", "波是渔夫。"),
+        ("エイダはどの楽器を弾きますか?", "エイダは竪琴を弾く。", "ボーは漁師だ。"),
+        ("เอดาเล่นเครื่องดนตรีอะไร", "เอดาเล่นพิณ", "โบเป็นชาวประมง"),
+        ("Wo liegt Ko\u0308ln?", "Köln liegt am Rhein.", "Bonn auch."),
+    ],
+)
+def test_a_question_finds_its_passage_in_scripts_without_spaces_and_in_either_form_of_an_accent(
+    question: str, about_it: str, about_another: str
+) -> None:
+    encoder = HashingEncoder()
+    near, far = encoder.encode([about_it, about_another], "document")
+    query = encoder.encode([question], "query")[0]
+    assert query @ near > query @ far + 0.1
+
+
 def test_another_process_makes_the_same_vector() -> None:
     code = "from surerag.encoders import *; print(HashingEncoder(8).encode(['Velm'], 'query').tolist())"
     other = subprocess.run(

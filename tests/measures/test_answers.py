@@ -20,6 +20,9 @@ from surerag.measures import exact_match, normalize_answer, same_answer, token_f
         ("维尔姆市", ["维尔姆"], False, 6 / 7),
         ("สงขลา", ["เมืองสงขลา"], False, 2 / 3),
         ("¿Velm?", ["«Velm»"], True, 1.0),
+        ("القيثارة؟", ["القيثارة"], True, 1.0),
+        ("वीणा।", ["वीणा"], True, 1.0),
+        ("Ko\u0308ln…", ["Köln"], True, 1.0),
     ],
 )
 def test_hand_worked(answer: str, golds: list[str], match: bool, f1: float) -> None:

@@ -54,14 +54,29 @@ def test_a_server_that_never_ends_is_left_and_not_asked_again(server: FakeOpenAI
         asyncio.run(reader.abegin(["q"], 2, Sampling()))
 
 
-async def test_headers_that_drip_end_at_the_deadline_in_an_event_loop(server: FakeOpenAI) -> None:
-    def drip(wire: Any) -> None:
-        wire.raw(b"HTTP/1.1 200 OK\r\nX: ")
-        while not wire.hung_up():
-            wire.raw(b"x")
-            time.sleep(0.02)
+def test_headers_that_drip_end_at_the_deadline(server: FakeOpenAI) -> None:
+    server.fault = FAULTS["drips its headers"]
+    reader = reader_of(server)
+    with soon(), pytest.raises(TransientServiceError, match=r"not finished its answer after 0.2 s"):
+        reader.generate(["q"], Sampling())
+    with soon(), pytest.raises(TransientServiceError, match="not finished"):
+        reader.begin(["q"], 2, Sampling())
+    with soon(), pytest.raises(TransientServiceError, match="not finished"):
+        next(iter(reader.stream("q", Sampling())))
+    server.fault = None
+    assert reader.generate(["q"], Sampling())
 
-    server.fault = drip
+
+def test_headers_that_drip_end_through_a_proxy(server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", server.base_url.removesuffix("/v1"))
+    server.fault = FAULTS["drips its headers"]
+    reader = OpenAIReader("toy", base_url="http://elsewhere.invalid/v1", deadline=0.2, retries=0)
+    with soon(), pytest.raises(TransientServiceError, match="not finished"):
+        reader.generate(["q"], Sampling())
+
+
+async def test_headers_that_drip_end_at_the_deadline_in_an_event_loop(server: FakeOpenAI) -> None:
+    server.fault = FAULTS["drips its headers"]
     reader = reader_of(server, retries=0)
     with soon(), pytest.raises(TransientServiceError, match="not finished"):
         await reader.agenerate(["q"], Sampling())

@@ -14,7 +14,7 @@ from surerag.world.retrievers import BM25Retriever
 from tests.readers.thinking_world import THOUGHT, plain_reader, thinking_reader
 
 WORLD = World(seed=4711)
-QUESTIONS = WORLD.questions(40)
+QUESTIONS = WORLD.questions(20)
 TEXTS = [question.text for question in QUESTIONS]
 RETRIEVER = BM25Retriever(WORLD.passages)
 SUMMARY = " ".join(passage.text for passage in WORLD.passages[:3])

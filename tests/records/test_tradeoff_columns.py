@@ -19,26 +19,43 @@ def case(at: int, without: float | None = 0.0, spent: Spending = FREE) -> Case:
     return Case(f"q{at}", at / 10, without, 1.0, None, 0.25, 0.5, spent, spent, spent)
 
 
-def test_rows_are_made_when_they_are_looked_at_and_say_what_the_cases_say() -> None:
+def test_columns_say_what_the_cases_say() -> None:
     columns = Columns(case(at, spent=Spending(100, 7, 2, 0.5)) for at in range(4))
-    rows = columns.rows("margin", "gold answers")
-    assert [(row.signals["margin"], row.benefit, row.cost) for row in rows] == [
-        (at / 10, 1.0, 107.0) for at in range(4)
-    ]
-    assert rows[1:][0] == rows[1]
-    assert [row.benefit for row in columns.rows("margin", "agreement")] == [0.75] * 4
+    assert columns.signal.tolist() == [0.0, 0.1, 0.2, 0.3]
+    assert columns.outcomes("gold answers").benefit.tolist() == [1.0] * 4
+    assert columns.outcomes("agreement").benefit.tolist() == [0.75] * 4
+    assert columns.tokens("opened").tolist() == [107.0] * 4
     assert columns.times() == Times(500, 500, 500, None)
 
 
+def test_costs_come_back_from_their_file_however_many_there_are() -> None:
+    n = 40_000
+    spent = [(Spending(at, 1, 1, 0.5), Spending(2 * at, 1, 2, 1.0)) for at in range(n)]
+    columns = Columns(
+        Case(str(at), float(at), 0.0, 1.0, None, 1.0, 1.0, shut, opened, shut)
+        for at, (shut, opened) in enumerate(spent)
+    )
+    acts = columns.signal >= n / 2
+    expected = sum(2 * at if at >= n / 2 else at for at in range(n)) / n
+    assert columns.mean(acts).tolist() == pytest.approx([expected, 1.0, 1.5, 0.75])
+    assert columns.tokens("opened")[-1] == 2 * (n - 1) + 1
+
+
 def test_unjudged_questions_are_left_out_where_others_are_judged() -> None:
-    columns = Columns([case(0), case(1, None), case(2)])
+    columns = Columns([case(0), case(1, None, Spending(9, 9, 9, 9)), case(2)])
     judged = columns.judged()
     assert judged is not None
     assert judged.signal.tolist() == [0.0, 0.2]
-    _, with_, plain = judged.scores("gold answers")
-    assert plain.tolist() == with_.tolist() == [1.0, 1.0]
+    assert judged.plain("gold answers").tolist() == [1.0, 1.0]
+    assert judged.outcomes("gold answers").with_.tolist() == [1.0, 1.0]
+    assert judged.mean("shut")[:3].tolist() == [0.0, 0.0, 0.0]
     assert Columns([case(0, None)]).judged() is None
     assert columns.times() is None
+
+
+def test_graded_scores_keep_their_precision() -> None:
+    many = [Case(str(at), at, at / 999, 1.0, None, 1.0, 1.0, FREE, FREE, FREE) for at in range(700)]
+    assert Columns(many).outcomes("gold answers").without.tolist() == [at / 999 for at in range(700)]
 
 
 def test_what_nobody_recorded_of_costs_is_not_called_nothing() -> None:

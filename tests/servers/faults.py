@@ -194,6 +194,11 @@ def _endless(wire: Wire) -> None:
         time.sleep(0.001)
 
 
+def _drip_headers(wire: Wire) -> None:
+    wire.raw(b"HTTP/1.1 200 OK\r\nX: ")
+    _until_hung_up(wire, b"x")
+
+
 def _cut_off(wire: Wire) -> None:
     if wire.asked.get("stream"):
         wire.raw(_EVENTS)
@@ -213,6 +218,7 @@ FAULTS: Mapping[str, Fault] = {
     "no HTTP": lambda wire: wire.raw(b"SSH-2.0-OpenSSH_9.6\r\n"),
     "comments for ever": _comments,
     "drips": _drip,
+    "drips its headers": _drip_headers,
     "300 MB": _flood,
     "300 MB of error": _flood_of_errors,
     "not gzip": lambda wire: wire.body(b"plain", Content_Encoding="gzip"),
@@ -277,3 +283,6 @@ SURVIVED = frozenset(
     }
 )
 """Faults that change no answer."""
+
+ONLY_CORE = frozenset({"300 MB of error", "drips its headers"})
+"""Faults that end in time where the client is ours: the SDK reads headers and errors in its user's own."""

@@ -17,7 +17,7 @@ from surerag.readers.openai import OpenAIReader
 from surerag.readers.openai.limits import Limits
 from surerag.types import Chunk, Generation, Sampling
 from tests.servers.fake_openai import FakeOpenAI
-from tests.servers.faults import FAULTS, SURVIVED
+from tests.servers.faults import FAULTS, ONLY_CORE, SURVIVED
 from tests.servers.toy_model import Script
 
 ANSWER = "one two three four"
@@ -125,8 +125,8 @@ def reader(request: pytest.FixtureRequest, server: FakeOpenAI) -> Iterator[Any]:
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_answer_is_right_or_an_error_and_comes_soon(server: FakeOpenAI, reader: Any, fault: str) -> None:
-    if fault == "300 MB of error" and reader.family != "core":
-        pytest.skip("the SDK reads what its user's own client sends with an error")
+    if fault in ONLY_CORE and reader.family != "core":
+        pytest.skip("the client is its user's own")
     server.fault = FAULTS[fault]
     asked = Asked(reader, fault)
     for name, way in WAYS.items():

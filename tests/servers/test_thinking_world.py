@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 WORLD = World(seed=4711)
-QUESTIONS = WORLD.questions(40)
+QUESTIONS = WORLD.questions(20)
 RETRIEVER = BM25Retriever(WORLD.passages)
 SUMMARY = " ".join(passage.text for passage in WORLD.passages[:3])
 CASES = [(asked.text, asked.answers, RETRIEVER.retrieve(asked.text, 3)) for asked in QUESTIONS]

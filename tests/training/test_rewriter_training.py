@@ -8,6 +8,7 @@ import multiprocessing
 import shutil
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -266,3 +267,32 @@ def test_equal_rewards_leave_nothing_to_learn(tmp_path: Path, base: Path) -> Non
     with pytest.raises(InputError, match="no query has two rewrites whose reward"):
         align(tmp_path / "s.parquet", base, tmp_path / "out")
     assert not (tmp_path / "out" / "pairs.parquet").exists()
+
+
+def test_curves_for_tensorboard_stay_when_the_checkpoints_go(tmp_path: Path, base: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    options = DistilOptions(replace(FAST, report_to="tensorboard"))
+    distil(QUERIES, Talker(teaching), base, tmp_path, options)
+    curves = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    losses = [point.value for point in curves.Scalars("train/loss")]
+    noted = [json.loads(line) for line in (tmp_path / "curve.jsonl").read_text().splitlines()]
+    assert losses == pytest.approx([line["loss"] for line in noted if "loss" in line], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (replace(FAST, lora=Lora(), four_bit=True), "four bits need CUDA"),
+        (replace(FAST, trainer={"fsdp": "full_shard"}), "several processes, each with a GPU.*torchrun"),
+    ],
+)
+def test_what_this_machine_cannot_do_is_refused_before_a_teacher_is_asked(
+    tmp_path: Path, base: Path, settings: FineTuning, said: str
+) -> None:
+    teacher = Talker(teaching)
+    with pytest.raises(ConfigurationError, match=said):
+        distil(QUERIES, teacher, base, tmp_path / "distil", DistilOptions(settings))
+    with pytest.raises(ConfigurationError, match=said):
+        align(TRIPLETS, base, tmp_path / "align", AlignOptions(fine_tuning=settings))
+    assert not teacher.asked

@@ -98,14 +98,7 @@ class ReaderChoice:
             options["template_options"] = self.template_options
         if self.thinking is not None:
             options["thinking"] = self.thinking
-        try:
-            return TransformersReader.from_pretrained(id_or_path, **options)
-        except (OSError, ValueError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise ConfigurationError(
-                f"the model {id_or_path!r} cannot be loaded: {reason}",
-                hint="give a causal model's Hugging Face id that can be reached, or a saved one's folder",
-            ) from error
+        return TransformersReader.from_pretrained(id_or_path, **options)
 
 
 def _key(name: str) -> str | None:

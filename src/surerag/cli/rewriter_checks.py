@@ -96,21 +96,26 @@ def check_models(models: Models, wanted: Wanted) -> Wanted:
     return wanted
 
 
-def check_disk(data: Data, wanted: Wanted) -> None:
-    """Make sure that checkpoints and models fit on the disk.
+def check_machine(data: Data, wanted: Wanted) -> None:
+    """Make sure that this machine can train as is wanted, and that checkpoints and models fit on its disk.
 
     Raises:
-        StorageError: If not.
+        ConfigurationError: If it has not what is needed.
+        MissingExtraError: If a package is not installed.
+        StorageError: If the disk is too small.
     """
-    if not (wanted.does("distil") or wanted.does("align")):
-        return
-    with extra("train"):
-        from surerag.training.rewriter.sizes import disk_of, size_of
     stages = [
         options.fine_tuning
         for stage, options in (("distil", wanted.distil), ("align", wanted.align))
         if wanted.does(stage)  # type: ignore[arg-type]  # a name of a stage
     ]
+    if not stages:
+        return
+    with extra("train"):
+        from surerag.training.rewriter import bases
+        from surerag.training.rewriter.sizes import disk_of, size_of
+    for tuning in stages:
+        bases.check_machine(tuning)
     start = data.base if wanted.does("distil") else wanted.distilled
     size = size_of(start, trust_remote_code=stages[0].trust_remote_code)
     needed, free = max(disk_of(size, tuning) for tuning in stages), shutil.disk_usage(wanted.output).free

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from surerag.cli.display import Stages, console, errors, staged
 from surerag.cli.readers import ReaderChoice
-from surerag.cli.rewriter_checks import check_arguments, check_data, check_disk, check_models
+from surerag.cli.rewriter_checks import check_arguments, check_data, check_machine, check_models
 from surerag.cli.rewriter_costs import tell_costs
 from surerag.cli.rewriter_data import Data, Models
 from surerag.cli.rewriter_wanted import Wanted
@@ -56,7 +56,7 @@ def run_train_rewriter(choice: ReaderChoice, teacher: ReaderChoice, wanted: Want
     if wanted.dry_run:
         tell_costs(data, drawn, wanted, choice, teacher)
         return
-    check_disk(data, wanted)
+    check_machine(data, wanted)
     models = Models(choice, teacher, wanted)
     with _resumable(wanted.output), staged() as stages:
         with stages.working("Loading models"):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from surerag.decisions.gain import Gain, gain_at
 from surerag.decisions.policy import Identity, Policy, Scored, Target, Verdict
-from surerag.decisions.rows import DecisionRow, Outcomes, outcomes_of, signal_of
+from surerag.decisions.rows import DecisionRow, Outcomes, Sample, sample_of
 from surerag.decisions.search import bounded_loss, bounded_rate, questions_needed, steps_of
 from surerag.errors import ConfigurationError, InputError
 
@@ -83,9 +83,38 @@ def calibrate(
     """
     _check(target, max_loss, budget, confidence, on_infeasible, scored)
     signal, identity = _signal_and_identity(of, rows)
-    signals = signal_of(rows, signal)
-    labelled = all(row.labelled for row in rows)
-    outcomes = outcomes_of(rows) if target != "budget" or labelled else None
+    return policy_of(
+        identity,
+        sample_of(rows, signal),
+        target=target,
+        max_loss=max_loss,
+        budget=budget,
+        confidence=confidence,
+        on_infeasible=on_infeasible,
+        scored=scored,
+    )
+
+
+def policy_of(
+    identity: Identity,
+    sample: Sample,
+    *,
+    target: Target,
+    max_loss: float,
+    budget: float | None,
+    confidence: float,
+    on_infeasible: OnInfeasible,
+    scored: Scored,
+) -> Policy:
+    """Return :func:`calibrate`'s policy from arrays, of which nothing is copied row by row.
+
+    Raises:
+        ConfigurationError: If a bound is out of range, or missing.
+        InputError: If answers were not judged, or (with ``"raise"``) nothing can be certified.
+    """
+    _check(target, max_loss, budget, confidence, on_infeasible, scored)
+    signals, outcomes, costs, unjudged = sample
+    n = len(signals)
     level = (1 - confidence) / (2 if target == "both" else 1)
     threshold: float | None
     needed = None
@@ -93,40 +122,44 @@ def calibrate(
         threshold = bounded_rate(signals, budget or 0.0, level)
         if threshold == math.inf and budget:
             threshold, needed = None, _needed_for_rate(budget, level)
+    elif outcomes is None:
+        raise InputError(
+            f"{unjudged} of {n} rows were not judged", hint="give gold answers, or ask for a budget only"
+        )
     elif target == "best":
-        threshold = _best(signals, outcomes_of(rows))
+        threshold = _best(signals, outcomes)
     else:
-        threshold = bounded_loss(signals, outcomes_of(rows), max_loss, level)
+        threshold = bounded_loss(signals, outcomes, max_loss, level)
         if target == "both" and bounded_rate(signals, budget or 0.0, level) > threshold:
             threshold = -math.inf
         if threshold == -math.inf:
-            needed = questions_needed(signals, outcomes_of(rows), max_loss, level)
+            needed = questions_needed(signals, outcomes, max_loss, level)
             threshold = None
     if threshold is None and on_infeasible == "raise":
         more = f"about {needed:,} would be needed" if needed else "no number of such questions would do"
         raise InputError(
-            f"no threshold can be certified at n = {len(rows)}; {more}",
+            f"no threshold can be certified at n = {n}; {more}",
             hint="take more questions, allow a larger loss or budget, or lower the confidence",
         )
     fallback = -math.inf if on_infeasible == "always" and target != "budget" else math.inf
     at = fallback if threshold is None else threshold
     acts = signals > at
     gain = None if outcomes is None else gain_at(signals, outcomes, at, confidence)
-    costs = np.fromiter((row.cost for row in rows), np.float64, len(rows))
+    spent = float(costs.sum(dtype=np.float64))
     return Policy(
         threshold=at,
         target=target,
         max_loss=max_loss if target in ("loss", "both") else None,
         budget=budget if target in ("budget", "both") else None,
         confidence=confidence,
-        n=len(rows),
+        n=n,
         rate=float(acts.mean()),
-        loss=None if outcomes is None else float(np.where(acts, 0.0, outcomes.benefit).mean()),
+        loss=None if outcomes is None else float(outcomes.benefit.sum(where=~acts)) / n,
         gain=gain,
         verdict=_verdict(target, threshold, gain),
         needed=needed,
         rule=RULES[target],
-        cost=float(costs[acts].sum() / costs.sum()) if costs.sum() else None,
+        cost=float(costs.sum(where=acts, dtype=np.float64)) / spent if spent else None,
         identity=identity,
         scored=scored,
     )

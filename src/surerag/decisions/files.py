@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,26 @@ def read_rows(file: str | Path) -> list[DecisionRow]:
     Raises:
         InputError: If the file cannot be read, or a line holds something else; with the line's number.
     """
+    return list(iter_rows(file))
+
+
+def iter_rows(file: str | Path) -> Iterator[DecisionRow]:
+    """Yield what :func:`read_rows` returns, one row at a time.
+
+    Raises:
+        InputError: As there.
+    """
+    there = False
     try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
+        with Path(file).open(encoding="utf-8") as lines:
+            for at, line in enumerate(lines, 1):
+                if line.strip():
+                    yield _row(line, f"{file}, line {at}")
+                    there = True
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file} cannot be read: {error}", hint="name a file of JSON lines") from error
-    rows = [_row(line, f"{file}, line {at}") for at, line in enumerate(lines, 1) if line.strip()]
-    if not rows:
+    if not there:
         raise InputError(f"{file} holds no rows", hint=f"write {_EXPECTED}")
-    return rows
 
 
 def write_rows(rows: list[DecisionRow], file: str | Path) -> None:

@@ -7,6 +7,7 @@ else 0; so it lies in [-1, 1]. The hypothesis that is tested is that its mean ex
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import lru_cache
 
 import numpy as np
@@ -112,15 +113,25 @@ def betting_p_value(losses: NDArray[np.float64], bound: float, confidence: float
         >>> betting_p_value(np.zeros(250), 0.02) < 0.05 < betting_p_value(np.zeros(25), 0.02)
         True
     """
-    steps = np.arange(1, len(losses) + 1)
-    saved = (1 - losses) / 2
-    fair = (1 - bound) / 2
-    before = np.concatenate([[0.0], np.cumsum(saved)[:-1]])
-    squares = np.concatenate([[0.0], np.cumsum((saved - (0.5 + before + saved) / (steps + 1)) ** 2)[:-1]])
-    variance = (0.25 / 4 + squares) / steps
-    stake = np.minimum(np.sqrt(2 * math.log(1 / (1 - confidence)) / (len(losses) * variance)), 0.9 / fair)
-    capital = np.cumsum(np.log1p(stake * (saved - fair)))
-    return float(min(1.0, math.exp(-max(capital.max(initial=0.0), 0.0))))
+    return bets([losses], len(losses), bound, confidence)
+
+
+def bets(parts: Iterable[NDArray[np.float64]], n: int, bound: float, confidence: float) -> float:
+    """Return :func:`betting_p_value` of n losses that come in parts, holding one at a time."""
+    fair, stakes = (1 - bound) / 2, math.sqrt(2 * math.log(1 / (1 - confidence)))
+    seen, most, before = 0, 0.0, (0.0, 0.0, 0.0)
+    for losses in parts:
+        steps = np.arange(seen + 1, seen + len(losses) + 1)
+        saved = (1 - losses) / 2
+        sums = before[0] + np.cumsum(saved)
+        spread = before[1] + np.cumsum((saved - (0.5 + sums) / (steps + 1)) ** 2)
+        variance = (0.25 / 4 + np.append(before[1], spread[:-1])) / steps
+        stake = np.minimum(stakes / np.sqrt(n * variance), 0.9 / fair)
+        capital = before[2] + np.cumsum(np.log1p(stake * (saved - fair)))
+        most = max(most, float(capital.max(initial=0.0)))
+        seen += len(losses)
+        before = (float(sums[-1]), float(spread[-1]), float(capital[-1]))
+    return min(1.0, math.exp(-most))
 
 
 def hoeffding_bentkus_p_value(losses: NDArray[np.float64], bound: float) -> float:

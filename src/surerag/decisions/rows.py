@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, NamedTuple
@@ -74,15 +75,52 @@ class DecisionRow:
 
 
 class Outcomes(NamedTuple):
-    """Scores of labelled rows, as arrays of shape [n]."""
+    """Scores of labelled rows, as arrays of shape [n]; in single precision where that says the same."""
 
-    without: NDArray[np.float64]
-    with_: NDArray[np.float64]
+    without: NDArray[np.floating]
+    with_: NDArray[np.floating]
 
     @property
     def benefit(self) -> NDArray[np.float64]:
         """What acting changes on each question."""
-        return self.with_ - self.without
+        return np.subtract(self.with_, self.without, dtype=np.float64)
+
+    def part(self, some: slice | NDArray[np.integer]) -> Outcomes:
+        """Return some of them."""
+        return Outcomes(self.without[some], self.with_[some])
+
+
+class Sample(NamedTuple):
+    """What a decision is calibrated on, as arrays of shape [n].
+
+    Attributes:
+        signals: What the decision goes by.
+        outcomes: Scores of both answers; None where some were not judged, which suffices for a budget alone.
+        costs: Of acting.
+        unjudged: How many were not.
+    """
+
+    signals: NDArray[np.float64]
+    outcomes: Outcomes | None
+    costs: NDArray[np.floating]
+    unjudged: int = 0
+
+
+def sample_of(rows: Iterable[DecisionRow], name: str) -> Sample:
+    """Return rows as arrays, by one of their signals; each row is looked at once, and not kept.
+
+    Raises:
+        InputError: If there are no rows, or one lacks the signal.
+    """
+    columns, unjudged = array("d"), 0
+    for row in rows:
+        _check_signal(row, name)
+        unjudged += not row.labelled
+        scores = float(row.correct_without or 0.0), float(row.correct_with or 0.0)
+        columns.extend((row.signals[name], *scores, float(row.cost)))
+    _filled(columns)
+    signals, without, with_, costs = np.frombuffer(columns, np.float64).reshape(-1, 4).T
+    return Sample(signals, None if unjudged else Outcomes(without, with_), costs, unjudged)
 
 
 def signal_of(rows: Sequence[DecisionRow], name: str) -> NDArray[np.float64]:
@@ -93,12 +131,7 @@ def signal_of(rows: Sequence[DecisionRow], name: str) -> NDArray[np.float64]:
     """
     _filled(rows)
     for row in rows:
-        if name not in row.signals:
-            there = ", ".join(sorted(row.signals)) or "none"
-            raise InputError(
-                f"a row has no signal {name!r}{_named(row.id)}; there is {there}",
-                hint="name one that every row has",
-            )
+        _check_signal(row, name)
     return np.fromiter((row.signals[name] for row in rows), np.float64, len(rows))
 
 
@@ -128,12 +161,23 @@ def common_signals(rows: Iterable[DecisionRow]) -> tuple[str, ...]:
         >>> common_signals([DecisionRow({"a": 1.0, "b": 2.0}), DecisionRow({"b": 1.0})])
         ('b',)
     """
-    found = [row.signals for row in rows]
-    return tuple(name for name in found[0] if all(name in signals for signals in found)) if found else ()
+    found: tuple[str, ...] | None = None
+    for row in rows:
+        found = tuple(row.signals if found is None else filter(row.signals.__contains__, found))
+    return found or ()
 
 
-def _filled(rows: Sequence[DecisionRow]) -> None:
-    if not rows:
+def _check_signal(row: DecisionRow, name: str) -> None:
+    if name not in row.signals:
+        there = ", ".join(sorted(row.signals)) or "none"
+        raise InputError(
+            f"a row has no signal {name!r}{_named(row.id)}; there is {there}",
+            hint="name one that every row has",
+        )
+
+
+def _filled(rows: Sized) -> None:
+    if not len(rows):
         raise InputError("there are no rows to calibrate on", hint="the papers take 100 questions or more")
 
 

@@ -13,14 +13,14 @@ beforehand, and ties and the scale of the signal do not matter.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from surerag.decisions.paired import betting_p_value, paired_p_value
+from surerag.decisions.paired import paired_p_value
 from surerag.decisions.rows import Outcomes
+from surerag.decisions.walking import Steps, bet_through, sorted_steps, steps_of, walked
 from surerag.extras import extra
 
 Floats = NDArray[np.float64]
@@ -29,64 +29,25 @@ SLIP = 0.01
 """Share of the level that the exact test gives up for the nuisance."""
 
 
-class Steps(NamedTuple):
-    """The distinct finite signals in ascending order, and what lies at or below each.
-
-    Attributes:
-        thresholds: Shape [m].
-        kept: Questions at or below each threshold, which do not act.
-        mended: Of these, those that acting would turn right.
-        spoiled: Of these, those that acting would turn wrong.
-        n: Questions in the sample.
-    """
-
-    thresholds: Floats
-    kept: NDArray[np.int_]
-    mended: Floats
-    spoiled: Floats
-    n: int
-
-    @property
-    def loss(self) -> Floats:
-        """Estimated loss against always acting at each threshold."""
-        return (self.mended - self.spoiled) / self.n
-
-
-def steps_of(signals: Floats, outcomes: Outcomes | None = None) -> Steps:
-    """Sort a sample by its signal.
-
-    Example:
-        >>> found = steps_of(np.array([0.5, 0.1, 0.5, np.inf]))
-        >>> found.thresholds.tolist(), found.kept.tolist(), found.n
-        ([0.1, 0.5], [1, 3], 4)
-    """
-    order = np.argsort(signals, kind="stable")
-    ascending = signals[order]
-    ends = np.append(ascending[1:] != ascending[:-1], True) & np.isfinite(ascending)
-    benefit = np.zeros(len(signals)) if outcomes is None else outcomes.benefit[order]
-    mended, spoiled = (np.cumsum(np.maximum(sign * benefit, 0.0))[ends] for sign in (1, -1))
-    return Steps(ascending[ends], np.flatnonzero(ends) + 1, mended, spoiled, len(signals))
-
-
 def bounded_loss(signals: Floats, outcomes: Outcomes, max_loss: float, level: float) -> float:
     """Return the largest threshold that loses at most ``max_loss``, at confidence 1 - ``level``.
 
     Answers that are right or wrong are tested exactly (:func:`~surerag.decisions.paired.paired_p_value`),
-    scores in between by betting (:func:`~surerag.decisions.paired.betting_p_value`).
+    scores in between by betting (:func:`~surerag.decisions.paired.betting_p_value`); see
+    :mod:`surerag.decisions.walking` for how few tests that takes.
 
     Returns:
         A threshold; -inf, which always acts and loses nothing, where none is certified.
     """
+    if not _binary(outcomes):
+        return bet_through(signals, outcomes, max_loss, level)
     steps = steps_of(signals, outcomes)
-    p_value = (
-        _exact(steps, max_loss, level) if _binary(outcomes) else _betting(signals, outcomes, max_loss, level)
-    )
-    found = -math.inf
-    for at, threshold in enumerate(steps.thresholds):
-        if p_value(at) > level:
-            break
-        found = float(threshold)
-    return found
+    n = len(signals)
+
+    def fails(mended: float, spoiled: float) -> bool:
+        return paired_p_value(n, round(mended), round(spoiled), max_loss, SLIP * level) > level
+
+    return walked(steps, fails, partial(_within, signals, outcomes))
 
 
 def bounded_rate(signals: Floats, budget: float, level: float) -> float:
@@ -102,12 +63,16 @@ def bounded_rate(signals: Floats, budget: float, level: float) -> float:
 
     if budget >= 1:
         return -math.inf
-    steps = steps_of(signals)
-    acting = steps.n - steps.kept
-    p_values = binom.cdf(acting, steps.n, budget)
-    failing = np.flatnonzero(p_values > level)
-    first = int(failing[-1]) + 1 if len(failing) else 0
-    return float(steps.thresholds[first]) if first < len(steps.thresholds) else math.inf
+    n = len(signals)
+    # The p-value grows with the number that acts: the most that may act says which signal comes first.
+    most = int(binom.ppf(level, n, budget))
+    while most >= 0 and binom.cdf(most, n, budget) > level:
+        most -= 1
+    if most < 0:
+        return math.inf
+    at = max(n - most - 1, 0)
+    threshold = float(np.partition(signals, at)[at])
+    return float(signals[np.isfinite(signals)].min(initial=math.inf)) if threshold < -1e308 else threshold
 
 
 def questions_needed(signals: Floats, outcomes: Outcomes, max_loss: float, level: float) -> int | None:
@@ -134,24 +99,10 @@ def questions_needed(signals: Floats, outcomes: Outcomes, max_loss: float, level
 
 
 def _binary(outcomes: Outcomes) -> bool:
-    return bool(np.isin(outcomes.without, (0.0, 1.0)).all() and np.isin(outcomes.with_, (0.0, 1.0)).all())
+    return all(bool(((side == 0) | (side == 1)).all()) for side in (outcomes.without, outcomes.with_))
 
 
-def _exact(steps: Steps, max_loss: float, level: float) -> Callable[[int], float]:
-    def p_value(at: int) -> float:
-        counts = round(float(steps.mended[at])), round(float(steps.spoiled[at]))
-        return paired_p_value(steps.n, *counts, max_loss, SLIP * level)
-
-    return p_value
-
-
-def _betting(signals: Floats, outcomes: Outcomes, max_loss: float, level: float) -> Callable[[int], float]:
-    # Bets are placed in an order that has nothing to do with the signal.
-    order = np.random.default_rng(0).permutation(len(signals))
-    shuffled, benefit = signals[order], outcomes.benefit[order]
-    thresholds = steps_of(signals).thresholds
-
-    def p_value(at: int) -> float:
-        return betting_p_value(np.where(shuffled <= thresholds[at], benefit, 0.0), max_loss, 1 - level)
-
-    return p_value
+def _within(signals: Floats, outcomes: Outcomes, above: float, upto: float) -> Steps:
+    """Return all steps between two thresholds, each question counted from the first of them on."""
+    here = np.flatnonzero((signals > above) & (signals <= upto))
+    return sorted_steps(signals[here], outcomes.part(here))

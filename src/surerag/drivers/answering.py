@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 from surerag.drivers.session import Answered, Failed, Outcome
 from surerag.effects import Begin, Cancel, Effect, Embed, Emit, Entail, Finish, Generate, Retrieve, Score
-from surerag.errors import ContextLengthError, MissingServiceError
+from surerag.errors import ConfigurationError, ContextLengthError, MissingServiceError
 from surerag.readers.protocol import BaseReader
 from surerag.services import Encoder, Entailer, Retriever, Services
-from surerag.types import Prompt, Sampling
+from surerag.types import Passage, Prompt, Sampling
 
 E = TypeVar("E", bound=Effect)
 K = TypeVar("K", bound=Hashable)
@@ -77,11 +77,27 @@ def ask(effect: Effect, service: Any) -> Any:
         case Embed(texts, kind):
             return service.encode(texts, kind)
         case Retrieve(query, k):
-            return list(service.retrieve(query, k))
+            return passages_of(service.retrieve(query, k), service)
         case Entail(pairs):
             return service.entail(pairs)
         case Emit():
             return None
+
+
+def passages_of(found: Iterable[Any], service: object) -> list[Passage]:
+    """Return what a retriever found.
+
+    Raises:
+        ConfigurationError: If it gives something else than passages.
+    """
+    passages = list(found)
+    strange = next((one for one in passages if not isinstance(one, Passage)), None)
+    if strange is not None:
+        raise ConfigurationError(
+            f"the retriever {type(service).__name__} found a {type(strange).__name__}, no passage",
+            hint="return surerag.Passage(text, id=…) from it",
+        )
+    return passages
 
 
 def try_ask(effect: Effect, service: Any) -> Outcome:

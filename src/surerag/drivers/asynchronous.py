@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sized
 from contextlib import aclosing
 from typing import Any, Generic, TypeVar
 
-from surerag.drivers.answering import ask, is_local, service_of
+from surerag.drivers.answering import ask, is_local, passages_of, service_of
 from surerag.drivers.merging import queue_of
 from surerag.drivers.progress import Progress, reporting
 from surerag.drivers.session import Answered, Failed, Listener, Outcome, Session, check_window
@@ -161,7 +161,7 @@ async def _aask(session: Session[Any], effect: Effect, services: Services) -> An
     if native is None:
         return await _asked_in_thread(session, effect, service)
     answer = await asyncio.get_running_loop().create_task(native(), context=session.context)
-    return list(answer) if isinstance(effect, Retrieve) else answer
+    return passages_of(answer, service) if isinstance(effect, Retrieve) else answer
 
 
 async def _asked_in_thread(session: Session[Any], effect: Effect, service: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 import zlib
 from collections.abc import Sequence
 from typing import Literal
@@ -11,15 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surerag.errors import ConfigurationError
+from surerag.tokens import UNSPACED
 
-_WORD = re.compile(r"\w+")
+_WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
 
 
 class HashingEncoder:
     """Places each distinct word of a text on one of ``dimensions`` axes, by a hash.
 
     Texts that share words are similar, and nothing else is: good enough to find passages in a test or an
-    example, without a download. The same text has the same vector in every process.
+    example, without a download. Where no spaces are put between words, each letter is one. The same text has
+    the same vector in every process.
 
     Args:
         dimensions: Length of a vector. More makes it rarer that two words share an axis.
@@ -51,7 +54,8 @@ class HashingEncoder:
         """Return L2-normalised vectors [texts, dimensions]; queries and documents are treated alike."""
         vectors = np.zeros((len(texts), self.dimensions), dtype=np.float32)
         for row, text in zip(vectors, texts, strict=True):
-            for word in sorted(set(_WORD.findall(text.lower()))) or [text]:
+            words = _WORD.findall(unicodedata.normalize("NFC", text.lower()))
+            for word in sorted(set(words)) or [text]:
                 code = zlib.crc32(word.encode())
                 # The sign makes two words that meet on one axis as likely to cancel as to add up.
                 row[code // 2 % self.dimensions] += 1.0 if code % 2 else -1.0

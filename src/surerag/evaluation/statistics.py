@@ -153,10 +153,17 @@ def paired_difference(
         raise InputError(
             f"a paired comparison needs two equally long lists, got shapes {first.shape} and {second.shape}"
         )
-    means = resampled_means(first - second, resamples, seed)
+    return mean_difference(first - second, confidence=confidence, resamples=resamples, seed=seed)
+
+
+def mean_difference(
+    differences: NDArray[np.float64], *, confidence: float = 0.95, resamples: int = 10_000, seed: int = 0
+) -> PairedDifference:
+    """Return :func:`paired_difference` of what two measurements differ by on each question."""
+    means = resampled_means(differences, resamples, seed)
     tail = 1 - confidence
     low, bound, high = np.quantile(means, [tail / 2, tail, 1 - tail / 2])
-    return PairedDifference(float(np.mean(first - second)), float(low), float(high), float(bound))
+    return PairedDifference(float(np.mean(differences)), float(low), float(high), float(bound))
 
 
 def cohens_d(high: ArrayLike, low: ArrayLike) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import string
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 
@@ -13,21 +14,25 @@ _UNSPACED = re.compile(
 )
 """A letter of a script that puts no spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
 _FOREIGN_MARK = re.compile(
-    "[¿¡«»\u2018\u2019\u201c-\u201e\u3001-\u3003\u3008-\u3011\u3014-\u301f\u30fb\uff01-\uff0f\uff1a-\uff20\uff3b-\uff3d\uff5b-\uff65]"
+    "[¿¡«»\u2018\u2019\u201c-\u201e\u2026\u0589\u060c\u061b\u061f\u06d4\u0964\u0965\u104a\u104b\u1362-\u1368\u17d4-\u17d6"
+    "\u3001-\u3003\u3008-\u3011\u3014-\u301f\u30fb\uff01-\uff0f\uff1a-\uff20\uff3b-\uff3d\uff5b-\uff65]"
 )
-"""Quotes, and marks of Spanish and East Asian texts; dashes stay, as in SQuAD's own script."""
+"""Quotes, the ellipsis, and marks of Spanish, Armenian, Arabic, Hindi, Burmese, Ethiopic, Khmer and East
+Asian texts; dashes stay, as in SQuAD's own script."""
 
 
 def normalize_answer(text: str) -> str:
     """Lower-case, drop punctuation and English articles, collapse white space (L-RAG, section IV-E).
 
-    Punctuation is that of ASCII, as in SQuAD's own script, and quotes and marks of other languages.
+    Punctuation is that of ASCII, as in SQuAD's own script, and quotes and marks of other languages. An accent
+    is one with its letter, however it is encoded (Unicode's form C).
 
     Example:
         >>> normalize_answer("The  City of Velm."), normalize_answer("「维尔姆」。")
         ('city of velm', '维尔姆')
     """
-    bare = "".join(letter for letter in text.lower() if not _is_punctuation(letter))
+    composed = unicodedata.normalize("NFC", text.lower())
+    bare = "".join(letter for letter in composed if not _is_punctuation(letter))
     return " ".join(_ARTICLES.sub(" ", bare).split())
 
 

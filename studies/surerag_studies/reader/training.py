@@ -225,6 +225,7 @@ def train(
     compiled: bool = True,
     decay_now: bool = False,
     workers: int = 1,
+    probed: int = 96,
 ) -> Path:
     """Train and export a reader.
 
@@ -242,6 +243,7 @@ def train(
         compiled: Whether to compile the forward pass (needs a C++ compiler on a CPU).
         decay_now: Start the decay of the rate at the resumed step.
         workers: Processes that make batches; with 0 the trainer makes them itself.
+        probed: Examples of each task in a probe.
 
     Returns:
         The output directory.
@@ -270,7 +272,7 @@ def train(
             worker_init_fn=yield_to_trainer,
         )
     )
-    probes = probe_sets(Encoder(tokenizer), special.pad, 96)
+    probes = probe_sets(Encoder(tokenizer), special.pad, probed)
     began = time.monotonic() - state["seconds"]
     began_here = time.monotonic()
     sums: dict[str, tuple[float, int]] = {}

@@ -163,7 +163,7 @@ def test_the_scores_of_the_head_that_looks_up_are_those_of_transformers(
 
 
 def test_a_short_run_writes_a_model_that_loads_and_can_go_on(tmp_path: Path) -> None:
-    settings = {"size": "small", "tokens": 400, "every": 2, "compiled": False, "workers": 0}
+    settings = {"size": "small", "tokens": 400, "every": 2, "compiled": False, "workers": 0, "probed": 4}
     train(tmp_path / "a", steps=2, **settings)
     train(tmp_path / "b", steps=3, resume=tmp_path / "a" / "run" / "last.pt", **settings)
     train(tmp_path / "c", steps=1, start=tmp_path / "b", **settings)

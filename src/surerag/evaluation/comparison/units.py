@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, Final
 
 from surerag.errors import ConfigurationError
@@ -268,10 +267,20 @@ def _belief_record(belief: Belief) -> dict[str, Any]:
     return {
         "seper": belief.seper,
         **_ends(belief.interval),
-        "answers": [asdict(answer) for answer in belief.answers],
+        "answers": [_answer_record(answer) for answer in belief.answers],
         "prompt_tokens": belief.prompt_tokens,
         "completion_tokens": belief.completion_tokens,
         "truncated": belief.truncated,
+    }
+
+
+def _answer_record(answer: SampledAnswer) -> dict[str, Any]:
+    return {
+        "text": answer.text,
+        "log_likelihood": answer.log_likelihood,
+        "weight": answer.weight,
+        "cluster": answer.cluster,
+        "entailment": answer.entailment,
     }
 
 

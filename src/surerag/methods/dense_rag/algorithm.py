@@ -21,6 +21,7 @@ from surerag.errors import InputError, ServiceError
 from surerag.measures import degree_semantic_entropy
 from surerag.methods.dense_rag.options import DenseOptions, MeasureOptions
 from surerag.methods.dense_rag.result import Calls, ChunkReading, DenseResult, Rephrased
+from surerag.methods.inputs import check_passages, check_question
 from surerag.prompts import format_passages
 from surerag.types import Generation, Pair, Passage, Prompt, Sampling
 
@@ -43,8 +44,8 @@ def dense(question: str, passages: Sequence[Passage], options: DenseOptions) -> 
     Raises:
         InputError: If there is no question, or no passage with a text.
     """
-    if not question.strip():
-        raise InputError("the question is empty", hint="ask something")
+    check_question(question)
+    check_passages(passages)
     if not any(passage.text.strip() for passage in passages):
         raise InputError("there is no context to understand", hint="give at least one passage with a text")
     asking = Asking(question, options)

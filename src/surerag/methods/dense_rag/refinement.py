@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surerag.effects import Program, embed, emit, retrieve
-from surerag.errors import MISCONFIGURED, InputError, ServiceError
+from surerag.errors import MISCONFIGURED, ServiceError
 from surerag.methods.dense_rag.algorithm import Asking, label, measure
 from surerag.methods.dense_rag.chunking import chunk_passages
 from surerag.methods.dense_rag.options import RefinerOptions
@@ -26,6 +26,7 @@ from surerag.methods.dense_rag.result import (
     Round,
     Stopped,
 )
+from surerag.methods.inputs import check_passages, check_question
 from surerag.types import Passage
 
 Documents = Sequence[Passage] | Literal["ask"]
@@ -52,10 +53,10 @@ def refine_context(
             service ``documents`` for them, of uncertain questions only.
 
     Raises:
-        InputError: If the question is empty.
+        InputError: If the question is no text, or empty, or a passage is none.
     """
-    if not question.strip():
-        raise InputError("the question is empty", hint="ask something")
+    check_question(question)
+    check_passages(passages)
     refinement = _Refinement(question, passages, options, documents)
     failure = ""
     try:

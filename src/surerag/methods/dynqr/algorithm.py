@@ -12,11 +12,12 @@ from dataclasses import replace
 from typing import Literal
 
 from surerag.effects import ModelRole, Program, emit, generate, retrieve
-from surerag.errors import MISCONFIGURED, InputError
+from surerag.errors import MISCONFIGURED
 from surerag.methods.dynqr.metrics import SAMPLED, features_of, metric_name, uncertainty_of
 from surerag.methods.dynqr.options import DynQROptions
 from surerag.methods.dynqr.result import Attempt, RewriteCosts, RewriteResult, Step
 from surerag.methods.dynqr.rewrites import Rewrite, alternated, read_rewrite
+from surerag.methods.inputs import check_question
 from surerag.methods.meanings import Meanings, meanings_of
 from surerag.prompts import format_passages, in_conversation
 from surerag.refusal import refuses, worded
@@ -44,8 +45,7 @@ def rewrite_when_uncertain(
         InputError: If the question is empty.
         ServiceError: If the first retrieval or the first answer fails.
     """
-    if not question.strip():
-        raise InputError("the question is empty", hint="ask something")
+    check_question(question)
     asking = Asking(question, options, tuple(history))
     found = yield from asking.retrieve(question)
     if not found:

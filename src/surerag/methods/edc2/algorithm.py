@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from surerag.clustering import Cluster
 from surerag.effects import Program, emit, generate
-from surerag.errors import MISCONFIGURED, InputError
+from surerag.errors import MISCONFIGURED
 from surerag.framing import PromptText, unquoted
 from surerag.methods.calls import CallBudget
 from surerag.methods.edc2.clusters import form_clusters
@@ -22,6 +22,7 @@ from surerag.methods.edc2.fitting import within_budget
 from surerag.methods.edc2.guards import Claim, says_nothing, supported
 from surerag.methods.edc2.options import EDC2Options, Mode
 from surerag.methods.edc2.result import ClusterReport, CompressionResult, merged_passage
+from surerag.methods.inputs import check_passages, check_question
 from surerag.prompts import format_passages
 from surerag.types import Generation, Passage, Prompt, Template
 
@@ -48,8 +49,8 @@ def compress_clusters(
     Raises:
         InputError: If the query is empty.
     """
-    if not query.strip():
-        raise InputError("the query is empty", hint="ask something")
+    check_question(query)
+    check_passages(passages)
     work = _Work(query, passages, options, CallBudget(options.max_calls) if budget is None else budget)
     if options.compresses(passages):
         clusters = yield from form_clusters(query, passages, options, query_vector)

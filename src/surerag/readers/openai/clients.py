@@ -22,6 +22,7 @@ from surerag.readers.openai.flow import AsyncSlots, Flow, Slots
 from surerag.readers.openai.limits import Limits, async_error_hooks, error_hooks
 from surerag.readers.openai.loops import trusted
 from surerag.readers.openai.secrets import masked, secrets_of_url, without_credentials
+from surerag.readers.openai.sockets import keep_deadlines
 
 if TYPE_CHECKING:
     import httpx
@@ -150,7 +151,7 @@ class Clients:
                 from openai import DefaultHttpxClient, OpenAI
 
                 http = DefaultHttpxClient(event_hooks=error_hooks(self.limits), limits=self._pool())
-                self._made = OpenAI(**self._settings(), http_client=http)
+                self._made = OpenAI(**self._settings(), http_client=keep_deadlines(http))
                 close_when_dropped(self, self._made.close)
             return self._made
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from surerag.errors import ConfigurationError, ServiceError
 from surerag.readers.openai.retry import DeadlineError
+from surerag.readers.openai.sockets import reads_end
 
 if TYPE_CHECKING:
     import httpx
@@ -58,18 +59,23 @@ class Meter:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Count the time of a step that waits for the server.
+        """Count the time of a step that waits for the server; a read that takes too long is broken off.
 
         Raises:
             DeadlineError: If the answer has taken too long by now.
         """
+        with self._counted(), reads_end(time.monotonic() + self._limits.deadline - self._spent):
+            yield
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
         started = time.monotonic()
         try:
             yield
-        finally:
-            self._spent += time.monotonic() - started
-        if self._spent > self._limits.deadline:
-            self._late()
+        except Exception:
+            self._waited(started)
+            raise
+        self._waited(started)
 
     @asynccontextmanager
     async def arunning(self) -> AsyncIterator[None]:
@@ -78,7 +84,7 @@ class Meter:
         timeout = asyncio.timeout(left if left < math.inf else None)
         try:
             async with timeout:
-                with self.running():
+                with self._counted():
                     yield
         except TimeoutError:
             if not timeout.expired():
@@ -98,6 +104,11 @@ class Meter:
                 hint="raise max_bytes if that is what you asked for",
             )
         return chunk
+
+    def _waited(self, since: float) -> None:
+        self._spent += time.monotonic() - since
+        if self._spent > self._limits.deadline:
+            self._late()
 
     def _late(self) -> NoReturn:
         raise DeadlineError(

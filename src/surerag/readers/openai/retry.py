@@ -105,5 +105,5 @@ def _give_up(state: RetryCallState) -> NoReturn:
     last = state.outcome.exception() if state.outcome else None
     raise TransientServiceError(
         f"the server failed {state.attempt_number} times; at last: {last}",
-        hint="try again later, or raise retries, timeout or max_wait",
+        hint="look whether it can be reached, try again later, or raise retries, timeout or max_wait",
     )

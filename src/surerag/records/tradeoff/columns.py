@@ -1,23 +1,30 @@
-"""The questions of a trace as columns: a few numbers for each, however many there are."""
+"""The questions of a trace as columns: a few bytes for each in memory, and what they cost in a file."""
 
 from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, overload
+from pathlib import Path
+from tempfile import SpooledTemporaryFile, gettempdir
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from surerag.decisions.policy import Scored
-from surerag.decisions.rows import DecisionRow
+from surerag.decisions.rows import Outcomes
 from surerag.records.tradeoff.choices import Case, Spending
+from surerag.storage import storing
 
 Floats = NDArray[np.float64]
-_SCORES = ("without", "with_", "plain", "agrees", "plain_agrees")
-_SIDES = ("shut", "opened", "usual")
+Side = Literal["shut", "opened", "usual"]
+_SCORES: Final = ("without", "with_", "plain", "agrees", "plain_agrees")
+_SIDES: Final[tuple[Side, ...]] = ("shut", "opened", "usual")
+_WIDTH = 4 * len(_SIDES)
+_PART = 1 << 15
+_IN_MEMORY = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,56 +48,106 @@ class Times:
 
 
 class Columns:
-    """Questions from both sides of a decision, 96 bytes each.
+    """Questions from both sides of a decision.
+
+    Of each, memory holds its signal and its five scores: 13 bytes where there are at most 256 different
+    scores, as of right and wrong answers. What it costs, 48 bytes, is in a file without a name, which goes
+    with this object.
 
     Args:
         found: Read once, one at a time.
 
     Attributes:
         signal: What the decision goes by, shape [n].
-        shut: Prompt tokens, completion tokens, calls and seconds of not acting, shape [n, 4].
-        opened: Of acting.
-        usual: Of the plain pipeline.
+
+    Raises:
+        StorageError: If the file cannot be written.
     """
 
-    def __init__(self, found: Iterable[Case] = ()) -> None:
-        signal, scores, costs = array("d"), array("d"), array("f")
+    def __init__(self, found: Iterable[Case]) -> None:
+        signal, codes, known = array("d"), array("B"), dict[float | None, int]()
+        self._costs = SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 (as long as this object)
+        costs = array("f")
         for case in found:
             signal.append(case.signal)
-            scores.extend(_number(getattr(case, name)) for name in _SCORES)
-            for name in _SIDES:
-                costs.extend(_counted(getattr(case, name)))
+            numbers = [known.setdefault(getattr(case, name), len(known)) for name in _SCORES]
+            if len(known) > 2 ** (8 * codes.itemsize):
+                codes = array("H" if codes.itemsize == 1 else "L", codes)
+            codes.extend(numbers)
+            for side in _SIDES:
+                costs.extend(_counted(getattr(case, side)))
+            if len(costs) >= _PART:
+                self._put(costs)
+                del costs[:]
+        self._put(costs)
         self.signal: Floats = np.frombuffer(signal, np.float64)
-        self._scores = np.frombuffer(scores, np.float64).reshape(-1, len(_SCORES))
-        spent = np.frombuffer(costs, np.float32).reshape(-1, len(_SIDES), 4)
-        self.shut, self.opened, self.usual = (spent[:, at] for at in range(len(_SIDES)))
+        self._codes = np.frombuffer(codes, f"u{codes.itemsize}").reshape(-1, len(_SCORES))
+        values = np.array([math.nan if value is None else value for value in known], np.float64)
+        single = values.astype(np.float32)
+        self._values = single if np.array_equal(single, values, equal_nan=True) else values
+        self._kept: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.signal)
 
     def judged(self) -> Columns | None:
         """Return the questions whose answers were both judged; None where none were."""
-        kept = np.isfinite(self._scores[:, :2]).all(axis=1)
+        missing = np.isnan(self._values)
+        kept = ~(missing[self._codes[:, 0]] | missing[self._codes[:, 1]])
         if kept.all():
             return self
         if not kept.any():
             return None
-        found = Columns()
-        found.signal, found._scores = self.signal[kept], self._scores[kept]
-        found.shut, found.opened, found.usual = self.shut[kept], self.opened[kept], self.usual[kept]
+        found = Columns(())
+        found.signal, found._codes, found._values = self.signal[kept], self._codes[kept], self._values
+        found._costs, found._kept = self._costs, kept
         return found
 
-    def scores(self, scored: Scored) -> tuple[Floats, Floats, Floats]:
-        """Return scores without acting, after acting, and of the plain pipeline, by answers or agreement."""
-        without, with_, plain, agrees, plain_agrees = self._scores.T
+    def outcomes(self, scored: Scored) -> Outcomes:
+        """Return scores without and after acting, by answers or by agreement with the latter."""
         if scored == "agreement":
-            return agrees, np.ones(len(self)), plain_agrees
-        return without, with_, np.where(np.isnan(plain), with_, plain)
+            return Outcomes(self._score("agrees"), np.ones(len(self), np.float32))
+        return Outcomes(self._score("without"), self._score("with_"))
 
-    def rows(self, signal: str, scored: Scored) -> Sequence[DecisionRow]:
-        """Return what a decision is calibrated on, each made when it is looked at."""
-        without, with_, _ = self.scores(scored)
-        return _Rows(signal, self.signal, without, with_, self.opened[:, :2].sum(axis=1))
+    def plain(self, scored: Scored) -> NDArray[np.floating]:
+        """Return scores of the plain pipeline, which is the one after acting where it was not recorded."""
+        if scored == "agreement":
+            return self._score("plain_agrees")
+        plain = self._score("plain")
+        missing = np.isnan(plain)
+        plain[missing] = self._values[self._codes[missing, _SCORES.index("with_")]]
+        return plain
+
+    def spent(self, side: Side) -> Iterator[NDArray[np.float32]]:
+        """Yield prompt tokens, completion tokens, calls and seconds, shape [some, 4], in order."""
+        at, start = 4 * _SIDES.index(side), 0
+        self._costs.seek(0)
+        while read := self._costs.read(4 * _WIDTH * _PART):
+            rows = np.frombuffer(read, np.float32).reshape(-1, _WIDTH)[:, at : at + 4]
+            yield rows if self._kept is None else rows[self._kept[start : start + len(rows)]]
+            start += len(rows)
+
+    def tokens(self, side: Side) -> NDArray[np.float32]:
+        """Return tokens read and generated, shape [n]."""
+        parts = (rows[:, :2].sum(axis=1) for rows in self.spent(side))
+        return np.concatenate([np.empty(0, np.float32), *parts])
+
+    def mean(self, acts: NDArray[np.bool_] | Side) -> Floats:
+        """Return what a question costs in the mean, shape [4].
+
+        Args:
+            acts: Which questions act, shape [n]; or one side, where all are on it.
+        """
+        if not isinstance(acts, np.ndarray):
+            return self._sum(acts, np.ones(len(self), np.bool_)) / len(self)
+        return (self._sum("shut", ~acts) + self._sum("opened", acts)) / len(self)
+
+    def _sum(self, side: Side, chosen: NDArray[np.bool_]) -> Floats:
+        total, start = np.zeros(4), 0
+        for rows in self.spent(side):
+            total += rows[chosen[start : start + len(rows)]].sum(axis=0, dtype=np.float64)
+            start += len(rows)
+        return total
 
     def times(self, retrieval: float | None = None) -> Times | None:
         """Return the times of the recording: shares of its batches; None where they are not known of each.
@@ -98,44 +155,17 @@ class Columns:
         Args:
             retrieval: Milliseconds of one retrieval, if they are known.
         """
-        sides = (self.shut, self.opened, self.usual)
-        shut, opened, plain = (1000 * float(side[:, 3].mean(dtype=np.float64)) for side in sides)
+        shut, opened, plain = (1000 * float(self.mean(side)[3]) for side in _SIDES)
         return None if math.isnan(shut + opened + plain) else Times(shut, opened, plain, retrieval)
 
+    def _score(self, name: str) -> NDArray[np.floating]:
+        return self._values[self._codes[:, _SCORES.index(name)]]
 
-class _Columns(NamedTuple):
-    signal: str
-    signals: Floats
-    without: Floats
-    with_: Floats
-    cost: NDArray[np.float32]
-
-
-class _Rows(Sequence[DecisionRow]):
-    def __init__(self, *columns: Any) -> None:
-        self._of = _Columns(*columns)
-
-    def __len__(self) -> int:
-        return len(self._of.signals)
-
-    @overload
-    def __getitem__(self, at: int) -> DecisionRow: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[DecisionRow]: ...
-    def __getitem__(self, at: int | slice) -> DecisionRow | Sequence[DecisionRow]:
-        of = self._of
-        if isinstance(at, slice):
-            return _Rows(of.signal, *(column[at] for column in of[1:]))
-        signal = {of.signal: float(of.signals[at])}
-        return DecisionRow(signal, float(of.without[at]), float(of.with_[at]), float(of.cost[at]))
-
-    def __iter__(self) -> Iterator[DecisionRow]:
-        return (self[at] for at in range(len(self)))
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)
+    def _put(self, costs: array[float]) -> None:
+        with storing(Path(gettempdir())):
+            self._costs.write(costs.tobytes())
 
 
 def _counted(spent: Spending) -> tuple[float, float, float, float]:
-    return spent.prompt_tokens, spent.completion_tokens, spent.calls, _number(spent.seconds)
+    seconds = math.nan if spent.seconds is None else spent.seconds
+    return spent.prompt_tokens, spent.completion_tokens, spent.calls, seconds

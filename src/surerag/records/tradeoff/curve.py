@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from surerag.decisions.calibrating import OnInfeasible, calibrate
+from surerag.decisions.calibrating import OnInfeasible, policy_of
 from surerag.decisions.policy import Identity, Policy, Scored, Target
+from surerag.decisions.rows import Sample
 from surerag.errors import InputError
-from surerag.evaluation.statistics import PairedDifference, paired_difference
+from surerag.evaluation.statistics import PairedDifference, mean_difference
 from surerag.measures import break_even_latency
 from surerag.prices import Costs, Price
 from surerag.records.tradeoff.choices import Case, Choice
@@ -157,7 +159,9 @@ def trade_off(
     used = cases.judged()
     scored: Scored = "agreement" if used is None else "gold answers"
     used = cases if used is None else used
-    policy = calibrate(Named(identity), used.rows(identity.signal, scored), scored=scored, **bound._asdict())
+    sample = Sample(used.signal, used.outcomes(scored), used.tokens("opened"))
+    policy = policy_of(identity, sample, scored=scored, **bound._asdict())
+    del sample
     table = _Table(used, choice, scored, times or used.times(), tuple(latencies), price)
     signals = table.signals
     points = [table.plain()]
@@ -182,15 +186,8 @@ def trade_off(
     )
 
 
-class Named:
-    """What a policy belongs to, in place of a component."""
-
-    def __init__(self, identity: Identity) -> None:
-        self.identity = identity
-
-
 class _Table:
-    """The questions as arrays, from which any threshold's point follows."""
+    """The questions as columns, from which any threshold's point follows."""
 
     def __init__(
         self,
@@ -202,44 +199,49 @@ class _Table:
         price: Price | None,
     ) -> None:
         self.choice, self.times, self._latencies, self._price = choice, times, latencies, price
-        self.signals = found.signal
-        self._without, self._with, self._plain = found.scores(scored)
-        self._shut, self._opened, self._usual = found.shut, found.opened, found.usual
+        self.signals, self._found, self._scored = found.signal, found, scored
+        self._outcomes = found.outcomes(scored)
 
     def at(self, threshold: float, label: str) -> Point:
         """Return what deciding at a threshold gives."""
         acts = self.signals > threshold
-        score = np.where(acts, self._with, self._without)
-        spent = np.where(acts[:, None], self._opened, self._shut).mean(axis=0, dtype=np.float64)
+        against = np.subtract(*self._outcomes, dtype=np.float64)
+        against[acts] = 0.0
+        spent = self._found.mean(acts)
         rate = float(acts.mean())
         shut, opened, _ = self.choice.retrievals
         milliseconds = None
         if self.times is not None:
             milliseconds = (1 - rate) * self.times.shut + rate * self.times.opened
         retrievals = (1 - rate) * shut + rate * opened
-        return self._point(label, threshold, rate, score, spent, milliseconds, retrievals)
+        return self._point(label, threshold, rate, against, spent, milliseconds, retrievals)
 
     def plain(self) -> Point:
         """Return the pipeline without the method."""
         milliseconds = None if self.times is None else self.times.plain
-        spent = self._usual.mean(axis=0, dtype=np.float64)
+        against = np.subtract(self._found.plain(self._scored), self._outcomes.with_, dtype=np.float64)
+        spent = self._found.mean("usual")
         retrievals = self.choice.retrievals[2]
-        return self._point("plain pipeline", None, 0.0, self._plain, spent, milliseconds, retrievals)
+        return self._point("plain pipeline", None, 0.0, against, spent, milliseconds, retrievals)
 
     def curve(self) -> tuple[tuple[float, float], ...]:
         """Return rate and score from never acting to always."""
         order = np.argsort(-self.signals, kind="stable")
-        benefit = (self._with - self._without)[order]
-        score = self._without.mean() + np.append(0.0, np.cumsum(benefit)) / len(order)
-        ranks = np.unique(np.linspace(0, len(order), 61).round().astype(int))
-        return tuple((rank / len(order), float(score[rank])) for rank in ranks.tolist())
+        n = len(order)
+        ranks = np.unique(np.linspace(0, n, 61).round().astype(int)).tolist()
+        gains = [float(self._outcomes.part(order[a:b]).benefit.sum()) for a, b in pairwise(ranks)]
+        never = float(self._outcomes.without.mean(dtype=np.float64))
+        return tuple(
+            (rank / n, never + gained / n)
+            for rank, gained in zip(ranks, accumulate(gains, initial=0.0), strict=True)
+        )
 
     def _point(
         self,
         label: str,
         threshold: float | None,
         rate: float,
-        score: Floats,
+        against: Floats,
         spent: Floats,
         milliseconds: float | None,
         retrievals: float,
@@ -251,8 +253,8 @@ class _Table:
             label=label,
             threshold=threshold,
             rate=rate,
-            score=float(score.mean()),
-            against_always=paired_difference(score, self._with, resamples=_RESAMPLES),
+            score=(float(self._outcomes.with_.sum(dtype=np.float64)) + float(against.sum())) / len(against),
+            against_always=mean_difference(against, resamples=_RESAMPLES),
             retrievals=retrievals,
             prompt_tokens=read,
             completion_tokens=written,
@@ -280,14 +282,13 @@ class _Table:
 
 def _thresholds(signals: Floats) -> list[tuple[str, float]]:
     """Return thresholds from acting always to never, by the share that acts."""
-    finite = np.sort(signals[np.isfinite(signals)])
+    # Of the finite signals: an empty answer acts at any threshold.
+    finite = signals[np.isfinite(signals)]
+    shares = [1 - tenth / _STEPS for tenth in range(_STEPS - 1, 0, -1)]
+    cuts = np.quantile(finite, shares, method="inverted_cdf", overwrite_input=True) if len(finite) else finite
     steps = [("always", -math.inf)]
     seen = {1.0}
-    for tenth in range(_STEPS - 1, 0, -1):
-        if not len(finite):
-            break
-        # Of the finite signals: an empty answer acts at any threshold.
-        at = float(np.quantile(finite, 1 - tenth / _STEPS, method="inverted_cdf"))
+    for at in cuts.tolist():
         rate = float((signals > at).mean())
         if rate not in seen:
             seen.add(rate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,12 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from surerag.errors import ConfigurationError
+from surerag.errors import ConfigurationError, MissingExtraError
 from surerag.readers.transformers.model import CausalModel
 from surerag.training.rewriter.options import FineTuning
+from surerag.training.rewriter.processes import number
+
+TENSORBOARD = "tensorboard"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +49,17 @@ def load_base(id_or_path: str | Path, settings: FineTuning) -> Base:
     """Load a base to be trained, from safetensors only.
 
     Raises:
-        ConfigurationError: If it cannot be loaded, or not be held in four bits here.
+        ConfigurationError: If it cannot be loaded, or not be trained here as it is to be.
+        MissingExtraError: If a package for that is not installed.
     """
+    check_machine(settings)
     where, trusted = str(id_or_path), {"trust_remote_code": settings.trust_remote_code}
     frozen = settings.lora is not None and accelerated(settings)
     more: dict[str, Any] = dict(trusted)
     if settings.attention is not None:
         more["attn_implementation"] = settings.attention
     if settings.four_bit:
-        more["quantization_config"] = _four_bit(settings)
+        more["quantization_config"] = _four_bit()
     try:
         config = AutoConfig.from_pretrained(where, **trusted)
         tokenizer = AutoTokenizer.from_pretrained(where, **trusted)
@@ -96,9 +102,33 @@ def window_of(base: Base) -> int | None:
     return window if isinstance(window, int) else None
 
 
-def _four_bit(settings: FineTuning) -> BitsAndBytesConfig:
-    if not (accelerated(settings) and torch.cuda.is_available()):
+def check_machine(settings: FineTuning) -> None:
+    """Refuse what cannot be had here, before anything is paid for.
+
+    Raises:
+        ConfigurationError: If weights in four bits, or in pieces, need what there is not.
+        MissingExtraError: If a package for these, or for curves, is not installed.
+    """
+    cuda = accelerated(settings) and torch.cuda.is_available()
+    if settings.four_bit and not cuda:
         raise ConfigurationError("weights in four bits need CUDA", hint="leave four_bit (--four-bit) out")
+    if settings.four_bit and importlib.util.find_spec("bitsandbytes") is None:
+        raise MissingExtraError(
+            "weights in four bits need bitsandbytes", hint="run: pip install bitsandbytes"
+        )
+    if settings.trainer.get("fsdp") and not (cuda and number() > 1):
+        # accelerate would leave it out without a word.
+        raise ConfigurationError(
+            "fsdp needs several processes, each with a GPU of its own",
+            hint="start it with torchrun --nproc-per-node=N, or leave fsdp out",
+        )
+    if settings.report_to == TENSORBOARD and importlib.util.find_spec("tensorboard") is None:
+        raise MissingExtraError(
+            "curves for TensorBoard need its package", hint="run: pip install tensorboard"
+        )
+
+
+def _four_bit() -> BitsAndBytesConfig:
     return BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",

@@ -74,13 +74,15 @@ def distil(
     Raises:
         InputError: If there is no query, or no rewrite to learn from; or if too many of the teacher's replies
             are of no use (``max_unusable``).
-        ConfigurationError: If the folder belongs to another run.
+        ConfigurationError: If the folder belongs to another run, or this machine cannot train as is wanted.
         ServiceError: If the teacher failed for some queries, after all others were asked.
         MissingExtraError: If a package for training is not installed.
     """
     with extra("train"):  # before anything is asked, not after
         import surerag.training.rewriter.supervised  # noqa: F401
+        from surerag.training.rewriter.bases import check_machine
     options, output = options or DistilOptions(), Path(output)
+    check_machine(options.fine_tuning)
     with locked(output):
         return _distilled(as_queries(queries), teacher, base, output, options, on_change, progress)
 

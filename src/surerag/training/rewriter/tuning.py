@@ -26,12 +26,13 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
+from transformers.integrations.integration_utils import TensorBoardCallback
 
 from surerag.drivers.progress import Progress, reporting
 from surerag.errors import ConfigurationError, ServiceError
 from surerag.journal import OnChange
 from surerag.storage import unwritable, write_whole
-from surerag.training.rewriter.bases import Base, accelerated
+from surerag.training.rewriter.bases import TENSORBOARD, Base, accelerated
 from surerag.training.rewriter.exporting import export
 from surerag.training.rewriter.material import Material
 from surerag.training.rewriter.options import FineTuning
@@ -88,8 +89,8 @@ def fine_tune(job: Job, output: Path, on_change: OnChange, progress: Progress, d
 
     Args:
         job: Who is to learn what.
-        output: Folder for ``model``, ``run.json``, ``curve.jsonl``, ``learnt.json`` and, while it trains,
-            ``checkpoints``.
+        output: Folder for ``model``, ``run.json``, ``curve.jsonl``, ``learnt.json``, ``tensorboard`` if that
+            is reported to, and, while it trains, ``checkpoints``.
         on_change: What to do if the folder belongs to another run; answers are not kept here, so that
             ``"reuse"`` begins anew like ``"restart"`` if something changed.
         progress: How far it is.
@@ -127,6 +128,10 @@ def _train(job: Job, recipe: Recipe, output: Path, progress: Progress, descripti
         if held_back:
             trainer.add_callback(EarlyStoppingCallback(job.settings.patience))
         trainer.add_callback(_Watch(advance))
+        if job.settings.report_to == TENSORBOARD:
+            curves = TensorBoardCallback()
+            curves.logging_dir = str(output / TENSORBOARD)  # beside the checkpoints they would go with these
+            trainer.add_callback(curves)
         if held_back and last is not None and (last / _WHOLE).read_text(encoding="utf-8") == _ENDED:
             # It had ended, early perhaps: one more step could find another best.
             trainer.state = TrainerState.load_from_json(str(last / "trainer_state.json"))
@@ -245,7 +250,7 @@ def _arguments(job: Job, recipe: Recipe, checkpoints: Path) -> dict[str, Any]:
         "save_steps": recipe.save_every,
         "save_total_limit": 2,
         "logging_steps": 1,
-        "report_to": settings.report_to,
+        "report_to": "none" if settings.report_to == TENSORBOARD else settings.report_to,
         "disable_tqdm": True,
         "use_cpu": settings.device == "cpu",
         "bf16": fast and torch.cuda.is_available() and torch.cuda.is_bf16_supported(),
