@@ -25,7 +25,7 @@ DOCS ?= $(VENV)-docs
 DIST ?= $(VENV)-dist
 MODELS ?= $(VENV)-models
 WORKERS ?= 2
-BENCHMARKS ?= sampling entropies begin_finish run_many merging clustering compression dense
+BENCHMARKS ?= sampling entropies begin_finish run_many merging engines entailing clustering compression dense
 ARGS ?=
 # All extras but training, whose packages need newer ones than the other extras do: it is tried by itself.
 OLDEST_EXTRAS := demo,parquet,langchain-classic
