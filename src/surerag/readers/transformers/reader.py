@@ -90,6 +90,8 @@ class TransformersReader(BaseReader):
             ``transformers``' own continuous batching, which requests join and leave at any time: it takes
             models of plain attention only, all memory for ``max_batch_tokens`` at once, and the model for
             itself. ``"auto"`` is ``"own"``, for as long as the other was not tried on a GPU.
+        kept_prompt_bytes: Memory for prompts that were read, kept from call to call, those that were used
+            last: to generate and then to score reads them once. 0 keeps none.
 
     Raises:
         ConfigurationError: If a setting cannot work, an end token is not in the vocabulary, thinking shall be
@@ -117,6 +119,7 @@ class TransformersReader(BaseReader):
         thinking: bool | None = None,
         thinking_tokens: int = THINKING_TOKENS,
         engine: Literal["auto", "own", "continuous"] = "auto",
+        kept_prompt_bytes: int = 0,
     ) -> None:
         if thinking_tokens < 1:
             raise ConfigurationError(
@@ -128,6 +131,8 @@ class TransformersReader(BaseReader):
                 "max_batch_tokens and min_shared_prefix must be at least 1, "
                 f"got {max_batch_tokens} and {min_shared_prefix}"
             )
+        if kept_prompt_bytes < 0:
+            raise ConfigurationError(f"kept_prompt_bytes must be at least 0, got {kept_prompt_bytes}")
         if engine not in ("auto", "own", "continuous"):
             raise ConfigurationError(f"engine is {engine!r}", hint="use 'auto', 'own' or 'continuous'")
         self._model = CausalModel(model.eval(), tokenizer, window, end_tokens)
@@ -138,7 +143,7 @@ class TransformersReader(BaseReader):
         self._lock = nullcontext() if self._running else threading.RLock()
         self._guard = threading.Lock()
         kind = _continuous() if self._running else Engine
-        self._engine = kind(self._model, tokenizer, budget, min_shared_prefix)
+        self._engine = kind(self._model, tokenizer, budget, min_shared_prefix, kept_prompt_bytes)
         self._window = min(self._model.window or budget, budget) if self._running else self._model.window
         self._usage = Usage()
         self._max_tokens = max_tokens
@@ -166,6 +171,7 @@ class TransformersReader(BaseReader):
         thinking: bool | None = None,
         thinking_tokens: int = THINKING_TOKENS,
         engine: Literal["auto", "own", "continuous"] = "auto",
+        kept_prompt_bytes: int = 0,
         **model_options: Any,
     ) -> TransformersReader:
         """Load a model and its tokenizer from a hub or a folder.
@@ -187,6 +193,7 @@ class TransformersReader(BaseReader):
             thinking: Whether the model shall think.
             thinking_tokens: Tokens that may be thought before an answer.
             engine: What runs the model.
+            kept_prompt_bytes: Memory for prompts between calls.
             **model_options: Passed to ``AutoModelForCausalLM.from_pretrained``.
         """
         reading: dict[str, Any] = {
@@ -201,6 +208,7 @@ class TransformersReader(BaseReader):
             "thinking": thinking,
             "thinking_tokens": thinking_tokens,
             "engine": engine,
+            "kept_prompt_bytes": kept_prompt_bytes,
         }
         loading: dict[str, Any] = {
             "device": device,

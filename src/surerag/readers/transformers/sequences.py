@@ -16,7 +16,8 @@ from surerag.readers.transformers.decoding import choose
 from surerag.readers.transformers.growing import GrowingSequence
 from surerag.readers.transformers.memory import Memory, Part, join
 from surerag.readers.transformers.model import CausalModel, is_out_of_memory
-from surerag.readers.transformers.prefill import Read, following
+from surerag.readers.transformers.prefill import following
+from surerag.readers.transformers.prompt_store import Read
 
 
 class Flight:

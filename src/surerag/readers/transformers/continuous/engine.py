@@ -71,19 +71,25 @@ class ContinuousEngine:
         tokenizer: Its tokenizer.
         max_batch_tokens: Tokens that the cache holds, prompts and answers together; it is taken at once.
         min_shared: Shortest prefix that is worth sharing where text is scored.
+        kept_bytes: Memory for prompts that are kept from one scoring to the next.
 
     Raises:
         ConfigurationError: If the library's version was not tried, or the model cannot be run in this way.
     """
 
     def __init__(
-        self, model: CausalModel, tokenizer: PreTrainedTokenizerBase, max_batch_tokens: int, min_shared: int
+        self,
+        model: CausalModel,
+        tokenizer: PreTrainedTokenizerBase,
+        max_batch_tokens: int,
+        min_shared: int,
+        kept_bytes: int = 0,
     ) -> None:
         check_version()
         self._model = model
         self._tokens = max_batch_tokens
         # What the cache leaves free is for encoders and judges, too.
-        self._own = Engine(model, tokenizer, max(1, max_batch_tokens // 4), min_shared)
+        self._own = Engine(model, tokenizer, max(1, max_batch_tokens // 4), min_shared, kept_bytes)
         self._turn, self._scoring = threading.Lock(), threading.Lock()
         _check_kind(model, self._own)
         try:
