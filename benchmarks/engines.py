@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import NamedTuple
 
@@ -53,7 +53,7 @@ class Sizes(NamedTuple):
 
 
 TOY = Sizes((1, 3), 16, 4, 60, 3, 60, 4, 4, 2048)
-CPU = Sizes((1, 8, 32), 128, 16, 1000, 10, 500, 32, 32, 16_384)
+CPU = Sizes((1, 16), 64, 8, 500, 10, 200, 16, 16, 4096)
 GPU = Sizes((1, 64, 256), 128, 32, 2000, 10, 1500, 256, 64, 131_072)
 
 
@@ -70,8 +70,8 @@ class Engines:
         # It warns at each call that a manager that is kept was sized for another.
         logging.getLogger("ContinuousBatchingLogger").setLevel(logging.ERROR)
 
-    def races(self, turns: int, synchronize: Callable[[], object]) -> list[Race]:
-        """Run all works."""
+    def races(self, turns: int, synchronize: Callable[[], object]) -> Iterator[Race]:
+        """Run one work after the other."""
         size = self.sizes
         works = [
             (
@@ -94,7 +94,8 @@ class Engines:
             (f"begin 8 of {size.new} tokens and finish, 8 prompts", self._begun()),
             (f"{size.callers} callers, three answers of 1 to {2 * size.new} tokens each", self._callers()),
         ]
-        return [race(title, found, turns=turns, synchronize=synchronize) for title, found in works]
+        for title, found in works:
+            yield race(title, found, turns=turns, synchronize=synchronize)
 
     def close(self) -> None:
         """Give the memory of the library's batch back."""
