@@ -114,7 +114,7 @@ test-oldest: $(OLDEST)/.installed $(OLDEST)-train/.installed
 # With any Python that has the packages: a machine with a GPU has its own build of torch.
 test-gpu:
 	@$(OFFLINE) SURERAG_TEST_DEVICE=cuda PYTHONPATH=src $(PYTHON) -m pytest --quiet $(ARGS) \
-		tests/gpu tests/readers/test_transformers_*.py tests/readers/test_fan_out.py
+		tests/gpu tests/readers/test_transformers_*.py tests/readers/test_continuous*.py tests/readers/test_fan_out.py
 
 audit: $(AUDIT)/.installed
 	@$(AUDIT)/bin/bandit --quiet --configfile pyproject.toml --recursive src integrations tools

@@ -91,7 +91,7 @@ class Engines:
                 f"{size.sharing} prompts that share {size.shared} tokens, {size.new} each",
                 self._tokens(lambda: alike, size.new),
             ),
-            (f"begin 8 of {size.new} tokens and finish, 8 prompts", self._begun()),
+            (f"begin {size.new // 2} of {size.new} tokens and finish, 8 prompts", self._begun()),
             (f"{size.callers} callers, three answers of 1 to {2 * size.new} tokens each", self._callers()),
         ]
         for title, found in works:
@@ -147,7 +147,8 @@ class Engines:
         def of(reader: TransformersReader) -> Callable[[], object]:
             def run() -> object:
                 turn = f"{next(self._turns):04d}"
-                return reader.finish(reader.begin([turn + prompt[4:] for prompt in prompts], 8, sampling))
+                asked = [turn + prompt[4:] for prompt in prompts]
+                return reader.finish(reader.begin(asked, self.sizes.new // 2, sampling))
 
             return run
 

@@ -58,7 +58,8 @@ def test_a_family_says_what_it_says_in_our_own_engine(
     expected = [own.generate(PROMPTS, sampling) for sampling in SAMPLINGS]
     scored = own.score(PROMPTS[:2], [" ba be bi bo", " bu"])
     # Prompts are read in slices, longer than the tiny models' windows of attention and shorter than prompts.
-    monkeypatch.setattr(library, "_STEP_TOKENS_CPU", 24)
+    for where in ("_STEP_TOKENS_CPU", "_STEP_TOKENS_ACCELERATOR"):
+        monkeypatch.setattr(library, where, 24)
     reader = TransformersReader(
         tiny_model(architecture), tiny_tokenizer(), engine="continuous", max_batch_tokens=1024
     )

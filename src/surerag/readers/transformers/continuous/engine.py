@@ -171,7 +171,8 @@ class ContinuousEngine:
             for wanted, samples in asked:
                 sequences = [self._own.sequence(wanted, sample) for sample in samples]
                 seats += [Seat(ticket) for ticket in loop.join(wanted.asked.ids, sequences, until)]
-                self._read += len(wanted.asked.ids)
+                with self._turn:
+                    self._read += len(wanted.asked.ids)
             _wait([seat.ticket for seat in seats], ready)
         except BaseException:
             for seat in seats:
