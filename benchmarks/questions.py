@@ -6,7 +6,8 @@ those of its first unit, again and again. For each size, in processes of their o
 
 - *record*, *compare*: the same call goes on; seconds to its first new request, and the most memory that it
   held to the end. The file of questions was read once, when the run began;
-- *calibrate*: a threshold is certified on all questions of the trace.
+- *calibrate*: a threshold is certified on all questions of the trace, each with a signal and scores of its
+  own.
 
 Seconds are told as wall time and as processor time: the difference is what else the machine does.
 """
@@ -15,10 +16,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,7 @@ from surerag.evaluation.systems.rows import KIND
 from surerag.records import Trace, record
 from surerag.records.recorder import PART
 from surerag.records.schema import TRACE
-from surerag.records.tradeoff.choices import cases, choice_of, identity_of
+from surerag.records.tradeoff.choices import Case, cases, choice_of, identity_of
 from surerag.records.tradeoff.curve import Bound, trade_off
 from surerag.runs import MANIFEST, read_manifest
 from surerag.runs.manifest import Kind, part_line
@@ -110,13 +112,23 @@ def _work(work: str, folder: Path, rows: int) -> dict[str, float]:
         trace = Trace(folder / "record")
         choice = choice_of(trace, "l-rag")
         identity = identity_of(trace, choice)
-        found = trade_off(cases(trace, choice, identity.signal), choice, identity, Bound(), asked=len(trace))
+        asked = _varied(cases(trace, choice, identity.signal))
+        found = trade_off(asked, choice, identity, Bound(), asked=len(trace))
         if found.n != rows:
             raise RuntimeError(f"{found.n} questions")
         return began.told()
     run, size, _ = _RUNS[work]
     run(_questions(folder, work, size), folder / work, reader)
     return began.told(reader.first)
+
+
+def _varied(found: Iterable[Case]) -> Iterator[Case]:
+    """Give each question a signal of its own; the larger it is, the sooner the first answer is wrong."""
+    rng = random.Random(0)
+    for case in found:
+        signal = rng.expovariate(1.0)
+        without = float(rng.random() > min(0.9, signal / 6))
+        yield replace(case, signal=signal, without=without, with_=float(without or rng.random() < 0.5))
 
 
 def _questions(folder: Path, command: str, size: int) -> QuestionFile:

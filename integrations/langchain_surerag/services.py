@@ -19,6 +19,7 @@ from langchain_core.runnables.configurable import DynamicRunnable
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 from numpy.typing import NDArray
 
+from langchain_surerag._counting import Count, counted_by
 from langchain_surerag._events import announced
 from langchain_surerag._model_reader import ModelReader
 from langchain_surerag.dialects import DialectOptions, Scoring
@@ -29,7 +30,7 @@ from surerag.readers import BaseReader, Reader
 from surerag.readers.openai.limits import DEADLINE, MAX_BYTES, Limits
 from surerag.readers.thinking import THINKING_TOKENS
 from surerag.readers.threads import in_thread
-from surerag.services import Retriever
+from surerag.services import FoundPassages, Retriever
 from surerag.types import Passage
 
 __all__ = ["ModelReader", "Scoring", "reader_from_model", "reader_of"]
@@ -295,7 +296,8 @@ class RunnableRetriever:
 
     The number wanted is handed on to retrievers that take it (those of vector stores, and those with a
     parameter ``k`` in both their methods); what others return is cut to it. Calls run under the run of the
-    chain that asks.
+    chain that asks. What its own models report (a retriever that rewrites or filters asks some) is counted
+    among the costs of the answer.
 
     Args:
         runnable: The retriever, with whatever is wrapped around it.
@@ -321,12 +323,16 @@ class RunnableRetriever:
         Raises:
             ServiceError: If the runnable returns something other than documents.
         """
-        return _passages(self._runnable.invoke(query, **self._wanted(k)), k)
+        count = Count()
+        found = self._runnable.invoke(query, counted_by(count), **self._wanted(k))
+        return _passages(found, k, count)
 
     async def aretrieve(self, query: str, k: int | None) -> Sequence[Passage]:
         """Like ``retrieve``, with the runnable's own async method."""
         await announced()
-        return _passages(await self._runnable.ainvoke(query, **self._wanted(k)), k)
+        count = Count()
+        found = await self._runnable.ainvoke(query, counted_by(count), **self._wanted(k))
+        return _passages(found, k, count)
 
     def _wanted(self, k: int | None) -> dict[str, Any]:
         return {"k": k} if self._takes_k and k is not None else {}
@@ -372,10 +378,11 @@ def takes_k(runnable: object) -> bool:
             return False
 
 
-def _passages(found: object, k: int | None) -> list[Passage]:
+def _passages(found: object, k: int | None, count: Count) -> list[Passage]:
     if not isinstance(found, Sequence) or isinstance(found, str):
         raise ServiceError(
             f"the retriever returned a {type(found).__name__} where a list of documents was expected",
             hint="give a retriever, or a runnable from a question to a list of documents",
         )
-    return passages_of(found[:k])
+    passages = passages_of(found[:k])
+    return FoundPassages(passages, count.costs, count.model) if count.costs.calls else passages

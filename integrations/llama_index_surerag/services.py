@@ -15,10 +15,11 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.settings import Settings
 from numpy.typing import NDArray
 
+from llama_index_surerag._counting import Count, counted
 from llama_index_surerag.nodes import copy_of, passages_of
 from surerag.errors import ConfigurationError, ServiceError
 from surerag.readers.threads import in_thread
-from surerag.services import Encoder, Retriever
+from surerag.services import Encoder, FoundPassages, Retriever
 from surerag.types import Passage
 
 S = TypeVar("S")
@@ -175,7 +176,8 @@ class NodeRetriever:
     """Retrieves nodes with a LlamaIndex retriever, passes them through postprocessors, gives passages.
 
     Nodes are copied before anything else happens, so that neither a postprocessor nor a caller changes
-    what the index holds.
+    what the index holds. What retriever and postprocessors ask of models by themselves (a fusion of queries,
+    a reranker that is an LLM) is counted among the costs of the answer.
 
     Args:
         retriever: Any LlamaIndex retriever.
@@ -208,11 +210,15 @@ class NodeRetriever:
 
     def retrieve(self, query: str, k: int | None) -> list[Passage]:
         """Return passages, best first, ``k`` at most; each has its node as ``origin``."""
-        return passages_of(self._nodes(self._query(query)))[:k]
+        with counted() as count:
+            found = self._nodes(self._query(query))
+        return _told(found[:k], count)
 
     async def aretrieve(self, query: str, k: int | None) -> list[Passage]:
         """Like ``retrieve``, without blocking the event loop."""
-        return passages_of(await self._anodes(self._query(query)))[:k]
+        with counted() as count:
+            found = await self._anodes(self._query(query))
+        return _told(found[:k], count)
 
     def nodes(self, bundle: QueryBundle, k: int | None = None) -> list[NodeWithScore]:
         """Return postprocessed copies of the nodes that the retriever finds, ``k`` at most."""
@@ -244,6 +250,12 @@ class NodeRetriever:
 
     def _query(self, query: str) -> Asked:
         return Asked.of(query) if self._asked is None else self._asked.for_text(query)
+
+
+def _told(nodes: list[NodeWithScore], count: Count) -> list[Passage]:
+    """Return nodes as passages, with what retriever and postprocessors asked of models by themselves."""
+    passages = list(passages_of(nodes))
+    return FoundPassages(passages, count.costs, count.model) if count.costs.calls else passages
 
 
 def bundle_of(query: QueryType) -> QueryBundle:

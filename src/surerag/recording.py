@@ -29,6 +29,7 @@ from surerag.types import (
     Sampling,
     TokenTrace,
     TraceKind,
+    Usage,
     as_messages,
 )
 
@@ -60,6 +61,30 @@ class ClockedReader(ReaderAround):
         return found
 
 
+class Tab:
+    """What the answers that a run used cost, each counted once, whether it was asked now or found."""
+
+    def __init__(self) -> None:
+        self.usage = Usage()
+        self._seen: set[str] = set()
+        self._lock = threading.Lock()
+
+    def note(self, key: str, samples: Sequence[Mapping[str, Any]]) -> None:
+        """Count the samples of a prompt, as they are kept."""
+        with self._lock:
+            if key in self._seen:
+                return
+            self._seen.add(key)
+            first = samples[0]
+            self.usage += Usage(
+                len(samples),
+                first["prompt_tokens"],
+                sum(one["completion_tokens"] for one in samples),
+                sum(one.get("thinking_tokens", 0) for one in samples),
+                first.get("cached_tokens", 0),
+            )
+
+
 class RecordedReader(ReaderAround):
     """Asks a reader for what was not asked before; equal requests of several threads are one.
 
@@ -72,6 +97,7 @@ class RecordedReader(ReaderAround):
         answers: Where answers are kept.
         max_concurrency: Prompts of one call that a server is asked at the same time.
         entropies: Whether to keep each step's entropy and log-sum-exp as well.
+        tab: Where to count what is used.
     """
 
     def __init__(
@@ -81,8 +107,10 @@ class RecordedReader(ReaderAround):
         *,
         max_concurrency: int = 16,
         entropies: bool = False,
+        tab: Tab | None = None,
     ) -> None:
         super().__init__(reader)
+        self._tab = tab
         self._once = _Once(answers)
         self._max_concurrency = max_concurrency
         self._entropies = entropies
@@ -118,6 +146,9 @@ class RecordedReader(ReaderAround):
             found = self._once.ask(keys, prompts, ask)
         else:
             found = self._one_by_one(keys, prompts, ask)
+        if self._tab is not None:
+            for key, row in zip(keys, found, strict=True):
+                self._tab.note(key, row)
         return [[kept_generation(sample) for sample in row] for row in found]
 
     def _one_by_one(

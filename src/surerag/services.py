@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surerag.errors import ConfigurationError, MissingServiceError
+from surerag.prices.costs import Costs
 from surerag.readers.protocol import BaseReader, Capabilities, Reader
 from surerag.types import ANSWER_TOKENS, Generation, Pair, Passage, Prompt, Sampling, TokenTrace
 
@@ -20,6 +21,20 @@ class Retriever(Protocol):
 
     def retrieve(self, query: str, k: int | None) -> Sequence[Passage]:
         """Return at most ``k`` passages, best first; as many as it is set to return where ``k`` is None."""
+
+
+class FoundPassages(list[Passage]):
+    """Passages that models were asked for on the way: a retriever returns them so, to be counted.
+
+    Args:
+        passages: What was found.
+        costs: What the retriever's own models reported.
+        model: Who was asked, for its price.
+    """
+
+    def __init__(self, passages: Iterable[Passage], costs: Costs, model: str = "") -> None:
+        super().__init__(passages)
+        self.costs, self.model = costs, model
 
 
 @runtime_checkable

@@ -195,6 +195,10 @@ def test_world_demo_writes_everything_and_frameworks_agree(surerag, tmp_path: Pa
     names = {file.name for file in (tmp_path / "out").iterdir()}
     assert {"index.html", "results.json", "trade_off.svg", "trade_off.png", "entropy.png"} <= names
     stored = json.loads((tmp_path / "out" / "results.json").read_text())
+    costs = stored["costs"]
+    assert costs["calls"] > 0 and costs["prompt_tokens"] > 0 and costs["seconds"] > 0
+    assert f"All of this cost {costs['calls']:,} calls, {costs['prompt_tokens']:,} tokens read" in ran.out
+    assert "A question costs" in ran.out and "All of it cost" in (tmp_path / "out" / "index.html").read_text()
     assert stored["report"]["n"] == 60
     assert [chapter["method"] for chapter in stored["story"]["chapters"]] == METHODS
     assert len(stored["latency"]["modes"]) == len(stored["report"]["modes"])
@@ -223,3 +227,23 @@ def test_help_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_interrupt_key_is_answered_in_words(surerag, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("surerag.cli.world_demo.run_world_demo", interrupted)
+    ran = surerag("demo")
+    assert ran.code == 130
+    assert "A demo keeps nothing of what was answered" in ran.out and ran.err.count("Interrupted.") == 1
+
+
+@pytest.mark.parametrize("command", ["compare", "record", "calibrate"])
+def test_missing_documents_are_called_documents(surerag, tmp_path: Path, command: str) -> None:
+    (tmp_path / "q.jsonl").write_text('{"question": "Where was Ada born?"}\n')
+    ran = surerag(command, tmp_path / "q.jsonl", "--documents", tmp_path / "docs", "--output", tmp_path / "o")
+    assert ran.code == 1
+    assert (
+        f"there are no documents at {tmp_path / 'docs'}" in ran.err and "--documents a folder of" in ran.err
+    )

@@ -37,7 +37,7 @@ def test_costs_come_back_from_their_file_however_many_there_are() -> None:
     )
     acts = columns.signal >= n / 2
     expected = sum(2 * at if at >= n / 2 else at for at in range(n)) / n
-    assert columns.mean(acts).tolist() == pytest.approx([expected, 1.0, 1.5, 0.75])
+    assert columns.mean(acts).tolist() == pytest.approx([expected, 1.0, 1.5, 0.75, 0.0])
     assert columns.tokens("opened")[-1] == 2 * (n - 1) + 1
 
 

@@ -12,6 +12,7 @@ from surerag import SePerOptions, load_prompts
 from surerag.cli import traces
 from surerag.cli.calibrate import calibrate
 from surerag.cli.compare import compare
+from surerag.cli.display import nothing_kept
 from surerag.cli.figures import figures
 from surerag.cli.options import ColumnOption, option_of, with_reader
 from surerag.cli.readers import ReaderChoice
@@ -152,20 +153,22 @@ def demo(
                 raise typer.BadParameter("goes with --documents DIR", param_hint=name)
         from surerag.cli.world_demo import run_world_demo
 
-        run_world_demo(choice, seed=seed, questions=questions, output=output)
+        with nothing_kept():
+            run_world_demo(choice, seed=seed, questions=questions, output=output)
     else:
         from surerag.cli.documents_demo import run_documents_demo
 
-        run_documents_demo(
-            choice,
-            documents,
-            question or [],
-            gate=gate or "entropy",
-            threshold=threshold,
-            output=output,
-            story=story,
-            answer=answer,
-        )
+        with nothing_kept():
+            run_documents_demo(
+                choice,
+                documents,
+                question or [],
+                gate=gate or "entropy",
+                threshold=threshold,
+                output=output,
+                story=story,
+                answer=answer,
+            )
 
 
 @app.command()

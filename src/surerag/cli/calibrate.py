@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from surerag.cli.options import ColumnOption, with_readers
+from surerag.cli.options import ColumnOption, check_paths, with_readers
 from surerag.cli.readers import ReaderChoice
 from surerag.decisions.calibrating import OnInfeasible
 from surerag.decisions.policy import Target
@@ -152,6 +152,7 @@ def calibrate(
         raise typer.BadParameter("goes without questions and --documents", param_hint="--trace")
     if documents is not None and file is None:
         raise typer.BadParameter("goes with a file of questions", param_hint="--documents")
+    check_paths(file, documents)
     from surerag.cli.calibrate_run import Calibration, run_calibrate
     from surerag.evaluation.inputs import given_columns
     from surerag.records.tradeoff.choices import CHOICES

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from surerag.cli.options import ColumnOption, with_reader
+from surerag.cli.options import ColumnOption, check_paths, with_reader
 from surerag.cli.readers import ReaderChoice
 from surerag.storage import check_file, check_folder
 
@@ -166,15 +166,22 @@ def compare(
     for name, given in (("--junit", junit), ("--undecided", undecided == "pass")):
         if given and not fail_if and baseline is None:
             raise typer.BadParameter("goes with --fail-if or --baseline", param_hint=name)
-    from surerag.cli.compare_runs import Wanted, run_compare
+    # What is wrong with the arguments is said before anything that takes long is imported.
     from surerag.evaluation.inputs import given_columns
+
+    check_paths(questions, documents)
+    if documents is not None:
+        from surerag.evaluation.systems.pipelines import SYSTEMS, check_names
+
+        check_names(SYSTEMS if systems is None else _listed(systems))
+    from surerag.cli.compare_runs import Wanted, run_compare
 
     wanted = Wanted(
         questions=questions,
         columns=given_columns(columns or ()),
         documents=documents,
         trace=trace,
-        systems=None if systems is None else tuple(name.strip() for name in systems.split(",")),
+        systems=None if systems is None else _listed(systems),
         limit=limit,
         retrieval=retrieval,
         top_n=top_n,
@@ -204,3 +211,7 @@ def compare(
     )
     outcome = run_compare(replace(choice, concurrency=concurrency), wanted)
     raise typer.Exit({"pass": 0, "fail": FAILS, "undecided": UNDECIDED}[outcome])
+
+
+def _listed(names: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in names.split(","))

@@ -62,3 +62,13 @@ def staged() -> Iterator[Stages]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=errors, disable=not errors.is_terminal) as bars:
         yield Stages(bars)
+
+
+@contextmanager
+def nothing_kept() -> Iterator[None]:
+    """Say, where a demo is interrupted, that nothing of it was kept."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        console.print("A demo keeps nothing of what was answered: the same command begins anew.")
+        raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -18,6 +19,7 @@ from surerag.cli.frameworks import AT_A_SERVER, IN_THIS_PROCESS, require_all
 from surerag.cli.readers import ReaderChoice
 from surerag.cli.story_view import story_view
 from surerag.cli.telling import Cast, Known, tell
+from surerag.cli.world_demo import whole_cost
 from surerag.documents import load_documents
 from surerag.encoders import packaged_minilm
 from surerag.errors import CapabilityError, ConfigurationError, InputError
@@ -26,6 +28,7 @@ from surerag.evaluation.story import NATS
 from surerag.measures import same_answer
 from surerag.methods.lazy_rag.gate import GateDecision
 from surerag.methods.lazy_rag.result import LazyRAGResult
+from surerag.prices.words import cost_words
 from surerag.retrieval import PassageIndex, SummaryIndex, chunk_documents
 from surerag.storage import write_whole
 from surerag.types import Passage
@@ -75,6 +78,7 @@ def run_documents_demo(
         )
     if not any(question.strip() for question in questions):
         raise InputError("there is nothing to answer", hint='ask with --question "…"')
+    began = time.perf_counter()
     require_all(AT_A_SERVER if choice.base_url is not None else IN_THIS_PROCESS)
     documents = load_documents(directory).documents
     with staged() as stages:
@@ -112,15 +116,18 @@ def run_documents_demo(
             told = tell(cast, results[0], None, known_answer(answer), chosen=CHOSEN)
         console.print("", Rule(Text("The first question, step by step", style="bold"), align="left"))
         console.print(NATS, story_view(told), highlight=False)
+    costs = cost_words(whole_cost(reader, began))
     page = render_page(
         title="L-RAG on your documents",
         lead=f"{len(documents):,} documents, read by {reader.name}. "
         f"It retrieves only where {SEEN[gate]} exceeds τ = {tau}. {NATS}",
         story=told,
         examples=[Example(result) for result in results],
+        footer=f"Made by: surerag demo --documents. All of it cost {costs}.",
     )
     write_whole(output / "index.html", page)
-    console.print(f"\nAs a page: {output / 'index.html'}", soft_wrap=True, highlight=False)
+    console.print(f"\nAll of this cost {costs}.", highlight=False)
+    console.print(f"As a page: {output / 'index.html'}", soft_wrap=True, highlight=False)
 
 
 def known_answer(answer: str | None) -> Known | None:
@@ -134,6 +141,7 @@ def answer_view(result: LazyRAGResult) -> RenderableType:
         Rule(Text(result.question, style="bold"), align="left", style="dim"),
         Text(result.answer or "(no answer)"),
         Text(_decision(result.decision), style="dim"),
+        *([] if result.spent is None else [Text(f"It cost {cost_words(result.spent)}.", style="dim")]),
     ]
     shown = result.passages or result.summaries
     parts.append(Text("Passages retrieved" if result.passages else "Summaries that sufficed", style="italic"))

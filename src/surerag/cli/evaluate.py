@@ -25,6 +25,7 @@ from surerag.evaluation.comparison.units import (
     measured_from,
     records_of,
     row_schema,
+    spent_in,
 )
 from surerag.evaluation.comparison.waterfall import Extremes, Waterfall, Where, waterfalls
 from surerag.evaluation.inputs import DataSet, Field, check_rows
@@ -32,8 +33,9 @@ from surerag.extras import extra
 from surerag.journal import Answers, OnChange
 from surerag.methods.seper.component import SePer
 from surerag.methods.seper.options import SePerOptions
+from surerag.prices.words import cost_words
 from surerag.readers.protocol import BaseReader
-from surerag.recording import RecordedEntailer, RecordedReader
+from surerag.recording import RecordedEntailer, RecordedReader, Tab
 from surerag.runs import Run
 from surerag.services import Entailer
 from surerag.storage import storing, write_whole
@@ -115,6 +117,8 @@ def run_evaluate(choice: ReaderChoice, wanted: Evaluation) -> bool:
         console.print(tests_table(found))
     if cut := found.cut_short():
         console.print(cut, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    if found.costs is not None:
+        _say(f"Measuring cost {cost_words(found.costs)}.")
     _say(f"Written to {wanted.output}: {PAGE}, {FIGURES_FILE}, and each row in rows-*.parquet.")
     if found.failed:
         _say(
@@ -131,9 +135,9 @@ class _Models:
         self._reader, self._judge, self._wanted = reader, judge, wanted
         self.plain = self._seper(reader, judge or JudgeEntailer(reader))
 
-    def kept(self, answers: Answers) -> SePer:
-        """Return a SePer that keeps what it is answered."""
-        recorded = RecordedReader(self._reader, answers, max_concurrency=self._wanted.concurrency)
+    def kept(self, answers: Answers, tab: Tab) -> SePer:
+        """Return a SePer that keeps and counts what it is answered."""
+        recorded = RecordedReader(self._reader, answers, max_concurrency=self._wanted.concurrency, tab=tab)
         entailer: Entailer = JudgeEntailer(recorded) if self._judge is None else self._judge
         if isinstance(self._judge, NLIEntailer):
             entailer = RecordedEntailer(self._judge, answers)
@@ -206,7 +210,7 @@ def _analysed(
         tally.take(record)
         if record["after"] is not None:
             ends.add(record["delta"], Where(unit, at))
-    return tally.compared(models.plain, analysis), ends.places()
+    return tally.compared(models.plain, analysis, spent_in(run)), ends.places()
 
 
 def _waterfalls(
@@ -223,7 +227,8 @@ def _waterfalls(
         }
         measured = [measured_from(records[place.at], rows[place.at]) for place in here]
         with run.answers(unit) as journal:
-            falls = waterfalls(measured, models.kept(journal), window=window)
+            # What an example asks again, it finds; what is new is a few contexts, counted nowhere.
+            falls = waterfalls(measured, models.kept(journal, Tab()), window=window)
         run.fold(unit)
         found.update(zip(here, falls, strict=True))
     return [found[place] for place in places]

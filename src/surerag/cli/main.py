@@ -41,6 +41,11 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         errors.print("Interrupted.")
         sys.exit(INTERRUPTED)
+    except SystemExit as ended:
+        # The command line's own library has made an exit code of the key, and says nothing.
+        if ended.code == INTERRUPTED:
+            errors.print("Interrupted.")
+        raise
     sys.exit(0)
 
 

@@ -6,6 +6,7 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import typer
@@ -190,3 +191,21 @@ def _body(text: str | None) -> Mapping[str, Any]:
     if not isinstance(body, dict):
         raise typer.BadParameter(f"expected a JSON object, got {text!r}", param_hint="--extra-body")
     return body
+
+
+def check_paths(questions: Path | None, documents: Path | None) -> None:
+    """Refuse files that are not there, or of no known kind, before anything that takes long is imported.
+
+    Raises:
+        InputError: If one is not there.
+    """
+    from surerag.errors import InputError
+    from surerag.evaluation.inputs import source_of
+
+    if questions is not None:
+        source_of(questions)
+    if documents is not None and not documents.exists():
+        raise InputError(
+            f"there are no documents at {documents}: no folder and no file of this name",
+            hint="give --documents a folder of txt, md, html and pdf files, or JSONL with rows of text",
+        )

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from surerag.cli.options import ColumnOption, with_reader
+from surerag.cli.options import ColumnOption, check_paths, with_reader
 from surerag.cli.readers import ReaderChoice
 from surerag.storage import check_folder
 
@@ -86,12 +86,10 @@ def record(
     With a pipeline of your own in LlamaIndex or LangChain: surerag.records.record(engine, questions, folder).
     """
     # What is wrong with the arguments is said before anything that takes long is imported.
-    from surerag.evaluation.inputs import given_columns, source_of
+    from surerag.evaluation.inputs import given_columns
 
     given = given_columns(columns or ())
-    source_of(questions)
-    if not documents.is_dir():
-        source_of(documents)
+    check_paths(questions, documents)
     from surerag.cli.trace_runs import Recording, run_record
 
     wanted = Recording(

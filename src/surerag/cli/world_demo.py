@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,14 +39,16 @@ from surerag.evaluation.gate import (
 )
 from surerag.evaluation.gate.plots import write_plots
 from surerag.evaluation.gate.results import Agreement
-from surerag.evaluation.gate.tables import gate_table, modes_table
+from surerag.evaluation.gate.tables import costs_table, gate_table, modes_table
 from surerag.evaluation.gate.timing import LatencyTable, latency_table, measure
 from surerag.evaluation.page import Example, Figure, render_page
 from surerag.evaluation.serialise import write_json
 from surerag.evaluation.statistics import PairedDifference
 from surerag.evaluation.story import NATS, Story
 from surerag.methods.lazy_rag.result import LazyRAGResult
-from surerag.readers.protocol import Reader
+from surerag.prices import Costs, load_prices
+from surerag.prices.words import cost_words
+from surerag.readers.protocol import BaseReader, Reader
 from surerag.world import World, is_correct
 from surerag.world.tiers import Tiers, index_world
 
@@ -79,6 +82,7 @@ class DemoResult:
         latency: Times by mode.
         llama_index: LlamaIndex's engine against the core.
         langchain: LangChain's chain against the core.
+        costs: Of the whole demo.
     """
 
     seed: int
@@ -87,6 +91,7 @@ class DemoResult:
     latency: LatencyTable
     llama_index: Agreement
     langchain: Agreement
+    costs: Costs
 
 
 def run_world_demo(choice: ReaderChoice, *, seed: int, questions: int, output: Path) -> None:
@@ -99,6 +104,7 @@ def run_world_demo(choice: ReaderChoice, *, seed: int, questions: int, output: P
         output: Folder to write to; made if it is not there.
     """
     require_all()
+    began = time.perf_counter()
     output.mkdir(parents=True, exist_ok=True)
     with staged() as stages:
         with stages.working("Loading the models"):
@@ -131,6 +137,7 @@ def run_world_demo(choice: ReaderChoice, *, seed: int, questions: int, output: P
                 latency,
                 agreement(core, ask_llama_index(indices, rag, core)),
                 agreement(core, ask_langchain(indices, rag, core)),
+                whole_cost(reader, began),
             )
         with stages.working("Drawing"):
             files = write_plots(report, output)
@@ -144,14 +151,17 @@ def run_world_demo(choice: ReaderChoice, *, seed: int, questions: int, output: P
         report=report,
         latency=latency,
         figures=[Figure(file, CAPTIONS[file.stem]) for file in files],
-        footer=f"Made by: surerag demo --seed {seed} --questions {questions}",
+        footer=f"Made by: surerag demo --seed {seed} --questions {questions}. "
+        f"All of it cost {cost_words(result.costs)}.",
     )
     (output / "index.html").write_text(page, encoding="utf-8")
     write_json(result, output / "results.json")
     console.print(Rule(Text(f"{questions:,} questions, in every mode", style="bold"), align="left"))
     for sentence in what_it_means(report, latency):
         console.print(sentence, highlight=False)
-    console.print("", modes_table(report), latency_view(latency), gate_table(report))
+    console.print(
+        "", modes_table(report), costs_table(report, latency), latency_view(latency), gate_table(report)
+    )
     for name, same in (("LlamaIndex", result.llama_index), ("LangChain", result.langchain)):
         console.print(
             f"{name}: {same.same_answer} answers and {same.same_decision} decisions "
@@ -159,9 +169,16 @@ def run_world_demo(choice: ReaderChoice, *, seed: int, questions: int, output: P
             highlight=False,
         )
     console.print(CARRIES_OVER, highlight=False)
+    console.print(f"All of this cost {cost_words(result.costs)}.", highlight=False)
     console.print(
         f"\nPage, figures and all numbers: {output / 'index.html'}", soft_wrap=True, highlight=False
     )
+
+
+def whole_cost(reader: BaseReader, began: float) -> Costs:
+    """Return what a reader was asked since it was built, and the seconds since a moment."""
+    costs = Costs.of(reader.usage, time.perf_counter() - began)
+    return load_prices().priced(costs, reader.name)
 
 
 def opening(choice: ReaderChoice, reader: Reader) -> str:

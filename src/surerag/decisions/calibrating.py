@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from surerag.decisions.gain import Gain, gain_at
 from surerag.decisions.policy import Identity, Policy, Scored, Target, Verdict
 from surerag.decisions.rows import DecisionRow, Outcomes, Sample, sample_of
-from surerag.decisions.search import bounded_loss, bounded_rate, questions_needed, steps_of
+from surerag.decisions.search import bounded_loss, bounded_rate, questions_needed
+from surerag.decisions.walking import steps_of
 from surerag.errors import ConfigurationError, InputError
 
 OnInfeasible = Literal["always", "never", "raise"]

@@ -83,7 +83,8 @@ class Outcomes(NamedTuple):
     @property
     def benefit(self) -> NDArray[np.float64]:
         """What acting changes on each question."""
-        return np.subtract(self.with_, self.without, dtype=np.float64)
+        found: NDArray[np.float64] = np.subtract(self.with_, self.without, dtype=np.float64)
+        return found
 
     def part(self, some: slice | NDArray[np.integer]) -> Outcomes:
         """Return some of them."""

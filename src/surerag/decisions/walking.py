@@ -82,10 +82,9 @@ def sorted_steps(signals: Floats, outcomes: Outcomes | None = None) -> Steps:
 
 def _some_steps(signals: Floats, outcomes: Outcomes | None) -> Steps:
     ordered = np.sort(signals)
-    low, high = np.searchsorted(ordered, [-math.inf, math.inf], side="left")
-    low = np.searchsorted(ordered, -math.inf, side="right")
-    places = np.append(np.arange(low + _SOME - 1, high - 1, _SOME), high - 1) if high > low else []
-    thresholds = np.unique(ordered[np.asarray(places, np.intp)])
+    low, high = np.searchsorted(ordered, -math.inf, "right"), np.searchsorted(ordered, math.inf)
+    places = np.append(np.arange(low + _SOME - 1, high - 1, _SOME), high - 1)[: None if high > low else 0]
+    thresholds = np.unique(ordered[places])
     kept = np.searchsorted(ordered, thresholds, side="right")
     del ordered
     mended, spoiled = np.zeros((2, len(thresholds) + 1))
@@ -95,8 +94,8 @@ def _some_steps(signals: Floats, outcomes: Outcomes | None) -> Steps:
         benefit = outcomes.part(some).benefit  # type: ignore[union-attr]  # the range is empty without
         mended += np.bincount(at, np.maximum(benefit, 0.0), len(mended))
         spoiled += np.bincount(at, np.maximum(-benefit, 0.0), len(spoiled))
-    sums = (np.cumsum(side[:-1]) for side in (mended, spoiled))
-    return Steps(thresholds, kept, *sums, len(signals), whole=False)
+    mended, spoiled = np.cumsum(mended[:-1]), np.cumsum(spoiled[:-1])
+    return Steps(thresholds, kept, mended, spoiled, len(signals), whole=False)
 
 
 def walked(

@@ -10,7 +10,7 @@ from surerag.drivers.session import Answered, Failed, Outcome
 from surerag.effects import Begin, Cancel, Effect, Embed, Emit, Entail, Finish, Generate, Retrieve, Score
 from surerag.errors import ConfigurationError, ContextLengthError, MissingServiceError
 from surerag.readers.protocol import BaseReader
-from surerag.services import Encoder, Entailer, Retriever, Services
+from surerag.services import Encoder, Entailer, FoundPassages, Retriever, Services
 from surerag.types import Passage, Prompt, Sampling
 
 E = TypeVar("E", bound=Effect)
@@ -85,7 +85,7 @@ def ask(effect: Effect, service: Any) -> Any:
 
 
 def passages_of(found: Iterable[Any], service: object) -> list[Passage]:
-    """Return what a retriever found.
+    """Return what a retriever found, with what finding it cost, where that is known.
 
     Raises:
         ConfigurationError: If it gives something else than passages.
@@ -97,7 +97,7 @@ def passages_of(found: Iterable[Any], service: object) -> list[Passage]:
             f"the retriever {type(service).__name__} found a {type(strange).__name__}, no passage",
             hint="return surerag.Passage(text, id=…) from it",
         )
-    return passages
+    return FoundPassages(passages, found.costs, found.model) if isinstance(found, FoundPassages) else passages
 
 
 def try_ask(effect: Effect, service: Any) -> Outcome:
@@ -205,7 +205,7 @@ def _merged_call(parts: Sequence[Any], service: Any) -> list[Any]:
         case Retrieve(_, k):
             queries = list(dict.fromkeys(part.query for part in parts))
             passages = dict(zip(queries, service.retrieve_many(queries, k), strict=True))
-            return [list(passages[part.query]) for part in parts]
+            return [passages_of(passages[part.query], service) for part in parts]
         case _:
             raise TypeError(f"{type(first).__name__} cannot be merged")
 

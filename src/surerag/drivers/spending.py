@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from surerag.effects import Begin, Cancel, Effect, Entail, Finish, Generate
+from surerag.effects import Begin, Cancel, Effect, Entail, Finish, Generate, Retrieve
 from surerag.entailment.judge import JudgeEntailer
 from surerag.prices import Costs, load_prices
-from surerag.services import Services
+from surerag.services import FoundPassages, Services
 from surerag.types import Generation
 
 _NOTHING = Costs()
@@ -35,7 +35,7 @@ class Spending:
         """Count an effect that was answered."""
         costs = spent_on(effect, answer, self._services)
         if costs is not _NOTHING:
-            model = self._model(effect)
+            model = answer.model if isinstance(answer, FoundPassages) else self._model(effect)
             self._by_model[model] = self._by_model.get(model, _NOTHING) + costs
 
     def total(self) -> Costs:
@@ -61,7 +61,10 @@ class Spending:
 
 
 def spent_on(effect: Effect, answer: object, services: Services) -> Costs:
-    """Return the tokens and calls of an effect: answers asked of a model, and pairs asked of an entailer."""
+    """Return the tokens and calls of an effect.
+
+    Calls are answers asked of a model, pairs asked of an entailer, and what a retriever tells of itself.
+    """
     match effect, answer:
         case Generate(), list(rows):
             first = [row[0] for row in rows]
@@ -73,6 +76,8 @@ def spent_on(effect: Effect, answer: object, services: Services) -> Costs:
             return _wrote(finished)
         case Cancel(begun), _:
             return _wrote([one.partial for one in begun])
+        case Retrieve(), FoundPassages():
+            return answer.costs
         case Entail(pairs), _:
             judge = services.entailer
             return judge.cost_of(pairs) if isinstance(judge, JudgeEntailer) else Costs(calls=len(pairs))

@@ -15,6 +15,7 @@ from surerag.evaluation.gate.timing import LatencyTable
 from surerag.evaluation.pages import data_uri, template
 from surerag.evaluation.story import Story
 from surerag.methods.lazy_rag.result import LazyRAGResult
+from surerag.prices.words import cost_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,11 @@ def render_page(
         MissingExtraError: If the template engine is not installed.
     """
     return template(
-        "page.html.jinja", percent=percent, interval=percent_with_interval, data_uri=data_uri
+        "page.html.jinja",
+        percent=percent,
+        interval=percent_with_interval,
+        data_uri=data_uri,
+        cost_words=cost_words,
     ).render(
         title=title,
         lead=lead,

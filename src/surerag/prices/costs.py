@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -62,6 +63,11 @@ class Costs:
             (self.money or 0.0) + (other.money or 0.0) if known else None,
             self.currency if known else "",
         )
+
+    @classmethod
+    def from_dict(cls, written: Mapping[str, Any]) -> Self:
+        """Return what :meth:`to_dict` returned."""
+        return cls(**written)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""

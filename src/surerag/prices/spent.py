@@ -17,8 +17,9 @@ class Costed:
             that were asked for it, as if it had run alone: what a batch asked once for two questions counts
             for both. Its seconds are on the clock, the wait for other questions in a batch included. Its
             money is None where a model's price is not known, and where a machine is paid by the hour: a
-            question's share of that is not known. What a retriever asks of models by itself is not in it.
-            None in a result that is a part of another one.
+            question's share of that is not known. What a retriever of LlamaIndex or LangChain asks of models
+            by itself is in it as these report it through their framework; what others ask is in it where they
+            return :class:`surerag.services.FoundPassages`. None in a result that is a part of another one.
     """
 
     spent: Costs | None = field(default=None, kw_only=True, compare=False, repr=False)

@@ -158,6 +158,7 @@ class _Asking:
             result = found.result
             first = Spent(found.spent.asked[:1], result.original.generation.prompt_tokens)
             first.completion_tokens = result.original.generation.completion_tokens
+            first.cached_tokens = result.original.generation.cached_tokens
             self._add(
                 draft,
                 ORIGINAL,
@@ -256,6 +257,7 @@ class _Asking:
                 [*before.asked, *spent.asked],
                 before.prompt_tokens + spent.prompt_tokens,
                 before.completion_tokens + spent.completion_tokens,
+                before.cached_tokens + spent.cached_tokens,
             )
         names = (rag.reader.name, rag.reader.name)
         result = found.result
@@ -300,6 +302,7 @@ class _Asking:
                 prompt_tokens=spent.prompt_tokens,
                 completion_tokens=spent.completion_tokens,
                 seconds=self._kept.seconds(keys),
+                cached_tokens=spent.cached_tokens,
             )
         )
 

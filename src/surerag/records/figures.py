@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from surerag.evaluation.statistics import (
     correlation,
     paired_difference,
     share,
+    wilson_interval,
 )
 from surerag.records.rows import (
     COMPRESSED,
@@ -30,6 +32,8 @@ from surerag.records.rows import (
     TraceRow,
 )
 
+HELD = 10_000
+"""Questions whose signals are looked at together, at most: more would tell no more, and fill the memory."""
 RATES = (0.25, 0.5, 0.75)
 DECISIONS = (
     ("retrieve", NONE, RETRIEVAL),
@@ -186,29 +190,35 @@ class _Slim:
 
 
 def trace_figures(name: str, rows: Iterable[TraceRow], *, reader: str, judge: str) -> TraceFigures:
-    """Compute every figure; of each row, only its numbers are held.
+    """Compute every figure; the numbers of :data:`HELD` questions are held, of more a random part.
+
+    What stands by condition is of all questions, all else of those that are held; ``n`` says of how many.
 
     Raises:
         InputError: If there are no rows.
     """
     slim: list[tuple[dict[str, _Slim], dict[str, float]]] = []
-    failed = 0
+    sums: dict[str, _Sums] = {}
+    rng, n, failed = random.Random(0), 0, 0
     for row in rows:
         failed += bool(row.error)
-        slim.append(({one.condition: _slimmed(one) for one in row.passes}, dict(row.measures)))
+        passes = {one.condition: _slimmed(one) for one in row.passes}
+        for condition, one in passes.items():
+            sums.setdefault(condition, _Sums()).add(one)
+        n += 1
+        if len(slim) < HELD:
+            slim.append((passes, dict(row.measures)))
+        elif (place := rng.randrange(n)) < HELD:
+            slim[place] = (passes, dict(row.measures))
     if not slim:
         raise InputError(f"the trace {name} holds no rows", hint="record some questions first")
-    conditions = dict.fromkeys(condition for passes, _ in slim for condition in passes)
     return TraceFigures(
         name=name,
         reader=reader,
         judge=judge,
-        n=len(slim),
+        n=n,
         failed=failed,
-        conditions=tuple(
-            _condition(condition, [passes[condition] for passes, _ in slim if condition in passes])
-            for condition in conditions
-        ),
+        conditions=tuple(_condition(condition, found) for condition, found in sums.items()),
         decisions=tuple(
             found for decision in DECISIONS if (found := _decision(*decision, [one for one, _ in slim]))
         ),
@@ -223,19 +233,35 @@ def _slimmed(one: Pass) -> _Slim:
     return _Slim(one.correct, dict(one.signals), costs, one.seconds)
 
 
-def _condition(condition: str, answers: Sequence[_Slim]) -> ConditionFigures:
-    scores = [one.correct for one in answers if one.correct is not None]
-    calls, read, written = np.mean([one.costs for one in answers], axis=0)
-    times = [one.seconds for one in answers if one.seconds is not None]
+class _Sums:
+    """What is added up of one condition's answers."""
+
+    def __init__(self) -> None:
+        self.n = self.judged = self.right = self.timed = 0
+        self.score = self.seconds = 0.0
+        self.costs = np.zeros(3)
+
+    def add(self, one: _Slim) -> None:
+        self.n += 1
+        self.costs += one.costs
+        if one.correct is not None:
+            self.judged, self.score = self.judged + 1, self.score + one.correct
+            self.right += one.correct > 0.5
+        if one.seconds is not None:
+            self.timed, self.seconds = self.timed + 1, self.seconds + one.seconds
+
+
+def _condition(condition: str, found: _Sums) -> ConditionFigures:
+    calls, read, written = (found.costs / found.n).tolist()
     return ConditionFigures(
         condition=condition,
-        n=len(answers),
-        right=share(np.array(scores) > 0.5) if scores else None,
-        score=float(np.mean(scores)) if scores else None,
-        calls=float(calls),
-        prompt_tokens=float(read),
-        completion_tokens=float(written),
-        seconds=float(np.mean(times)) if len(times) == len(answers) else None,
+        n=found.n,
+        right=wilson_interval(found.right, found.judged) if found.judged else None,
+        score=found.score / found.judged if found.judged else None,
+        calls=calls,
+        prompt_tokens=read,
+        completion_tokens=written,
+        seconds=found.seconds / found.n if found.timed == found.n else None,
     )
 
 

@@ -79,6 +79,7 @@ class Pass:
         calls: Prompts that this condition asks, each counted once.
         prompt_tokens: Tokens of these prompts.
         completion_tokens: Tokens generated for them; the samples are not among them.
+        cached_tokens: Of the prompts' tokens, those that a server had in its cache.
         seconds: What the model took to answer them, an equal share of each batch; None if not known.
     """
 
@@ -96,6 +97,7 @@ class Pass:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     seconds: float | None = None
+    cached_tokens: int = 0
 
     @property
     def tokens(self) -> int:

@@ -61,6 +61,7 @@ def question_schema() -> Any:
             ("prompt_tokens", pa.int32()),
             ("completion_tokens", pa.int32()),
             ("seconds", pa.float64()),
+            ("cached_tokens", pa.int32()),
         ]
     )
     return pa.schema(
@@ -91,6 +92,7 @@ def asked_schema() -> Any:
             ("prompt_tokens", pa.int32()),
             ("completion_tokens", pa.int32()),
             ("thinking_tokens", pa.int32()),
+            ("cached_tokens", pa.int32()),
             ("finish", pa.string()),
             ("tokens", pa.list_(pa.string())),
             ("logprobs", numbers),
@@ -192,6 +194,7 @@ def _pass_record(one: Pass) -> dict[str, Any]:
         "prompt_tokens": one.prompt_tokens,
         "completion_tokens": one.completion_tokens,
         "seconds": one.seconds,
+        "cached_tokens": one.cached_tokens,
     }
 
 
@@ -213,6 +216,7 @@ def _pass(record: Mapping[str, Any]) -> Pass:
         prompt_tokens=record["prompt_tokens"],
         completion_tokens=record["completion_tokens"],
         seconds=record["seconds"],
+        cached_tokens=record.get("cached_tokens") or 0,  # a trace of before has no such column
     )
 
 

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from surerag.evaluation.formatting import percent, percent_with_interval, plain_table, shown
 from surerag.evaluation.statistics import Estimate, PairedDifference
-from surerag.records.figures import RATES, DecisionFigures, TraceFigures
+from surerag.records.figures import HELD, RATES, DecisionFigures, TraceFigures
 
 _SURE_GAIN = "†"
 _CAUTION = (
@@ -86,8 +86,15 @@ def _conditions(figures: TraceFigures) -> Grid:
         f"{figures.name}: answers by condition",
         ("Condition", "n", "Right, %", "Prompts", "Read", "Written", "Seconds"),
         tuple(rows),
-        note + failed,
+        note + failed + _drawn(figures),
     )
+
+
+def _drawn(figures: TraceFigures) -> str:
+    """Say that all other tables are of some of the questions, where they are."""
+    if figures.n <= HELD:
+        return ""
+    return f" What follows is of {HELD:,} of the {figures.n:,} questions, drawn at random."
 
 
 def _signals(figures: TraceFigures, decision: DecisionFigures) -> Grid:

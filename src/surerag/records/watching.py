@@ -21,11 +21,13 @@ class Spent:
         asked: Prompts with their samplings, and whether a rewriter was meant.
         prompt_tokens: Of the prompts, each counted once.
         completion_tokens: Of everything generated.
+        cached_tokens: Of the prompts' tokens, those that a server had in its cache.
     """
 
     asked: list[tuple[Prompt, Sampling, bool]] = field(default_factory=list)
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int = 0
 
     def note(self, effect: Effect, answer: Any) -> None:
         """Count an effect that was answered."""
@@ -33,10 +35,12 @@ class Spent:
             case Generate(prompts, sampling, _, role):
                 self.asked += [(prompt, sampling, role == "rewriter") for prompt in prompts]
                 self.prompt_tokens += sum(row[0].prompt_tokens for row in answer)
+                self.cached_tokens += sum(row[0].cached_tokens for row in answer)
                 self.completion_tokens += sum(one.completion_tokens for row in answer for one in row)
             case Begin(prompts, _, sampling):
                 self.asked += [(prompt, replace(sampling, n=1), False) for prompt in prompts]
                 self.prompt_tokens += sum(begun.partial.prompt_tokens for begun in answer)
+                self.cached_tokens += sum(begun.partial.cached_tokens for begun in answer)
             case Finish():
                 self.completion_tokens += sum(one.completion_tokens for one in answer)
             case Cancel(begun):

@@ -12,7 +12,8 @@ from scipy import stats
 
 from surerag.decisions.paired import betting_p_value, hoeffding_bentkus_p_value, paired_p_value
 from surerag.decisions.rows import Outcomes
-from surerag.decisions.search import SLIP, Steps, bounded_loss, steps_of
+from surerag.decisions.search import SLIP, bounded_loss
+from surerag.decisions.walking import Steps, steps_of
 
 Floats = NDArray[np.float64]
 Passes = Callable[[int, int], bool]

@@ -174,6 +174,17 @@ def test_a_folder_keeps_the_answers_of_a_comparison(tmp_path: Path) -> None:
         )
 
 
+def test_what_measuring_cost_is_told_each_answer_once(tmp_path: Path) -> None:
+    held = compare_contexts({"a": fact, "b": fact}, QUESTIONS, seper())
+    # Both systems find the same: a closed book and one context for each question, three samples of each.
+    assert held.costs is not None and held.costs.calls == 4 * 2 * 3
+    assert held.costs.prompt_tokens > 0 and held.costs.completion_tokens > 0 and held.costs.seconds > 0
+    assert "Measuring cost 24 calls" in held.explain()
+    kept = [compare_contexts({"a": fact, "b": fact}, QUESTIONS, seper(), folder=tmp_path) for _ in range(2)]
+    # Costs are compared without their seconds; the second time nothing was asked.
+    assert kept[0].costs == kept[1].costs == held.costs
+
+
 def test_json_text_figures_and_page(tmp_path: Path) -> None:
     evil = "<script>alert(1)</script> {{ 7*7 }} $x_1$"
     found = compare_contexts({evil: lambda _: [evil], "fact": fact}, QUESTIONS, seper())

@@ -16,7 +16,8 @@ def test_gate_that_stays_shut_costs_the_first_pass_alone() -> None:
 
 def test_gate_that_opens_has_read_both_prompts_and_wasted_its_tokens() -> None:
     opened = lazy_pass(record(0.4, first=False), threshold=0.39, gate_tokens=8)
-    assert opened == Pass(correct=True, answer_tokens=165, prompt_tokens=235, completion_tokens=13)
+    expected = Pass(correct=True, answer_tokens=165, prompt_tokens=235, completion_tokens=13, calls=2)
+    assert opened == expected
 
 
 def test_wasted_tokens_are_no_more_than_there_were() -> None:

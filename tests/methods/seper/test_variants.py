@@ -11,6 +11,7 @@ from surerag import Passage, ScriptedReader, SePer, SePerOptions
 from surerag.clustering import meaning_clusters
 from surerag.errors import ConfigurationError
 from surerag.methods.seper.options import VARIANTS
+from surerag.methods.seper.scoring import interval_of
 from surerag.readers.scripted import reply
 from surerag.types import Pair
 
@@ -97,3 +98,10 @@ def test_a_cluster_of_all_linkage_matches_only_where_all_of_it_does() -> None:
         return seper.run("Where?", ["gold"], [PASSAGE]).after.seper
 
     assert (belief("first"), belief("all")) == (1.0, 0.0)
+
+
+def test_the_interval_is_that_of_numpys_quantiles() -> None:
+    rng = np.random.default_rng(0)
+    for n in (1, 2, 7, 499, 500):
+        for values in (rng.random(n), rng.integers(0, 3, n) / 3):
+            assert tuple(interval_of(values)) == tuple(np.quantile(values, [0.025, 0.975]))

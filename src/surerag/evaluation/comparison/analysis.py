@@ -33,6 +33,7 @@ from surerag.evaluation.resampling import Floats
 from surerag.evaluation.statistics import Estimate, wilson_interval
 from surerag.methods.seper.component import SePer
 from surerag.options import plain
+from surerag.prices import Costs, load_prices
 
 CONFIDENCE = 0.95
 
@@ -120,8 +121,13 @@ class Tally:
         else:
             self.add(item_of(measured), {step.weights for step in measured.steps if step is not None})
 
-    def compared(self, seper: SePer, analysis: Analysis) -> SystemComparison:
+    def compared(self, seper: SePer, analysis: Analysis, spent: Costs | None = None) -> SystemComparison:
         """Return what it all comes to.
+
+        Args:
+            seper: What measured.
+            analysis: How to analyse.
+            spent: What measuring cost, if it is known; money is added where the reader has a price.
 
         Raises:
             InputError: If a system has no measured question.
@@ -139,6 +145,7 @@ class Tally:
             systems=tuple(rows),
             tests=self._tests([row.system for row in rows], analysis),
             failures=tuple(self.failures),
+            costs=None if spent is None else load_prices().priced(spent, seper.reader.name),
         )
 
     def _number(self, name: str) -> int:

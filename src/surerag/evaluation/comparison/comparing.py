@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
 from pathlib import Path
@@ -21,14 +22,18 @@ from surerag.evaluation.comparison.units import (
     records_of,
     row_schema,
     source_of,
+    spent_in,
 )
 from surerag.evaluation.inputs.dataset import UNIT
 from surerag.evaluation.rows import Question, Row
 from surerag.journal import Memory, OnChange
 from surerag.methods.seper.component import SePer
+from surerag.prices import Costs
+from surerag.recording import Tab
 from surerag.runs import Run, read_manifest, records_in
 from surerag.runs.run import ROWS
 from surerag.services import Retriever
+from surerag.types import Usage
 
 
 def compare_contexts(
@@ -128,14 +133,16 @@ def _held(
     advance: Callable[[], None],
 ) -> SystemComparison:
     """Compare without keeping anything but figures."""
-    tally, worked = Tally(list(systems)), False
+    tally, worked, usage, began = Tally(list(systems)), False, Usage(), time.perf_counter()
     while group := list(islice(questions, UNIT)):
         rows = list(found_rows(systems, group))
-        for measured in measure(rows, recorded(seper, Memory(), window=window), window=window, worked=worked):
+        tab = Tab()
+        kept = recorded(seper, Memory(), tab, window=window)
+        for measured in measure(rows, kept, window=window, worked=worked):
             tally.measured(measured)
             advance()
-        worked = True
-    return tally.compared(seper, analysis)
+        worked, usage = True, usage + tab.usage
+    return tally.compared(seper, analysis, Costs.of(usage, time.perf_counter() - began))
 
 
 def _kept(
@@ -159,7 +166,7 @@ def _kept(
                 run,
                 units,
                 list(found_rows(systems, group)),
-                lambda answers: recorded(seper, answers, window=window),
+                lambda answers, tab: recorded(seper, answers, tab, window=window),
                 window=window,
                 worked=bool(run.units),
                 source=source,
@@ -176,4 +183,4 @@ def _kept(
     tally = Tally(list(systems))
     for _, _, record in records_of(run):
         tally.take(record)
-    return tally.compared(seper, analysis)
+    return tally.compared(seper, analysis, spent_in(run))

@@ -16,7 +16,7 @@ from surerag.evaluation.rows import Row
 from surerag.journal import Answers
 from surerag.methods.seper.component import SePer
 from surerag.methods.seper.result import SePerResult
-from surerag.recording import RecordedEntailer, RecordedReader
+from surerag.recording import RecordedEntailer, RecordedReader, Tab
 from surerag.services import as_reader
 
 _ROUNDS = 8
@@ -39,11 +39,11 @@ class Measured:
     error: str = ""
 
 
-def recorded(seper: SePer, answers: Answers, *, window: int) -> SePer:
-    """Return a SePer that keeps what it is answered, and asks nothing that is kept."""
+def recorded(seper: SePer, answers: Answers, tab: Tab, *, window: int) -> SePer:
+    """Return a SePer that keeps and counts what it is answered, and asks nothing that is kept."""
     exact = isinstance(seper.entailer, ExactEntailer)  # costs less than looking it up
     return seper.with_options(
-        reader=RecordedReader(as_reader(seper.reader), answers, max_concurrency=window),
+        reader=RecordedReader(as_reader(seper.reader), answers, max_concurrency=window, tab=tab),
         entailer=seper.entailer if exact else RecordedEntailer(seper.entailer, answers),
     )
 

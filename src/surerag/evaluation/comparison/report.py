@@ -13,6 +13,7 @@ from surerag.evaluation.comparison.results import SystemComparison, bracketed, s
 from surerag.evaluation.comparison.waterfall import Waterfall
 from surerag.evaluation.formatting import percent
 from surerag.evaluation.pages import data_uri, template
+from surerag.prices.words import cost_words
 
 CAPTIONS = {
     "distribution": "ΔSePer of single questions: how many were helped, harmed or left as they were.",
@@ -55,6 +56,7 @@ def render_comparison(
         level=_level,
         share=_share,
         way=_way,
+        cost_words=cost_words,
     ).render(
         found=found,
         title=title,

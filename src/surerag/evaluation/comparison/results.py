@@ -9,6 +9,8 @@ from typing import Any, Final, Literal
 
 from surerag.evaluation.serialise import to_json, write_json
 from surerag.evaluation.statistics import Estimate, Proportion
+from surerag.prices import Costs
+from surerag.prices.words import cost_words
 
 TestName = Literal["permutation", "wilcoxon"]
 FAILURES: Final = 100
@@ -132,6 +134,7 @@ class SystemComparison:
         systems: One row a system, the best first.
         tests: One for each pair of systems that have at least two questions in common.
         failures: The first hundred that could not be measured; each system's row counts its own.
+        costs: What was asked of the reader to measure all of it, each answer once; None if not known.
     """
 
     reader: str
@@ -143,6 +146,7 @@ class SystemComparison:
     systems: tuple[SystemRow, ...]
     tests: tuple[PairedTest, ...]
     failures: tuple[Failure, ...]
+    costs: Costs | None = None
 
     def __getitem__(self, system: str) -> SystemRow:
         """Return a system's row by its name."""
@@ -194,6 +198,8 @@ class SystemComparison:
                 f"{test.first} − {test.second}: {signed(test.difference.value)}  "
                 f"{bracketed(test.difference)}, p = {test.p_holm:.3g} after Holm{verdict}"
             )
+        if self.costs is not None:
+            lines.append(f"Measuring cost {cost_words(self.costs)}.")
         return "\n".join([*lines, note] if (note := self.cut_short()) else lines)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -15,6 +16,8 @@ from surerag.extras import extra
 from surerag.journal import Answers
 from surerag.methods.seper.component import SePer
 from surerag.methods.seper.result import Belief, Drawn, Interval, SampledAnswer, SePerResult
+from surerag.prices import Costs
+from surerag.recording import Tab
 from surerag.runs import Run
 from surerag.runs.manifest import Kind, Part
 
@@ -101,7 +104,7 @@ def measure_unit(
     run: Run,
     unit: int,
     rows: Sequence[Row],
-    keeping: Callable[[Answers], SePer],
+    keeping: Callable[[Answers, Tab], SePer],
     *,
     window: int,
     worked: bool,
@@ -113,7 +116,7 @@ def measure_unit(
         run: Where it is kept.
         unit: Its number.
         rows: Its rows, all systems of a question together.
-        keeping: From where answers are kept to a SePer that keeps them there.
+        keeping: From where answers are kept, and counted, to a SePer that keeps and counts them there.
         window: Rows that a local model reads, or requests that a server gets, at the same time.
         worked: Whether any row was measured before, so that rows may fail as rows.
         source: Digest of what goes in.
@@ -122,10 +125,18 @@ def measure_unit(
         StorageError: If it cannot be written.
         Exception: If all rows of a group fail; see :func:`surerag.evaluation.comparison.measuring.measure`.
     """
+    tab, began = Tab(), time.perf_counter()
     with run.answers(unit) as journal:
-        measured = list(measure(rows, keeping(journal), window=window, worked=worked))
+        measured = list(measure(rows, keeping(journal, tab), window=window, worked=worked))
     failed = sum(bool(one.error) for one in measured)
-    return run.commit(unit, map(record_of, measured), source=source, note={"failed": failed})
+    spent = Costs.of(tab.usage, time.perf_counter() - began).to_dict()
+    return run.commit(unit, map(record_of, measured), source=source, note={"failed": failed, "spent": spent})
+
+
+def spent_in(run: Run) -> Costs | None:
+    """Return what all units cost, without their money; None where one does not tell."""
+    told = [part.note.get("spent") for part in run.manifest]
+    return None if None in told else sum(map(Costs.from_dict, told), start=Costs())
 
 
 def source_of(rows: Sequence[Row]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from surerag.evaluation.statistics import (
     paired_difference,
     share,
 )
+from surerag.prices import Costs, Price, load_prices
 
 PAPER_THRESHOLDS = (0.5, 1.0, 1.5)
 CONFIDENCE = 0.95
@@ -51,6 +53,8 @@ def lazy_pass(record: Record, threshold: float, gate_tokens: int) -> Pass:
         record.strong.answer_tokens,
         record.first.prompt_tokens + record.strong.prompt_tokens,
         wasted + record.strong.completion_tokens,
+        record.first.cached_tokens + record.strong.cached_tokens,
+        record.first.calls + record.strong.calls,
     )
 
 
@@ -75,6 +79,7 @@ def report_of(records: Sequence[Record], calibration: GateThreshold, rag: LazyRA
         rag: Whose settings the questions were asked with; its mode and threshold are set aside.
     """
     threshold, gate = calibration.threshold.value, rag.gate_tokens
+    price = load_prices().of(rag.reader.name)
     return GateReport(
         n=len(records),
         model=rag.reader.name,
@@ -84,7 +89,7 @@ def report_of(records: Sequence[Record], calibration: GateThreshold, rag: LazyRA
         gate_tokens=gate,
         aggregate=rag.aggregate,
         calibration=calibration,
-        modes=_mode_rows(records, threshold, gate),
+        modes=tuple(_priced(row, price) for row in _mode_rows(records, threshold, gate)),
         kinds=_kind_rows(records, threshold),
         separation=_separation(records),
         sweep=tuple(_sweep_point(records, value) for value in thresholds(records)),
@@ -151,7 +156,19 @@ def _mode_row(
         prompt_tokens=_mean(passes, lambda one: one.prompt_tokens),
         completion_tokens=_mean(passes, lambda one: one.completion_tokens),
         against_standard=_against_standard(passes, records),
+        cached_tokens=_mean(passes, lambda one: one.cached_tokens),
+        calls=_mean(passes, lambda one: one.calls),
     )
+
+
+def _priced(row: ModeRow, price: Price | None) -> ModeRow:
+    """Add what a thousand questions cost; an hour of a machine is shared by whatever runs on it."""
+    if price is None or price.gpu_hour is not None:
+        return row
+    read, wrote, cached = (
+        round(1000 * value) for value in (row.prompt_tokens, row.completion_tokens, row.cached_tokens)
+    )
+    return replace(row, money=price.money(Costs(read, wrote, cached)), currency=price.currency)
 
 
 def _kind_rows(records: Sequence[Record], threshold: float) -> tuple[KindRow, ...]:

@@ -171,6 +171,8 @@ def records(answers: Answers) -> list[Record]:
             result.generation.prompt_tokens,
             result.prompt_tokens,
             result.completion_tokens,
+            0 if result.spent is None else result.spent.cached_tokens,
+            1 if result.spent is None else result.spent.calls,
         )
 
     modes = (answers.first, answers.none, answers.standard, answers.strong, answers.oracle)

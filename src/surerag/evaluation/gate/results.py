@@ -16,12 +16,16 @@ class Pass:
         answer_tokens: Length of the prompt that gave the answer (what the paper's Table I counts).
         prompt_tokens: Length of all prompts that were read for it.
         completion_tokens: Tokens generated for it, in all passes.
+        cached_tokens: Of those that were read, the ones that a server had in its cache.
+        calls: Prompts that were asked.
     """
 
     correct: bool
     answer_tokens: int
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int = 0
+    calls: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,10 @@ class ModeRow:
         answer_tokens: Mean length of the prompt that gave the answer.
         prompt_tokens: Mean length of all prompts that were read.
         completion_tokens: Mean number of tokens generated.
+        cached_tokens: Mean number of those read that a server had in its cache.
+        calls: Mean number of prompts.
+        money: Of a thousand questions, in ``currency``; None where the model has no price by the token.
+        currency: Of the money.
         against_standard: Accuracy less that of standard retrieval, on the same questions.
     """
 
@@ -76,6 +84,10 @@ class ModeRow:
     prompt_tokens: float
     completion_tokens: float
     against_standard: PairedDifference
+    cached_tokens: float = 0.0
+    calls: float = 1.0
+    money: float | None = None
+    currency: str = ""
 
 
 @dataclass(frozen=True, slots=True)

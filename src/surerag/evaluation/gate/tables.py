@@ -6,6 +6,7 @@ from rich.table import Table
 
 from surerag.evaluation.formatting import percent, percent_with_interval, plain_table
 from surerag.evaluation.gate.results import GateReport
+from surerag.evaluation.gate.timing import LatencyTable
 
 
 def modes_table(report: GateReport) -> Table:
@@ -32,6 +33,23 @@ def modes_table(report: GateReport) -> Table:
         f"{found.threshold.high:.3f}], the interval of {found.rule}, on {found.n:,} questions{seed}. There: "
         f"accuracy {percent(found.accuracy)}, retrieval {percent(found.retrieval_rate)}."
     )
+    return table
+
+
+def costs_table(report: GateReport, latency: LatencyTable) -> Table:
+    """What a question costs in each mode."""
+    table = plain_table("A question costs")
+    table.add_column("Mode")
+    priced = report.modes[0].money is not None
+    heads = ("Tokens\nread", "of these\ncached", "written", "Calls", "ms")
+    for name in (*heads, *([f"{report.modes[0].currency}\nper 1,000"] if priced else [])):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row, took in zip(report.modes, latency.modes, strict=True):
+        cells = [f"{row.prompt_tokens:.0f}", f"{row.cached_tokens:.0f}", f"{row.completion_tokens:.1f}"]
+        cells += [f"{row.calls:.2f}", f"{took.measured:.0f}"]
+        table.add_row(row.label, *cells, *([] if row.money is None else [f"{row.money:.3g}"]))
+    told = "" if priced else f" Money is unknown: {report.model} has no price by the token."
+    table.caption = f"Milliseconds of questions asked one by one, with retrieval as it is here.{told}"
     return table
 
 

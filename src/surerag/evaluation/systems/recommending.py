@@ -57,14 +57,18 @@ def recommend(
     ]
     done = settled(chosen, rivals) if chosen != baseline else ()
     undecided = tuple(name for name in rivals if name not in done)
-    waits = [one.more for one in verdicts if one.system in undecided and one.more is not None]
+    waits = [
+        one.more
+        for one in verdicts
+        if one.system in undecided and one.standing == "undecided" and one.more is not None
+    ]
     more = max(waits, default=None)
     text = " ".join(
         [
             _choice(chosen, baseline, by, gap, of, measure, cost),
             *_rivals(chosen, better, gap),
             *_others(chosen, verdicts, gap, measure, margin),
-            *_open(undecided, more, gap, measure, margin),
+            *_open(undecided, more, by, of, gap, measure, cost, margin),
         ]
     )
     return Recommendation(chosen, not undecided, text, undecided, more)
@@ -123,18 +127,33 @@ def _others(
 
 
 def _open(
-    undecided: Sequence[str], more: int | None, gap: dict[str, Difference], measure: str, margin: float
+    undecided: Sequence[str],
+    more: int | None,
+    by: dict[str, Verdict],
+    of: dict[str, SystemFigures],
+    gap: dict[str, Difference],
+    measure: str,
+    cost: str,
+    margin: float,
 ) -> list[str]:
-    if not undecided:
-        return []
-    names = [f"{name} ({_interval(gap[name], measure)})" for name in undecided if name in gap]
-    told = f"Undecided: {_listed(names)}"
-    if more is None:
-        return [f"{told}."]
-    shown = f"would show a difference, or that it is less than {amount(margin, measure)}"
-    return [
-        f"{told}. If things are as they look, about {more:,} more questions {shown} (four times in five)."
-    ]
+    """Say what is open: of some systems how good they are, of others only what they cost."""
+    told = []
+    unsure = [name for name in undecided if by[name].standing == "undecided"]
+    if unsure:
+        names = [f"{name} ({_interval(gap[name], measure)})" for name in unsure if name in gap]
+        told.append(f"Undecided: {_listed(names)}.")
+        if more is not None:
+            shown = f"would show a difference, or that it is less than {amount(margin, measure)}"
+            told.append(
+                f"If things are as they look, about {more:,} more questions {shown} (four times in five)."
+            )
+    priced = [name for name in undecided if name not in unsure]
+    if priced:
+        known = all(of[name].costs.get(cost) for name in priced)
+        less = f"{'less' if cost in ('money', 'seconds') else 'fewer'} {cost}"
+        reason = "was not shown" if known else "is not known: nothing tells what these answers cost"
+        told.append(f"Whether {_listed(priced)} takes {less} {reason}.")
+    return told
 
 
 def amount(value: float, measure: str) -> str:

@@ -128,8 +128,8 @@ def as_system(name: str, given: Any, *, reader: Reader | None = None, top_n: int
     retrievers, whose passages the reader answers from. Objects of a framework are adapted by the integration
     for it: those of a package ``foo`` or ``foo_…`` by the function ``as_system`` of ``foo_surerag.systems``.
 
-    Of what holds a component, what its retriever asks of models by itself (a rewriter, a compressor) is not
-    counted. Call that ``as_system`` yourself, and give what it returns, to count all that the framework sees.
+    Of what holds a component, what its retriever asks of models by itself (a fusion of queries, a reranker)
+    is counted as its framework reports it.
 
     Args:
         name: Of the system, for messages.

@@ -16,7 +16,7 @@ from surerag.errors import (
 )
 from surerag.readers.failures import REFUSED_HINT, kind_of, status_of
 from surerag.readers.openai.logprobs import NO_LOGPROBS_HINT
-from surerag.readers.openai.retry import OverloadedError, retry_after
+from surerag.readers.openai.retry import NOBODY, OverloadedError, retry_after
 from surerag.readers.openai.text import malformed
 from surerag.readers.refusals import refusals_in
 
@@ -118,6 +118,8 @@ def explained(
         return OverloadedError(f"{server} did not answer in time")
     if isinstance(error, openai.APIConnectionError | httpx.TransportError):
         cause = error.__cause__ or error
+        if "refused" in str(cause).lower():
+            return OverloadedError(f"{NOBODY} {server}: the connection was refused")
         return OverloadedError(f"the connection to {server} failed: {clean(str(cause))[:300]}")
     kind = kind_of(error, message)
     if "logprob" in message.lower() and ("logprobs" in asked or "include" in asked):

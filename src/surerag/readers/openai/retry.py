@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from tenacity import RetryCallState
 
 
+NOBODY = "nobody answers at"
+"""How the message begins where no server listens."""
+
+
 class OverloadedError(TransientServiceError):
     """A failure that may pass, with the time that the server asked to be left alone.
 
@@ -105,5 +109,8 @@ def _give_up(state: RetryCallState) -> NoReturn:
     last = state.outcome.exception() if state.outcome else None
     raise TransientServiceError(
         f"the server failed {state.attempt_number} times; at last: {last}",
-        hint="look whether it can be reached, try again later, or raise retries, timeout or max_wait",
+        hint="start the server there (such as vllm serve MODEL, llama-server, or ollama serve), or give "
+        "the address that it listens at"
+        if str(last).startswith(NOBODY)
+        else "look whether it can be reached, try again later, or raise retries, timeout or max_wait",
     )

@@ -68,12 +68,14 @@ class Spending:
         completion_tokens: Generated.
         calls: Answers asked for, or beginnings of one.
         seconds: Of the model, an equal share of each batch; None where it is not known.
+        cached_tokens: Of those that were read, the ones that a server had in its cache.
     """
 
     prompt_tokens: float
     completion_tokens: float
     calls: float
     seconds: float | None
+    cached_tokens: float = 0.0
 
     def __add__(self, other: Spending) -> Spending:
         known = self.seconds is not None and other.seconds is not None
@@ -82,6 +84,7 @@ class Spending:
             self.completion_tokens + other.completion_tokens,
             self.calls + other.calls,
             (self.seconds or 0.0) + (other.seconds or 0.0) if known else None,
+            self.cached_tokens + other.cached_tokens,
         )
 
 
@@ -211,18 +214,17 @@ def _costs(
         written = float(sum(texts)) or before.completion_tokens * max(len(before.samples), 1)
         times = max(len(before.samples), 1)
         seconds = None if shut.seconds is None else shut.seconds * times
-        look = Spending(shut.prompt_tokens, written, times, seconds)
+        look = Spending(shut.prompt_tokens, written, times, seconds, shut.cached_tokens)
         return look, look + acted
     seen = min(int(settings.get("gate_tokens") or _GATE_TOKENS), before.completion_tokens)
     part = seen / before.completion_tokens if before.completion_tokens else 1.0
-    look = Spending(
-        shut.prompt_tokens, seen, shut.calls, None if shut.seconds is None else part * shut.seconds
-    )
+    seconds = None if shut.seconds is None else part * shut.seconds
+    look = Spending(shut.prompt_tokens, seen, shut.calls, seconds, shut.cached_tokens)
     return shut, look + acted
 
 
 def _spent(one: Pass) -> Spending:
-    return Spending(one.prompt_tokens, one.completion_tokens, one.calls, one.seconds)
+    return Spending(one.prompt_tokens, one.completion_tokens, one.calls, one.seconds, one.cached_tokens)
 
 
 def _agreement(first: Pass, second: Pass, judge: Judge) -> float:

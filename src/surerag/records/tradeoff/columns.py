@@ -22,7 +22,8 @@ Floats = NDArray[np.float64]
 Side = Literal["shut", "opened", "usual"]
 _SCORES: Final = ("without", "with_", "plain", "agrees", "plain_agrees")
 _SIDES: Final[tuple[Side, ...]] = ("shut", "opened", "usual")
-_WIDTH = 4 * len(_SIDES)
+_COSTS: Final = 5
+_WIDTH = _COSTS * len(_SIDES)
 _PART = 1 << 15
 _IN_MEMORY = 1 << 20
 
@@ -51,7 +52,7 @@ class Columns:
     """Questions from both sides of a decision.
 
     Of each, memory holds its signal and its five scores: 13 bytes where there are at most 256 different
-    scores, as of right and wrong answers. What it costs, 48 bytes, is in a file without a name, which goes
+    scores, as of right and wrong answers. What it costs, 60 bytes, is in a file without a name, which goes
     with this object.
 
     Args:
@@ -119,11 +120,11 @@ class Columns:
         return plain
 
     def spent(self, side: Side) -> Iterator[NDArray[np.float32]]:
-        """Yield prompt tokens, completion tokens, calls and seconds, shape [some, 4], in order."""
-        at, start = 4 * _SIDES.index(side), 0
+        """Yield tokens read, written, calls, seconds and tokens cached, shape [some, 5], in order."""
+        at, start = _COSTS * _SIDES.index(side), 0
         self._costs.seek(0)
         while read := self._costs.read(4 * _WIDTH * _PART):
-            rows = np.frombuffer(read, np.float32).reshape(-1, _WIDTH)[:, at : at + 4]
+            rows = np.frombuffer(read, np.float32).reshape(-1, _WIDTH)[:, at : at + _COSTS]
             yield rows if self._kept is None else rows[self._kept[start : start + len(rows)]]
             start += len(rows)
 
@@ -133,7 +134,7 @@ class Columns:
         return np.concatenate([np.empty(0, np.float32), *parts])
 
     def mean(self, acts: NDArray[np.bool_] | Side) -> Floats:
-        """Return what a question costs in the mean, shape [4].
+        """Return what a question costs in the mean, shape [5].
 
         Args:
             acts: Which questions act, shape [n]; or one side, where all are on it.
@@ -143,7 +144,7 @@ class Columns:
         return (self._sum("shut", ~acts) + self._sum("opened", acts)) / len(self)
 
     def _sum(self, side: Side, chosen: NDArray[np.bool_]) -> Floats:
-        total, start = np.zeros(4), 0
+        total, start = np.zeros(_COSTS), 0
         for rows in self.spent(side):
             total += rows[chosen[start : start + len(rows)]].sum(axis=0, dtype=np.float64)
             start += len(rows)
@@ -159,13 +160,14 @@ class Columns:
         return None if math.isnan(shut + opened + plain) else Times(shut, opened, plain, retrieval)
 
     def _score(self, name: str) -> NDArray[np.floating]:
-        return self._values[self._codes[:, _SCORES.index(name)]]
+        found: NDArray[np.floating] = self._values[self._codes[:, _SCORES.index(name)]]
+        return found
 
     def _put(self, costs: array[float]) -> None:
         with storing(Path(gettempdir())):
             self._costs.write(costs.tobytes())
 
 
-def _counted(spent: Spending) -> tuple[float, float, float, float]:
+def _counted(spent: Spending) -> tuple[float, float, float, float, float]:
     seconds = math.nan if spent.seconds is None else spent.seconds
-    return spent.prompt_tokens, spent.completion_tokens, spent.calls, seconds
+    return spent.prompt_tokens, spent.completion_tokens, spent.calls, seconds, spent.cached_tokens

@@ -52,6 +52,7 @@ class Point:
         against_always: Score less that of always acting, on the same questions.
         retrievals: A question.
         prompt_tokens: Read, a question.
+        cached_tokens: Of these, the ones that a server had in its cache.
         completion_tokens: Generated, a question.
         calls: A question.
         milliseconds: Of the model, a question; None where it is not known.
@@ -68,6 +69,7 @@ class Point:
     against_always: PairedDifference
     retrievals: float
     prompt_tokens: float
+    cached_tokens: float
     completion_tokens: float
     calls: float
     milliseconds: float | None
@@ -246,7 +248,7 @@ class _Table:
         milliseconds: float | None,
         retrievals: float,
     ) -> Point:
-        read, written, calls, seconds = map(float, spent)
+        read, written, calls, seconds, cached = map(float, spent)
         measured = None if self.times is None else self.times.retrieval
         given = () if milliseconds is None else self._latencies
         return Point(
@@ -257,6 +259,7 @@ class _Table:
             against_always=mean_difference(against, resamples=_RESAMPLES),
             retrievals=retrievals,
             prompt_tokens=read,
+            cached_tokens=cached,
             completion_tokens=written,
             calls=calls,
             milliseconds=milliseconds,
@@ -264,10 +267,10 @@ class _Table:
             if milliseconds is None or measured is None
             else milliseconds + retrievals * measured,
             latencies=tuple((milliseconds or 0.0) + retrievals * each for each in given),
-            money=self._money(read, written, seconds),
+            money=self._money(read, written, cached, seconds),
         )
 
-    def _money(self, read: float, written: float, seconds: float) -> float | None:
+    def _money(self, read: float, written: float, cached: float, seconds: float) -> float | None:
         if self._price is None or (self._price.gpu_hour is not None and math.isnan(seconds)):
             return None
         many = 1000
@@ -275,6 +278,7 @@ class _Table:
             Costs(
                 round(many * read),
                 round(many * written),
+                round(many * cached),
                 seconds=0.0 if math.isnan(seconds) else many * seconds,
             )
         )

@@ -68,14 +68,15 @@ def _costs(found: TradeOff) -> Grid:
     first = found.points[0]
     # A table that others recorded says nothing of what its answers cost.
     known = first.calls > 0
-    head = ["Decides by", "Retrievals", *(("Read", "Written", "Calls") if known else ())]
+    head = ["Decides by", "Retrievals", *(("Read", "Cached", "Written", "Calls") if known else ())]
     if first.money is not None:
         head.append(found.currency or "Money")
     rows = []
     for point in found.points:
         cells = [point.label, f"{point.retrievals:.2f}"]
         if known:
-            cells += [f"{point.prompt_tokens:,.0f}", f"{point.completion_tokens:,.1f}", f"{point.calls:.2f}"]
+            cells += [f"{point.prompt_tokens:,.0f}", f"{point.cached_tokens:,.0f}"]
+            cells += [f"{point.completion_tokens:,.1f}", f"{point.calls:.2f}"]
         if point.money is not None:
             cells.append(f"{point.money:.4g}")
         rows.append(tuple(cells))
@@ -84,7 +85,9 @@ def _costs(found: TradeOff) -> Grid:
         f"{found.model}, {found.method}: what it costs a question",
         tuple(head),
         tuple(rows),
-        f"Read, written: tokens.{money}" if known else "Tokens and calls are not known of these answers.",
+        f"Read, cached (among those read), written: tokens.{money}"
+        if known
+        else "Tokens and calls are not known of these answers.",
     )
 
 
