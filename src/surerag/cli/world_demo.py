@@ -43,6 +43,7 @@ from surerag.evaluation.gate.tables import costs_table, gate_table, modes_table
 from surerag.evaluation.gate.timing import LatencyTable, latency_table, measure
 from surerag.evaluation.page import Example, Figure, render_page
 from surerag.evaluation.serialise import write_json
+from surerag.evaluation.statistics import PairedDifference
 from surerag.evaluation.story import NATS, Story
 from surerag.methods.lazy_rag.result import LazyRAGResult
 from surerag.prices import Costs, load_prices
@@ -192,16 +193,31 @@ def opening(choice: ReaderChoice, reader: Reader) -> str:
     return f"{who} {NATS}"
 
 
+def beside(cost: PairedDifference, n: int) -> str:
+    """Say how L-RAG's accuracy differs from that of fetching always, over ``n`` questions.
+
+    Example:
+        >>> beside(PairedDifference(-0.02, -0.05, 0.01, -0.04), 150)
+        'L-RAG -2.0 points [-5.0, +1.0]'
+        >>> beside(PairedDifference(0.0, 0.0, 0.0, 0.0), 150)
+        'L-RAG in the same questions, so that it loses less than 2.0 % (95 % confidence)'
+    """
+    if cost.low == cost.high == 0:
+        # No question differs, and resampling equal ones cannot tell how rare a difference is.
+        most = percent(1 - 0.05 ** (1 / n))
+        return f"L-RAG in the same questions, so that it loses less than {most} (95 % confidence)"
+    return f"L-RAG {100 * cost.value:+.1f} points [{100 * cost.low:+.1f}, {100 * cost.high:+.1f}]"
+
+
 def what_it_means(report: GateReport, latency: LatencyTable) -> tuple[str, ...]:
     """Say in sentences what the tables come to; the first thing that a newcomer wants to know."""
     lazy = report.calibrated
     standard = next(row for row in report.modes if row.label == "Standard RAG")
     rate = lazy.retrieval.value if lazy.retrieval is not None else 1.0
     cost = lazy.against_standard
-    interval = f"[{100 * cost.low:+.1f}, {100 * cost.high:+.1f}]"
     fetched = (
         f"L-RAG fetched for {percent(rate, 0)} of the questions instead of for all of them. Fetching always "
-        f"is right in {percent(standard.accuracy.value, 0)}; L-RAG {100 * cost.value:+.1f} points {interval}."
+        f"is right in {percent(standard.accuracy.value, 0)}; {beside(cost, report.n)}."
     )
     tokens = (
         f"It reads {lazy.prompt_tokens:.0f} tokens a question; fetching always reads "
