@@ -25,7 +25,7 @@ DOCS ?= $(VENV)-docs
 DIST ?= $(VENV)-dist
 MODELS ?= $(VENV)-models
 WORKERS ?= 2
-BENCHMARKS ?= sampling entropies begin_finish run_many merging clustering compression dense
+BENCHMARKS ?= sampling entropies begin_finish run_many merging engines entailing clustering compression dense
 ARGS ?=
 # All extras but training, whose packages need newer ones than the other extras do: it is tried by itself.
 OLDEST_EXTRAS := demo,parquet,langchain-classic
@@ -114,7 +114,7 @@ test-oldest: $(OLDEST)/.installed $(OLDEST)-train/.installed
 # With any Python that has the packages: a machine with a GPU has its own build of torch.
 test-gpu:
 	@$(OFFLINE) SURERAG_TEST_DEVICE=cuda PYTHONPATH=src $(PYTHON) -m pytest --quiet $(ARGS) \
-		tests/gpu tests/readers/test_transformers_*.py tests/readers/test_fan_out.py
+		tests/gpu tests/readers/test_transformers_*.py tests/readers/test_continuous*.py tests/readers/test_fan_out.py
 
 audit: $(AUDIT)/.installed
 	@$(AUDIT)/bin/bandit --quiet --configfile pyproject.toml --recursive src integrations tools

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from benchmarks import begin_finish, entropies, sampling, throughput
+from benchmarks import begin_finish, engines, entailing, entropies, sampling, throughput
 from benchmarks.models import LLAMA_1B, LLAMA_8B, TINY, Bench, Shape, arguments, build
-from benchmarks.paired import compare, show
+from benchmarks.paired import compare, show, show_race
 
 
 def measure(title: str, shape: Shape, *, device: str, turns: int, tiny: bool) -> None:
@@ -49,6 +49,10 @@ def measure(title: str, shape: Shape, *, device: str, turns: int, tiny: bool) ->
     ]
     show(overheads, as_overhead=True, caption=f"{title}, bfloat16, {device}")
     _throughput(title, bench, device=device, tiny=tiny)
+    side_by_side = engines.Engines(bench, engines.TOY if tiny else engines.GPU)
+    for found in side_by_side.races(1 if tiny else 2, synchronize):
+        show_race(found)
+    side_by_side.close()
 
 
 def _throughput(title: str, bench: Bench, *, device: str, tiny: bool) -> None:
@@ -58,13 +62,10 @@ def _throughput(title: str, bench: Bench, *, device: str, tiny: bool) -> None:
         bench, batches, prompt_tokens=prompt_tokens, new_tokens=new_tokens, bandwidth=bandwidth, turns=2
     )
     throughput.show(f"{title}: tokens a second, prompts of {prompt_tokens}, answers of {new_tokens}", found)
-    many, shared, own = (4, 60, 4) if tiny else (256, 1500, 20)
     pairs, asked, said = (3, 16, 8) if tiny else (128, 200, 60)
-    for work, seconds in {
-        f"{many} prompts that share {shared} tokens": throughput.shared_prefix(bench, many, shared, own, 8),
-        f"{pairs} answers of {said} tokens scored": throughput.scoring(bench, pairs, asked, said),
-    }.items():
-        Console().print(f"{title}, {work}: " + ", ".join(f"{k} {v:.3f} s" for k, v in seconds.items()))
+    seconds = throughput.scoring(bench, pairs, asked, said)
+    told = ", ".join(f"{name} {value:.3f} s" for name, value in seconds.items())
+    Console().print(f"{title}, {pairs} answers of {said} tokens scored: {told}")
 
 
 def _peak(run: Callable[[], object]) -> float:
@@ -90,6 +91,9 @@ def main() -> None:
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+    dtype = torch.float32 if given.device == "cpu" else torch.float16
+    pairs = 24 if given.tiny else 4000
+    show_race(entailing.contest(pairs, turns=given.turns, device=given.device, dtype=dtype, tiny=given.tiny))
 
 
 if __name__ == "__main__":

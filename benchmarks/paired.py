@@ -106,5 +106,51 @@ def show(comparisons: Sequence[Comparison], *, as_overhead: bool = False, captio
     Console().print("Seconds and ratios are least / median / most over the turns.")
 
 
+class Race(NamedTuple):
+    """Several contenders that did the same work in turns.
+
+    Attributes:
+        title: The work.
+        seconds: Time of each turn of each; the first is what the others are measured against.
+    """
+
+    title: str
+    seconds: dict[str, list[float]]
+
+    def faster(self, name: str) -> Spread:
+        """How many times faster than the first one is, turn by turn."""
+        first = next(iter(self.seconds.values()))
+        return Spread.of([a / b for a, b in zip(first, self.seconds[name], strict=True)])
+
+
+def race(
+    title: str,
+    contenders: Sequence[Contender],
+    *,
+    turns: int,
+    synchronize: Callable[[], object] = lambda: None,
+) -> Race:
+    """Let contenders take turns, after one turn each that does not count; see :func:`compare`."""
+    seconds: dict[str, list[float]] = {contender.name: [] for contender in contenders}
+    for turn in range(turns + 1):
+        for contender in contenders:
+            synchronize()
+            started = time.perf_counter()
+            contender.run()
+            synchronize()
+            if turn:
+                seconds[contender.name].append(time.perf_counter() - started)
+    return Race(title, seconds)
+
+
+def show_race(found: Race) -> None:
+    """Print a table: seconds, and how many times faster than the first, as least, median and most."""
+    table = Table("contender", "seconds", "times faster", title=found.title)
+    for name, values in found.seconds.items():
+        ratio = " / ".join(f"{value:.2f}" for value in found.faster(name))
+        table.add_row(name, _seconds(values), ratio)
+    Console().print(table)
+
+
 def _seconds(values: Sequence[float]) -> str:
     return " / ".join(f"{value:.3f}" for value in Spread.of(values))

@@ -7,6 +7,9 @@ decoding spends its time, with copies and without.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import count
+
 import torch
 from rich.console import Console
 from transformers import AutoModelForCausalLM, Lfm2Config
@@ -38,6 +41,23 @@ def shared_beginning(bench: Bench, *, tokens: int, prompts: int, new: int) -> tu
     beginning = _prompt(tokens, 0)
     asked = [beginning + _prompt(20, 1 + row) for row in range(prompts)]
     return _both(bench, asked, Sampling(max_tokens=new))
+
+
+def scored_after(bench: Bench, *, tokens: int, prompts: int, new: int) -> tuple[Contender, Contender]:
+    """Answer prompts, and score a short text after each of them in a second call."""
+    keeping = TransformersReader(bench.model, bench.tokenizer, kept_prompt_bytes=1 << 30)
+    turns = count()
+
+    def of(reader: TransformersReader) -> Callable[[], object]:
+        def run() -> object:
+            turn = f"{next(turns):04d}"
+            asked = [turn + _prompt(tokens, row)[4:] for row in range(prompts)]
+            reader.generate(asked, Sampling(max_tokens=new))
+            return reader.score(asked, ["w"] * prompts)
+
+        return run
+
+    return Contender("read twice", of(bench.reader)), Contender("kept", of(keeping))
 
 
 def hybrid(*, tiny: bool) -> tuple[Contender, Contender]:
@@ -108,6 +128,12 @@ def main() -> None:
         compare(
             f"64 prompts that share {short}",
             *shared_beginning(bench, tokens=short, prompts=64, new=4 if given.tiny else 16),
+            turns=given.turns,
+            clock=given.clock,
+        ),
+        compare(
+            f"8 prompts of {long // 4} answered, then scored",
+            *scored_after(bench, tokens=long // 4, prompts=8, new=4 if given.tiny else 16),
             turns=given.turns,
             clock=given.clock,
         ),

@@ -80,19 +80,6 @@ def show(title: str, found: Sequence[Rate]) -> None:
     Console().print(table)
 
 
-def shared_prefix(bench: Bench, prompts: int, shared: int, own: int, new_tokens: int) -> dict[str, float]:
-    """Return the seconds for prompts that share their beginning: ``generate`` reads it once for each."""
-    beginning = _prompt(shared, 0)
-    asked = [beginning + _prompt(own, 1 + row) for row in range(prompts)]
-    sampling = Sampling(max_tokens=new_tokens)
-    # As many at once as `generate` has memory for.
-    groups = [asked[start : start + 64] for start in range(0, prompts, 64)]
-    return {
-        "generate": _median_seconds(lambda: [bench.generate(group, new_tokens) for group in groups], 2),
-        "reader": _median_seconds(lambda: bench.reader.generate(asked, sampling), 2),
-    }
-
-
 def scoring(bench: Bench, pairs: int, prompt_tokens: int, answer_tokens: int) -> dict[str, float]:
     """Return the seconds for scoring answers of one length: a plain forward pass a pair, and the reader."""
     asked = [_prompt(prompt_tokens, row) for row in range(pairs)]

@@ -5,8 +5,8 @@
     curl -N localhost:8000/ask -d '{"question": "Where was Maela born?"}' -H 'Content-Type: application/json'
 
 A line of the answer is a JSON object: first what the gate decided and what the reader was shown, then the
-answer in pieces. What goes wrong before the first line has its status: 503 for what may pass, 500 for what is
-misconfigured.
+answer in pieces. What goes wrong before the first line has its status: 422 for what is no question, 503 for
+what may pass, 500 for what is misconfigured.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pydantic import BaseModel, Field
 
 from langchain_surerag import LazyRetrievalChain
 from surerag.encoders import packaged_minilm_path
-from surerag.errors import SureragError
+from surerag.errors import InputError, SureragError
 from surerag.world import embedded_reader
 
 MODEL = embedded_reader  # yours: lambda: ChatOpenAI(model="gpt-4o")
@@ -61,6 +61,8 @@ async def ask(asked: Question) -> StreamingResponse:
     chunks = chain().astream(asked.question)
     try:
         first = await anext(chunks)  # whether it can be answered at all is known before the first line
+    except InputError as error:
+        raise HTTPException(422, str(error)) from error
     except SureragError as error:
         log.exception("no answer")
         raise HTTPException(503 if error.retryable else 500, type(error).__name__) from error

@@ -22,9 +22,12 @@ from surerag.retrieval import LeadSummaries, MetadataSummaries, ModelSummaries, 
 from surerag.services import Retriever
 from surerag.types import Passage
 
-Summarize = str | int | Callable[[Document], str] | Reader | Runnable[Any, Any] | None
-"""How to summarize: a metadata key, a number of lead sentences, a function of the document, or a model
-that writes each summary once; None takes the first two sentences."""
+Made = LeadSummaries | MetadataSummaries | ModelSummaries
+"""surerag's own ways, with settings of one's own, such as a language."""
+
+Summarize = str | int | Callable[[Document], str] | Reader | Runnable[Any, Any] | Made | None
+"""How to summarize: a metadata key, a number of lead sentences, a function of the document, a model that
+writes each summary once, or one of surerag's own ways; None takes the first two sentences."""
 
 SummarySource = str | Retriever | RetrieverLike | VectorStore | Iterable[Document]
 
@@ -142,6 +145,8 @@ def _summarized(documents: Sequence[Document], summarize: Summarize) -> list[str
     match summarize:
         case None:
             how = LeadSummaries()
+        case LeadSummaries() | MetadataSummaries() | ModelSummaries():
+            how = summarize
         case bool():
             raise ConfigurationError(f"summarize cannot be {summarize}", hint="give a number of sentences")
         case int():

@@ -22,9 +22,12 @@ from surerag.readers import Reader
 from surerag.retrieval import LeadSummaries, MetadataSummaries, ModelSummaries, Summarizer
 from surerag.services import Encoder, Retriever
 
-Summarize = str | int | Callable[[BaseNode], str] | Reader | None
+Made = LeadSummaries | MetadataSummaries | ModelSummaries
+"""surerag's own ways, with settings of one's own, such as a language."""
+
+Summarize = str | int | Callable[[BaseNode], str] | Reader | Made | None
 """How to summarize: a metadata key, a number of lead sentences, a function of the document, a model that
-writes each summary once; None takes the first two sentences."""
+writes each summary once, one of surerag's own ways; None takes the first two sentences."""
 
 SummarySource = str | Retriever | BaseRetriever | BaseIndex[Any] | Iterable[BaseNode]
 
@@ -112,11 +115,13 @@ def tier_one(
 
 
 def _tier(living: Living, summarize: Summarize, embed_model: BaseEmbedding | Encoder | None) -> SummaryTier:
-    if callable(summarize) and not isinstance(summarize, Reader):
+    if callable(summarize) and not isinstance(summarize, Reader | Made):
         each = summarize
         return SummaryTier(living, lambda wholes: [each(whole.node) for whole in wholes], embed_model)
     how: Summarizer = LeadSummaries()
-    if isinstance(summarize, int):
+    if isinstance(summarize, Made):
+        how = summarize
+    elif isinstance(summarize, int):
         how = LeadSummaries(summarize)
     elif isinstance(summarize, str):
         how = MetadataSummaries(summarize)
@@ -126,4 +131,4 @@ def _tier(living: Living, summarize: Summarize, embed_model: BaseEmbedding | Enc
     def summarized(wholes: Sequence[Whole]) -> list[str]:
         return how([whole.plain for whole in wholes])
 
-    return SummaryTier(living, summarized, embed_model, calls=isinstance(summarize, Reader))
+    return SummaryTier(living, summarized, embed_model, calls=isinstance(summarize, Reader | ModelSummaries))

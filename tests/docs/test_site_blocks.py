@@ -11,7 +11,7 @@ import surerag
 from surerag.options import Doc, Options, Within, options
 from tests.snippets import ROOT
 from tools.check_site import PLACE, problems
-from tools.finish_site import ELSEWHERE, finish
+from tools.finish_site import ELSEWHERE, finish, labelled
 from tools.site_blocks import formula, options_table, study
 
 
@@ -100,6 +100,15 @@ def test_a_sound_site_has_no_problems(tmp_path: Path) -> None:
     )
     sound += '<a href="other.html"><img src="data:," alt="w"></a><button title="v"></button><h1>u</h1>'
     assert site(tmp_path, f'{sound}<link rel="canonical" href="https://a.example/">') == []
+
+
+def test_a_cell_knows_its_column_so_that_a_telephone_can_show_it_alone() -> None:
+    head = '<tr><th>a</th><th><em>b</em> "c"</th></tr>'
+    table = f"<table>{head}<tr><td>1</td><td>2</td></tr></table>"
+    cells = '<tr><td data-label="a">1</td><td data-label="b &quot;c&quot;">2</td></tr>'
+    assert labelled(f"<p>x</p>{table}") == f"<p>x</p><table>{head}{cells}</table>"
+    ours = '<table class="options"><tr><th>a</th></tr><tr><td>1</td></tr></table>'
+    assert labelled(ours) == ours
 
 
 def test_absolute_paths_begin_where_the_site_stands(tmp_path: Path) -> None:

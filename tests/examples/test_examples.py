@@ -115,4 +115,5 @@ async def test_what_goes_wrong_has_a_status_before_the_first_line(
 
 async def test_an_empty_question_is_refused(service: types.ModuleType) -> None:
     async with client(service) as asking:
-        assert (await asking.post("/ask", json={"question": ""})).status_code == 422
+        for empty in ("", " "):
+            assert (await asking.post("/ask", json={"question": empty})).status_code == 422

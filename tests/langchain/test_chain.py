@@ -19,7 +19,7 @@ from surerag import ScriptedReader
 from surerag.decisions.policy import Identity
 from surerag.errors import CapabilityError, ConfigurationError, InputError, MissingServiceError, PromptError
 from surerag.readers.scripted import reply
-from surerag.retrieval import PassageIndex
+from surerag.retrieval import LeadSummaries, PassageIndex
 from surerag.types import Generation
 from tests.decisions.samples import policy
 from tests.drivers.local_reader import LocalReader
@@ -229,7 +229,13 @@ def test_summaries_of_documents(retriever: Any, documents: list[Document]) -> No
     assert [item.page_content for item in output["summaries"]] == ["Velm lies on the river Orun."]
     assert output["summaries"][0].metadata == documents[0].metadata
     model = FakeListChatModel(responses=["a summary"])
-    for how, expected in (("source", "velm"), (lambda d: d.page_content[:4], "Velm"), (model, "a summary")):
+    german = LeadSummaries(1, language="de", max_characters=9)
+    for how, expected in (
+        ("source", "velm"),
+        (lambda d: d.page_content[:4], "Velm"),
+        (model, "a summary"),
+        (german, "Velm lies"),
+    ):
         index = summaries_of(documents, summarize=how, embeddings=embeddings)
         assert isinstance(index, PassageIndex)
         assert index.passages[0].text == expected

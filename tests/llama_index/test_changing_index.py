@@ -16,6 +16,7 @@ from llama_index.core.storage.docstore import SimpleDocumentStore
 
 from llama_index_surerag import LazyRetrievalQueryEngine, _living, summaries_of
 from surerag.errors import InputError
+from surerag.retrieval import LeadSummaries
 from tests.llama_index import corpus
 from tests.llama_index.corpus import KNOWN, HashEmbedding, Knowing
 from tests.llama_index.models import Scripted
@@ -309,6 +310,17 @@ def test_lead_summaries_follow_offsets_not_the_order_of_the_store() -> None:
     tier = summaries_of(nodes, embed_model=HashEmbedding())
     [found] = tier.retrieve(KNOWN, 1)  # type: ignore[union-attr]  # no text
     assert found.text == "Ada was born in Velm. She paints rivers."
+
+
+def test_a_language_is_a_setting_of_the_summaries() -> None:
+    text = "Ada wurde am 3. Mai geboren. Sie singt."
+    for summaries, expected in (
+        (LeadSummaries(1, language="de"), "Ada wurde am 3. Mai geboren."),
+        (LeadSummaries(1), "Ada wurde am 3."),
+    ):
+        tier = summaries_of([Document(text=text)], summarize=summaries, embed_model=HashEmbedding())
+        [found] = tier.retrieve("Wann wurde Ada geboren?", 1)  # type: ignore[union-attr]  # no text
+        assert found.text == expected
 
 
 def test_a_summary_without_words_is_refused_at_construction() -> None:

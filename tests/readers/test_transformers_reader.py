@@ -346,5 +346,5 @@ def test_weights_that_can_run_code_are_refused(folder: Path, tmp_path: Path) -> 
     tiny_model("llama").config.save_pretrained(tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)
     torch.save(tiny_model("llama").state_dict(), tmp_path / "pytorch_model.bin")
-    with pytest.raises(OSError, match="safetensors"):
+    with pytest.raises(ConfigurationError, match="safetensors"):
         TransformersReader.from_pretrained(str(tmp_path), device="cpu")

@@ -133,7 +133,7 @@ def demo(
         typer.Option(help="Your documents: whether to take the first question through all five methods."),
     ] = True,
     seed: Seed = 1,
-    questions: Annotated[int, typer.Option(min=20, help="Questions to ask the closed world.")] = 400,
+    questions: Annotated[int, typer.Option(min=20, help="Questions to ask the closed world.")] = 150,
     output: Annotated[
         Path,
         typer.Option(help="Where figures, page and JSON go.", metavar="DIR", callback=_writable_folder),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sized
 from contextlib import aclosing
@@ -15,6 +16,7 @@ from surerag.drivers.session import Answered, Failed, Listener, Outcome, Session
 from surerag.drivers.sync import registered
 from surerag.effects import Begin, Cancel, Effect, Embed, Entail, Finish, Generate, Program, Retrieve, Score
 from surerag.errors import StorageError
+from surerag.readers.abandoned import abandoned_when
 from surerag.readers.threads import start_in_thread
 from surerag.services import Services
 
@@ -166,12 +168,19 @@ async def _asked_in_thread(session: Session[Any], effect: Effect, service: Any) 
     """Ask a service that only blocks, in a copy of the session's context.
 
     A thread that a cancelled task leaves behind stays in the context that it was given; the session's own
-    has to be free, for the program to be closed in it.
+    has to be free, for the program to be closed in it. The thread is told that it was left.
     """
-    answer = session.context.copy().run(start_in_thread, ask, effect, service)
+    left = threading.Event()
+
+    def unless_left() -> Any:
+        with abandoned_when(left.is_set):
+            return ask(effect, service)
+
+    answer = session.context.copy().run(start_in_thread, unless_left)
     try:
         return await asyncio.wrap_future(answer)
     except asyncio.CancelledError:
+        left.set()
         if isinstance(effect, Begin):
             answer.add_done_callback(lambda begun: begun.exception() or service.cancel(begun.result()))
         raise

@@ -92,6 +92,16 @@ class AttentionMemory(AlignedMemory):
         """Copy rows, or the beginnings of rows; see :meth:`Memory.gather`."""
         return cls(_model_of(parts), *copied(parts, room))
 
+    @classmethod
+    def alone(cls, parts: Sequence[Part]) -> list[AttentionMemory]:
+        """Copy each row into a memory of its own, without room to grow: whoever goes on from it copies it."""
+        return [cls.gather([part], 0) for part in parts]
+
+    @property
+    def bytes(self) -> int:
+        """Memory that its keys and values take."""
+        return sum(of.nbytes for layer in range(self.depth) for of in self.held(layer))
+
     def feed_until(self, lengths: Sequence[int], tokens: Tensor, keep: int = 1) -> Tensor:
         """Read tokens; see :meth:`Memory.feed_until`."""
         return self._model.forward(tokens, self._cache, *self._placed(lengths, tokens), keep)

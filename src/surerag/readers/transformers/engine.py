@@ -10,10 +10,11 @@ from transformers import PreTrainedTokenizerBase
 from surerag.errors import ServiceError
 from surerag.readers.abandoned import stop_if_abandoned
 from surerag.readers.transformers.forking_memory import pays
-from surerag.readers.transformers.growing import GrowingSequence, Wanted, vocabulary_of
+from surerag.readers.transformers.growing import GrowingSequence, Vocabulary, Wanted, vocabulary_of
 from surerag.readers.transformers.memory import Part, join, joinable
 from surerag.readers.transformers.model import CausalModel, is_out_of_memory, release_memory
-from surerag.readers.transformers.prefill import Prefill, Read, families, plan_readings
+from surerag.readers.transformers.prefill import Prefill, families, plan_readings
+from surerag.readers.transformers.prompt_store import Read
 from surerag.readers.transformers.scoring import score_at_once, score_rows, trace_of
 from surerag.readers.transformers.sequences import Flight, Handle, close, release
 from surerag.types import TokenTrace
@@ -38,13 +39,19 @@ class Engine:
         tokenizer: Its tokenizer, for the text of tokens.
         max_batch_tokens: Tokens that one batch may hold.
         min_shared: Shortest prefix worth sharing.
+        kept_bytes: Memory for prompts that are kept from call to call.
     """
 
     def __init__(
-        self, model: CausalModel, tokenizer: PreTrainedTokenizerBase, max_batch_tokens: int, min_shared: int
+        self,
+        model: CausalModel,
+        tokenizer: PreTrainedTokenizerBase,
+        max_batch_tokens: int,
+        min_shared: int,
+        kept_bytes: int = 0,
     ) -> None:
         self._model = model
-        self._prefill = Prefill(model)
+        self._prefill = Prefill(model, kept_bytes)
         self._vocabulary = vocabulary_of(tokenizer, model.end_tokens)
         self._budget = max_batch_tokens
         self._min_shared = min_shared
@@ -54,6 +61,19 @@ class Engine:
         """Prompt tokens that went through the model; see :class:`Prefill`."""
         return self._prefill.tokens_read
 
+    @property
+    def shares(self) -> bool:
+        """Whether the model's memory is one of attention, which can be cut anywhere."""
+        return self._prefill.shares
+
+    def sequence(self, wanted: Wanted, sample: int) -> GrowingSequence:
+        """Return a sample of a prompt, of which nothing was grown yet."""
+        return GrowingSequence(self._vocabulary, wanted, sample)
+
+    def endless(self, wanted: Wanted) -> GrowingSequence:
+        """Return one that no token ends."""
+        return GrowingSequence(Vocabulary(self._vocabulary.decode, frozenset(), frozenset(), {}), wanted)
+
     def generate(self, wanted: Sequence[Wanted]) -> list[list[GrowingSequence]]:
         """Grow ``sampling.n`` sequences from each prompt until they end."""
         # Without chance, all samples are one.
@@ -61,7 +81,7 @@ class Engine:
         samples = [(one, sample) for one, n in zip(wanted, grown_of, strict=True) for sample in range(n)]
 
         def grow(some: Sequence[int], reads: list[Read]) -> list[GrowingSequence]:
-            sequences = [self._sequence(*samples[i]) for i in some]
+            sequences = [self.sequence(*samples[i]) for i in some]
             flight = Flight.from_reads(self._model, sequences, reads)
             reads.clear()
             return flight.fly().started
@@ -74,7 +94,7 @@ class Engine:
         """Grow the first sample of each prompt to so many tokens of an answer; keep what can go on."""
 
         def grow(some: Sequence[int], reads: list[Read]) -> list[Handle]:
-            sequences = [self._sequence(wanted[i], 0) for i in some]
+            sequences = [self.sequence(wanted[i], 0) for i in some]
             flight = Flight.from_reads(self._model, sequences, reads)
             reads.clear()
             return flight.begin(n_tokens)
@@ -137,7 +157,7 @@ class Engine:
         waiting.sort(key=lambda handle: (-longest[id(handle.block)], id(handle.block), handle.row))
         further = [handle.sequence.remaining for handle in waiting]
         for batch in self._batches([handle.part for handle in waiting], further):
-            _fitting([waiting[i] for i in batch], self._complete)
+            _fitting([waiting[i] for i in batch], self._freeing(self._complete))
         close(handles, "finished")
         return [handle.sequence for handle in handles]
 
@@ -146,6 +166,10 @@ class Engine:
         sequences = [handle.sequence.fork() for handle in handles]
         return Flight.from_memory(self._model, sequences, [handle.part for handle in handles])
 
+    def cancel(self, handles: Sequence[Handle]) -> None:
+        """Free what was begun."""
+        close(handles, "cancelled")
+
     def _complete(self, handles: Sequence[Handle]) -> list[None]:
         """Grow these to their end, note their answers, and free their memory for those that follow."""
         grown = self.resume(handles).fly().started
@@ -153,9 +177,6 @@ class Engine:
             handle.sequence = sequence
         release(handles)
         return [None] * len(handles)
-
-    def _sequence(self, wanted: Wanted, sample: int) -> GrowingSequence:
-        return GrowingSequence(self._vocabulary, wanted, sample)
 
     def _after_reading(
         self, rows: Sequence[Row], work: Callable[[Sequence[int], list[Read]], list[R]]
@@ -198,7 +219,9 @@ class Engine:
                 [read()[p].part for p, _ in chosen], [rows[i].further for _, i in chosen]
             ):
                 items = [chosen[place] for place in batch]
-                results.update(zip([i for _, i in items], in_halves(items, attempt), strict=True))
+                results.update(
+                    zip([i for _, i in items], in_halves(items, self._freeing(attempt)), strict=True)
+                )
             return [None] * len(some)
 
         demands = [
@@ -206,8 +229,21 @@ class Engine:
             for place, prompt in enumerate(prompts)
         ]
         for group in self._groups(prompts, demands):
-            _fitting(group, read_and_work)
+            _fitting(group, self._freeing(read_and_work))
         return [results[index] for index in range(len(rows))]
+
+    def _freeing(self, work: Callable[[Sequence[T]], list[R]]) -> Callable[[Sequence[T]], list[R]]:
+        """Have work that finds too little memory let go of the prompts that are kept for later."""
+
+        def attempt(items: Sequence[T]) -> list[R]:
+            try:
+                return work(items)
+            except Exception as error:
+                if is_out_of_memory(error):
+                    self._prefill.store.clear()
+                raise
+
+        return attempt
 
     def _groups(self, prompts: Sequence[Sequence[int]], demands: Sequence[Demand]) -> list[list[int]]:
         """Cut different prompts into batches: relatives together, similar lengths together."""

@@ -80,6 +80,11 @@ class ForkingMemory(AttentionMemory):
         return cls(parts[0].memory._model, cache, lengths, slots, trunk, stems)
 
     @classmethod
+    def alone(cls, parts: Sequence[Part]) -> list[AttentionMemory]:
+        """Copy each row, and what it shares; see :meth:`AttentionMemory.alone`."""
+        return [cls.gather([part], 0) for part in _on_their_own(parts)]
+
+    @classmethod
     def fork(cls, parts: Sequence[Part], room: int) -> ForkingMemory:
         """Return rows that share what they begin with, where :func:`pays` says so; else copies."""
         counts = Counter((id(part.memory), part.row) for part in parts)

@@ -196,6 +196,11 @@ class GrowingSequence:
         self._look(self._thoughts, self._detokenizer.feed(token) if mark is None else mark)
 
     @property
+    def tokens(self) -> list[int]:
+        """Ids of what is the answer so far, or may be."""
+        return [opinion.token for opinion in self._opinions]
+
+    @property
     def shown(self) -> str:
         """Text that is certain to be part of the answer, white space not yet stripped."""
         return self._scanner.text[: self._scanner.safe] if self.ended is None else self._scanner.text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache, DynamicCache
 
+from surerag.entailment.judgements import state_of
 from surerag.errors import ConfigurationError
 
 _BATCH_TOKENS = 1 << 15
@@ -68,7 +69,7 @@ class CausalModel:
         if self.device.type != "cuda":
             return _BATCH_TOKENS
         free, _ = torch.cuda.mem_get_info(self.device)
-        return max(_BATCH_TOKENS, min(free // (2 * self._bytes_per_token), _MOST_BATCH_TOKENS))
+        return max(_BATCH_TOKENS, min(free // (2 * self.bytes_per_token), _MOST_BATCH_TOKENS))
 
     def tokens_before(self, prefix: int) -> int:
         """Return how many tokens to read at once that attend to a shared prefix, whose products take room."""
@@ -76,7 +77,7 @@ class CausalModel:
         return int(max(1, _PRODUCTS // (heads * max(prefix, 1))))
 
     @property
-    def _bytes_per_token(self) -> int:
+    def bytes_per_token(self) -> int:
         """Memory that the keys and values of one token take in all layers."""
         config = self._model.config.get_text_config(decoder=True)
         heads = getattr(config, "num_attention_heads", None) or 1
@@ -85,9 +86,26 @@ class CausalModel:
         return 2 * int(config.num_hidden_layers * key_value_heads * width) * self._embeddings.element_size()
 
     @property
+    def bare(self) -> PreTrainedModel:
+        """The library's own model, without what was put around it."""
+        return _unwrapped(self._model)
+
+    @property
     def config(self) -> Any:
         """The config that its layers look at."""
-        return _unwrapped(self._model).config
+        return self.bare.config
+
+    @property
+    def devices(self) -> int:
+        """How many devices its parts lie on."""
+        return len({parameter.device for parameter in self._model.parameters()})
+
+    @property
+    def state(self) -> Hashable:
+        """What changes when its weights do; None where adapters are switched, and it cannot be told."""
+        if self.bare is not self._model or getattr(self.bare, "_hf_peft_config_loaded", False):
+            return None
+        return state_of(self.bare)
 
     @property
     def compiled(self) -> bool:

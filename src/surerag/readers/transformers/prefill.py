@@ -20,6 +20,7 @@ from surerag.readers.transformers.attention_memory import AttentionMemory
 from surerag.readers.transformers.memory import Part
 from surerag.readers.transformers.memory_kinds import memory_kind
 from surerag.readers.transformers.model import CausalModel
+from surerag.readers.transformers.prompt_store import PromptStore, Read
 
 # A further pass costs about as much as reading this many tokens; padding beyond that does not pay.
 _PASS_COST_CPU = 32
@@ -28,24 +29,23 @@ _TOKENS_A_PASS = 8192
 _NEVER = 1 << 62
 
 
-class Read(NamedTuple):
-    """A prompt that was read: where its memory is, and the logits [vocabulary] of what follows."""
-
-    part: Part
-    logits: Tensor
-
-
 class Prefill:
     """Reads prompts into memory, in as few and as full passes as pay.
 
+    Args:
+        model: The model.
+        kept_bytes: Memory for prompts that are kept from call to call.
+
     Attributes:
+        store: Those prompts.
         tokens_read: Tokens that went through the model as prompts: each shared prefix once, and again
             what was read twice to bring rows to one length. Padding is not counted.
     """
 
-    def __init__(self, model: CausalModel) -> None:
+    def __init__(self, model: CausalModel, kept_bytes: int = 0) -> None:
         self._model = model
         self._kind = memory_kind(model)
+        self.store = PromptStore(kept_bytes)
         self.tokens_read = 0
 
     @property
@@ -78,7 +78,7 @@ class Prefill:
             One :class:`Read` a prompt, in order.
         """
         if self.shares:
-            return self._read_tree(prompts, room, min_shared)
+            return self._read_once(prompts, room, min_shared)
         reads: dict[int, Read] = {}
         lengths = {index: len(prompt) for index, prompt in enumerate(prompts)}
         for batch in self._passes(lengths):
@@ -88,6 +88,32 @@ class Prefill:
             reads |= {i: Read(memory.part(row), logits[row]) for row, i in enumerate(batch)}
         self.tokens_read += sum(lengths.values())
         return [reads[index] for index in range(len(prompts))]
+
+    def _read_once(self, prompts: Sequence[Sequence[int]], room: int, min_shared: int) -> list[Read]:
+        """Read what no call before has read; keep it, as far as there is room."""
+        state = self._model.state if self.store.most else None
+        if state is None:
+            return self._read_tree(prompts, room, min_shared)
+        reads = self.store.known(prompts, state)
+        fresh = [number for number in range(len(prompts)) if number not in reads]
+        if fresh:
+            found = self._read_tree([prompts[number] for number in fresh], room, min_shared)
+            reads |= dict(zip(fresh, found, strict=True))
+            self._keep([prompts[number] for number in fresh], found)
+        return [reads[number] for number in range(len(prompts))]
+
+    def _keep(self, prompts: Sequence[Sequence[int]], reads: Sequence[Read]) -> None:
+        """Keep copies: what was read grows in place, and may be part of something larger."""
+        room, chosen = self.store.most, []
+        for number in reversed(range(len(prompts))):
+            room -= self._model.bytes_per_token * len(prompts[number])
+            if room < 0:
+                break
+            chosen.append(number)
+        copies = cast("type[AttentionMemory]", self._kind).alone([reads[number].part for number in chosen])
+        for number, memory in zip(chosen, copies, strict=True):
+            logits = reads[number].logits.clone()
+            self.store.keep(prompts[number], Read(memory.part(0), logits), memory.bytes + logits.nbytes)
 
     def _read_tree(self, prompts: Sequence[Sequence[int]], room: int, min_shared: int) -> list[Read]:
         plan = plan_readings(prompts, min_shared)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -39,6 +40,9 @@ from surerag.types import (
     Usage,
 )
 
+if TYPE_CHECKING:
+    from surerag.readers.transformers.continuous import ContinuousEngine
+
 _NOTHING = Usage()
 
 
@@ -50,7 +54,7 @@ class TransformersReader(BaseReader):
     read it once. Sample ``i`` of a prompt depends on the prompt, the seed and ``i`` alone. Models whose
     state cannot be padded or shared (state-space models, hybrids) are read in batches of equal length.
 
-    Calls from several threads are served one after the other.
+    Calls from several threads are served one after the other, or with ``engine="continuous"`` side by side.
 
     Of a model that thinks before it answers, everything that is measured and counted is the answer's: text,
     trace, first tokens, stop texts and ``max_tokens``; its thoughts are counted apart. By default thinking is
@@ -82,10 +86,16 @@ class TransformersReader(BaseReader):
             there is one; None switches it off where that can be done.
         thinking_tokens: Tokens that may be thought before an answer, at most; fewer where the window leaves
             no more beside the prompt and ``max_tokens``.
+        engine: ``"own"`` makes batches of what is asked together. ``"continuous"`` is the running batch of
+            ``transformers``' own continuous batching, which requests join and leave at any time: it takes
+            models of plain attention only, all memory for ``max_batch_tokens`` at once, and the model for
+            itself. ``"auto"`` is ``"own"``, for as long as the other was not tried on a GPU.
+        kept_prompt_bytes: Memory for prompts that were read, kept from call to call, those that were used
+            last: to generate and then to score reads them once. 0 keeps none.
 
     Raises:
-        ConfigurationError: If a setting cannot work, an end token is not in the vocabulary, or thinking
-            shall be switched off and the chat template has no switch for it.
+        ConfigurationError: If a setting cannot work, an end token is not in the vocabulary, thinking shall be
+            switched off and the chat template has no switch for it, or the engine cannot run this model.
 
     Example:
         >>> reader = TransformersReader(model, tokenizer)  # doctest: +SKIP
@@ -108,6 +118,8 @@ class TransformersReader(BaseReader):
         max_tokens: int = ANSWER_TOKENS,
         thinking: bool | None = None,
         thinking_tokens: int = THINKING_TOKENS,
+        engine: Literal["auto", "own", "continuous"] = "auto",
+        kept_prompt_bytes: int = 0,
     ) -> None:
         if thinking_tokens < 1:
             raise ConfigurationError(
@@ -119,11 +131,20 @@ class TransformersReader(BaseReader):
                 "max_batch_tokens and min_shared_prefix must be at least 1, "
                 f"got {max_batch_tokens} and {min_shared_prefix}"
             )
+        if kept_prompt_bytes < 0:
+            raise ConfigurationError(f"kept_prompt_bytes must be at least 0, got {kept_prompt_bytes}")
+        if engine not in ("auto", "own", "continuous"):
+            raise ConfigurationError(f"engine is {engine!r}", hint="use 'auto', 'own' or 'continuous'")
         self._model = CausalModel(model.eval(), tokenizer, window, end_tokens)
         self._encoder = PromptEncoder(tokenizer, chat_template, template_options, render, thinking)
         budget = self._model.batch_tokens if max_batch_tokens is None else max_batch_tokens
-        self._engine = Engine(self._model, tokenizer, budget, min_shared_prefix)
-        self._lock = threading.RLock()
+        # Calls of our own engine take turns; those of the other are all one batch.
+        self._running = engine == "continuous"
+        self._lock = nullcontext() if self._running else threading.RLock()
+        self._guard = threading.Lock()
+        kind = _continuous() if self._running else Engine
+        self._engine = kind(self._model, tokenizer, budget, min_shared_prefix, kept_prompt_bytes)
+        self._window = min(self._model.window or budget, budget) if self._running else self._model.window
         self._usage = Usage()
         self._max_tokens = max_tokens
         self._thinking_tokens = thinking_tokens
@@ -149,6 +170,8 @@ class TransformersReader(BaseReader):
         max_tokens: int = ANSWER_TOKENS,
         thinking: bool | None = None,
         thinking_tokens: int = THINKING_TOKENS,
+        engine: Literal["auto", "own", "continuous"] = "auto",
+        kept_prompt_bytes: int = 0,
         **model_options: Any,
     ) -> TransformersReader:
         """Load a model and its tokenizer from a hub or a folder.
@@ -169,6 +192,8 @@ class TransformersReader(BaseReader):
             max_tokens: Length of an answer, at most, where nobody sets another.
             thinking: Whether the model shall think.
             thinking_tokens: Tokens that may be thought before an answer.
+            engine: What runs the model.
+            kept_prompt_bytes: Memory for prompts between calls.
             **model_options: Passed to ``AutoModelForCausalLM.from_pretrained``.
         """
         reading: dict[str, Any] = {
@@ -182,6 +207,8 @@ class TransformersReader(BaseReader):
             "max_tokens": max_tokens,
             "thinking": thinking,
             "thinking_tokens": thinking_tokens,
+            "engine": engine,
+            "kept_prompt_bytes": kept_prompt_bytes,
         }
         loading: dict[str, Any] = {
             "device": device,
@@ -243,7 +270,7 @@ class TransformersReader(BaseReader):
             score=manner.scores,
             begin="native",
             stream=True,
-            local=True,
+            local=not self._running,
             thinking=manner.thinking,
         )
 
@@ -286,7 +313,8 @@ class TransformersReader(BaseReader):
             if grown is None:
                 grown = self._engine.generate(wanted)
                 self._count(wanted, [sequence for row in grown for sequence in row])
-                if len(wanted) > 1 and any(sequence.ended == "thinking" for row in grown for sequence in row):
+                overrun = any(sequence.ended == "thinking" for row in grown for sequence in row)
+                if len(wanted) > 1 and overrun and not self._running:
                     self._spared.keep_rows(wanted, grown)
             return [[sequence.generation() for sequence in row] for row in grown]
 
@@ -310,18 +338,19 @@ class TransformersReader(BaseReader):
                 hint="score with a model that does not think, or whose thinking can be switched off",
             )
         with self._lock:
-            before = [self._encoder.encode(prompt, unthought=True) for prompt in prompts]
-            after = [
-                self._encoder.encode_with(prompt, continuation, unthought=True)
-                for prompt, continuation in zip(prompts, continuations, strict=True)
-            ]
+            with self._guard:
+                before = [self._encoder.encode(prompt, unthought=True) for prompt in prompts]
+                after = [
+                    self._encoder.encode_with(prompt, continuation, unthought=True)
+                    for prompt, continuation in zip(prompts, continuations, strict=True)
+                ]
             for index, tail in enumerate(after):
                 if not tail:
                     raise InputError(
                         f"continuation {index} has no tokens", hint="score a text that is not empty"
                     )
             self._check_lengths(prompts, list(zip(map(len, before), map(len, after), strict=True)))
-            self._usage += Usage(len(prompts), sum(map(len, before)) + sum(map(len, after)))
+            self._note(Usage(len(prompts), sum(map(len, before)) + sum(map(len, after))))
             return self._engine.score(before, after)
 
     def begin(self, prompts: Sequence[Prompt], n_tokens: int, sampling: Sampling) -> list[Begun]:
@@ -350,7 +379,8 @@ class TransformersReader(BaseReader):
             if handles is None:
                 handles = self._engine.begin(wanted, n_tokens)
                 self._count(wanted, [handle.sequence for handle in handles])
-                if len(wanted) > 1 and any(handle.sequence.ended == "thinking" for handle in handles):
+                overrun = any(handle.sequence.ended == "thinking" for handle in handles)
+                if len(wanted) > 1 and overrun and not self._running:
                     self._spared.keep_handles(wanted, n_tokens, handles)
             return [
                 Begun(handle.sequence.generation(), done=handle.sequence.ended is not None, state=handle)
@@ -376,11 +406,11 @@ class TransformersReader(BaseReader):
                     finished = self._engine.finish(handles)
             except AbandonedError:
                 if all(handle.unwanted for handle in handles):
-                    close(handles, "cancelled")
+                    self._engine.cancel(handles)
                     raise InputError("this generation was cancelled while it was finished") from None
                 raise
             finally:
-                self._usage += _said([handle.sequence for handle in handles], since=started)
+                self._note(_said([handle.sequence for handle in handles], since=started))
             return [sequence.generation() for sequence in finished]
 
     def cancel(self, begun: Sequence[Begun]) -> None:
@@ -392,7 +422,7 @@ class TransformersReader(BaseReader):
         for handle in handles:
             handle.unwanted = True
         with self._lock:
-            close([handle for handle in handles if handle.fate == "waiting"], "cancelled")
+            self._engine.cancel([handle for handle in handles if handle.fate == "waiting"])
 
     def stream(self, prompt: Prompt, sampling: Sampling) -> Iterator[Chunk]:
         """Yield the first sample as it grows: whole characters, no part of a stop text.
@@ -415,12 +445,13 @@ class TransformersReader(BaseReader):
             sequence, flight = handle.sequence, None
             if sequence.ended is None:
                 flight = self._engine.resume([handle])
-                sequence = flight.sequences[0]
             started = _said([sequence])
             close([handle], "finished")
         trimmed, shown = TrimmedPieces(), 0
         try:
             while True:
+                if flight is not None:
+                    sequence = flight.sequences[0]
                 text = sequence.shown
                 piece = trimmed.feed(text[shown:])
                 shown = len(text)
@@ -432,11 +463,11 @@ class TransformersReader(BaseReader):
                 with self._lock:
                     flight.step()
         finally:
-            with self._lock:
-                self._usage += _said([sequence], since=started)
+            self._note(_said([sequence], since=started))
 
     def _wanted(self, prompts: Sequence[Prompt], samplings: Sequence[Sampling]) -> list[Wanted]:
-        read = [self._encoder.read(prompt) for prompt in prompts]
+        with self._guard:
+            read = [self._encoder.read(prompt) for prompt in prompts]
         self._check_lengths(
             prompts,
             [(len(ids), sampling.max_tokens) for (ids, _), sampling in zip(read, samplings, strict=True)],
@@ -444,29 +475,35 @@ class TransformersReader(BaseReader):
         found: list[Wanted] = []
         for (ids, opened), sampling in zip(read, samplings, strict=True):
             thinks = bool(opened) or self._encoder.manner.expected
-            limit, window = self._thinking_tokens, self._model.window
+            limit, window = self._thinking_tokens, self._window
             left = limit if window is None else min(limit, window - len(ids) - sampling.max_tokens)
             found.append(Wanted(Asked(ids, opened, thinks, left, limit), sampling))
         return found
 
     def _check_lengths(self, prompts: Sequence[Prompt], lengths: Sequence[tuple[int, int]]) -> None:
         """Refuse prompts that do not fit the window, from their lengths and how many tokens are to follow."""
-        window = self._model.window
+        window = self._window
         if window is None:
             return
         unfit = [index for index, (length, further) in enumerate(lengths) if length + further > window]
         if unfit:
             length, further = lengths[unfit[0]]
             others = f" ({len(unfit) - 1} more do not fit either)" if len(unfit) > 1 else ""
+            place = "the model's window" if window == self._model.window else "the running batch"
             raise ContextLengthError(
-                f"prompt {unfit[0]} has {length} tokens, {further} more are to follow, and the model's "
-                f"window holds {window}: {length + further - window} too many{others}",
-                hint="shorten the context by that many tokens, or lower max_tokens",
+                f"prompt {unfit[0]} has {length} tokens, {further} more are to follow, and {place} "
+                f"holds {window}: {length + further - window} too many{others}",
+                hint="shorten the context by that many tokens, or lower max_tokens"
+                + ("" if window == self._model.window else "; max_batch_tokens is what it holds"),
                 inputs=[prompts[index] for index in unfit],
             )
 
     def _count(self, wanted: Sequence[Wanted], sequences: Sequence[GrowingSequence]) -> None:
-        self._usage += Usage(len(wanted), sum(len(one.asked.ids) for one in wanted)) + _said(sequences)
+        self._note(Usage(len(wanted), sum(len(one.asked.ids) for one in wanted)) + _said(sequences))
+
+    def _note(self, usage: Usage) -> None:
+        with self._guard:
+            self._usage += usage
 
     def _waiting(self, begun: Begun) -> Handle:
         handle = begun.state
@@ -486,6 +523,13 @@ def _said(sequences: Sequence[GrowingSequence], since: Usage = _NOTHING) -> Usag
         completion_tokens=sum(map(len, sequences)) - since.completion_tokens,
         thinking_tokens=sum(sequence.thinking_tokens for sequence in sequences) - since.thinking_tokens,
     )
+
+
+def _continuous() -> type[ContinuousEngine]:
+    # Read when it is asked for: it touches parts of the library that may be missing elsewhere.
+    from surerag.readers.transformers.continuous import ContinuousEngine
+
+    return ContinuousEngine
 
 
 def _rebuild(kind: type[TransformersReader], settings: dict[str, Any]) -> TransformersReader:

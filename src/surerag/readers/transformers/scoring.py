@@ -11,7 +11,8 @@ from surerag.readers.transformers.attention_memory import AttentionMemory
 from surerag.readers.transformers.decoding import Decode, Detokenizer, Opinion, opinions
 from surerag.readers.transformers.memory import Memory
 from surerag.readers.transformers.model import CausalModel
-from surerag.readers.transformers.prefill import Read, following
+from surerag.readers.transformers.prefill import following
+from surerag.readers.transformers.prompt_store import Read
 from surerag.types import EntropyTrace, TokenTrace
 
 # Logits held at a time: 64 MiB in float32.

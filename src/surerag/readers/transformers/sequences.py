@@ -16,7 +16,8 @@ from surerag.readers.transformers.decoding import choose
 from surerag.readers.transformers.growing import GrowingSequence
 from surerag.readers.transformers.memory import Memory, Part, join
 from surerag.readers.transformers.model import CausalModel, is_out_of_memory
-from surerag.readers.transformers.prefill import Read, following
+from surerag.readers.transformers.prefill import following
+from surerag.readers.transformers.prompt_store import Read
 
 
 class Flight:
@@ -79,7 +80,7 @@ class Flight:
         while self.growing:
             self.step()
             rows = [row for row, sequence in enumerate(self.sequences) if sequence.ended is None]
-            ready = [row for row in rows if _has_begun(self.sequences[row], tokens)]
+            ready = [row for row in rows if has_begun(self.sequences[row], tokens)]
             if len(ready) == len(rows):
                 break
             if ready:
@@ -129,7 +130,8 @@ def _room(sequences: Sequence[GrowingSequence]) -> int:
     return max(sequence.room for sequence in sequences)
 
 
-def _has_begun(sequence: GrowingSequence, tokens: int) -> bool:
+def has_begun(sequence: GrowingSequence, tokens: int) -> bool:
+    """Tell whether there are so many tokens of an answer, and not of what may be thoughts."""
     return sequence.settled and len(sequence) >= tokens
 
 
