@@ -65,6 +65,6 @@ def test_what_nobody_recorded_of_costs_is_not_called_nothing() -> None:
     assert found.words == "No times are known of these questions. Nor is it known what they cost."
     costs = trade_off_grids(found)[1]
     assert "not known" in costs.note
-    assert costs.head == ("Decides by", "Retrievals")
+    assert costs.head == ("Decides by", "Fetches")
     assert found.points[-1].score == pytest.approx(1.0)
     assert math.isfinite(found.points[-1].against_always.value)

@@ -179,7 +179,6 @@ def test_what_measuring_cost_is_told_each_answer_once(tmp_path: Path) -> None:
     # Both systems find the same: a closed book and one context for each question, three samples of each.
     assert held.costs is not None and held.costs.calls == 4 * 2 * 3
     assert held.costs.prompt_tokens > 0 and held.costs.completion_tokens > 0 and held.costs.seconds > 0
-    assert "Measuring cost 24 calls" in held.explain()
     kept = [compare_contexts({"a": fact, "b": fact}, QUESTIONS, seper(), folder=tmp_path) for _ in range(2)]
     # Costs are compared without their seconds; the second time nothing was asked.
     assert kept[0].costs == kept[1].costs == held.costs

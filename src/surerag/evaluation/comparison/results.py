@@ -10,7 +10,6 @@ from typing import Any, Final, Literal
 from surerag.evaluation.serialise import to_json, write_json
 from surerag.evaluation.statistics import Estimate, Proportion
 from surerag.prices import Costs
-from surerag.prices.words import cost_words
 
 TestName = Literal["permutation", "wilcoxon"]
 FAILURES: Final = 100
@@ -198,8 +197,6 @@ class SystemComparison:
                 f"{test.first} − {test.second}: {signed(test.difference.value)}  "
                 f"{bracketed(test.difference)}, p = {test.p_holm:.3g} after Holm{verdict}"
             )
-        if self.costs is not None:
-            lines.append(f"Measuring cost {cost_words(self.costs)}.")
         return "\n".join([*lines, note] if (note := self.cut_short()) else lines)
 
 

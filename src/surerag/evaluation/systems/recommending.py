@@ -57,11 +57,7 @@ def recommend(
     ]
     done = settled(chosen, rivals) if chosen != baseline else ()
     undecided = tuple(name for name in rivals if name not in done)
-    waits = [
-        one.more
-        for one in verdicts
-        if one.system in undecided and one.standing == "undecided" and one.more is not None
-    ]
+    waits = [one.more for one in verdicts if one.system in undecided and one.more is not None]
     more = max(waits, default=None)
     text = " ".join(
         [
@@ -136,23 +132,26 @@ def _open(
     cost: str,
     margin: float,
 ) -> list[str]:
-    """Say what is open: of some systems how good they are, of others only what they cost."""
+    """Say what is open: of some systems all, of others whether they are better, or only what they cost."""
     told = []
     unsure = [name for name in undecided if by[name].standing == "undecided"]
     if unsure:
         names = [f"{name} ({_interval(gap[name], measure)})" for name in unsure if name in gap]
         told.append(f"Undecided: {_listed(names)}.")
-        if more is not None:
-            shown = f"would show a difference, or that it is less than {amount(margin, measure)}"
-            told.append(
-                f"If things are as they look, about {more:,} more questions {shown} (four times in five)."
-            )
-    priced = [name for name in undecided if name not in unsure]
-    if priced:
-        known = all(of[name].costs.get(cost) for name in priced)
-        less = f"{'less' if cost in ('money', 'seconds') else 'fewer'} {cost}"
-        reason = "was not shown" if known else "is not known: nothing tells what these answers cost"
-        told.append(f"Whether {_listed(priced)} takes {less} {reason}.")
+    for standing, better in (("no worse", "is better"), ("no better", "")):
+        names = [name for name in undecided if by[name].standing == standing]
+        known = all(of[name].costs.get(cost) for name in names)
+        cheaper = f"takes {'less' if cost in ('money', 'seconds') else 'fewer'} {cost}"
+        asked = " or ".join(filter(None, (better, cheaper if known else "")))
+        if names and asked:
+            told.append(f"It is open whether {_listed(names)} {asked}.")
+        if names and not known:
+            told.append(f"What answers of {_listed(names)} cost is not known.")
+    if told and more is not None:
+        shown = f"would show a difference, or that it is less than {amount(margin, measure)}"
+        told.append(
+            f"If things are as they look, about {more:,} more questions {shown} (four times in five)."
+        )
     return told
 
 

@@ -68,24 +68,28 @@ def _costs(found: TradeOff) -> Grid:
     first = found.points[0]
     # A table that others recorded says nothing of what its answers cost.
     known = first.calls > 0
-    head = ["Decides by", "Retrievals", *(("Read", "Cached", "Written", "Calls") if known else ())]
+    cached = known and any(point.cached_tokens for point in found.points)
+    head = ["Decides by", "Fetches", *(("Read",) if known else ()), *(("Cached",) if cached else ())]
+    head += ("Written", "Calls") if known else ()
     if first.money is not None:
         head.append(found.currency or "Money")
     rows = []
     for point in found.points:
         cells = [point.label, f"{point.retrievals:.2f}"]
         if known:
-            cells += [f"{point.prompt_tokens:,.0f}", f"{point.cached_tokens:,.0f}"]
+            cells += [f"{point.prompt_tokens:,.0f}"]
+            cells += [f"{point.cached_tokens:,.0f}"] if cached else []
             cells += [f"{point.completion_tokens:,.1f}", f"{point.calls:.2f}"]
         if point.money is not None:
-            cells.append(f"{point.money:.4g}")
+            cells.append(f"{point.money:.3g}")
         rows.append(tuple(cells))
+    told = "; cached: of those read, the ones in a server's cache" if cached else ", none of them cached"
     money = "" if first.money is None else f" {head[-1]}: for a thousand questions."
     return Grid(
         f"{found.model}, {found.method}: what it costs a question",
         tuple(head),
         tuple(rows),
-        f"Read, cached (among those read), written: tokens.{money}"
+        f"Fetches: retrievals. Read, written: tokens{told}.{money}"
         if known
         else "Tokens and calls are not known of these answers.",
     )
