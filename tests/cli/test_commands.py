@@ -247,3 +247,42 @@ def test_missing_documents_are_called_documents(surerag, tmp_path: Path, command
     assert (
         f"there are no documents at {tmp_path / 'docs'}" in ran.err and "--documents a folder of" in ran.err
     )
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        ("demo", "surerag[demo]"),
+        ("evaluate q.jsonl --output o", "surerag[demo]"),
+        ("compare q.jsonl --documents docs --output o", "surerag[demo]"),
+        ("calibrate q.jsonl --documents docs --output o", "surerag[demo]"),
+        ("record q.jsonl --documents docs --output o", "surerag[demo]"),
+        ("train-rewriter --world 1 --output o", "surerag[train]"),
+    ],
+)
+def test_where_only_the_core_is_installed_one_extra_brings_all(
+    tmp_path: Path, command: str, named: str
+) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.txt").write_text("Ada was born in Velm.")
+    row = {"question": "Where was Ada born?", "answers": ["Velm"], "contexts": ["Ada was born in Velm."]}
+    (tmp_path / "q.jsonl").write_text(json.dumps(row) + "\n")
+    code = (
+        "import sys, importlib.abc\n"
+        "core = {*sys.stdlib_module_names, 'surerag', 'surerag_studies', 'numpy', 'rich', 'typer', 'click',\n"
+        "        'sentencex', 'markdown_it', 'mdurl', 'pygments', 'shellingham', 'typing_extensions',\n"
+        "        'annotated_doc', 'regex', 'pydantic', 'pydantic_core', 'annotated_types', 'typing_inspection'}\n"
+        "class OnlyCore(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] not in core and not name.startswith('_'):\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, OnlyCore())\n"
+        f"sys.argv = {['surerag', *command.split()]!r}\n"
+        "from surerag.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert f'pip install "{named}"' in done.stderr

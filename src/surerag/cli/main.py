@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import re
 import sys
 import warnings
 from typing import NoReturn
@@ -15,7 +16,7 @@ from surerag.cli.app import app
 from surerag.cli.display import errors
 from surerag.decisions.policy import CalibrationWarning
 from surerag.documents import SkippedFilesWarning
-from surerag.errors import SureragError
+from surerag.errors import MissingExtraError, SureragError
 from surerag.extras import extra
 from surerag.readers.refusals import LeftOutWarning
 from surerag.visible import visible
@@ -35,7 +36,7 @@ def main() -> NoReturn:
         with extra("demo"):
             app()
     except SureragError as error:
-        errors.print(f"[bold red]Error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
+        errors.print(f"[bold red]Error:[/] {escape(_at_once(error))}", soft_wrap=True, highlight=False)
         errors.print(f"[dim]More about it: {error.page}[/]", soft_wrap=True, highlight=False)
         sys.exit(FAILED)
     except KeyboardInterrupt:
@@ -47,6 +48,13 @@ def main() -> NoReturn:
             errors.print("Interrupted.")
         raise
     sys.exit(0)
+
+
+def _at_once(error: SureragError) -> str:
+    """Name the extra that has all a command needs, so that nobody installs one after the other."""
+    if not isinstance(error, MissingExtraError):
+        return str(error)
+    return re.sub(r"surerag\[(?!train|field-test)[\w-]+\]", "surerag[demo]", str(error))
 
 
 def _quiet() -> None:
