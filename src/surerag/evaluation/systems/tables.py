@@ -77,7 +77,7 @@ def verdicts_table(report: SystemsReport) -> Table:
 
 def estimate_table(costs: Sequence[Expected]) -> Table:
     """What is to come."""
-    table = plain_table("To be asked, estimated on 8 questions")
+    table = plain_table("To be asked, estimated on its first questions")
     table.add_column("System", overflow="fold")
     for head in ("calls", "at most", "tokens in", "tokens out", "money"):
         table.add_column(head, justify="right", no_wrap=True)
