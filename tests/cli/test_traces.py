@@ -40,7 +40,7 @@ def test_a_field_test_says_what_it_will_cost_tells_and_packs(surerag: Any, tmp_p
     ran = field_tested(surerag, tmp_path, reader)
     assert ran.code == 0, ran.err
     assert "10 of 14 questions of tiny.jsonl, over its 28 paragraphs" in ran.out
-    told = re.search(r"estimated on 8 questions: ([\d,]+) prompts", ran.out)
+    told = re.search(r"estimated on its first questions: ([\d,]+) prompts", ran.out)
     assert told is not None
     asked = int(told.group(1).replace(",", ""))
     # The second way of retrieving asks some of it again, word for word: each trace stands for itself.

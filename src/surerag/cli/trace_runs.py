@@ -238,7 +238,8 @@ def run_field_test(choice: ReaderChoice, wanted: FieldRun) -> None:
         )
         if choice.is_embedded and named != WORLD:
             say("The embedded reader knows the closed world alone: this shows that all runs, no more.")
-        say(f"To be asked, over {' and '.join(RETRIEVALS)} together, estimated on its first questions: {cost}.")
+        both = " and ".join(RETRIEVALS)
+        say(f"To be asked, over {both} together, estimated on its first questions: {cost}.")
         if wanted.dry_run:
             return
         for name in RETRIEVALS:
