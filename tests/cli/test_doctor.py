@@ -93,7 +93,7 @@ def test_a_local_model_is_examined_without_being_asked(surerag: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--base-url", "http://127.0.0.1:9/v1", "--model", "m"], "connection to 127.0.0.1:9 failed"),
+        (["--base-url", "http://127.0.0.1:9/v1", "--model", "m"], "nobody answers at 127.0.0.1:9"),
         (["--model", "m", "--extra-body", "{}"], "goes with --base-url"),
         (["--base-url", "http://127.0.0.1:9/v1", "--extra-body", "{"], "is no JSON"),
         (["--base-url", "http://127.0.0.1:9/v1", "--extra-body", "3"], "expected a JSON object"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import subprocess
 import sys
@@ -267,17 +268,41 @@ def test_a_batch_that_breaks_down_tells_everybody_and_is_begun_anew() -> None:
     assert loop_of(reader) is not old
 
 
+def eager_model() -> Any:
+    """Return a model of the caller's own, whose attention the batch replaces."""
+    model = copy.deepcopy(tiny_model("llama"))
+    model.set_attn_implementation("eager")
+    return model
+
+
 def test_a_dropped_reader_ends_its_batch_and_gives_the_model_back() -> None:
-    model = tiny_model("gpt_oss")
-    before = model.config._attn_implementation
-    reader = continuous("gpt_oss")
-    assert model.config._attn_implementation != before
+    model = eager_model()
+    reader = TransformersReader(model, tiny_tokenizer(), engine="continuous", max_batch_tokens=2048)
+    assert model.config._attn_implementation != "eager"
     loop = loop_of(reader)
     del reader
     gc.collect()
     assert eventually(lambda: loop.ended(0))
-    assert model.config._attn_implementation == before
+    assert model.config._attn_implementation == "eager"
     assert loop.cache_bytes == 0
+
+
+def test_a_model_whose_reader_was_just_dropped_can_be_read_at_once() -> None:
+    model = eager_model()
+    for _ in range(3):
+        dropped = TransformersReader(model, tiny_tokenizer(), engine="continuous", max_batch_tokens=2048)
+        dropped.begin(PROMPTS, 2, LONG)
+        del dropped
+        gc.collect()
+        TransformersReader(model, tiny_tokenizer()).generate(PROMPTS, Sampling(max_tokens=2))
+
+
+def test_a_model_that_a_batch_holds_is_nobody_elses() -> None:
+    model = eager_model()
+    holder = TransformersReader(model, tiny_tokenizer(), engine="continuous", max_batch_tokens=2048)
+    with pytest.raises(ConfigurationError, match=r"runs in the batch of another reader.*load the model anew"):
+        TransformersReader(model, tiny_tokenizer())
+    assert holder.generate(PROMPTS, Sampling(max_tokens=2))
 
 
 def test_a_program_that_ends_amid_an_answer_ends() -> None:

@@ -16,6 +16,7 @@ from transformers.cache_utils import Cache, DynamicCache
 
 from surerag.entailment.judgements import state_of
 from surerag.errors import ConfigurationError
+from surerag.readers.transformers.lent import wait_for
 
 _BATCH_TOKENS = 1 << 15
 _MOST_BATCH_TOKENS = 1 << 20
@@ -43,6 +44,12 @@ class CausalModel:
     ) -> None:
         _check_causal(model)
         self._model = model
+        wait_for(self.bare)
+        if str(getattr(self.config, "_attn_implementation", "")).startswith("paged|"):
+            raise ConfigurationError(
+                f"this {type(self.bare).__name__} runs in the batch of another reader",
+                hint="ask that reader, drop it first, or load the model anew",
+            )
         self.window = window or _window(model)
         self.arguments = frozenset(inspect.signature(_unwrapped(model).forward).parameters)
         self.end_tokens = _end_tokens(model, tokenizer) | _ids_of(end_tokens, tokenizer)

@@ -21,6 +21,7 @@ from transformers import GenerationConfig, LogitsProcessorList
 from surerag.errors import ConfigurationError
 from surerag.readers.transformers.continuous.tickets import Ticket, Tickets, ended
 from surerag.readers.transformers.growing import GrowingSequence
+from surerag.readers.transformers.lent import give_back
 from surerag.readers.transformers.model import CausalModel
 
 TESTED = ((5, 23), (5, 24))
@@ -148,6 +149,7 @@ class Loop:
         """Have it end after its present step; waits for nothing."""
         status = self._manager.background_thread_status
         status.request_stop(status.HARD_STOP, 0)
+        give_back(self._manager.model, self._thread)
 
     def ended(self, seconds: float) -> bool:
         """Wait for its end; return whether it came."""
