@@ -39,6 +39,8 @@ def counted() -> Iterator[Count]:
 
 @dataclass
 class Count:
+    """What was asked of models while somebody counted, and the first one's name."""
+
     costs: Costs = field(default_factory=Costs)
     model: str = ""
 

@@ -13,6 +13,7 @@ import pytest
 
 from surerag.readers.scripted import ScriptedReader
 from surerag.world.world import World
+from tests.clean_process import command_line
 from tests.servers.fake_openai import FakeOpenAI
 from tests.world.clairvoyant import clairvoyant
 
@@ -267,7 +268,7 @@ def test_where_only_the_core_is_installed_one_extra_brings_all(
     (tmp_path / "docs" / "a.txt").write_text("Ada was born in Velm.")
     row = {"question": "Where was Ada born?", "answers": ["Velm"], "contexts": ["Ada was born in Velm."]}
     (tmp_path / "q.jsonl").write_text(json.dumps(row) + "\n")
-    code = (
+    only_core = (
         "import sys, importlib.abc\n"
         "core = {*sys.stdlib_module_names, 'surerag', 'surerag_studies', 'numpy', 'rich', 'typer', 'click',\n"
         "        'sentencex', 'markdown_it', 'mdurl', 'pygments', 'shellingham', 'typing_extensions',\n"
@@ -278,12 +279,7 @@ def test_where_only_the_core_is_installed_one_extra_brings_all(
         "        if name.split('.')[0] not in core and not name.startswith('_'):\n"
         "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
         "sys.meta_path.insert(0, OnlyCore())\n"
-        f"sys.argv = {['surerag', *command.split()]!r}\n"
-        "from surerag.cli import main\n"
-        "main()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
+    done = command_line(command.split(), before=only_core, folder=tmp_path)
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     assert f'pip install "{named}"' in done.stderr

@@ -9,7 +9,6 @@ import os
 import random
 import re
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -26,6 +25,7 @@ from surerag.cli.readers import ReaderChoice
 from surerag.readers.scripted import ScriptedReader
 from surerag.recording import generation_key
 from surerag.types import Sampling
+from tests.clean_process import command_line
 from tests.cli.killed import evaluate
 from tests.evaluation.noting import NotingReader, notes_of, write_rows
 from tests.failing_disk import FailingDisk
@@ -375,17 +375,12 @@ def test_exports_of_others_are_evaluated_and_told(tmp_path: Path, surerag) -> No
 )
 def test_wrong_arguments_are_told_before_anything_heavy_is_imported(tmp_path: Path, arguments) -> None:
     write_rows(tmp_path / "d.jsonl", 2)
-    code = (
+    watch = (
         "import atexit, sys\n"
         "heavy = {'torch', 'scipy', 'transformers', 'matplotlib'}\n"
         "atexit.register(lambda: print(sorted(heavy & {*sys.modules})))\n"
-        f"sys.argv = ['surerag', *{list(arguments)!r}]\n"
-        "from surerag.cli import main\n"
-        "main()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = command_line(arguments, before=watch, folder=tmp_path)
     assert done.returncode in (1, 2), done.stderr
     assert "Error" in done.stderr and "Traceback" not in done.stderr
     assert done.stdout.strip() == "[]"

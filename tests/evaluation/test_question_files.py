@@ -14,6 +14,7 @@ from surerag.errors import InputError
 from surerag.evaluation.inputs import QuestionFile, check_questions, read_questions
 from surerag.evaluation.inputs import questions as module
 from surerag.evaluation.inputs.questions import groups_of
+from surerag.evaluation.rows import Question
 from surerag.evaluation.systems import comparing
 from surerag.records import record
 
@@ -114,3 +115,37 @@ def test_going_on_reads_what_is_not_finished_and_nothing_else(
     assert reads == [9]
     asked = " ".join(prompt for call in reader.history for prompt in call.prompts)
     assert "person 9" in asked and "person 7" not in asked
+
+
+def test_questions_that_stand_in_no_file_come_as_texts_pairs_or_records() -> None:
+    given = [
+        "Who?",
+        ("Where?", ["Velm"]),
+        {"question": "When?", "answers": ["1802"], "id": "q3"},
+        {"user_input": "What?", "reference": "wool"},
+        {"question": "Why?"},
+    ]
+    found = [question for group in groups_of(given, 2) for question in group.read()]
+    assert found == [
+        Question("Who?", (), ""),
+        Question("Where?", ("Velm",), ""),
+        Question("When?", ("1802",), "q3"),
+        Question("What?", ("wool",), ""),
+        Question("Why?", (), ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("questions.jsonl", "questions are a list, got 'questions.jsonl'.*read_questions"),
+        (Path("questions.jsonl"), "questions are a list.*read_questions"),
+        ([7], r"question 1 must be a text, .* got 7"),
+        (["Who?", ()], "question 2 must be a text"),
+        ([{"golds": ["Velm"]}], "the questions, number 1: .*question"),
+        ([("Where?", "Velm")], "the gold answers of 'Where\\?' must be a list, got a text"),
+    ],
+)
+def test_what_is_no_list_of_questions_is_refused_in_words(given: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        list(groups_of(given, 2))

@@ -28,7 +28,7 @@ from surerag.readers.abandoned import AbandonedError, abandoned_when
 from surerag.readers.conformance import Case, Trial, conformance_cases
 from surerag.readers.protocol import close_iterator
 from surerag.readers.transformers import TransformersReader
-from surerag.readers.transformers.continuous import library
+from surerag.readers.transformers.continuous import loop
 from surerag.readers.transformers.continuous.tickets import Ticket, Tickets
 from surerag.readers.transformers.growing import Asked, Wanted
 from surerag.types import Sampling
@@ -96,7 +96,7 @@ def test_the_engine_that_nobody_chose_is_our_own() -> None:
 def test_a_version_that_was_not_tried_is_refused_by_number(
     version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"{library.__name__}.transformers.__version__", version)
+    monkeypatch.setattr(f"{loop.__name__}.transformers.__version__", version)
     with pytest.raises(ConfigurationError, match=rf"5\.23,<5\.24; installed is {version}.*engine='own'"):
         continuous()
 

@@ -6,7 +6,7 @@ import pytest
 
 from surerag.errors import ConfigurationError
 from surerag.readers.transformers import TransformersReader
-from surerag.readers.transformers.continuous import library
+from surerag.readers.transformers.continuous import loop
 from surerag.types import Generation, Sampling, TokenTrace
 from tests.readers.families import HYBRIDS, TRANSFORMERS
 from tests.readers.tiny_models import ARCHITECTURES, tiny_model, tiny_tokenizer
@@ -59,7 +59,7 @@ def test_a_family_says_what_it_says_in_our_own_engine(
     scored = own.score(PROMPTS[:2], [" ba be bi bo", " bu"])
     # Prompts are read in slices, longer than the tiny models' windows of attention and shorter than prompts.
     for where in ("_STEP_TOKENS_CPU", "_STEP_TOKENS_ACCELERATOR"):
-        monkeypatch.setattr(library, where, 24)
+        monkeypatch.setattr(loop, where, 24)
     reader = TransformersReader(
         tiny_model(architecture), tiny_tokenizer(), engine="continuous", max_batch_tokens=1024
     )

@@ -15,7 +15,7 @@ from surerag import LazyRAG
 from surerag.cli.frameworks import Indices, index_passages
 from surerag.decisions.calibrating import calibrate
 from surerag.encoders import HashingEncoder
-from surerag.readers.protocol import BaseReader
+from surerag.readers.protocol import BaseReader, ReaderAround
 from surerag.records import NotRecordedError, Trace, record
 from surerag.retrieval import SummaryIndex
 from surerag.services import Retriever
@@ -26,19 +26,8 @@ SETTINGS: dict[str, Any] = {"top_n": 3, "n_summaries": 2, "max_tokens": 16}
 N = 10
 
 
-class Silent(BaseReader):
+class Silent(ReaderAround):
     """Fails the test if it is asked."""
-
-    def __init__(self, reader: BaseReader) -> None:
-        self._reader = reader
-
-    @property
-    def name(self) -> str:
-        return self._reader.name
-
-    @property
-    def capabilities(self) -> Any:
-        return self._reader.capabilities
 
     def generate(self, prompts, sampling) -> Any:
         raise AssertionError("the model was asked")

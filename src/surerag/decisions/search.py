@@ -72,7 +72,9 @@ def bounded_rate(signals: Floats, budget: float, level: float) -> float:
         return math.inf
     at = max(n - most - 1, 0)
     threshold = float(np.partition(signals, at)[at])
-    return float(signals[np.isfinite(signals)].min(initial=math.inf)) if threshold < -1e308 else threshold
+    if threshold == -math.inf:
+        threshold = float(signals[np.isfinite(signals)].min(initial=math.inf))
+    return threshold
 
 
 def questions_needed(signals: Floats, outcomes: Outcomes, max_loss: float, level: float) -> int | None:

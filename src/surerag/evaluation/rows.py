@@ -17,12 +17,12 @@ class Question(NamedTuple):
 
     Attributes:
         text: As asked.
-        golds: Gold answers, at least one.
+        golds: Gold answers, where there are some.
         id: Identifier; by default the text.
     """
 
     text: str
-    golds: Sequence[str]
+    golds: Sequence[str] = ()
     id: str = ""
 
 

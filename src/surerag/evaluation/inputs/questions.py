@@ -15,7 +15,7 @@ from surerag.errors import InputError
 from surerag.evaluation.inputs.columns import Field
 from surerag.evaluation.inputs.entries import Start
 from surerag.evaluation.inputs.opening import source_of
-from surerag.evaluation.inputs.reading import QUESTION, Parsed, parsed
+from surerag.evaluation.inputs.reading import QUESTION, Parsed, parsed, question_of
 from surerag.evaluation.inputs.seen import Seen
 from surerag.evaluation.rows import Question
 from surerag.storage import write_whole
@@ -23,7 +23,7 @@ from surerag.storage import write_whole
 CHECKED: Final = "questions.json"
 _VERSION = 1
 
-Asked = Question | str | tuple[str, Iterable[str]]
+Asked = Question | str | tuple[str, Iterable[str]] | Mapping[str, Any]
 
 
 class Group(NamedTuple):
@@ -139,18 +139,24 @@ def groups_of(
     """Yield questions in groups: those of a file that was checked unread, others as they come.
 
     Args:
-        questions: Texts, pairs of a text and gold answers, or :class:`Question`.
+        questions: Texts, pairs of a text and gold answers, :class:`Question`, or records by the names of
+            fields that files may have.
         size: How many in a group; that of a file's own groups.
         unique: Whether no two may have one id, or one text where there are none.
 
     Raises:
-        InputError: If one is empty, or two have one id.
+        InputError: If one is empty or none, if two have one id, or if a text or path is given in their place.
     """
     if isinstance(questions, QuestionFile) and questions.size == size:
         yield from questions.groups()
         return
-    remaining, seen = iter(questions), Seen()
-    while group := [as_question(one) for one in islice(remaining, size)]:
+    if isinstance(questions, str | Path):
+        raise InputError(
+            f"questions are a list, got {str(questions)!r}",
+            hint="pass [question]; surerag.evaluation.inputs.read_questions(path) reads those of a file",
+        )
+    remaining, seen = enumerate(questions, 1), Seen()
+    while group := [as_question(one, number) for number, one in islice(remaining, size)]:
         for one in group:
             if unique and seen.add(one.id or one.text):
                 raise InputError(
@@ -160,13 +166,21 @@ def groups_of(
         yield Group(len(group), _digest(group), lambda group=group: group)  # type: ignore[misc]  # bound now
 
 
-def as_question(given: Asked) -> Question:
+def as_question(given: Asked, number: int) -> Question:
     """Return what a user gave as a question.
 
     Raises:
-        InputError: If it is empty, or its gold answers are no list.
+        InputError: If it is none, or empty, or its gold answers are no list.
     """
-    text, golds, name = (given, (), "") if isinstance(given, str) else (*given, "")[:3]
+    if isinstance(given, Mapping):
+        return question_of(given, number)
+    parts: Any = (given,) if isinstance(given, str) else given
+    if not isinstance(parts, Sequence) or not 1 <= len(parts) <= 3:
+        raise InputError(
+            f"question {number} must be a text, a text with its gold answers, or a record, got {given!r}",
+            hint='write ("Where was Ada born?", ["Velm"])',
+        )
+    text, golds, name = Question(*parts)
     if not isinstance(text, str) or not text.strip():
         raise InputError(f"a question must be a text that is not empty, got {text!r}")
     if isinstance(golds, str):

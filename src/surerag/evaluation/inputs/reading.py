@@ -85,6 +85,26 @@ def read_questions(path: Path, columns: Mapping[Field, str] | None = None) -> It
         yield Question(one.question, one.golds, one.id or "")
 
 
+def question_of(record: Mapping[str, Any], number: int) -> Question:
+    """Return a record that stands in no file as a question, by the names of fields that files may have.
+
+    Args:
+        record: With a question and perhaps gold answers and an id.
+        number: Which of the questions it is, for messages.
+
+    Raises:
+        InputError: If it cannot be used, naming field and what was found.
+
+    Example:
+        >>> question_of({"user_input": "Where was Ada born?", "reference": "Velm"}, 1)
+        Question(text='Where was Ada born?', golds=('Velm',), id='')
+    """
+    place = Place(Path("the questions"), "number", number)
+    columns = columns_of(record, {}, QUESTION, place)
+    one = _parsed(Entry(Start(), place, record), record, columns, QUESTION, cells=False)
+    return Question(one.question, one.golds, one.id or "")
+
+
 def read_rows(path: Path, columns: Mapping[Field, str] | None = None) -> Iterator[Row]:
     """Yield rows in the order of the file; see :class:`surerag.evaluation.inputs.DataSet` for large ones.
 

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from torch.nn import Module
 
-_PATIENCE = 10.0
+LAST_STEP = 10.0
 """Seconds that a batch is given to make its last step."""
 
 _ending: WeakKeyDictionary[Module, threading.Thread] = WeakKeyDictionary()
@@ -25,4 +25,4 @@ def wait_for(model: Module) -> None:
     """Return when a model was given back; at once if nobody is about to."""
     thread = _ending.pop(model, None)
     if thread is not None:
-        thread.join(_PATIENCE)
+        thread.join(LAST_STEP)

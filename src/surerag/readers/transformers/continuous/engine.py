@@ -10,18 +10,17 @@ from transformers import PreTrainedTokenizerBase
 
 from surerag.errors import ConfigurationError, InputError, ServiceError
 from surerag.readers.abandoned import stop_if_abandoned
-from surerag.readers.transformers.continuous.library import Loop, check_version
+from surerag.readers.transformers.continuous.loop import Loop, check_version
 from surerag.readers.transformers.continuous.tickets import Seat, Ticket
 from surerag.readers.transformers.engine import Engine
 from surerag.readers.transformers.growing import Asked, GrowingSequence, Wanted
+from surerag.readers.transformers.lent import LAST_STEP
 from surerag.readers.transformers.model import CausalModel
 from surerag.readers.transformers.sequences import Handle, close
 from surerag.types import Sampling, TokenTrace
 
 # Seconds between two looks whether anybody still waits.
 _PATIENCE = 0.1
-# Seconds that a batch is given to make its last step.
-_END = 10.0
 # How far two ways of computing the same may lie apart, in nats, in float32 and in half precision.
 _EXACT, _HALF = 1e-3, 0.3
 _OWN = "use engine='own', which takes any causal language model"
@@ -101,7 +100,7 @@ class ContinuousEngine:
             self._compare()
         except ServiceError as error:
             self._loop.stop()
-            self._loop.ended(_END)
+            self._loop.ended(LAST_STEP)
             raise _refusal(model, str(error.__cause__ or error)) from error
         self._read = -self._own.tokens_read
 
@@ -199,7 +198,7 @@ class ContinuousEngine:
         """Return the batch; a new one, where it has ended."""
         with self._turn:
             if not self._loop.alive:
-                self._loop.ended(_END)
+                self._loop.ended(LAST_STEP)
                 self._loop = self._started()
             return self._loop
 
