@@ -78,7 +78,7 @@ def test_bets_may_come_in_parts() -> None:
     assert bets(parts, 1000, 0.1, 0.95) == pytest.approx(betting_p_value(losses, 0.1, 0.95))
 
 
-def test_blocks_of_scores_certify_nothing_that_testing_each_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_scores_certify_about_what_testing_each_does(monkeypatch: pytest.MonkeyPatch) -> None:
     acts = 0
     for seed in range(6):
         signals, outcomes = sample(seed, 3000, graded=True)
@@ -92,6 +92,28 @@ def test_blocks_of_scores_certify_nothing_that_testing_each_does_not(monkeypatch
         acts += math.isfinite(blocks)
         assert (signals[finite] <= blocks).mean() == pytest.approx((signals[finite] <= each).mean(), abs=0.1)
     assert acts
+
+
+def test_blocks_of_scores_break_their_promise_as_seldom_as_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Signals say nothing: whoever does not act up to a signal of s loses s times what acting brings.
+    monkeypatch.setattr(walking, "MANY", 20)
+    monkeypatch.setattr(walking, "_SETTING", 100)
+    found = []
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        without = np.round(rng.random(900), 2) * 0.8
+        with_ = np.minimum(without + (rng.random(900) < 0.4) * 0.5, 1.0)
+        found.append(bounded_loss(rng.random(900), Outcomes(without, with_), 0.05, 0.1))
+    true_gain = _mean_gain()
+    broken = sum(threshold * true_gain > 0.05 for threshold in found)
+    assert broken <= 300 * 0.1 + 3 * math.sqrt(300 * 0.09)
+    assert sum(math.isfinite(threshold) for threshold in found) > 250
+
+
+def _mean_gain() -> float:
+    rng = np.random.default_rng(12345)
+    without = np.round(rng.random(2_000_000), 2) * 0.8
+    return float((np.minimum(without + (rng.random(2_000_000) < 0.4) * 0.5, 1.0) - without).mean())
 
 
 @pytest.mark.parametrize("budget", [0.0, 0.1, 0.5, 0.97, 1.0])
