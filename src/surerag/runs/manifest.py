@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from surerag.errors import ConfigurationError, InputError
 from surerag.lines import whole_records
+from surerag.places import Anywhere
 
 MANIFEST: Final = "manifest.jsonl"
 HEAD: Final = b'{"format":"surerag '
@@ -176,7 +177,7 @@ def manifest_of(records: Iterable[Any], file: Path, kind: Kind) -> Manifest:
 
 
 def check_same(
-    folder: Path, kind: Kind, before: Mapping[str, Any], now: Mapping[str, Any], hint: str
+    folder: Anywhere, kind: Kind, before: Mapping[str, Any], now: Mapping[str, Any], hint: str
 ) -> None:
     """Refuse to go on with a run of something else; versions of packages may differ.
 
