@@ -16,6 +16,7 @@ from surerag.cli.display import nothing_kept
 from surerag.cli.figures import figures
 from surerag.cli.options import ColumnOption, checked_output, option_of, with_reader
 from surerag.cli.readers import ReaderChoice
+from surerag.cli.report import report
 from surerag.cli.train_rewriter import train_rewriter
 from surerag.clustering import Linkage
 from surerag.measures.seper import Golds, Kernel, Weights
@@ -286,6 +287,7 @@ app.command("record")(traces.record)
 app.command("verify")(traces.verify)
 app.command("field-test")(traces.field_test)
 app.command("compare")(compare)
+app.command("report")(report)
 app.add_typer(figures, name="figures")
 
 

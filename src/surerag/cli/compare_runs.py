@@ -32,7 +32,7 @@ from surerag.evaluation.ci.telling import WORDS, junit, markdown, operating, rea
 from surerag.evaluation.inputs import Field, QuestionFile, check_questions
 from surerag.evaluation.systems.comparing import UNIT, compare
 from surerag.evaluation.systems.estimating import Expected, expected, total_of
-from surerag.evaluation.systems.page import render_report
+from surerag.evaluation.systems.page import Rows, render_report
 from surerag.evaluation.systems.pipelines import SYSTEMS, Parts, build, check_names
 from surerag.evaluation.systems.results import SystemsReport
 from surerag.evaluation.systems.rows import batches_in
@@ -168,7 +168,7 @@ def run_compare(choice: ReaderChoice, wanted: Wanted) -> Outcome:
             checked = [check(_joined(wanted.output, one, known), wanted.confidence) for one in conditions]
             with results_of(wanted.output) as folder:
                 _write(report, checked, wanted, setup.lead, folder)
-    _show(report)
+    show_report(report)
     for one in checked:
         _tell_condition(one, wanted)
     if checked:
@@ -300,16 +300,31 @@ def _joined(folder: Anywhere, condition: Condition, known: Baseline) -> Joined:
 def _write(
     report: SystemsReport, checked: Sequence[Checked], wanted: Wanted, lead: str, folder: Path
 ) -> None:
+    told = [(one.condition.text, WORDS[one.outcome], sentence(one, wanted.confidence)) for one in checked]
+    write_report(report, lambda columns: _rows(wanted.output, columns), folder, lead, told)
+
+
+def write_report(
+    report: SystemsReport,
+    rows: Rows,
+    folder: Path,
+    lead: str,
+    conditions: Sequence[tuple[str, str, str]] = (),
+) -> None:
+    """Write figures, the baseline of later comparisons, and the page.
+
+    Args:
+        report: What it came to.
+        rows: Reads columns of the results.
+        folder: Where they go.
+        lead: What was compared, in a sentence.
+        conditions: Texts, outcomes and reasons.
+    """
     write_whole(folder / FIGURES, report.to_json() + "\n")
     metrics = [name for name in MEASURES if any(name in one.measured for one in report.systems)]
-    write_baseline(
-        folder / BASELINE,
-        _rows(wanted.output, ["id", "system", *metrics, *COSTS]),
-        [*metrics, *COSTS],
-    )
-    told = [(one.condition.text, WORDS[one.outcome], sentence(one, wanted.confidence)) for one in checked]
-    page = render_report(report, lambda columns: _rows(wanted.output, columns), lead=lead, conditions=told)
-    write_whole(folder / PAGE, page)
+    columns = [*metrics, *COSTS]
+    write_baseline(folder / BASELINE, rows(["id", "system", *columns]), columns)
+    write_whole(folder / PAGE, render_report(report, rows, lead=lead, conditions=conditions))
 
 
 def _rows(folder: Anywhere, columns: Sequence[str] | None) -> Iterator[dict[str, Any]]:
@@ -318,7 +333,8 @@ def _rows(folder: Anywhere, columns: Sequence[str] | None) -> Iterator[dict[str,
         yield from batch.to_pylist()
 
 
-def _show(report: SystemsReport) -> None:
+def show_report(report: SystemsReport) -> None:
+    """Print tables and recommendation."""
     console.print(systems_table(report))
     console.print(costs_table(report))
     if report.verdicts:

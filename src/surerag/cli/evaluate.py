@@ -257,12 +257,16 @@ def _write(
 
 
 def _warnings(found: SystemComparison, choice: ReaderChoice) -> list[str]:
+    embedded = (
+        "These figures are about the embedded reader, a very small model that knows an invented world only. "
+        "Name your own with --model or --base-url."
+    )
+    return [*([embedded] if choice.is_embedded else []), *notes_on(found)]
+
+
+def notes_on(found: SystemComparison) -> list[str]:
+    """Return what a person should know before reading figures."""
     notes = []
-    if choice.is_embedded:
-        notes.append(
-            "These figures are about the embedded reader, a very small model that knows an invented world "
-            "only. Name your own with --model or --base-url."
-        )
     if "frequency" in found.weighting and found.settings["weights"] != "frequency":
         notes.append(
             "The reader gave no log-probabilities: answers are weighted by how often they were sampled, "

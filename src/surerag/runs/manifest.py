@@ -184,7 +184,7 @@ def check_same(
     Raises:
         ConfigurationError: Naming what differs.
     """
-    if changes := _changes(before, now):
+    if changes := differences(before, now):
         article = "an" if kind.name[0] in "aeiou" else "a"
         raise ConfigurationError(
             f"{folder} holds {article} {kind.name} of something else: {'; '.join(changes)}", hint=hint
@@ -193,10 +193,11 @@ def check_same(
 
 def is_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Whether two runs are about the same, whatever versions of packages made them."""
-    return not _changes(before, now)
+    return not differences(before, now)
 
 
-def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return in words what differs between two runs, but for versions of packages."""
     now = json.loads(json.dumps(now))
     names = [*now, *(name for name in before if name not in now)]
     return [

@@ -47,7 +47,7 @@ _RESULTS = "results"
 _AT_A_TIME = 32
 _AGAIN = "make the run again, in another folder"
 _COMMIT = re.compile(r"commits/(\d{5})/(about|\d{5,})\.json")
-_OURS = re.compile(r"[a-z]+-\d{5}(-[0-9a-f]{8})?\.(parquet|jsonl\.zst)")
+_OURS = re.compile(r"[a-z_]+-\d{5}(-[0-9a-f]{8})?\.(parquet|jsonl\.zst)")
 
 
 def working_folder(place: Anywhere) -> Path:
@@ -96,8 +96,12 @@ def results_of(place: Anywhere) -> Iterator[Path]:
             target.put(file, kept=f"it is kept in {folder}")
 
 
-def fetched(place: str | Anywhere, kind: Kind) -> Path:
+def fetched(place: str | Anywhere, *kinds: Kind) -> Path:
     """Return a folder on the disk that holds a run: the place itself, or a copy of what is committed there.
+
+    Args:
+        place: Of the run.
+        kinds: What it may hold.
 
     Raises:
         InputError: If there is none of this kind, or its files are not what they were.
@@ -108,8 +112,9 @@ def fetched(place: str | Anywhere, kind: Kind) -> Path:
         return place
     work = working_folder(place)
     copy = work.with_name(f"{work.name}-copy")
-    store = Store(place, copy, kind, beside=work)
+    store = Store(place, copy, kinds[0], beside=work)
     lines = store.lines()
+    kind = next((one for one in kinds if lines and lines[0].get("format") == one.format), kinds[0])
     manifest = manifest_of(lines, copy / MANIFEST, kind)
     if not manifest.about:
         raise InputError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from surerag.evaluation.ci.condition import COSTS
@@ -11,7 +12,7 @@ from surerag.evaluation.systems.system import SystemAnswer
 from surerag.extras import extra
 from surerag.places import Anywhere
 from surerag.runs import batches_of, read_manifest
-from surerag.runs.manifest import Kind
+from surerag.runs.manifest import Kind, Part
 from surerag.runs.run import ROWS
 from surerag.runs.store import fetched
 
@@ -66,7 +67,16 @@ def batches_in(folder: str | Anywhere, columns: Sequence[str] | None = None) -> 
     """
     here = fetched(folder, KIND)
     for part in read_manifest(here, KIND):
-        yield from batches_of(here / part.files[ROWS].name, columns)
+        yield from part_batches(here, part, columns)
+
+
+def part_batches(folder: Path, part: Part, columns: Sequence[str] | None = None) -> Iterator[Any]:
+    """Yield the results of a unit as Arrow batches.
+
+    Raises:
+        InputError: If a file cannot be read.
+    """
+    yield from batches_of(folder / part.files[ROWS].name, columns)
 
 
 def row(
