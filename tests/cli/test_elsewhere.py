@@ -89,13 +89,10 @@ def test_a_run_in_a_store_is_killed_and_another_machine_goes_on(
 
 def test_compare_record_and_calibrate_write_elsewhere(surerag: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("SURERAG_WORK", str(tmp_path / "work"))
-    monkeypatch.setattr(
-        "surerag.cli.compare_runs.packaged_minilm", __import__("surerag").encoders.HashingEncoder
-    )
+    monkeypatch.setattr("surerag.cli.compare_runs.packaged_minilm", HashingEncoder)
     place = memory()
     rows = [{"question": f"Where was person {n} born?", "answers": ["Velm"]} for n in range(12)]
-    (place / "in" / "q.jsonl").write_bytes("".join(json.dumps(row) + "
-" for row in rows).encode())
+    (place / "in" / "q.jsonl").write_bytes("".join(json.dumps(row) + "\n" for row in rows).encode())
     for n in range(3):
         (place / "docs" / f"{n}.txt").write_bytes(f"Person {n} was born in Velm. Person {n} paints.".encode())
     ran = surerag(
@@ -107,10 +104,8 @@ def test_compare_record_and_calibrate_write_elsewhere(surerag: Any, tmp_path: Pa
         one.name for one in (place / "compared").iterdir()
     }
     reader = ScriptedReader(lambda prompt: "Velm" if "born in Velm" in prompt else "Orun")
-    common = ("--documents", f"{place}/docs", "--retrieval", "bm25")
-    ran = surerag(
-        "record", f"{place}/in", *common, "--n-samples", 0, "--output", f"{place}/trace", reader=reader
-    )
+    common = (f"{place}/in", "--documents", f"{place}/docs", "--retrieval", "bm25")
+    ran = surerag("record", *common, "--n-samples", 0, "--output", f"{place}/trace", reader=reader)
     assert ran.code == 0, ran.err
     assert len(list(Trace(f"{place}/trace"))) == 12
     ran = surerag("calibrate", "--trace", f"{place}/trace", "--output", f"{place}/calibrated")

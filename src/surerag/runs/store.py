@@ -124,6 +124,10 @@ def fetched(place: str | Anywhere, *kinds: Kind) -> Path:
     check_folder(copy)
     for _ in store.local(manifest.files):
         pass
+    named = {file.name for file in manifest.files}
+    for file in copy.iterdir():
+        if _OURS.fullmatch(file.name) and file.name not in named:
+            file.unlink()
     write_whole(copy / MANIFEST, "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
     return copy
 
@@ -144,6 +148,7 @@ class Store:
         self._me = {"writer": secrets.token_hex(8), "host": socket.gethostname(), "process": os.getpid()}
         self._epoch = -1
         self._there: set[str] = set()
+        self._whole: set[str] = set()
 
     def lines(self) -> list[dict[str, Any]]:
         """Return what the store says of the run: the manifest, and what was committed since.
@@ -153,17 +158,20 @@ class Store:
             StorageError: If it cannot be read.
         """
         names = {file.relative_to(self.place) for file in self.place.below()}
-        self._there = {name for name in names if _OURS.fullmatch(name)}
         told = self.place.read_all([MANIFEST] if MANIFEST in names else []).get(MANIFEST, b"")
         found = [self._parsed(line) for line in told.splitlines()]
         epochs = [one.get("epoch", 0) for one in found if "format" in one]
         self._epoch = epochs[-1] if epochs else -1
-        if not found and not any(name.startswith(f"{_COMMITS}/") for name in names) and self._there:
+        others = sorted(name for name in names if _OURS.fullmatch(name))
+        if not found and not any(name.startswith(f"{_COMMITS}/") for name in names) and others:
             raise ConfigurationError(
-                f"{self.place} holds {min(self._there)}, and no {MANIFEST} that says whose it is",
+                f"{self.place} holds {others[0]}, and no {MANIFEST} that says whose it is",
                 hint="write to another folder, or move that file away",
             )
-        return found + self._committed(names)
+        found += self._committed(names)
+        # What no commit names may have been cut short, and is put there again.
+        self._there = {file["name"] for one in found for file in one.get("files", {}).values()}
+        return found
 
     def _committed(self, names: Iterable[str]) -> list[dict[str, Any]]:
         """Return what was committed since the manifest was written: what is run, its units, and so on."""
@@ -215,6 +223,7 @@ class Store:
             if file.name not in self._there:
                 (self.place / file.name).put(self._folder / file.name, kept=self._kept)
                 self._there.add(file.name)
+            self._whole.add(file.name)
         self._write(f"{self._epoch:05}/{part.unit:05}.json", part_line(part))
         return part
 
@@ -255,10 +264,11 @@ class Store:
         """
         remaining = iter(files)
         while group := list(islice(remaining, _AT_A_TIME)):
-            missing = [file for file in group if not self._is_here(file)]
+            missing = [file for file in group if file.name not in self._whole and not self._is_here(file)]
             found = self.place.read_all([file.name for file in missing], kept=self._kept)
             for file in missing:
                 self._keep(file, found.get(file.name))
+            self._whole |= {file.name for file in group}
             yield from (self._folder / file.name for file in group)
 
     def _is_here(self, file: File) -> bool:
