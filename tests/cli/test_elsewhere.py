@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("moto")
 
 from surerag import ScriptedReader
+from surerag.encoders import HashingEncoder
 from surerag.evaluation.comparison.comparing import items_in
 from surerag.records import Trace
 from tests.cli.killed import evaluate_elsewhere

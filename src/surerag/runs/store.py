@@ -157,7 +157,7 @@ class Store:
             InputError: If the manifest is damaged.
             StorageError: If it cannot be read.
         """
-        names = {file.relative_to(self.place) for file in self.place.below()}
+        names = self._names()
         told = self.place.read_all([MANIFEST] if MANIFEST in names else []).get(MANIFEST, b"")
         found = [self._parsed(line) for line in told.splitlines()]
         epochs = [one.get("epoch", 0) for one in found if "format" in one]
@@ -170,8 +170,13 @@ class Store:
             )
         found += self._committed(names)
         # What no commit names may have been cut short, and is put there again.
-        self._there = {file["name"] for one in found for file in one.get("files", {}).values()}
+        with suppress(AttributeError, KeyError, TypeError):  # who reads the lines says that they are damaged
+            self._there = {file["name"] for one in found for file in one.get("files", {}).values()}
         return found
+
+    def _names(self) -> set[str]:
+        files = (*self.place.iterdir(), *(self.place / _COMMITS).below())
+        return {file.relative_to(self.place) for file in files}
 
     def _committed(self, names: Iterable[str]) -> list[dict[str, Any]]:
         """Return what was committed since the manifest was written: what is run, its units, and so on."""
@@ -243,7 +248,7 @@ class Store:
 
     def clear(self) -> None:
         """Take away all that belongs to a run; what else is there stays."""
-        if MANIFEST in {file.name for file in self.place.iterdir()}:
+        if MANIFEST in self._names():
             (self.place / MANIFEST).unlink(kept=self._kept)
         self._remove()
         self._epoch, self._there = -1, set()
@@ -305,7 +310,7 @@ class Store:
         return file
 
     def _remove(self, but: Iterable[str] = ()) -> None:
-        names = [file.relative_to(self.place) for file in self.place.below()]
+        names = self._names()
         ours = [name for name in names if _OURS.fullmatch(name) and name not in set(but)]
         ours += [name for name in names if name.startswith(f"{_COMMITS}/") and not name.endswith(_WRITER)]
         if ours:
