@@ -57,7 +57,7 @@ def main() -> None:
     given.add_argument("--output", required=True, help="folder; on a cluster one that all its machines reach")
     given.add_argument("--actors", type=int, default=1)
     given.add_argument("--gpus-per-actor", type=float, default=0)
-    given.add_argument("--address", help="of a cluster; without it, Ray starts on this machine")
+    given.add_argument("--address", default="local", help="auto: the cluster that this machine belongs to")
     wanted = given.parse_args()
 
     ray.init(wanted.address, include_dashboard=False)

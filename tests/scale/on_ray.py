@@ -41,6 +41,7 @@ def main(folder: Path) -> None:
         }
     )
     parquet.write_table(table, folder / "in.parquet")
+    table = parquet.read_table(folder / "in.parquet")  # Parquet has its own names for the items of lists
     note = str(folder / "note")
     killed = SePerBatch(
         reader={"factory": "tests.scale.makers:dying", "note": note}, entailer="exact", n_samples=2
@@ -51,7 +52,7 @@ def main(folder: Path) -> None:
         retriever={"factory": "tests.scale.makers:corpus"},
         max_tokens=6,
     )
-    ray.init(num_cpus=4, include_dashboard=False, logging_level="error", log_to_driver=False)
+    ray.init("local", num_cpus=4, include_dashboard=False, logging_level="error", log_to_driver=False)
     context = ray.data.DataContext.get_current()
     context.execution_options.preserve_order, context.enable_progress_bars = True, False
     first = on_actors(killed, folder / "in.parquet", 2)

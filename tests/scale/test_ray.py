@@ -79,4 +79,4 @@ def test_the_example_answers_and_measures(tmp_path: Path) -> None:
     assert [answers.column(name).null_count for name in ("lazy_rag_error", "seper_error")] == [6, 6]
     assert [answers.column(name).null_count for name in ("lazy_rag_answer", "seper_delta")] == [0, 0]
     passages = parquet.read_table(tmp_path / "out" / "passages")
-    assert passages.num_rows > 24 and passages.column("embed_error").null_count == passages.num_rows
+    assert passages.num_rows >= 24 and passages.column("embed_error").null_count == passages.num_rows
