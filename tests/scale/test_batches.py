@@ -189,6 +189,8 @@ def test_a_column_that_is_not_there_is_told() -> None:
         batch(questions("Where?").drop_columns(["answers"]))
     with pytest.raises(InputError, match="no column 'query', which is to be 'question'"):
         SePerBatch(**SETTINGS[SePerBatch], columns={"question": "query"})(questions("Where?"))
+    with pytest.raises(InputError, match="two columns 'note'"):
+        batch(questions("Where?").append_column("note", [[1]]))
     with pytest.raises(InputError, match=r'got dict.*batch_format="pyarrow"'):
         batch({"question": ["Where?"]})
 

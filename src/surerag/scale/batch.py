@@ -147,6 +147,9 @@ class Batch:
                 f"expected a pyarrow.Table, got {type(table).__name__}",
                 hint='tell map_batches batch_format="pyarrow"',
             )
+        twice = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
+        if twice:
+            raise InputError(f"the table has two columns {', '.join(map(repr, twice))}", hint="rename one")
         taken = sorted(set(table.column_names) & set(self.schema.names))
         if taken:
             raise ConfigurationError(
