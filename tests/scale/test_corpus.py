@@ -164,7 +164,7 @@ def test_vectors_of_another_encoder_and_missing_ones_are_refused(corpus: Path, t
     parquet.write_table(EmbedBatch(encoder="hashing")(documents(TEXTS[0], None)), file)
     with pytest.raises(InputError, match="1 passages have no vector"):
         LazyRAGBatch(**{**said, "retriever": {"passages": str(file)}}, encoder="hashing")(question)
-    with pytest.raises(InputError, match="there are no passages at"):
+    with pytest.raises(InputError, match="none is no file"):
         LazyRAGBatch(**{**said, "retriever": {"passages": str(tmp_path / "none")}}, encoder="hashing")(
             question
         )

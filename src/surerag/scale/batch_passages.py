@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
 
 from surerag.errors import ConfigurationError, InputError
+from surerag.evaluation.inputs import source_of
+from surerag.evaluation.inputs.streams import opened
 from surerag.extras import extra
+from surerag.places import Anywhere
 from surerag.retrieval import PassageIndex
 from surerag.retrieval.index import USUAL_K
-from surerag.runs.tables import batches_of
 from surerag.services import Encoder
 from surerag.types import Passage
 
 with extra("parquet"):
     import pyarrow as pa
+    from pyarrow.parquet import ParquetFile
 
 FIELDS: Final = ("text", "id", "vector", "encoder")
 _USUAL: Final = {"text": "text", "id": "id", "vector": "embed_vector", "encoder": "embed_encoder"}
@@ -29,7 +31,7 @@ def passage_index(
     """Read passages and index them; those that :class:`surerag.scale.EmbedBatch` made are not encoded again.
 
     Args:
-        path: A Parquet file, or a folder of them, read in the order of their names.
+        path: A Parquet file, a folder or a pattern of such files, read in the order of their names; or a URL.
         encoder: Encodes queries; and passages, where the table has no vectors.
         k: Passages to return where nobody asks for another number.
         columns: Where the table has other names than ``text``, ``id``, ``embed_vector`` and
@@ -42,8 +44,11 @@ def passage_index(
     names = {**_USUAL, **(columns or {})}
     passages: list[Passage] = []
     vectors: list[Any] = []
-    for file in _files(Path(path)):
-        for batch in batches_of(file):
+    source = source_of(path)
+    if source.form != "Parquet":
+        raise InputError(f"passages are read from Parquet, and {path} holds {source.form}")
+    for file in source.files:
+        for batch in _batches(file):
             passages += _passages(batch, names, file)
             if names["vector"] in batch.schema.names:
                 _check_encoder(batch, names["encoder"], encoder, file)
@@ -53,14 +58,15 @@ def passage_index(
     return PassageIndex(passages, np.concatenate(vectors), encoder, k=k)
 
 
-def _files(path: Path) -> list[Path]:
-    found = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
-    if not found or not found[0].exists():
-        raise InputError(f"there are no passages at {path}", hint="name a Parquet file, or a folder of them")
-    return found
+def _batches(file: Anywhere) -> Iterator[pa.RecordBatch]:
+    try:
+        with opened(file) as stream, ParquetFile(stream) as table:
+            yield from table.iter_batches(use_threads=False)
+    except pa.ArrowException as error:
+        raise InputError(f"{file} cannot be read as Parquet: {str(error).splitlines()[0]}") from error
 
 
-def _passages(batch: pa.RecordBatch, names: Mapping[str, str], file: Path) -> list[Passage]:
+def _passages(batch: pa.RecordBatch, names: Mapping[str, str], file: Anywhere) -> list[Passage]:
     for field in ("text", "id"):
         if names[field] not in batch.schema.names:
             raise InputError(
@@ -77,7 +83,7 @@ def _passages(batch: pa.RecordBatch, names: Mapping[str, str], file: Path) -> li
     ]
 
 
-def _vectors(column: pa.Array, file: Path) -> Any:
+def _vectors(column: pa.Array, file: Anywhere) -> Any:
     if column.null_count:
         raise InputError(
             f"{file}: {column.null_count} passages have no vector", hint="embed them again, or leave them out"
@@ -86,7 +92,7 @@ def _vectors(column: pa.Array, file: Path) -> Any:
     return flat.reshape(len(column), -1)
 
 
-def _check_encoder(batch: pa.RecordBatch, name: str, encoder: Encoder, file: Path) -> None:
+def _check_encoder(batch: pa.RecordBatch, name: str, encoder: Encoder, file: Anywhere) -> None:
     told = batch.column(name).unique().to_pylist() if name in batch.schema.names else []
     others = sorted(set(told) - {encoder.name, None})
     if others:
