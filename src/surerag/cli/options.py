@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
-from surerag.cli.readers import DEFAULT_KEY, ReaderChoice
+from surerag.cli.readers import ReaderChoice
 from surerag.options import Options
 from surerag.places import Anywhere
+from surerag.readers.keys import DEFAULT_KEY
 
 R = TypeVar("R")
 
