@@ -155,6 +155,9 @@ def test_a_summary_too_few_is_refused() -> None:
 def test_too_many_summaries_are_refused_before_any_is_made_or_encoded() -> None:
     read = 0
 
+    def never(document: Document) -> str:
+        raise AssertionError(document.id)
+
     def stream() -> Iterator[Document]:
         nonlocal read
         for read in range(1, 10**9):
@@ -162,9 +165,7 @@ def test_too_many_summaries_are_refused_before_any_is_made_or_encoded() -> None:
 
     encoder = Counting()
     with pytest.raises(ConfigurationError, match=r"more than 4 summaries.*DiskSummaryIndex.*vector store"):
-        SummaryIndex.from_documents(
-            stream(), encoder, summarize=each(lambda _: pytest.fail()), max_summaries=4
-        )
+        SummaryIndex.from_documents(stream(), encoder, summarize=each(never), max_summaries=4)
     assert (read, encoder.calls) == (5, [])
     with pytest.raises(ConfigurationError, match="more than 2 summaries"):
         SummaryIndex.from_passages(CORPUS, encoder, max_summaries=2)

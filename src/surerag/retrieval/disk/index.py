@@ -229,6 +229,11 @@ class DiskSummaryIndex:
     def __len__(self) -> int:
         return self._rows.rows
 
+    @property
+    def layout(self) -> Mapping[str, Any]:
+        """How the vectors lie on the disk: the options of :meth:`from_documents`, as they were decided."""
+        return self._index.settings
+
     def retrieve(self, query: str, k: int | None = None) -> list[Passage]:
         """Return the ``k`` nearest summaries with their scores, best first; equal ones in the corpus' order.
 
