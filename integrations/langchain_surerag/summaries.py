@@ -99,8 +99,16 @@ async def asummaries_of(
     max_summaries: int = MAX_IN_MEMORY,
 ) -> Retriever | str:
     """Like :func:`summaries_of`, without blocking the event loop."""
-    given = {"summarize": summarize, "embeddings": embeddings, "store": store, "max_summaries": max_summaries}
-    return await in_thread(partial(summaries_of, source, **given))
+    return await in_thread(
+        partial(
+            summaries_of,
+            source,
+            summarize=summarize,
+            embeddings=embeddings,
+            store=store,
+            max_summaries=max_summaries,
+        )
+    )
 
 
 def _stored(documents: Iterable[Document], summarize: _Way, store: VectorStore) -> Retriever:
