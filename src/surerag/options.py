@@ -210,7 +210,7 @@ def takes(declared: type[Options]) -> Callable[[F], F]:
 
         @wraps(function)
         def checked_first(*args: Any, **given: Any) -> Any:
-            _check_among(known, given, function.__qualname__)
+            check_among(known, given, function.__qualname__)
             return function(*args, **given)
 
         checked_first.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]  # read by inspect
@@ -244,7 +244,7 @@ def check_names(owner: type, given: Iterable[str]) -> None:
         *getattr(owner, "__dataclass_fields__", ()),
         *_named(owner.__init__),  # type: ignore[misc]  # the class's own
     }
-    _check_among((name for name in known if not name.startswith("_")), given, owner.__name__)
+    check_among((name for name in known if not name.startswith("_")), given, owner.__name__)
 
 
 def _named(function: Callable[..., Any]) -> list[str]:
@@ -268,7 +268,12 @@ _ALSO_CALLED = {
 """What frameworks, papers and habit call an option, and what it may be called here."""
 
 
-def _check_among(known: Iterable[str], given: Iterable[str], owner: str) -> None:
+def check_among(known: Iterable[str], given: Iterable[str], owner: str) -> None:
+    """Refuse names that are not among the known ones, and name the near ones.
+
+    Raises:
+        ConfigurationError: If there are any.
+    """
     names = sorted(known)
     for name in given:
         if name not in names:

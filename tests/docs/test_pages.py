@@ -51,6 +51,7 @@ ROOMS = (
     "surerag.readers.scripted",
     "surerag.records",
     "surerag.retrieval",
+    "surerag.scale",
     "surerag.training.rewriter",
     "surerag.world",
 )

@@ -33,10 +33,12 @@ from surerag.extras import extra
 from surerag.journal import Answers, OnChange
 from surerag.methods.seper.component import SePer
 from surerag.methods.seper.options import SePerOptions
+from surerag.places import Anywhere
 from surerag.prices.words import cost_words
 from surerag.readers.protocol import BaseReader
 from surerag.recording import RecordedEntailer, RecordedReader, Tab
 from surerag.runs import Run
+from surerag.runs.store import results_of, working_folder
 from surerag.services import Entailer
 from surerag.storage import storing, write_whole
 
@@ -59,8 +61,8 @@ class Evaluation:
         columns: Which column is what, where it is not found by its name.
     """
 
-    file: Path
-    output: Path
+    file: Anywhere
+    output: Anywhere
     options: SePerOptions
     entailment: str | None = None
     concurrency: int = 16
@@ -94,7 +96,7 @@ def run_evaluate(choice: ReaderChoice, wanted: Evaluation) -> bool:
     analysis = Analysis(baseline=wanted.baseline, seed=wanted.options.seed)
     with staged() as stages:
         with stages.working("Checking the data"):
-            data = check_rows(wanted.file, wanted.columns, folder=wanted.output)
+            data = check_rows(wanted.file, wanted.columns, folder=working_folder(wanted.output))
             analysis.check(data.systems)
         with stages.working("Loading the models"):
             reader = choice.build()
@@ -110,8 +112,8 @@ def run_evaluate(choice: ReaderChoice, wanted: Evaluation) -> bool:
                 with stages.working("Looking into the extremes"):
                     falls = _waterfalls(ends, data, models, run, wanted.concurrency)
                 run.finish()
-        with stages.working("Writing the report"):
-            _write(found, falls, data, choice, wanted.output)
+        with stages.working("Writing the report"), results_of(wanted.output) as folder:
+            _write(found, falls, data, choice, folder)
     console.print(systems_table(found))
     if found.tests:
         console.print(tests_table(found))
@@ -177,7 +179,7 @@ def _resumable(run: Run, data: DataSet) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         _say(
-            f"{run.manifest.rows:,} of {data.rows:,} rows are measured and kept in {run.folder}, and what "
+            f"{run.manifest.rows:,} of {data.rows:,} rows are measured and kept in {run.place}, and what "
             "was answered since. The same command goes on from here."
         )
         raise
@@ -255,12 +257,16 @@ def _write(
 
 
 def _warnings(found: SystemComparison, choice: ReaderChoice) -> list[str]:
+    embedded = (
+        "These figures are about the embedded reader, a very small model that knows an invented world only. "
+        "Name your own with --model or --base-url."
+    )
+    return [*([embedded] if choice.is_embedded else []), *notes_on(found)]
+
+
+def notes_on(found: SystemComparison) -> list[str]:
+    """Return what a person should know before reading figures."""
     notes = []
-    if choice.is_embedded:
-        notes.append(
-            "These figures are about the embedded reader, a very small model that knows an invented world "
-            "only. Name your own with --model or --base-url."
-        )
     if "frequency" in found.weighting and found.settings["weights"] != "frequency":
         notes.append(
             "The reader gave no log-probabilities: answers are weighted by how often they were sampled, "

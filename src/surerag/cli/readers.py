@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from surerag.errors import ConfigurationError, ServiceError
 from surerag.extras import extra
+from surerag.readers.keys import key_from
 from surerag.readers.protocol import BaseReader
 
 if TYPE_CHECKING:
     from surerag.readers.openai import OpenAIReader
-
-DEFAULT_KEY = "OPENAI_API_KEY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,7 @@ class ReaderChoice:
         """
         from surerag.readers.openai import OpenAIReader
 
-        key = _key(self.api_key_env)
+        key = key_from(self.api_key_env)
         template = {"chat_template_kwargs": dict(self.template_options)} if self.template_options else {}
         return OpenAIReader(
             self.model or _only_model(base_url, key),
@@ -99,16 +97,6 @@ class ReaderChoice:
         if self.thinking is not None:
             options["thinking"] = self.thinking
         return TransformersReader.from_pretrained(id_or_path, **options)
-
-
-def _key(name: str) -> str | None:
-    key = os.environ.get(name)
-    if key is None and name != DEFAULT_KEY:
-        raise ConfigurationError(
-            f"the environment variable {name} is not set",
-            hint="set it to the server's key, or leave the option out",
-        )
-    return key
 
 
 def _only_model(base_url: str, key: str | None) -> str:

@@ -18,7 +18,8 @@ from surerag.cli.options import (
     reader_choice,
     template_options,
 )
-from surerag.cli.readers import DEFAULT_KEY, ReaderChoice
+from surerag.cli.readers import ReaderChoice
+from surerag.readers.keys import DEFAULT_KEY
 
 Stage = Literal["all", "distil", "sample", "align", "measure"]
 Reward = Literal["uncertainty", "answer", "retrieval", "relevance"]

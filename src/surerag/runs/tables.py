@@ -37,7 +37,7 @@ def write_table(folder: Path, name: str, rows: Iterable[Mapping[str, Any]], sche
     try:
         table = pa.Table.from_pylist(held, schema)
     except UnicodeEncodeError:  # a model's answer may hold a lone surrogate, which UTF-8 cannot
-        table = pa.Table.from_pylist(_encodable(held), schema)
+        table = pa.Table.from_pylist(encodable(held), schema)
     with storing(folder, kept=KEPT):
         unfinished = folder / f"{name}.part"
         with unfinished.open("wb") as opened:
@@ -108,9 +108,10 @@ def batches_of(path: Path, columns: Sequence[str] | None = None, *, size: int = 
         raise InputError(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from error
 
 
-def _encodable(value: Any) -> Any:
+def encodable(value: Any) -> Any:
+    """Return a value whose texts UTF-8 can hold: a lone surrogate becomes ``?``."""
     if isinstance(value, str):
         return value.encode("utf-8", errors="replace").decode("utf-8")
     if isinstance(value, dict):
-        return {key: _encodable(item) for key, item in value.items()}
-    return [_encodable(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: encodable(item) for key, item in value.items()}
+    return [encodable(item) for item in value] if isinstance(value, list | tuple) else value

@@ -13,7 +13,7 @@ from surerag.types import Passage
 
 _SHOWN = 60
 _DEEPEVAL = re.compile(r"^deepeval_source=.*?,deepeval_context=", re.DOTALL)
-_TEXTS: Final = ("text", "page_content", "content", "paragraph_text", "passage", "contents", "chunk")
+TEXTS: Final = ("text", "page_content", "content", "paragraph_text", "passage", "contents", "chunk")
 """Under which names a passage that is an object holds its text."""
 
 
@@ -124,7 +124,7 @@ def _text_of(passage: Any) -> Any:
     if isinstance(passage, Mapping):
         node = passage.get("node")
         inner = node if isinstance(node, Mapping) else passage
-        text = next((inner[name] for name in _TEXTS if isinstance(inner.get(name), str)), None)
+        text = next((inner[name] for name in TEXTS if isinstance(inner.get(name), str)), None)
         if text is not None:
             title = inner.get("title")
             return f"{title}\n{text}" if isinstance(title, str) and title else text
