@@ -16,6 +16,7 @@ from surerag.cli.display import nothing_kept
 from surerag.cli.figures import figures
 from surerag.cli.options import ColumnOption, option_of, with_reader
 from surerag.cli.readers import ReaderChoice
+from surerag.cli.scaling import Scaling, with_scaling
 from surerag.cli.train_rewriter import train_rewriter
 from surerag.clustering import Linkage
 from surerag.measures.seper import Golds, Kernel, Weights
@@ -172,10 +173,12 @@ def demo(
 
 
 @app.command()
+@with_scaling
 @with_reader
 def evaluate(
     *,
     choice: ReaderChoice,
+    scaling: Scaling,
     file: Annotated[
         Path,
         typer.Argument(
@@ -240,6 +243,8 @@ def evaluate(
     """What was retrieval worth? ΔSePer over a file; the same command goes on after a kill."""
     if reuse and restart:
         raise typer.BadParameter("goes without --restart", param_hint="--reuse")
+    if reuse and scaling.actors is not None:
+        raise typer.BadParameter("goes without --engine ray", param_hint="--reuse")
     # What is wrong with the arguments is said before anything that takes long is imported.
     from surerag.cli.entailers import EntailmentChoice
     from surerag.evaluation.inputs import given_columns, source_of
@@ -273,6 +278,7 @@ def evaluate(
         extremes=extremes,
         on_change="reuse" if reuse else "restart" if restart else "error",
         columns=given,
+        scaling=scaling,
     )
     if not run_evaluate(replace(choice, concurrency=concurrency), wanted):
         raise typer.Exit(1)

@@ -13,8 +13,10 @@ from typing import Any
 from surerag import ClusterCompressor, LazyRAG, UncertaintyRewriter
 from surerag.cli.display import Stages, staged
 from surerag.cli.readers import ReaderChoice
+from surerag.cli.scaling import HERE, Counting, Scaling
 from surerag.cli.trace_runs import (
     Corpus,
+    asked_in,
     checked_questions,
     documents_in,
     going_on,
@@ -23,6 +25,7 @@ from surerag.cli.trace_runs import (
     show,
     who,
 )
+from surerag.cli.unit_makers import corpus_digest, recorder, recording_settings, secrets_of
 from surerag.drivers.progress import counted_not_logged
 from surerag.encoders import packaged_minilm
 from surerag.errors import ConfigurationError
@@ -42,6 +45,7 @@ from surerag.records.tradeoff.page import Shown, render_trade_offs
 from surerag.records.tradeoff.plots import write_plots
 from surerag.records.tradeoff.tables import summary_grid, trade_off_grids
 from surerag.records.tradeoff.timing import kept_times, read_times, timed
+from surerag.scale.units import Job
 from surerag.storage import check_folder, write_whole
 
 PAGE, FIGURES, TABLES = "index.html", "calibration.json", "tables.md"
@@ -80,6 +84,7 @@ class Calibration:
     concurrency: int = 16
     dry_run: bool = False
     restart: bool = False
+    scaling: Scaling = HERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +159,9 @@ def _asked(choices: Sequence[ReaderChoice], wanted: Calibration) -> list[_Record
             )
             _estimate(reader, corpus, wanted, questions)
             if not wanted.dry_run:
-                recorded.append(_recorded(reader, corpus, wanted, wanted.output / name, questions, stages))
+                recorded.append(
+                    _recorded(choice, reader, corpus, wanted, wanted.output / name, questions, stages)
+                )
     return recorded
 
 
@@ -171,6 +178,7 @@ def _estimate(reader: BaseReader, corpus: Corpus, wanted: Calibration, questions
 
 
 def _recorded(
+    choice: ReaderChoice,
     reader: BaseReader,
     corpus: Corpus,
     wanted: Calibration,
@@ -181,7 +189,24 @@ def _recorded(
     where = folder / "trace"
     going_on(where, restart=wanted.restart)
     parts = _parts(reader, corpus, wanted)
-    progress = stages("Recording")
+    prices = load_prices(wanted.prices)
+    counting = Counting(stages("Recording"), asked_in(questions, wanted.scaling), prices, reader.name)
+
+    def job() -> Job:
+        told = recording_settings(
+            choice,
+            wanted.documents,
+            corpus_digest(corpus.passages),
+            wanted.methods,
+            retrieval=wanted.retrieval,
+            top_n=wanted.top_n,
+            max_tokens=wanted.max_tokens,
+            judge=wanted.judge,
+            n_samples=_samples(reader),
+            concurrency=wanted.concurrency,
+        )
+        return Job(recorder, told, secrets_of(choice))
+
     with resumable(where), counted_not_logged():
         trace = record(
             parts,
@@ -190,10 +215,13 @@ def _recorded(
             judge=wanted.judge,
             n_samples=_samples(reader),
             about={"retriever": wanted.retrieval, "encoder": corpus.encoder.name},
+            part_size=questions.size,
             window=wanted.concurrency,
             max_concurrency=wanted.concurrency,
             on_change="restart" if wanted.restart else "error",
-            progress=lambda done, _: progress(done, len(questions)),
+            engine=wanted.scaling.engine(job, counting.made),
+            shard=wanted.scaling.shard,
+            progress=counting,
         )
         times: dict[str, Times] = {}
         if wanted.timed:

@@ -13,6 +13,8 @@ from surerag import ClusterCompressor, LazyRAG, UncertaintyRewriter
 from surerag.cli.display import console, staged
 from surerag.cli.entailers import EntailmentChoice
 from surerag.cli.readers import ReaderChoice
+from surerag.cli.scaling import HERE, Counting, Scaling
+from surerag.cli.unit_makers import corpus_digest, recorder, recording_settings, secrets_of
 from surerag.documents import Document, load_documents
 from surerag.drivers.progress import counted_not_logged
 from surerag.encoders import packaged_minilm
@@ -22,6 +24,7 @@ from surerag.evaluation.inputs import QuestionFile, check_questions, read_record
 from surerag.extras import extra
 from surerag.methods.dynqr.metrics import Metric
 from surerag.methods.lazy_rag.combined_gates import GateLike
+from surerag.prices import load_prices
 from surerag.readers.protocol import BaseReader
 from surerag.records import Trace, record
 from surerag.records.field.bm25 import BM25Index
@@ -34,6 +37,7 @@ from surerag.records.tables import Grid, main_grids
 from surerag.records.verify import TamperedError, verify
 from surerag.retrieval import PassageIndex, SummaryIndex, chunk_documents
 from surerag.runs import MANIFEST
+from surerag.scale.units import Job
 from surerag.services import Encoder, Entailer, Retriever
 
 _SQUAD = "hf:rajpurkar/squad"
@@ -55,6 +59,7 @@ class Recording:
     concurrency: int = 16
     restart: bool = False
     columns: Mapping[Asked, str] = field(default_factory=dict)
+    scaling: Scaling = HERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +158,25 @@ def run_record(choice: ReaderChoice, wanted: Recording) -> None:
             f"read by {who(choice, reader)}."
         )
         going_on(wanted.output, restart=wanted.restart)
-        advance = stages("Recording")
+        counting = Counting(
+            stages("Recording"), asked_in(questions, wanted.scaling), load_prices(), reader.name
+        )
+
+        def job() -> Job:
+            told = recording_settings(
+                choice,
+                wanted.documents,
+                corpus_digest(passages),
+                METHODS,
+                retrieval=wanted.retrieval,
+                top_n=wanted.top_n,
+                max_tokens=wanted.max_tokens,
+                judge=wanted.judge,
+                n_samples=wanted.n_samples,
+                concurrency=wanted.concurrency,
+            )
+            return Job(recorder, told, secrets_of(choice))
+
         with resumable(wanted.output), counted_not_logged():
             trace = record(
                 parts,
@@ -163,10 +186,13 @@ def run_record(choice: ReaderChoice, wanted: Recording) -> None:
                 n_samples=wanted.n_samples,
                 hash_texts=wanted.hash_texts,
                 about={"retriever": wanted.retrieval, "encoder": encoder.name},
+                part_size=questions.size,
                 window=wanted.concurrency,
                 max_concurrency=wanted.concurrency,
                 on_change="restart" if wanted.restart else "error",
-                progress=lambda done, _: advance(done, len(questions)),
+                engine=wanted.scaling.engine(job, counting.made),
+                shard=wanted.scaling.shard,
+                progress=counting,
             )
     with extra("report"):
         about = trace.about
@@ -301,6 +327,12 @@ def checked_questions(file: Path, columns: Mapping[Asked, str], folder: Path | N
     if found.told:
         say(f"Taken from {found.form}: {found.told}. Name others with --columns.")
     return found
+
+
+def asked_in(questions: QuestionFile, scaling: Scaling) -> int:
+    """Return how many questions are this process's own."""
+    groups = enumerate(questions.groups())
+    return sum(group.size for unit, group in groups if scaling.shard.has(unit))
 
 
 def documents_in(path: Path) -> list[Document]:

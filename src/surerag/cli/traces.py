@@ -10,6 +10,7 @@ import typer
 
 from surerag.cli.options import ColumnOption, check_paths, with_reader
 from surerag.cli.readers import ReaderChoice
+from surerag.cli.scaling import Scaling, with_scaling
 from surerag.storage import check_folder
 
 Found = Literal["bm25", "minilm"]
@@ -47,10 +48,12 @@ EntailmentOption = Annotated[
 ]
 
 
+@with_scaling
 @with_reader
 def record(
     *,
     choice: ReaderChoice,
+    scaling: Scaling,
     questions: Annotated[
         Path,
         typer.Argument(
@@ -88,6 +91,10 @@ def record(
     # What is wrong with the arguments is said before anything that takes long is imported.
     from surerag.evaluation.inputs import given_columns
 
+    if hash_texts and scaling.away:
+        raise typer.BadParameter(
+            "goes without --engine ray and --shard: its key stays in one process", param_hint="--hash-texts"
+        )
     given = given_columns(columns or ())
     check_paths(questions, documents)
     from surerag.cli.trace_runs import Recording, run_record
@@ -105,6 +112,7 @@ def record(
         concurrency=concurrency,
         restart=restart,
         columns=given,
+        scaling=scaling,
     )
     run_record(replace(choice, concurrency=concurrency), wanted)
 

@@ -28,7 +28,7 @@ from surerag.runs.manifest import (
     manifest_of,
     part_line,
 )
-from surerag.runs.tables import KEPT, batches_of, renamed, write_table
+from surerag.runs.tables import KEPT, batches_of, renamed, write_bytes, write_table
 from surerag.storage import check_folder, storing
 
 ROWS: Final = "rows"
@@ -205,6 +205,46 @@ class Run:
         with storing(self.folder):
             journal.unlink(missing_ok=True)
         return part
+
+    def begun(self, unit: int) -> bytes:
+        """Return what was answered before for a unit, for whoever makes it elsewhere; empty if nothing was.
+
+        Raises:
+            StorageError: If it cannot be read.
+        """
+        file = self.folder / _open_name(unit)
+        if not file.exists():
+            self._unfold(unit, file)
+        with storing(file):
+            return file.read_bytes() if file.exists() else b""
+
+    def begin(self, unit: int, journal: bytes) -> None:
+        """Take over what :meth:`begun` returned elsewhere.
+
+        Raises:
+            StorageError: If it cannot be written.
+        """
+        if journal:
+            with storing(self.folder):
+                (self.folder / _open_name(unit)).write_bytes(journal)
+
+    def adopt(self, part: Part, files: Mapping[str, bytes]) -> None:
+        """Commit a unit that was made in another run's folder, as if it had been made here.
+
+        Args:
+            part: As it was committed there.
+            files: Bytes of its files, by table.
+
+        Raises:
+            InputError: If a file is not what the unit says.
+            StorageError: If something cannot be written; what was committed before is kept.
+        """
+        self._lines.check()
+        for table, file in part.files.items():
+            write_bytes(self.folder, file, files[table])
+        self._add(part)
+        with storing(self.folder):
+            (self.folder / _open_name(part.unit)).unlink(missing_ok=True)
 
     def finish(self) -> None:
         """Note that all units are there, and remove what no unit names.
