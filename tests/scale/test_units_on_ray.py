@@ -109,7 +109,12 @@ def test_a_driver_that_is_killed_leaves_what_it_committed(tmp_path: Path) -> Non
     _, said = again.communicate()
     assert again.returncode == 0, said[-4000:]
     assert _committed(manifest) == 6
-    persons = {at for at in range(PART * 6) for one in notes_of(notes)[asked:] if f"Person {at} " in one}
+    persons = {
+        at
+        for at in range(PART * 6)
+        for one in notes_of(notes)[asked:]
+        if f"Where was Person {at} born" in one
+    }
     finished = {json.loads(line)["unit"] for line in manifest.read_text().splitlines()[1 : 1 + committed]}
     assert not {person // PART for person in persons} & finished
 

@@ -7,10 +7,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from surerag.errors import ConfigurationError, ServiceError
 from surerag.extras import extra
+
+_STARTS: Final = 3
+"""Times that a node of a busy machine is begun."""
 
 
 @dataclass(frozen=True)
@@ -91,18 +94,30 @@ def cluster(address: str | None = None) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    own: dict[str, Any] = {"include_dashboard": False} if where == "local" else {}
-    try:
-        ray.init(address=where, log_to_driver=False, logging_level=logging.ERROR, **own)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise ServiceError(
-            f"there is no Ray cluster at {where}: {str(error).splitlines()[0]}",
-            hint="begin one with `ray start --head`, or leave --address out for one of this machine",
-        ) from error
+    _join(ray, where)
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _join(ray: Any, where: str) -> None:
+    own: dict[str, Any] = {"include_dashboard": False} if where == "local" else {}
+    for left in reversed(range(_STARTS if where == "local" else 1)):
+        try:
+            ray.init(address=where, log_to_driver=False, logging_level=logging.ERROR, **own)
+        except Exception as error:  # Ray raises this very class where a node takes more than 30 s to begin
+            ray.shutdown()
+            if left:
+                continue
+            why = (str(error).splitlines() or [type(error).__name__])[0]
+            if where == "local":
+                hint = "begin one with `ray start --head`, which says more, and join it with --address auto"
+                raise ServiceError(f"Ray does not begin on this machine: {why}", hint=hint) from error
+            hint = "begin one with `ray start --head`, or leave --address out for one of this machine"
+            raise ServiceError(f"there is no Ray cluster at {where}: {why}", hint=hint) from error
+        else:
+            return
 
 
 def room(ray: Any, actors: Actors) -> int:
