@@ -50,7 +50,7 @@ def never_ending(reader: TransformersReader) -> TransformersReader:
     """Have nothing end an answer but its length."""
     own: Any = reader._engine
     own = getattr(own, "_own", own)
-    own._vocabulary = own._vocabulary.__class__(own._vocabulary.decode, frozenset(), frozenset(), {})
+    own._vocabulary = own._vocabulary.__class__(own._vocabulary.detokenizer, frozenset(), frozenset(), {})
     return reader
 
 

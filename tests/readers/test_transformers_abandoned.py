@@ -53,7 +53,7 @@ def reader() -> TransformersReader:
     made = TransformersReader(tiny_model("llama"), tiny_tokenizer())
     made._model.end_tokens = frozenset()
     made._engine._vocabulary = made._engine._vocabulary.__class__(
-        made._engine._vocabulary.decode, frozenset(), frozenset(), {}
+        made._engine._vocabulary.detokenizer, frozenset(), frozenset(), {}
     )
     return made
 

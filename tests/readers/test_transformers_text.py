@@ -11,7 +11,12 @@ from transformers import ByT5Tokenizer
 
 from surerag.errors import InputError
 from surerag.readers.transformers import TransformersReader
-from surerag.readers.transformers.decoding import Detokenizer, StopScanner, decoder_of
+from surerag.readers.transformers.detokenizing import (
+    ByteDetokenizer,
+    StopScanner,
+    TextDetokenizer,
+    detokenizers_of,
+)
 from surerag.readers.transformers.encoding import PromptEncoder
 from surerag.types import Message, Prompt, Sampling, as_messages
 from tests.readers.sizes import BEGIN_ID, END_ID, ROLE_ID, WORDS
@@ -74,7 +79,7 @@ def test_tokenizers_in_python_are_guarded_too() -> None:
     tokenizer.chat_template = "{{ messages[0]['content'] }}</s>"
     ids = PromptEncoder(tokenizer).encode("Velm</s>, Örn")
     assert ids.count(tokenizer.eos_token_id) == 1
-    detokenizer = Detokenizer(decoder_of(tokenizer))
+    detokenizer = detokenizers_of(tokenizer)()
     assert "".join(detokenizer.feed(i) for i in ids) == "Velm</s>, Örn"
 
 
@@ -124,7 +129,7 @@ def test_a_prompt_without_tokens_is_refused() -> None:
 @given(st.text(min_size=1, max_size=40))
 def test_pieces_join_to_the_text_and_never_break_a_character(text: str) -> None:
     tokenizer = tiny_tokenizer()
-    detokenizer = Detokenizer(decoder_of(tokenizer))
+    detokenizer = detokenizers_of(tokenizer)()
     ids = tokenizer(text, split_special_tokens=True)["input_ids"]
     pieces = [detokenizer.feed(i) for i in ids]
     assert "".join(pieces) + detokenizer.flush() == tokenizer.decode(ids, clean_up_tokenization_spaces=False)
@@ -135,7 +140,27 @@ def test_pieces_join_to_the_text_and_never_break_a_character(text: str) -> None:
 @given(st.lists(st.integers(0, ROLE_ID), max_size=30))
 def test_pieces_join_to_the_text_for_any_tokens(ids: list[int]) -> None:
     tokenizer = tiny_tokenizer()
-    detokenizer = Detokenizer(decoder_of(tokenizer))
+    detokenizer = detokenizers_of(tokenizer)()
+    joined = "".join(detokenizer.feed(i) for i in ids) + detokenizer.flush()
+    assert joined == tokenizer.decode(ids, skip_special_tokens=True)
+
+
+@given(st.text(max_size=20), st.lists(st.integers(0, ROLE_ID + 10), max_size=30))
+def test_tokens_that_are_bytes_have_the_text_that_the_library_gives_them(text: str, ids: list[int]) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_tokens(["<tool>", "two words, Örn"])
+    detokenizer = detokenizers_of(tokenizer)()
+    assert isinstance(detokenizer, ByteDetokenizer)
+    ids = [*tokenizer(f"{text}<tool>two words, Örn")["input_ids"], *ids]
+    joined = "".join(detokenizer.feed(i) for i in ids) + detokenizer.flush()
+    assert joined == tokenizer.backend_tokenizer.decode(ids, skip_special_tokens=True)
+
+
+@given(st.lists(st.integers(0, 15), max_size=30))
+def test_pieces_join_to_the_text_where_tokens_depend_on_their_neighbours(ids: list[int]) -> None:
+    tokenizer = metaspace_tokenizer()
+    detokenizer = detokenizers_of(tokenizer)()
+    assert isinstance(detokenizer, TextDetokenizer)
     joined = "".join(detokenizer.feed(i) for i in ids) + detokenizer.flush()
     assert joined == tokenizer.decode(ids, skip_special_tokens=True)
 

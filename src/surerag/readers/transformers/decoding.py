@@ -1,4 +1,4 @@
-"""One step of decoding: how a token is chosen, what the model thought of it, and the text that it adds.
+"""One step of decoding: how a token is chosen, and what the model thought of it.
 
 Chance is drawn for a sequence and a step, never for a batch: the noise of step ``t`` of a sequence is
 a function of that sequence's key and ``t`` alone, so a sequence takes the same path whatever it is
@@ -7,23 +7,18 @@ the runner-up is then far behind: rounding that differs between batch sizes by 1
 about once in a million tokens, where a cumulative sum over a large vocabulary would let it often.
 The vocabulary is drawn from in two stages, a block of 256 tokens and then a token in it, which is the
 same distribution and takes some hundred random numbers a step, not one for every word.
-
-Text comes token by token as well: whole characters only, and nothing that could begin a stop text.
 """
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import threading
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from surerag.errors import LogprobsError
 from surerag.types import Sampling
@@ -31,11 +26,13 @@ from surerag.types import Sampling
 _BLOCK = 256
 # exp(-200) is zero in float32; keeps 0 * -inf out of the entropy where a logit is minus infinity.
 _FLOOR = -200.0
-_INCOMPLETE = "\ufffd"
 _WORD = (1 << 64) - 1
 _NOTHING = np.zeros(4, dtype=np.uint64)
-# Tokens to look for a nucleus among before all are sorted.
+# Tokens to look for the end of a nucleus among, at first.
 _LIKELIEST = 1024
+# Log-probabilities are told apart by bins where a nucleus is wider; the last holds all below -32, no mass.
+_BINS_A_NAT = 128
+_BINS = 4096
 
 
 class Opinion(NamedTuple):
@@ -134,14 +131,45 @@ def _least_of_nucleus(logits: Tensor, top_p: float) -> Tensor:
     """Return the smallest logit of each row's nucleus, [rows, 1]."""
     total = logits.logsumexp(-1, keepdim=True)
     # The nucleus is nearly always among the likeliest few, which are found without sorting the rest.
-    ordered = logits.topk(min(_LIKELIEST, logits.shape[-1]), dim=-1).values
-    masses = (ordered - total).exp().cumsum(-1)
-    if ordered.shape[-1] < logits.shape[-1] and bool((masses[:, -1] < top_p).any()):
-        ordered = logits.sort(dim=-1, descending=True).values
-        masses = (ordered - total).exp().cumsum(-1)
+    likeliest = logits.topk(min(_LIKELIEST, logits.shape[-1]), dim=-1).values
+    least, mass = _reached(likeliest, total, top_p, 0.0)
+    wide = (mass < top_p).squeeze(-1)
+    if likeliest.shape[-1] < logits.shape[-1] and bool(wide.any()):
+        least[wide] = _least_of_wide_nucleus(logits[wide], total[wide], top_p)
+    return least
+
+
+def _least_of_wide_nucleus(logits: Tensor, total: Tensor, top_p: float) -> Tensor:
+    """Return the smallest logit of each row's nucleus, [rows, 1], by sorting those near it alone.
+
+    Args:
+        logits: Of tokens [rows, vocabulary].
+        total: Their log-sum-exp [rows, 1].
+        top_p: The mass.
+    """
+    logprobs = logits - total
+    bins = (logprobs * -_BINS_A_NAT).clamp_(max=_BINS - 1).long()
+    masses = torch.zeros(len(logits), _BINS, device=logits.device).scatter_add_(-1, bins, logprobs.exp())
+    place = (masses.cumsum(-1) < top_p).sum(-1, keepdim=True).minimum(bins.amax(-1, keepdim=True))
+    held = torch.where(bins < place, logprobs.exp(), 0).sum(-1, keepdim=True)
+    here = bins == place
+    near = logits.masked_fill(~here, -torch.inf).topk(int(here.sum(-1).max()), dim=-1).values
+    return _reached(near, total, top_p, held)[0]
+
+
+def _reached(ordered: Tensor, total: Tensor, top_p: float, held: Tensor | float) -> tuple[Tensor, Tensor]:
+    """Return the logit [rows, 1] with which a mass is reached, and the mass [rows, 1] of them all.
+
+    Args:
+        ordered: Logits of tokens [rows, tokens], the likeliest first.
+        total: Log-sum-exp [rows, 1] of all logits.
+        top_p: The mass.
+        held: What still likelier tokens have of it.
+    """
+    masses = held + (ordered - total).exp().cumsum(-1)
     # A token stays if the likelier ones do not yet hold the mass; so the likeliest always stays.
     inside = (masses < top_p).sum(-1, keepdim=True).clamp_(max=ordered.shape[-1] - 1)
-    return ordered.gather(-1, inside)
+    return ordered.gather(-1, inside), masses[:, -1:]
 
 
 def _perturbed_maximum(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
@@ -191,90 +219,3 @@ def _gumbel(draws: Sequence[Draw], count: int) -> np.ndarray[tuple[int, int], np
         _generator.exponentials(draw, row)
     np.log(noise, out=noise)
     return (-noise).astype(np.float32)
-
-
-Decode = Callable[[tuple[int, ...]], str]
-"""From token ids to their text, special tokens left out."""
-
-
-def decoder_of(tokenizer: PreTrainedTokenizerBase) -> Decode:
-    """Return a tokenizer's way from ids to text, which remembers what it met: texts repeat themselves."""
-
-    @lru_cache(maxsize=1 << 16)
-    def decode(ids: tuple[int, ...]) -> str:
-        # The library's own decode does the same at many times the cost.
-        if tokenizer.is_fast:
-            return str(tokenizer.backend_tokenizer.decode(list(ids), skip_special_tokens=True))
-        return str(tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
-
-    return decode
-
-
-class Detokenizer:
-    """Turns tokens into pieces of text that, joined, are the text of all of them.
-
-    A token that ends inside a character contributes an empty piece; the token that completes the
-    character contributes all of it.
-    """
-
-    def __init__(self, decode: Decode) -> None:
-        self._decode = decode
-        # Tokens that were shown last, whose spacing decides that of the next one; then those held back.
-        self._shown: tuple[int, ...] = ()
-        self._held: tuple[int, ...] = ()
-
-    def fork(self) -> Detokenizer:
-        """Return a copy that goes on independently."""
-        return copy.copy(self)
-
-    def feed(self, token: int) -> str:
-        """Return the text that this token adds."""
-        self._held = (*self._held, token)
-        piece = self.flush()
-        if not piece or piece.endswith(_INCOMPLETE):
-            return ""
-        self._shown, self._held = self._held, ()
-        return piece
-
-    def flush(self) -> str:
-        """Return what is held back because its last character is not complete."""
-        before = self._decode(self._shown) if self._shown else ""
-        return self._decode(self._shown + self._held)[len(before) :] if self._shown or self._held else ""
-
-
-class StopScanner:
-    """Watches growing text for stop texts.
-
-    Attributes:
-        text: Everything up to the first stop text, if there was one.
-        stopped: Whether there was one.
-    """
-
-    def __init__(self, stop: Sequence[str]) -> None:
-        self._stop = tuple(stop)
-        self._reach = max(map(len, self._stop), default=1) - 1
-        self.text = ""
-        self.stopped = False
-
-    def feed(self, piece: str) -> bool:
-        """Add text; return whether a stop text is now complete."""
-        start = max(0, len(self.text) - self._reach)
-        self.text += piece
-        ends = [end for end in (self.text.find(stop, start) for stop in self._stop) if end >= 0]
-        if ends:
-            self.text = self.text[: min(ends)]
-            self.stopped = True
-        return self.stopped
-
-    @property
-    def safe(self) -> int:
-        """Characters that can be shown: no stop text can begin in them any more."""
-        if self.stopped:
-            return len(self.text)
-        held = 0
-        for stop in self._stop:
-            for length in range(min(len(stop) - 1, len(self.text)), held, -1):
-                if self.text.endswith(stop[:length]):
-                    held = length
-                    break
-        return len(self.text) - held

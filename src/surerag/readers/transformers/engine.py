@@ -72,7 +72,7 @@ class Engine:
 
     def endless(self, wanted: Wanted) -> GrowingSequence:
         """Return one that no token ends."""
-        return GrowingSequence(Vocabulary(self._vocabulary.decode, frozenset(), frozenset(), {}), wanted)
+        return GrowingSequence(Vocabulary(self._vocabulary.detokenizer, frozenset(), frozenset(), {}), wanted)
 
     def generate(self, wanted: Sequence[Wanted]) -> list[list[GrowingSequence]]:
         """Grow ``sampling.n`` sequences from each prompt until they end."""
@@ -115,7 +115,7 @@ class Engine:
             tails = [continuations[i] for i in some]
             memory = join([read.part for read in reads], max(map(len, tails)))
             scored = score_rows(self._model, memory, reads, tails)
-            return [trace_of(self._vocabulary.decode, row) for row in scored]
+            return [trace_of(self._vocabulary.detokenizer(), row) for row in scored]
 
         rows = [
             Row(prompt, len(tail), len(tail)) for prompt, tail in zip(prompts, continuations, strict=True)
@@ -134,7 +134,10 @@ class Engine:
                 self._model, [rows[i] for i in some], [len(continuations[i]) for i in some]
             )
             found.update(
-                {i: trace_of(self._vocabulary.decode, row) for i, row in zip(some, scored, strict=True)}
+                {
+                    i: trace_of(self._vocabulary.detokenizer(), row)
+                    for i, row in zip(some, scored, strict=True)
+                }
             )
             return [None] * len(some)
 

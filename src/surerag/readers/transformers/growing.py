@@ -7,7 +7,7 @@ comes; the answer's tokens, its text and its length are counted from where it be
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -15,15 +15,8 @@ from transformers import PreTrainedTokenizerBase
 
 from surerag.errors import ThinkingBudgetError
 from surerag.readers.thinking import CHANNEL, CHANNEL_MARKS, MARKS, Thoughts
-from surerag.readers.transformers.decoding import (
-    Decode,
-    Detokenizer,
-    Draw,
-    Opinion,
-    StopScanner,
-    decoder_of,
-    sequence_key,
-)
+from surerag.readers.transformers.decoding import Draw, Opinion, sequence_key
+from surerag.readers.transformers.detokenizing import Detokenizer, StopScanner, detokenizers_of
 from surerag.types import EntropyTrace, FinishReason, Generation, Sampling, TokenTrace
 
 # Thoughts draw their chance from numbers of their own.
@@ -76,13 +69,13 @@ class Vocabulary:
     """What a tokenizer's tokens mean to a growing sequence.
 
     Attributes:
-        decode: From ids to text.
+        detokenizer: Makes what turns the tokens of one text into it.
         ends: Tokens that end an answer.
         between: Tokens that end a thought, not the sequence, while it thinks.
         marks: Special tokens that mark thoughts, and their texts.
     """
 
-    decode: Decode
+    detokenizer: Callable[[], Detokenizer]
     ends: frozenset[int]
     between: frozenset[int]
     marks: Mapping[int, str]
@@ -101,7 +94,7 @@ def vocabulary_of(tokenizer: PreTrainedTokenizerBase, end_tokens: frozenset[int]
         between = frozenset(added[text] for text in ("<|end|>",) if text in added)
         end_tokens |= between | {added[text] for text in ("<|return|>", "<|call|>") if text in added}
     marks = {i: text for text, i in added.items() if text in shown}
-    return Vocabulary(decoder_of(tokenizer), end_tokens, between, marks)
+    return Vocabulary(detokenizers_of(tokenizer), end_tokens, between, marks)
 
 
 class GrowingSequence:
@@ -130,7 +123,7 @@ class GrowingSequence:
         self.last_token = asked.ids[-1]
         self._vocabulary = vocabulary
         self._key = sequence_key(asked.ids, sampling.seed, sample)
-        self._detokenizer = Detokenizer(vocabulary.decode)
+        self._detokenizer = vocabulary.detokenizer()
         # What may still be thoughts; None once the answer has begun.
         self._thoughts: Thoughts | None = Thoughts(opened=asked.opened)
         # Numbers of chance that were drawn for an answer and went to thoughts; draws for its first token.

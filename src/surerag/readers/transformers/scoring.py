@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from surerag.readers.transformers.attention_memory import AttentionMemory
-from surerag.readers.transformers.decoding import Decode, Detokenizer, Opinion, opinions
+from surerag.readers.transformers.decoding import Opinion, opinions
+from surerag.readers.transformers.detokenizing import Detokenizer
 from surerag.readers.transformers.memory import Memory
 from surerag.readers.transformers.model import CausalModel
 from surerag.readers.transformers.prefill import following
@@ -104,9 +105,8 @@ def _steps(model: CausalModel, memory: Memory, tokens: Tensor) -> Iterator[tuple
         yield logits, tokens[:, start + 1 : end + 1]
 
 
-def trace_of(decode: Decode, scored: Sequence[Opinion]) -> TokenTrace:
+def trace_of(detokenizer: Detokenizer, scored: Sequence[Opinion]) -> TokenTrace:
     """Return opinions as a trace, with the text of each token."""
-    detokenizer = Detokenizer(decode)
     pieces = [detokenizer.feed(opinion.token) for opinion in scored]
     pieces[-1] += detokenizer.flush()
     _, logprobs, entropies, logsumexps = zip(*scored, strict=True)
