@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from surerag.scale.engine_cluster import Actors
 from surerag.scale.units import Job, made_alone
 from tests.cli.test_compare import files
 from tests.evaluation.noting import NotingReader, write_rows
+from tests.scale.clusters import ray
 
 RAY = ("--engine", "ray", "--actors", "1:2")
 
@@ -43,7 +46,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare_runs, "packaged_minilm", HashingEncoder)
     monkeypatch.setattr("surerag.cli.unit_makers.packaged_minilm", HashingEncoder)
     monkeypatch.setattr("surerag.cli.scaling.RayUnits", Elsewhere)
+    monkeypatch.setattr("surerag.cli.scaling.cluster", _cluster)
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+
+
+@contextmanager
+def _cluster(address: str | None) -> Iterator[Any]:
+    yield ray((2, 1))
 
 
 class Command:
@@ -120,6 +129,12 @@ def test_shards_together_are_the_whole(command: Command, tmp_path: Path) -> None
         (("--address", "auto"), 2, "goes with --engine ray"),
         (("--engine", "ray", "--actors", "8:1"), 1, "actors must be at least 1, got 8 to 1"),
         (("--engine", "ray", "--actors", "many"), 1, "actors are a number, or the least and the most"),
+        (("--engine", "ray", "--actors", "3"), 1, "room for 2: the cluster has 2 CPUs and 1 GPUs on 1 nodes"),
+        (
+            ("--engine", "ray", "--gpus-per-actor", "2"),
+            1,
+            "1 actors of 1 CPUs and 2 GPUs: at least 1 must fit",
+        ),
         (("--engine", "spark"), 2, "'spark' is not one of"),
         (("--shard", "4/3"), 1, "a shard is a number from 1 and how many there are, got '4/3'"),
         (("--max-failed", "2"), 2, "less than or equal to 1"),
@@ -152,6 +167,14 @@ def test_workers_with_other_documents_are_refused(surerag: Any, tmp_path: Path, 
     monkeypatch.setattr("surerag.cli.trace_runs.corpus_digest", lambda _: "of other ones")
     ran = command(tmp_path / "out", *RAY)
     assert ran.code == 1 and "holds other documents on this worker" in ran.err
+
+
+def test_gpus_are_for_workers(surerag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    command = Command("evaluate", tmp_path, surerag)
+    assert command(tmp_path / "out", *RAY).code == 0 and os.environ["CUDA_VISIBLE_DEVICES"] == "0"
+    assert command(tmp_path / "gpus", "--engine", "ray", "--gpus-per-actor", 1).code == 0
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def test_a_run_stops_when_too_many_rows_fail(

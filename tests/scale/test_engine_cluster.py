@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from surerag.errors import ConfigurationError
 from surerag.scale.engine_cluster import Actors, check_room, room
-
-
-def ray(*nodes: tuple[float, float]) -> SimpleNamespace:
-    """Return a cluster of nodes with CPUs and GPUs, and one that is dead."""
-    found = [{"Alive": True, "Resources": {"CPU": cpus, "GPU": gpus}} for cpus, gpus in nodes]
-    total = {"CPU": sum(cpus for cpus, _ in nodes), "GPU": sum(gpus for _, gpus in nodes)}
-    dead = {"Alive": False, "Resources": {"CPU": 99.0, "GPU": 99.0}}
-    return SimpleNamespace(nodes=lambda: [*found, dead], cluster_resources=lambda: total)
+from tests.scale.clusters import ray
 
 
 @pytest.mark.parametrize("text", ["", "0", "3:2", "a", "1:", ":2", "-1", "1:2:3", "2.5"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,13 +13,14 @@ from typing import Any
 import pytest
 
 from tests.evaluation.noting import notes_of
-from tests.scale.unit_makers import PART
+from tests.scale.unit_makers import PART, QUESTIONS
 from tests.snippets import ROOT
 from tests.waiting import eventually
 
 pytest.importorskip("ray", reason="of the extra `ray`")
 pytestmark = pytest.mark.timeout(900)
 
+UNITS = QUESTIONS // PART
 PATHS = [str(ROOT), *(str(ROOT / name) for name in ("src", "integrations", "studies"))]
 # One thread everywhere: with another number of them, the last digits of a model's numbers differ.
 TOLD = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(PATHS), "HF_HUB_OFFLINE": "1"}
@@ -32,6 +34,7 @@ def begun(*arguments: str) -> subprocess.Popen[str]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
 
 
@@ -91,32 +94,37 @@ def test_what_cannot_work_is_told(found: dict[str, Any], what: str, words: str) 
 
 
 def test_a_driver_that_is_killed_leaves_what_it_committed(tmp_path: Path) -> None:
-    arguments = ("-m", "tests.scale.on_driver", str(tmp_path))
     manifest, notes = tmp_path / "out" / "manifest.jsonl", tmp_path / "notes"
-    driver = begun(*arguments, "0.3")
-    try:
-        assert eventually(lambda: _committed(manifest) >= 2 or driver.poll() is not None, patience=300)
-    finally:
-        ended = driver.poll()
-        driver.kill()
-        _, said = driver.communicate()
-    assert ended is None, said[-4000:]
-    pids = [int(pid) for pid in notes.with_suffix(".pids").read_text().split()]
-    assert eventually(lambda: not any(map(_alive, pids)))
+    for ending in (signal.SIGKILL, signal.SIGINT):  # killed, and then interrupted by its user
+        before = _committed(manifest)
+        driver = begun("-m", "tests.scale.on_driver", str(tmp_path), "0.3")
+        try:
+            assert eventually(
+                lambda before=before, driver=driver: (
+                    _committed(manifest) > before or driver.poll() is not None
+                ),
+                patience=300,
+            )
+        finally:
+            ended = driver.poll()
+            os.killpg(driver.pid, ending)  # as a terminal does, to all that the command began
+            _, said = driver.communicate()
+        assert ended is None, said[-4000:]
+        assert ("KeyboardInterrupt" in said) == (ending == signal.SIGINT)
+        pids = [int(pid) for pid in notes.with_suffix(".pids").read_text().split()]
+        assert eventually(lambda pids=pids: not any(map(_alive, pids)))
     committed, asked = _committed(manifest), len(notes_of(notes))
-    assert 2 <= committed < 6
-    again = begun(*arguments, "0")
+    assert 2 <= committed < UNITS
+    again = begun("-m", "tests.scale.on_driver", str(tmp_path), "0")
     _, said = again.communicate()
     assert again.returncode == 0, said[-4000:]
-    assert _committed(manifest) == 6
-    persons = {
-        at
-        for at in range(PART * 6)
-        for one in notes_of(notes)[asked:]
-        if f"Where was Person {at} born" in one
-    }
-    finished = {json.loads(line)["unit"] for line in manifest.read_text().splitlines()[1 : 1 + committed]}
-    assert not {person // PART for person in persons} & finished
+    assert _committed(manifest) == UNITS
+    lines = [json.loads(line) for line in manifest.read_text().splitlines()]
+    units = [line["unit"] for line in lines if "unit" in line]
+    assert sorted(units) == list(range(UNITS))
+    told = notes_of(notes)[asked:]
+    persons = {at for at in range(QUESTIONS) for one in told if f"Where was Person {at} born" in one}
+    assert {person // PART for person in persons} == set(units[committed:])
 
 
 def _committed(manifest: Path) -> int:

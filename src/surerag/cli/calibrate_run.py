@@ -138,7 +138,7 @@ def _asked(choices: Sequence[ReaderChoice], wanted: Calibration) -> list[_Record
     """Record a trace for each reader, one after the other, or say what that would ask."""
     recorded: list[_Recorded] = []
     used: set[str] = set()
-    with staged() as stages:
+    with wanted.scaling.begun(), staged() as stages:
         with stages.working("Reading the documents"):
             documents = documents_in(wanted.documents)
             questions = checked_questions(
@@ -207,7 +207,7 @@ def _recorded(
         )
         return Job(recorder, told, secrets_of(choice))
 
-    with resumable(where), counted_not_logged():
+    with resumable(where, beside=wanted.scaling.kept_beside), counted_not_logged():
         trace = record(
             parts,
             questions,

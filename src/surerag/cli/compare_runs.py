@@ -144,7 +144,7 @@ def run_compare(choice: ReaderChoice, wanted: Wanted) -> Outcome:
     began = time.monotonic()
     prices = load_prices(wanted.prices)
     known = {} if wanted.baseline is None else read_baseline(wanted.baseline)
-    with staged() as stages:
+    with wanted.scaling.begun(), staged() as stages:
         # What can be wrong in an option is found before a model is loaded.
         names = _names(wanted)
         conditions = [] if names is None else _conditions(wanted, names, known)
@@ -161,7 +161,7 @@ def run_compare(choice: ReaderChoice, wanted: Wanted) -> Outcome:
         if wanted.dry_run:
             return "pass"
         counting = Counting(stages("Comparing"), setup.total)
-        with _resumable():
+        with _resumable(wanted.scaling):
             report = compare(
                 setup.systems,
                 setup.traced.questions() if setup.traced is not None else setup.questions or (),
@@ -358,11 +358,11 @@ def _outcome(checked: Sequence[Checked], undecided: Undecided) -> Outcome:
 
 
 @contextmanager
-def _resumable() -> Iterator[None]:
+def _resumable(scaling: Scaling) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        _say("What was answered is kept: the same command goes on from here.")
+        _say(f"What is committed is kept{scaling.kept_beside}: the same command goes on from here.")
         raise
 
 

@@ -96,7 +96,7 @@ def run_evaluate(choice: ReaderChoice, wanted: Evaluation) -> bool:
         import matplotlib as mpl  # noqa: F401
         import pyarrow as pa  # noqa: F401
     analysis = Analysis(baseline=wanted.baseline, seed=wanted.options.seed)
-    with staged() as stages:
+    with wanted.scaling.begun(), staged() as stages:
         with stages.working("Checking the data"):
             data = check_rows(wanted.file, wanted.columns, folder=wanted.output)
             analysis.check(data.systems)
@@ -108,7 +108,7 @@ def run_evaluate(choice: ReaderChoice, wanted: Evaluation) -> bool:
         about = {**_identity(data, models.plain), **wanted.scaling.shard.about}
         with Run.open(wanted.output, about, row_schema(), kind=EVALUATION, on_change=wanted.on_change) as run:
             _tell(choice, data, reader, entailment, run)
-            with _resumable(run, data), warned_once():
+            with _resumable(run, data, wanted.scaling), warned_once():
                 _measure(choice, data, models, run, wanted, stages)
                 with stages.working("Analysing"):
                     found, ends = _analysed(data, models, run, analysis, wanted.extremes)
@@ -158,13 +158,13 @@ def _tell(
 
 
 @contextmanager
-def _resumable(run: Run, data: DataSet) -> Iterator[None]:
+def _resumable(run: Run, data: DataSet, scaling: Scaling) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
         _say(
-            f"{run.manifest.rows:,} of {data.rows:,} rows are measured and kept in {run.folder}, and what "
-            "was answered since. The same command goes on from here."
+            f"{run.manifest.rows:,} of {data.rows:,} rows are measured and kept in {run.folder}"
+            f"{scaling.kept_beside}. The same command goes on from here."
         )
         raise
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -14,7 +16,7 @@ from surerag.prices import Costs, Prices
 from surerag.runs import IN_PROCESS, WHOLE, Engine, Part, Shard, Watched
 from surerag.runs.units import MAX_FAILED
 from surerag.scale.engine import RayUnits
-from surerag.scale.engine_cluster import Actors
+from surerag.scale.engine_cluster import Actors, check_room, cluster
 from surerag.scale.units import Job
 
 R = TypeVar("R")
@@ -87,9 +89,33 @@ class Scaling:
     max_failed: float = MAX_FAILED
 
     @property
+    def kept_beside(self) -> str:
+        """What is kept beside finished units when a run is interrupted, in words."""
+        return ", and what was answered since" if self.actors is None else ""
+
+    @property
     def away(self) -> bool:
         """Whether not all of the work is done in this process."""
         return self.actors is not None or self.shard != WHOLE
+
+    @contextmanager
+    def begun(self) -> Iterator[None]:
+        """Join or begin the cluster, if there is one to be, before any model is loaded.
+
+        GPUs are then the workers': what this process loads, it loads without them.
+
+        Raises:
+            ConfigurationError: If there is no room for the actors.
+            ServiceError: If there is no cluster.
+        """
+        if self.actors is None:
+            yield
+            return
+        with cluster(self.address) as ray:
+            check_room(ray, self.actors)
+            if self.actors.gpus:
+                os.environ["CUDA_VISIBLE_DEVICES"] = ""
+            yield
 
     def engine(self, job: Callable[[], Job] | None, made: Callable[[Part], None]) -> Engine:
         """Return who makes units.

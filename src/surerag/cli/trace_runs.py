@@ -141,7 +141,7 @@ def run_record(choice: ReaderChoice, wanted: Recording) -> None:
         ServiceError: If the reader fails.
         MissingExtraError: If a package is not installed.
     """
-    with staged() as stages:
+    with wanted.scaling.begun(), staged() as stages:
         with stages.working("Reading the documents"):
             documents = documents_in(wanted.documents)
             # What is noted of questions is of their texts, which digests are to keep secret.
@@ -177,7 +177,7 @@ def run_record(choice: ReaderChoice, wanted: Recording) -> None:
             )
             return Job(recorder, told, secrets_of(choice))
 
-        with resumable(wanted.output), counted_not_logged():
+        with resumable(wanted.output, beside=wanted.scaling.kept_beside), counted_not_logged():
             trace = record(
                 parts,
                 questions,
@@ -352,16 +352,13 @@ def documents_in(path: Path) -> list[Document]:
 
 
 @contextmanager
-def resumable(*folders: Path) -> Iterator[None]:
+def resumable(*folders: Path, beside: str = HERE.kept_beside) -> Iterator[None]:
     """Say, where a run is interrupted, what was kept of it."""
     try:
         yield
     except KeyboardInterrupt:
         whole = sum(len(Trace(one, check=False)) for one in folders if (one / MANIFEST).exists())
-        say(
-            f"{whole:,} questions are kept whole, and of the others what was answered: "
-            "the same command goes on from here."
-        )
+        say(f"{whole:,} questions are kept whole{beside}: the same command goes on from here.")
         raise
 
 
