@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 
 from hypothesis import settings
 
 # No test may ask a model hub; set before any library reads it.
 os.environ["HF_HUB_OFFLINE"] = "1"
+
+# Runs whose folder is elsewhere work here, and not in the user's cache.
+os.environ["SURERAG_WORK"] = tempfile.mkdtemp(prefix="surerag-work-")
+atexit.register(shutil.rmtree, os.environ["SURERAG_WORK"], ignore_errors=True)
 
 # The same examples on every machine, however slow it is.
 settings.register_profile("surerag", deadline=None, derandomize=True)

@@ -14,8 +14,9 @@ from surerag.cli.calibrate import calibrate
 from surerag.cli.compare import compare
 from surerag.cli.display import nothing_kept
 from surerag.cli.figures import figures
-from surerag.cli.options import ColumnOption, option_of, with_reader
+from surerag.cli.options import ColumnOption, checked_output, option_of, with_reader
 from surerag.cli.readers import ReaderChoice
+from surerag.cli.report import report
 from surerag.cli.scaling import Scaling, with_scaling
 from surerag.cli.train_rewriter import train_rewriter
 from surerag.clustering import Linkage
@@ -180,17 +181,18 @@ def evaluate(
     choice: ReaderChoice,
     scaling: Scaling,
     file: Annotated[
-        Path,
+        str,
         typer.Argument(
-            help="JSONL, JSON, CSV, Parquet or a folder; rows of question, answers and contexts; optional: "
-            "id, system. Exports of RAGAS, LangSmith and DeepEval, SQuAD, HotpotQA and BEIR are known.",
+            help="JSONL, JSON, CSV, Parquet, a folder, a pattern or a URL; rows of question, answers and "
+            "contexts; optional: id, system. Exports of RAGAS, LangSmith and DeepEval, SQuAD, HotpotQA and "
+            "BEIR are known.",
             show_default=False,
         ),
     ],
     output: Annotated[
-        Path,
-        typer.Option(help="Where rows, answers and report go.", metavar="DIR", callback=_writable_folder),
-    ] = Path("surerag-evaluation"),
+        str,
+        typer.Option(help="Where rows, answers and report go.", metavar="DIR|URL", callback=checked_output),
+    ] = "surerag-evaluation",
     columns: ColumnOption = None,
     entailment: Annotated[
         str | None,
@@ -248,6 +250,7 @@ def evaluate(
     # What is wrong with the arguments is said before anything that takes long is imported.
     from surerag.cli.entailers import EntailmentChoice
     from surerag.evaluation.inputs import given_columns, source_of
+    from surerag.places import place_of
 
     given = given_columns(columns or ())
     EntailmentChoice.chosen(entailment, choice)
@@ -255,8 +258,8 @@ def evaluate(
     from surerag.cli.evaluate import Evaluation, run_evaluate
 
     wanted = Evaluation(
-        file=file,
-        output=output,
+        file=place_of(file),
+        output=place_of(output),
         options=SePerOptions(
             n_samples=n_samples,
             max_tokens=max_tokens,
@@ -290,6 +293,7 @@ app.command("record")(traces.record)
 app.command("verify")(traces.verify)
 app.command("field-test")(traces.field_test)
 app.command("compare")(compare)
+app.command("report")(report)
 app.add_typer(figures, name="figures")
 
 

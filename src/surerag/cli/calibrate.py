@@ -31,29 +31,29 @@ def calibrate(
     choices: tuple[ReaderChoice, ...],
     scaling: Scaling,
     file: Annotated[
-        Path | None,
+        str | None,
         typer.Argument(
-            help="With --documents: questions and, where known, answers, in JSONL, JSON, CSV, Parquet or a "
-            "folder (Hugging Face, BEIR). Without: rows of signals (numbers by name), correct_without, "
-            "correct_with (JSONL).",
+            help="With --documents: questions and, where known, answers, in JSONL, JSON, CSV, Parquet, a "
+            "folder (Hugging Face, BEIR), a pattern or a URL. Without: rows of signals (numbers by name), "
+            "correct_without, correct_with (JSONL).",
             metavar="QUESTIONS|ROWS",
             show_default=False,
         ),
     ] = None,
     columns: ColumnOption = None,
     documents: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             help="What to retrieve from: a folder of txt, md, html and pdf files, or JSONL with rows of "
             "text.",
-            metavar="DIR|FILE",
+            metavar="DIR|FILE|URL",
         ),
     ] = None,
     trace: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Option(
             help="A trace that surerag record wrote, in place of questions; may be given repeatedly.",
-            metavar="DIR",
+            metavar="DIR|URL",
         ),
     ] = None,
     method: Annotated[
@@ -118,11 +118,11 @@ def calibrate(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would ask, and stop.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Throw away what was recorded before.")] = False,
     output: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             help="Of rows: write the policy to this file. Of questions and traces: a folder for policies, "
             "traces, tables, pictures and page (default surerag-calibration).",
-            metavar="FILE|DIR",
+            metavar="FILE|DIR|URL",
         ),
     ] = None,
 ) -> None:
@@ -150,7 +150,12 @@ def calibrate(
         if len(names) > 1:
             raise typer.BadParameter("names the one reader that rows are from", param_hint="--model")
         policy = run_calibrate_rows(
-            file, bound, signal=signal, model=names[0] or "", prompts=prompts, output=output
+            Path(file),
+            bound,
+            signal=signal,
+            model=names[0] or "",
+            prompts=prompts,
+            output=None if output is None else Path(output),
         )
         raise typer.Exit(policy.verdict == "infeasible")
     if prompts:
@@ -159,20 +164,23 @@ def calibrate(
         raise typer.BadParameter("goes without questions and --documents", param_hint="--trace")
     if documents is not None and file is None:
         raise typer.BadParameter("goes with a file of questions", param_hint="--documents")
-    check_paths(file, documents)
+    from surerag.places import place_of
+
+    asked, read = (None if one is None else place_of(one) for one in (file, documents))
+    check_paths(asked, read)
     from surerag.cli.calibrate_run import Calibration, run_calibrate
     from surerag.evaluation.inputs import given_columns
     from surerag.records.tradeoff.choices import CHOICES
 
     wanted = Calibration(
-        questions=file or Path(),
+        questions=asked or Path(),
         columns=given_columns(columns or ()),
-        documents=documents or Path(),
-        traces=tuple(trace or ()),
+        documents=read or Path(),
+        traces=tuple(map(place_of, trace or ())),
         methods=tuple(name for name in CHOICES if name in (method or ("l-rag",))),
         bound=bound,
         signal=signal,
-        output=output or Path("surerag-calibration"),
+        output=place_of(output or "surerag-calibration"),
         retrieval=retrieval,
         top_n=top_n,
         judge=judge,

@@ -33,6 +33,7 @@ from surerag.evaluation.inputs import Field, QuestionFile
 from surerag.evaluation.serialise import to_json
 from surerag.extras import extra
 from surerag.options import Options, plain
+from surerag.places import Anywhere
 from surerag.prices import Prices, load_prices
 from surerag.readers.protocol import BaseReader
 from surerag.records import Trace, record
@@ -45,8 +46,9 @@ from surerag.records.tradeoff.page import Shown, render_trade_offs
 from surerag.records.tradeoff.plots import write_plots
 from surerag.records.tradeoff.tables import summary_grid, trade_off_grids
 from surerag.records.tradeoff.timing import kept_times, read_times, timed
+from surerag.runs.store import check_output, results_of, working_folder
 from surerag.scale.units import Job
-from surerag.storage import check_folder, write_whole
+from surerag.storage import write_whole
 
 PAGE, FIGURES, TABLES = "index.html", "calibration.json", "tables.md"
 _OPTIONS: Mapping[Method, type[Options]] = {
@@ -66,12 +68,12 @@ class Calibration:
         traces: Recorded before.
     """
 
-    questions: Path
-    documents: Path
-    traces: tuple[Path, ...]
+    questions: Anywhere
+    documents: Anywhere
+    traces: tuple[Anywhere, ...]
     methods: tuple[Method, ...]
     bound: Bound
-    output: Path
+    output: Anywhere
     columns: Mapping[Field, str] = field(default_factory=dict)
     signal: str | None = None
     retrieval: str = "minilm"
@@ -114,27 +116,29 @@ def run_calibrate(choices: Sequence[ReaderChoice], wanted: Calibration) -> bool:
     with extra("decisions"):
         import scipy  # noqa: F401
     prices = load_prices(wanted.prices)
-    check_folder(wanted.output)
-    recorded = _opened(wanted) if wanted.traces else _asked(choices, wanted)
-    if wanted.dry_run:
-        return True
-    found = [_calibrated(one, method, wanted, prices) for one in recorded for method in wanted.methods]
-    _written(found, wanted)
+    check_output(wanted.output)
+    with results_of(wanted.output) as folder:
+        recorded = _opened(wanted, folder) if wanted.traces else _asked(choices, wanted, folder)
+        if wanted.dry_run:
+            return True
+        found = [_calibrated(one, method, wanted, prices) for one in recorded for method in wanted.methods]
+        _written(found, wanted, folder)
     return all(one.found.policy.verdict != "infeasible" for one in found)
 
 
-def _opened(wanted: Calibration) -> list[_Recorded]:
+def _opened(wanted: Calibration, folder: Path) -> list[_Recorded]:
     recorded = []
-    for folder in wanted.traces:
-        trace = Trace(folder)
-        name = _folder_name(str(trace.about.get("reader", folder.name)))
-        recorded.append(_Recorded(trace, wanted.output / name, read_times(folder.parent)))
+    for place in wanted.traces:
+        trace = Trace(place)
+        name = _folder_name(str(trace.about.get("reader", place.name)))
+        times = read_times(place.parent) if isinstance(place, Path) else {}
+        recorded.append(_Recorded(trace, folder / name, times))
     if wanted.dry_run:
         say("Traces are there: no model will be asked.")
     return recorded
 
 
-def _asked(choices: Sequence[ReaderChoice], wanted: Calibration) -> list[_Recorded]:
+def _asked(choices: Sequence[ReaderChoice], wanted: Calibration, folder: Path) -> list[_Recorded]:
     """Record a trace for each reader, one after the other, or say what that would ask."""
     recorded: list[_Recorded] = []
     used: set[str] = set()
@@ -142,7 +146,7 @@ def _asked(choices: Sequence[ReaderChoice], wanted: Calibration) -> list[_Record
         with stages.working("Reading the documents"):
             documents = documents_in(wanted.documents)
             questions = checked_questions(
-                wanted.questions, wanted.columns, None if wanted.dry_run else wanted.output
+                wanted.questions, wanted.columns, None if wanted.dry_run else working_folder(wanted.output)
             )
         with stages.working("Building the indices"):
             corpus = Corpus(documents, packaged_minilm(), wanted.retrieval)
@@ -159,9 +163,7 @@ def _asked(choices: Sequence[ReaderChoice], wanted: Calibration) -> list[_Record
             )
             _estimate(reader, corpus, wanted, questions)
             if not wanted.dry_run:
-                recorded.append(
-                    _recorded(choice, reader, corpus, wanted, wanted.output / name, questions, stages)
-                )
+                recorded.append(_recorded(choice, reader, corpus, wanted, folder / name, questions, stages))
     return recorded
 
 
@@ -186,7 +188,7 @@ def _recorded(
     questions: QuestionFile,
     stages: Stages,
 ) -> _Recorded:
-    where = folder / "trace"
+    where = wanted.output / folder.name / "trace"
     going_on(where, restart=wanted.restart)
     parts = _parts(reader, corpus, wanted)
     prices = load_prices(wanted.prices)
@@ -268,7 +270,7 @@ def _calibrated(recorded: _Recorded, method: Method, wanted: Calibration, prices
     found.policy.save(file)
     pictures = write_plots(found, recorded.folder)
     settings = (trace.about.get("settings") or {}).get(choice.part, {})
-    return Shown(found, tuple(pictures), str(file.relative_to(wanted.output)), _settings(settings, method))
+    return Shown(found, tuple(pictures), f"{recorded.folder.name}/{file.name}", _settings(settings, method))
 
 
 def _settings(settings: Mapping[str, Any], method: Method) -> str:
@@ -284,7 +286,7 @@ def _settings(settings: Mapping[str, Any], method: Method) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in changed.items())
 
 
-def _written(found: Sequence[Shown], wanted: Calibration) -> None:
+def _written(found: Sequence[Shown], wanted: Calibration, folder: Path) -> None:
     """Print what was found, and write it down."""
     told: list[TradeOff] = [one.found for one in found]
     grids = [grid for one in told for grid in trade_off_grids(one)]
@@ -299,15 +301,13 @@ def _written(found: Sequence[Shown], wanted: Calibration) -> None:
             f"{together:g}. For {bound.confidence:g} together, ask for "
             f"--confidence {1 - (1 - bound.confidence) / len(told):g}."
         )
-    write_whole(
-        wanted.output / FIGURES, json.dumps([json.loads(to_json(one)) for one in told], indent=2) + "\n"
-    )
-    write_whole(wanted.output / TABLES, "\n".join(grid.markdown() for grid in grids))
+    write_whole(folder / FIGURES, json.dumps([json.loads(to_json(one)) for one in told], indent=2) + "\n")
+    write_whole(folder / TABLES, "\n".join(grid.markdown() for grid in grids))
     lead = f"{told[0].n:,} questions; {told[0].verb} or not, by what the reader knows of itself."
     page = render_trade_offs(
         found, title="Thresholds with a promise", lead=lead, footer="Made by surerag calibrate."
     )
-    write_whole(wanted.output / PAGE, page)
+    write_whole(folder / PAGE, page)
     files = ", ".join(one.file for one in found)
     say(f"Written to {wanted.output}: {files}; {PAGE}, {TABLES}, {FIGURES}, and the traces.")
 

@@ -8,18 +8,13 @@ from typing import Annotated, Literal
 
 import typer
 
-from surerag.cli.options import ColumnOption, check_paths, with_reader
+from surerag.cli.options import ColumnOption, check_paths, checked_output, with_reader
 from surerag.cli.readers import ReaderChoice
 from surerag.cli.scaling import Scaling, with_scaling
-from surerag.storage import check_file, check_folder
+from surerag.storage import check_file
 
 FAILS, UNDECIDED = 3, 4
 """Exit codes of conditions: one fails; none fails, and one cannot be told."""
-
-
-def _folder(folder: Path) -> Path:
-    check_folder(folder)
-    return folder
 
 
 def _file(file: Path | None) -> Path | None:
@@ -35,27 +30,25 @@ def compare(
     choice: ReaderChoice,
     scaling: Scaling,
     questions: Annotated[
-        Path | None,
+        str | None,
         typer.Argument(
-            help="JSONL, JSON, CSV, Parquet or a folder (Hugging Face, BEIR); rows of question and, to have "
-            "answers judged, answers; optional: id. With --trace: none.",
+            help="JSONL, JSON, CSV, Parquet, a folder (Hugging Face, BEIR), a pattern or a URL; rows of "
+            "question and, to have answers judged, answers; optional: id. With --trace: none.",
             show_default=False,
         ),
     ] = None,
     columns: ColumnOption = None,
     documents: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             help="What to retrieve from: a folder of txt, md, html and pdf files, or JSONL with rows of "
             "text; optional: id, title.",
-            metavar="DIR|FILE",
+            metavar="DIR|FILE|URL",
         ),
     ] = None,
     trace: Annotated[
-        Path | None,
-        typer.Option(
-            help="A recorded trace in place of documents and model: offline, at once.", metavar="DIR"
-        ),
+        str | None,
+        typer.Option(help="A recorded trace in place of documents and model: at once.", metavar="DIR|URL"),
     ] = None,
     systems: Annotated[
         str | None,
@@ -149,8 +142,8 @@ def compare(
         ),
     ] = None,
     output: Annotated[
-        Path, typer.Option(help="Where results and report go.", metavar="DIR", callback=_folder)
-    ] = Path("surerag-comparison"),
+        str, typer.Option(help="Where results and report go.", metavar="DIR|URL", callback=checked_output)
+    ] = "surerag-comparison",
     concurrency: Annotated[
         int,
         typer.Option(min=1, help="Questions in a local model's batch, or requests at a server."),
@@ -173,8 +166,10 @@ def compare(
             raise typer.BadParameter("goes with --fail-if or --baseline", param_hint=name)
     # What is wrong with the arguments is said before anything that takes long is imported.
     from surerag.evaluation.inputs import given_columns
+    from surerag.places import place_of
 
-    check_paths(questions, documents)
+    asked, read, traced = (None if one is None else place_of(one) for one in (questions, documents, trace))
+    check_paths(asked, read)
     if documents is not None:
         from surerag.evaluation.systems.pipelines import SYSTEMS, check_names
 
@@ -182,10 +177,10 @@ def compare(
     from surerag.cli.compare_runs import Wanted, run_compare
 
     wanted = Wanted(
-        questions=questions,
+        questions=asked,
         columns=given_columns(columns or ()),
-        documents=documents,
-        trace=trace,
+        documents=read,
+        trace=traced,
         systems=None if systems is None else _listed(systems),
         limit=limit,
         retrieval=retrieval,
@@ -210,7 +205,7 @@ def compare(
         undecided=undecided,
         junit=junit,
         summary=summary,
-        output=output,
+        output=place_of(output),
         concurrency=concurrency,
         restart=restart,
         scaling=scaling,

@@ -40,7 +40,7 @@ from surerag.evaluation.ci.telling import WORDS, junit, markdown, operating, rea
 from surerag.evaluation.inputs import Field, QuestionFile, check_questions
 from surerag.evaluation.systems.comparing import compare
 from surerag.evaluation.systems.estimating import Expected, expected, total_of
-from surerag.evaluation.systems.page import render_report
+from surerag.evaluation.systems.page import Rows, render_report
 from surerag.evaluation.systems.pipelines import SYSTEMS, Parts, build, check_names
 from surerag.evaluation.systems.results import SystemsReport
 from surerag.evaluation.systems.rows import batches_in
@@ -49,9 +49,11 @@ from surerag.evaluation.systems.tables import costs_table, estimate_table, syste
 from surerag.evaluation.systems.traced import TracedSystems
 from surerag.evaluation.systems.units import UNIT
 from surerag.extras import extra
+from surerag.places import Anywhere
 from surerag.prices import load_prices
 from surerag.readers.protocol import BaseReader
 from surerag.records.trace import Trace
+from surerag.runs.store import results_of, working_folder
 from surerag.scale.units import Job
 from surerag.services import Entailer
 from surerag.storage import write_whole
@@ -63,10 +65,10 @@ FIGURES, PAGE, BASELINE = "results.json", "report.html", "baseline.parquet"
 class Wanted:
     """What the user asked for; see the command's options."""
 
-    questions: Path | None
+    questions: Anywhere | None
     columns: Mapping[Field, str]
-    documents: Path | None
-    trace: Path | None
+    documents: Anywhere | None
+    trace: Anywhere | None
     systems: tuple[str, ...] | None
     limit: int | None
     retrieval: str
@@ -91,7 +93,7 @@ class Wanted:
     undecided: Undecided
     junit: Path | None
     summary: Path | None
-    output: Path
+    output: Anywhere
     concurrency: int
     restart: bool
     scaling: Scaling = HERE
@@ -188,8 +190,9 @@ def run_compare(choice: ReaderChoice, wanted: Wanted) -> Outcome:
             )
         with stages.working("Writing the report"):
             checked = [check(_joined(wanted.output, one, known), wanted.confidence) for one in conditions]
-            _write(report, checked, wanted, setup.lead)
-    _show(report)
+            with results_of(wanted.output) as folder:
+                _write(report, checked, wanted, setup.lead, folder)
+    show_report(report)
     for one in checked:
         _tell_condition(one, wanted)
     if checked:
@@ -235,7 +238,7 @@ def _traced(wanted: Wanted) -> _Setup:
     traced = TracedSystems(trace, wanted.signal, wanted.threshold)
     systems = traced.systems(wanted.systems)
     reader = trace.about.get("reader") or "a reader that is not named"
-    lead = f"{len(trace):,} questions of {trace.folder}, as {reader} answered them."
+    lead = f"{len(trace):,} questions of {wanted.trace}, as {reader} answered them."
     return _Setup(systems, tuple(systems), len(trace), lead, traced=traced)
 
 
@@ -247,7 +250,7 @@ def _built(choice: ReaderChoice, wanted: Wanted, names: Sequence[str], stages: S
             wanted.columns,
             size=UNIT,
             limit=wanted.limit,
-            folder=None if wanted.dry_run else wanted.output,
+            folder=None if wanted.dry_run else working_folder(wanted.output),
             unique=True,
         )
     with stages.working("Loading the models"):
@@ -300,7 +303,7 @@ def _tell_costs(costs: Sequence[Expected], wanted: Wanted) -> None:
         )
 
 
-def _joined(folder: Path, condition: Condition, known: Baseline) -> Joined:
+def _joined(folder: Anywhere, condition: Condition, known: Baseline) -> Joined:
     joined = Joined(condition, known_of(condition, known))
     for batch in batches_in(folder, ["id", "system", condition.metric]):
         for id_, system, value in zip(*(batch.column(at).to_pylist() for at in range(3)), strict=True):
@@ -308,26 +311,44 @@ def _joined(folder: Path, condition: Condition, known: Baseline) -> Joined:
     return joined
 
 
-def _write(report: SystemsReport, checked: Sequence[Checked], wanted: Wanted, lead: str) -> None:
-    write_whole(wanted.output / FIGURES, report.to_json() + "\n")
-    metrics = [name for name in MEASURES if any(name in one.measured for one in report.systems)]
-    write_baseline(
-        wanted.output / BASELINE,
-        _rows(wanted.output, ["id", "system", *metrics, *COSTS]),
-        [*metrics, *COSTS],
-    )
+def _write(
+    report: SystemsReport, checked: Sequence[Checked], wanted: Wanted, lead: str, folder: Path
+) -> None:
     told = [(one.condition.text, WORDS[one.outcome], sentence(one, wanted.confidence)) for one in checked]
-    page = render_report(report, lambda columns: _rows(wanted.output, columns), lead=lead, conditions=told)
-    write_whole(wanted.output / PAGE, page)
+    write_report(report, lambda columns: _rows(wanted.output, columns), folder, lead, told)
 
 
-def _rows(folder: Path, columns: Sequence[str] | None) -> Iterator[dict[str, Any]]:
+def write_report(
+    report: SystemsReport,
+    rows: Rows,
+    folder: Path,
+    lead: str,
+    conditions: Sequence[tuple[str, str, str]] = (),
+) -> None:
+    """Write figures, the baseline of later comparisons, and the page.
+
+    Args:
+        report: What it came to.
+        rows: Reads columns of the results.
+        folder: Where they go.
+        lead: What was compared, in a sentence.
+        conditions: Texts, outcomes and reasons.
+    """
+    write_whole(folder / FIGURES, report.to_json() + "\n")
+    metrics = [name for name in MEASURES if any(name in one.measured for one in report.systems)]
+    columns = [*metrics, *COSTS]
+    write_baseline(folder / BASELINE, rows(["id", "system", *columns]), columns)
+    write_whole(folder / PAGE, render_report(report, rows, lead=lead, conditions=conditions))
+
+
+def _rows(folder: Anywhere, columns: Sequence[str] | None) -> Iterator[dict[str, Any]]:
     wanted = None if columns is None else list(columns)
     for batch in batches_in(folder, wanted):
         yield from batch.to_pylist()
 
 
-def _show(report: SystemsReport) -> None:
+def show_report(report: SystemsReport) -> None:
+    """Print tables and recommendation."""
     console.print(systems_table(report))
     console.print(costs_table(report))
     if report.verdicts:

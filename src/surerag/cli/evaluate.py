@@ -34,11 +34,13 @@ from surerag.extras import extra
 from surerag.journal import OnChange
 from surerag.methods.seper.component import SePer
 from surerag.methods.seper.options import SePerOptions
+from surerag.places import Anywhere
 from surerag.prices import load_prices
 from surerag.prices.words import cost_words
 from surerag.readers.protocol import BaseReader
 from surerag.recording import Tab
 from surerag.runs import Run, Task
+from surerag.runs.store import results_of, working_folder
 from surerag.scale.units import Job
 from surerag.storage import storing, write_whole
 
@@ -62,8 +64,8 @@ class Evaluation:
         scaling: Where it works, and on which units.
     """
 
-    file: Path
-    output: Path
+    file: Anywhere
+    output: Anywhere
     options: SePerOptions
     entailment: str | None = None
     concurrency: int = 16
@@ -98,7 +100,7 @@ def run_evaluate(choice: ReaderChoice, wanted: Evaluation) -> bool:
     analysis = Analysis(baseline=wanted.baseline, seed=wanted.options.seed)
     with wanted.scaling.begun(), staged() as stages:
         with stages.working("Checking the data"):
-            data = check_rows(wanted.file, wanted.columns, folder=wanted.output)
+            data = check_rows(wanted.file, wanted.columns, folder=working_folder(wanted.output))
             analysis.check(data.systems)
         with stages.working("Loading the models"):
             reader = choice.build()
@@ -115,8 +117,8 @@ def run_evaluate(choice: ReaderChoice, wanted: Evaluation) -> bool:
                 with stages.working("Looking into the extremes"):
                     falls = _waterfalls(ends, data, models, run, wanted.concurrency)
                 run.finish()
-        with stages.working("Writing the report"):
-            _write(found, falls, data, choice, wanted.output)
+        with stages.working("Writing the report"), results_of(wanted.output) as folder:
+            _write(found, falls, data, choice, folder)
     console.print(systems_table(found))
     if found.tests:
         console.print(tests_table(found))
@@ -163,7 +165,7 @@ def _resumable(run: Run, data: DataSet, scaling: Scaling) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         _say(
-            f"{run.manifest.rows:,} of {data.rows:,} rows are measured and kept in {run.folder}"
+            f"{run.manifest.rows:,} of {data.rows:,} rows are measured and kept in {run.place}"
             f"{scaling.kept_beside}. The same command goes on from here."
         )
         raise
@@ -258,12 +260,16 @@ def _write(
 
 
 def _warnings(found: SystemComparison, choice: ReaderChoice) -> list[str]:
+    embedded = (
+        "These figures are about the embedded reader, a very small model that knows an invented world only. "
+        "Name your own with --model or --base-url."
+    )
+    return [*([embedded] if choice.is_embedded else []), *notes_on(found)]
+
+
+def notes_on(found: SystemComparison) -> list[str]:
+    """Return what a person should know before reading figures."""
     notes = []
-    if choice.is_embedded:
-        notes.append(
-            "These figures are about the embedded reader, a very small model that knows an invented world "
-            "only. Name your own with --model or --base-url."
-        )
     if "frequency" in found.weighting and found.settings["weights"] != "frequency":
         notes.append(
             "The reader gave no log-probabilities: answers are weighted by how often they were sampled, "

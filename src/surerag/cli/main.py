@@ -54,7 +54,7 @@ def _at_once(error: SureragError) -> str:
     """Name the extra that has all a command needs, so that nobody installs one after the other."""
     if not isinstance(error, MissingExtraError):
         return str(error)
-    return re.sub(r"surerag\[(?!train|field-test)[\w-]+\]", "surerag[demo]", str(error))
+    return re.sub(r"surerag\[(?!train|field-test|remote|ray)[\w-]+\]", "surerag[demo]", str(error))
 
 
 def _quiet() -> None:

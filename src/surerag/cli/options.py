@@ -6,13 +6,13 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
 from surerag.cli.readers import DEFAULT_KEY, ReaderChoice
 from surerag.options import Options
+from surerag.places import Anywhere
 
 R = TypeVar("R")
 
@@ -208,7 +208,22 @@ def _body(text: str | None) -> Mapping[str, Any]:
     return body
 
 
-def check_paths(questions: Path | None, documents: Path | None) -> None:
+def checked_output(place: str | None) -> str | None:
+    """Refuse a folder or URL that cannot be written, before anything else.
+
+    Raises:
+        StorageError: If it cannot.
+        ConfigurationError: If it is elsewhere, and there are no credentials.
+    """
+    from surerag.places import place_of
+    from surerag.runs.store import check_output
+
+    if place is not None:
+        check_output(place_of(place))
+    return place
+
+
+def check_paths(questions: Anywhere | None, documents: Anywhere | None) -> None:
     """Refuse files that are not there, or of no known kind, before anything that takes long is imported.
 
     Raises:
@@ -216,10 +231,11 @@ def check_paths(questions: Path | None, documents: Path | None) -> None:
     """
     from surerag.errors import InputError
     from surerag.evaluation.inputs import source_of
+    from surerag.places import is_there
 
     if questions is not None:
         source_of(questions)
-    if documents is not None and not documents.exists():
+    if documents is not None and not is_there(documents):
         raise InputError(
             f"there are no documents at {documents}: no folder and no file of this name",
             hint="give --documents a folder of txt, md, html and pdf files, or JSONL with rows of text",

@@ -20,10 +20,11 @@ from surerag.drivers.progress import counted_not_logged
 from surerag.encoders import packaged_minilm
 from surerag.errors import InputError
 from surerag.evaluation.inputs import Field as Asked
-from surerag.evaluation.inputs import QuestionFile, check_questions, read_records, text_field
+from surerag.evaluation.inputs import QuestionFile, check_questions, of_rows, read_records, text_field
 from surerag.extras import extra
 from surerag.methods.dynqr.metrics import Metric
 from surerag.methods.lazy_rag.combined_gates import GateLike
+from surerag.places import Anywhere
 from surerag.prices import load_prices
 from surerag.readers.protocol import BaseReader
 from surerag.records import Trace, record
@@ -37,6 +38,7 @@ from surerag.records.tables import Grid, main_grids
 from surerag.records.verify import TamperedError, verify
 from surerag.retrieval import PassageIndex, SummaryIndex, chunk_documents
 from surerag.runs import MANIFEST
+from surerag.runs.store import working_folder
 from surerag.scale.units import Job
 from surerag.services import Encoder, Entailer, Retriever
 
@@ -47,9 +49,9 @@ _SQUAD = "hf:rajpurkar/squad"
 class Recording:
     """What ``surerag record`` was asked for; see the command's options."""
 
-    questions: Path
-    documents: Path
-    output: Path
+    questions: Anywhere
+    documents: Anywhere
+    output: Anywhere
     retrieval: str = "minilm"
     top_n: int = 3
     judge: str = "contains"
@@ -145,7 +147,7 @@ def run_record(choice: ReaderChoice, wanted: Recording) -> None:
         with stages.working("Reading the documents"):
             documents = documents_in(wanted.documents)
             # What is noted of questions is of their texts, which digests are to keep secret.
-            noted = None if wanted.hash_texts else wanted.output
+            noted = None if wanted.hash_texts else working_folder(wanted.output)
             questions = checked_questions(wanted.questions, wanted.columns, noted)
         with stages.working("Loading the models"):
             reader, encoder = choice.build(), packaged_minilm()
@@ -200,9 +202,10 @@ def run_record(choice: ReaderChoice, wanted: Recording) -> None:
             wanted.output.name, trace, reader=str(about["reader"]), judge=str(about["judge"])
         )
     show(main_grids(found))
+    also = f", and surerag verify {wanted.output}" if isinstance(wanted.output, Path) else ""
     say(
         f"Recorded to {wanted.output}. From now on without a model: "
-        f"surerag.records.Trace({str(wanted.output)!r}), and surerag verify {wanted.output}."
+        f"surerag.records.Trace({str(wanted.output)!r}){also}."
     )
 
 
@@ -307,10 +310,11 @@ def who(choice: ReaderChoice, reader: BaseReader) -> str:
     return "the embedded reader (no --model was given)" if choice.is_embedded else reader.name
 
 
-def going_on(folder: Path, *, restart: bool) -> None:
+def going_on(place: Anywhere, *, restart: bool) -> None:
     """Say what a folder holds from an earlier run."""
+    folder = working_folder(place)
     if (folder / MANIFEST).exists() and not restart:
-        say(f"Going on: {folder} holds {len(Trace(folder, check=False)):,} questions from before.")
+        say(f"Going on: {place} holds {len(Trace(folder, check=False)):,} questions from before.")
 
 
 def _entailer(named: str, choice: ReaderChoice, reader: BaseReader) -> Entailer | None:
@@ -321,7 +325,7 @@ def _entailer(named: str, choice: ReaderChoice, reader: BaseReader) -> Entailer 
     return EntailmentChoice.chosen(named, choice).loaded() or JudgeEntailer(reader)
 
 
-def checked_questions(file: Path, columns: Mapping[Asked, str], folder: Path | None) -> QuestionFile:
+def checked_questions(file: Anywhere, columns: Mapping[Asked, str], folder: Path | None) -> QuestionFile:
     """Return the questions of a file, noted in their trace's folder; say which columns were found."""
     found = check_questions(file, columns, size=PART, folder=folder)
     if found.told:
@@ -335,9 +339,9 @@ def asked_in(questions: QuestionFile, scaling: Scaling) -> int:
     return sum(group.size for unit, group in groups if scaling.shard.has(unit))
 
 
-def documents_in(path: Path) -> list[Document]:
-    """Return the documents of a folder, or those of a file's rows."""
-    if path.is_dir():
+def documents_in(path: Anywhere) -> list[Document]:
+    """Return the documents of a folder, or those of the rows of a file, of several or of a folder of them."""
+    if not of_rows(path):
         return list(load_documents(path).documents)
     found: list[Document] = []
     for place, row in read_records(path):
@@ -352,11 +356,12 @@ def documents_in(path: Path) -> list[Document]:
 
 
 @contextmanager
-def resumable(*folders: Path, beside: str = HERE.kept_beside) -> Iterator[None]:
+def resumable(*places: Anywhere, beside: str = HERE.kept_beside) -> Iterator[None]:
     """Say, where a run is interrupted, what was kept of it."""
     try:
         yield
     except KeyboardInterrupt:
+        folders = [working_folder(place) for place in places]
         whole = sum(len(Trace(one, check=False)) for one in folders if (one / MANIFEST).exists())
         say(f"{whole:,} questions are kept whole{beside}: the same command goes on from here.")
         raise

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from surerag.cli.options import ColumnOption, check_paths, with_reader
+from surerag.cli.options import ColumnOption, check_paths, checked_output, with_reader
 from surerag.cli.readers import ReaderChoice
 from surerag.cli.scaling import Scaling, with_scaling
 from surerag.storage import check_folder
@@ -55,26 +55,26 @@ def record(
     choice: ReaderChoice,
     scaling: Scaling,
     questions: Annotated[
-        Path,
+        str,
         typer.Argument(
-            help="JSONL, JSON, CSV, Parquet or a folder; rows of question and, to have answers judged, "
-            "answers; optional: id. Exports of RAGAS, LangSmith and DeepEval, SQuAD, HotpotQA and BEIR are "
-            "known.",
+            help="JSONL, JSON, CSV, Parquet, a folder, a pattern or a URL; rows of question and, to have "
+            "answers judged, answers; optional: id. Exports of RAGAS, LangSmith and DeepEval, SQuAD, "
+            "HotpotQA and BEIR are known.",
             show_default=False,
         ),
     ],
     documents: Annotated[
-        Path,
+        str,
         typer.Option(
             help="What to retrieve from: a folder of txt, md, html and pdf files, or JSONL with rows of "
             "text; optional: id, title.",
-            metavar="DIR|FILE",
+            metavar="DIR|FILE|URL",
         ),
     ],
     columns: ColumnOption = None,
     output: Annotated[
-        Path, typer.Option(help="Where the trace goes.", metavar="DIR", callback=_writable_folder)
-    ] = Path("surerag-trace"),
+        str, typer.Option(help="Where the trace goes.", metavar="DIR|URL", callback=checked_output)
+    ] = "surerag-trace",
     retrieval: Annotated[Found, typer.Option(help="How to retrieve.")] = "minilm",
     top_n: Annotated[int, typer.Option(min=1, help="Passages to show.")] = 3,
     judge: Annotated[Judge, typer.Option(help="When an answer is right.")] = "contains",
@@ -90,19 +90,21 @@ def record(
     """
     # What is wrong with the arguments is said before anything that takes long is imported.
     from surerag.evaluation.inputs import given_columns
+    from surerag.places import place_of
 
     if hash_texts and scaling.away:
         raise typer.BadParameter(
             "goes without --engine ray and --shard: its key stays in one process", param_hint="--hash-texts"
         )
     given = given_columns(columns or ())
-    check_paths(questions, documents)
+    asked, read = place_of(questions), place_of(documents)
+    check_paths(asked, read)
     from surerag.cli.trace_runs import Recording, run_record
 
     wanted = Recording(
-        questions=questions,
-        documents=documents,
-        output=output,
+        questions=asked,
+        documents=read,
+        output=place_of(output),
         retrieval=retrieval,
         top_n=top_n,
         judge=judge,

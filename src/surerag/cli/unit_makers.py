@@ -23,6 +23,7 @@ from surerag.journal import Answers
 from surerag.methods.seper.component import SePer
 from surerag.methods.seper.options import SePerOptions
 from surerag.options import plain
+from surerag.places import Anywhere, place_of
 from surerag.prices import load_prices
 from surerag.readers.protocol import BaseReader
 from surerag.recording import RecordedEntailer, RecordedReader, Tab
@@ -87,7 +88,7 @@ def row_maker(told: Mapping[str, Any]) -> RowMaker:
 
 def recording_settings(
     choice: ReaderChoice,
-    documents: Path,
+    documents: Anywhere,
     corpus: str,
     methods: Sequence[str],
     **shape: Any,
@@ -103,7 +104,7 @@ def recording_settings(
     """
     return {
         "choice": plain(asdict(choice)),
-        "documents": str(documents.resolve()),
+        "documents": str(documents.resolve() if isinstance(documents, Path) else documents),
         "corpus": corpus,
         "methods": list(methods),
         **shape,
@@ -115,7 +116,7 @@ def recorder(told: Mapping[str, Any]) -> Recorder:
     from surerag.cli.trace_runs import Corpus, documents_in
 
     choice = ReaderChoice(**told["choice"])
-    documents = documents_in(Path(told["documents"]))
+    documents = documents_in(place_of(told["documents"]))
     corpus = Corpus(documents, packaged_minilm(), told["retrieval"])
     _check_corpus(corpus.passages, told)
     parts = corpus.parts(choice.build(), told["methods"], top_n=told["top_n"], max_tokens=told["max_tokens"])
@@ -123,11 +124,13 @@ def recorder(told: Mapping[str, Any]) -> Recorder:
     return Recorder(Pipeline.of(parts), manner, told["concurrency"])
 
 
-def comparing_settings(choice: ReaderChoice, documents: Path, corpus: str, **shape: Any) -> dict[str, Any]:
+def comparing_settings(
+    choice: ReaderChoice, documents: Anywhere, corpus: str, **shape: Any
+) -> dict[str, Any]:
     """Return what :func:`unit_maker` needs to know; ``shape`` are options of ``surerag compare``."""
     return {
         "choice": plain(asdict(choice)),
-        "documents": str(documents.resolve()),
+        "documents": str(documents.resolve() if isinstance(documents, Path) else documents),
         "corpus": corpus,
         **shape,
     }
@@ -139,7 +142,7 @@ def unit_maker(told: Mapping[str, Any]) -> UnitMaker:
 
     choice = ReaderChoice(**told["choice"])
     reader = choice.build()
-    parts, passages = system_parts(reader, packaged_minilm(), documents_in(Path(told["documents"])), told)
+    parts, passages = system_parts(reader, packaged_minilm(), documents_in(place_of(told["documents"])), told)
     _check_corpus(passages, told)
     systems = {name: build(name, parts) for name in told["systems"]}
     services = Services(reader=reader, entailer=named_entailer(told["entailment"], choice, reader))

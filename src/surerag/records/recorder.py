@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import closing, suppress
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any, Literal
 
 from surerag.drivers.progress import Progress, reporting
@@ -16,6 +15,7 @@ from surerag.errors import ConfigurationError, InputError
 from surerag.evaluation.inputs.questions import Asked, QuestionFile, groups_of
 from surerag.evaluation.rows import Question
 from surerag.extras import extra
+from surerag.places import Anywhere, place_of
 from surerag.records.conditions import Manner, ask_all
 from surerag.records.judging import Judge, judge_name, judge_of
 from surerag.records.keeping import Kept
@@ -33,7 +33,8 @@ from surerag.records.schema import (
 from surerag.records.trace import Trace
 from surerag.runs import IN_PROCESS, WHOLE, Engine, Part, Run, Shard, Task
 from surerag.runs.manifest import Kind
-from surerag.storage import check_folder, write_whole
+from surerag.runs.store import check_output
+from surerag.storage import write_whole
 
 PART = 64
 """Questions in a part."""
@@ -53,7 +54,7 @@ _PACKAGES = (
 def record(
     pipeline: Any,
     questions: QuestionFile | Iterable[Asked],
-    folder: str | Path,
+    folder: str | Anywhere,
     *,
     judge: Judge = "contains",
     n_samples: int = 5,
@@ -84,7 +85,7 @@ def record(
         questions: With gold answers (without, answers are not judged) and, if texts are not unique, ids. Of a
             file (:func:`surerag.evaluation.inputs.check_questions`, in groups of ``part_size``) only what is
             not recorded yet is read.
-        folder: Made if it is not there.
+        folder: Made if it is not there; or a URL, such as ``s3://bucket/trace``.
         judge: Whether an answer is right: ``"contains"``, ``"exact_match"``, ``"token_f1"``, or a function of
             an answer and its gold answers.
         n_samples: Answers to sample beside each one that a decision may be made on; 0 samples none.
@@ -135,8 +136,8 @@ def record(
             raise ConfigurationError(f"{name} must be at least {least}, got {value!r}")
     if n_samples == 1:
         raise ConfigurationError("one sample cannot disagree; n_samples must be 0, or at least 2, got 1")
-    parts, path = Pipeline.of(pipeline), Path(folder)
-    check_folder(path)
+    parts, place = Pipeline.of(pipeline), place_of(folder)
+    check_output(place)
     told = {
         **parts.about(n_samples),
         "judge": judge_name(judge),
@@ -147,9 +148,9 @@ def record(
         **shard.about,
         "versions": _versions(),
     }
-    with Run.open(path, told, schemas(), kind=TRACE, on_change=on_change) as run:
+    with Run.open(place, told, schemas(), kind=TRACE, on_change=on_change) as run:
         if on_change == "restart":
-            (path / _KEY).unlink(missing_ok=True)
+            (run.folder / _KEY).unlink(missing_ok=True)
         key = _key_of(run) if hash_texts else None
         recorder = Recorder(parts, Manner(judge, n_samples, window, key), max_concurrency)
         sizes: dict[int, int] = {}
@@ -166,7 +167,7 @@ def record(
                         _each(advance, group.size)
                     elif run.complete:
                         raise InputError(
-                            f"{path} is complete with {run.manifest.rows} questions, and there are more now",
+                            f"{place} is complete with {run.manifest.rows} questions, and there are more now",
                             hint="record the further ones into another folder",
                         )
                     else:
@@ -179,8 +180,8 @@ def record(
         if not run.units:
             raise InputError("there are no questions to record", hint="give at least one")
         run.finish()
-    (path / _KEY).unlink(missing_ok=True)
-    return Trace(path)
+    (run.folder / _KEY).unlink(missing_ok=True)
+    return Trace(place)
 
 
 class Recorder:
@@ -244,7 +245,7 @@ def _check_part(run: Run, unit: int, source: str) -> None:
     known = not run.complete or not run.about.get("hash_texts")
     if known and run.manifest.parts[unit].source != source:
         raise InputError(
-            f"{run.folder} holds other questions in part {unit} than those that are to be recorded now",
+            f"{run.place} holds other questions in part {unit} than those that are to be recorded now",
             hint="give the same questions in the same order, write to another folder, or begin anew with "
             "--restart (on_change='restart')",
         )

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from surerag.decisions.rows import DecisionRow
 from surerag.errors import ConfigurationError
+from surerag.places import Anywhere
 from surerag.records.rows import TraceRow, decision_rows
 from surerag.records.schema import ASKED, QUESTIONS, TIMES, TRACE, trace_row
 from surerag.runs import File, check_file, read_manifest, records_in
+from surerag.runs.store import fetched
 
 if TYPE_CHECKING:
     from surerag.records.replay import ReplayEntailer, ReplayReader, ReplayRetriever
@@ -24,7 +26,8 @@ class Trace:
     """A recorded run, read from its folder as it is needed.
 
     Args:
-        folder: What ``surerag record`` or :func:`surerag.records.record` wrote.
+        folder: What ``surerag record`` or :func:`surerag.records.record` wrote; of a URL, a copy of what it
+            names is made on this disk, and read.
         check: Whether to compare each file with its digest before it is read.
 
     Raises:
@@ -36,8 +39,8 @@ class Trace:
         ...     print(row.question, row.under("none").signals["perplexity"])
     """
 
-    def __init__(self, folder: str | Path, *, check: bool = True) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: str | Anywhere, *, check: bool = True) -> None:
+        self.folder = fetched(folder, TRACE)
         self.manifest = read_manifest(self.folder, TRACE)
         self._check = check
         self._checked: set[str] = set()

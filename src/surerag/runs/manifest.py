@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from surerag.errors import ConfigurationError, InputError
 from surerag.lines import whole_records
+from surerag.places import Anywhere
 
 MANIFEST: Final = "manifest.jsonl"
 HEAD: Final = b'{"format":"surerag '
@@ -176,14 +177,14 @@ def manifest_of(records: Iterable[Any], file: Path, kind: Kind) -> Manifest:
 
 
 def check_same(
-    folder: Path, kind: Kind, before: Mapping[str, Any], now: Mapping[str, Any], hint: str
+    folder: Anywhere, kind: Kind, before: Mapping[str, Any], now: Mapping[str, Any], hint: str
 ) -> None:
     """Refuse to go on with a run of something else; versions of packages may differ.
 
     Raises:
         ConfigurationError: Naming what differs.
     """
-    if changes := _changes(before, now):
+    if changes := differences(before, now):
         article = "an" if kind.name[0] in "aeiou" else "a"
         raise ConfigurationError(
             f"{folder} holds {article} {kind.name} of something else: {'; '.join(changes)}", hint=hint
@@ -192,10 +193,11 @@ def check_same(
 
 def is_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Whether two runs are about the same, whatever versions of packages made them."""
-    return not _changes(before, now)
+    return not differences(before, now)
 
 
-def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return in words what differs between two runs, but for versions of packages."""
     now = json.loads(json.dumps(now))
     names = [*now, *(name for name in before if name not in now)]
     return [

@@ -15,6 +15,7 @@ from surerag.errors import ConfigurationError, InputError
 from surerag.extras import extra
 from surerag.journal import Journal, OnChange
 from surerag.lines import LineFile
+from surerag.places import Anywhere, place_of
 from surerag.runs.manifest import (
     HEAD,
     MANIFEST,
@@ -28,12 +29,13 @@ from surerag.runs.manifest import (
     manifest_of,
     part_line,
 )
+from surerag.runs.store import Store, working_folder
 from surerag.runs.tables import KEPT, batches_of, renamed, write_bytes, write_table
 from surerag.storage import check_folder, storing
 
 ROWS: Final = "rows"
 _ANSWERS: Final = "answers"
-_DIGITS = "[0-9]" * 5
+_DIGITS, _DIGEST = "[0-9]" * 5, "[0-9a-f]" * 8
 
 
 class Run:
@@ -63,15 +65,21 @@ class Run:
     """
 
     def __init__(
-        self, folder: Path, kind: Kind, schemas: Mapping[str, Any], lines: LineFile, manifest: Manifest
+        self,
+        folder: Path,
+        kind: Kind,
+        schemas: Mapping[str, Any],
+        lines: LineFile,
+        manifest: Manifest,
+        store: Store | None = None,
     ) -> None:
         self.folder, self.kind, self.manifest = folder, kind, manifest
-        self._schemas, self._lines = schemas, lines
+        self._schemas, self._lines, self._store = schemas, lines, store
 
     @classmethod
     def open(
         cls,
-        folder: str | Path,
+        folder: str | Anywhere,
         about: Mapping[str, Any],
         schema: Any,
         *,
@@ -81,7 +89,7 @@ class Run:
         """Open a folder for writing, or make it; one process at a time.
 
         Args:
-            folder: Where the run is.
+            folder: Where the run is; or a URL, such as ``s3://bucket/run``: see :mod:`surerag.runs.store`.
             about: What is run, on what and how: plain values under readable names. ``versions`` may change.
             schema: A ``pyarrow.Schema``, of the table ``rows``; or several schemas by table.
             kind: What the folder holds.
@@ -94,40 +102,49 @@ class Run:
                 the names of ours and no manifest; or if another process has it open.
             InputError: If its manifest is damaged, or of another kind or version.
             StorageError: If it cannot be written.
-            MissingExtraError: If pyarrow is not installed.
+            MissingExtraError: If pyarrow is not installed, or what goes to the URL's file system.
         """
         with extra("parquet"):
             import pyarrow as pa
-        path = Path(folder)
+        place = place_of(folder)
+        path = working_folder(place)
         check_folder(path)
         schemas = {ROWS: schema} if isinstance(schema, pa.Schema) else dict(schema)
         _check_unclaimed(path, schemas)
         about = json.loads(json.dumps(about))
         mend = "begin anew with --restart (on_change='restart')"
         lines = LineFile(path / MANIFEST, HEAD, what="a manifest of a run", kept=KEPT, mend=mend)
+        store = None if isinstance(place, Path) else Store(place, path, kind)
+        begin = head_line if store is None else store.begin
         try:
+            if store is not None:
+                store.join(lines)
             if on_change == "restart":
                 _check_kind(lines, kind)
                 lines.clear()
                 _clean(path, schemas, but={MANIFEST})
+                if store is not None:
+                    store.clear()
             manifest = manifest_of((record for _, record in lines.read()), lines.file, kind)
             if not manifest.about and not manifest.parts:
-                lines.append([head_line(kind, about)])
+                lines.append([begin(kind, about)])
                 manifest.about = about
             elif not is_same(manifest.about, about):
                 if on_change == "error":
                     reuse = "or keep the answers that still apply with --reuse (on_change='reuse'); "
                     hint = f"write to another folder; {reuse if _reusable(path) else ''}or {mend}"
-                    check_same(path, kind, manifest.about, about, hint)
-                lines.append([head_line(kind, about)])
+                    check_same(place, kind, manifest.about, about, hint)
+                lines.append([begin(kind, about)])
                 manifest.take(head_line(kind, about))
+            if store is not None:
+                store.claim()
         except BaseException:
             lines.close()
             raise
-        return cls(path, kind, schemas, lines, manifest)
+        return cls(path, kind, schemas, lines, manifest, store)
 
     def __repr__(self) -> str:
-        return f"Run({str(self.folder)!r}, {len(self.manifest.parts)} units)"
+        return f"Run({str(self.place)!r}, {len(self.manifest.parts)} units)"
 
     def __enter__(self) -> Self:
         return self
@@ -137,7 +154,14 @@ class Run:
 
     def close(self) -> None:
         """Let go of the folder; closing again does nothing."""
+        if self._store is not None:
+            self._store.close()
         self._lines.close()
+
+    @property
+    def place(self) -> Anywhere:
+        """Where the run is: its folder, or what its URL names."""
+        return self.folder if self._store is None else self._store.place
 
     @property
     def about(self) -> Mapping[str, Any]:
@@ -252,6 +276,8 @@ class Run:
         Raises:
             StorageError: If it cannot be written.
         """
+        if self._store is not None:
+            self._store.finish(self.manifest)
         if not self.manifest.complete:
             self._lines.append([{"complete": True}])
             self.manifest.complete = True
@@ -275,10 +301,20 @@ class Run:
         Raises:
             InputError: If a file cannot be read.
         """
-        for unit in self.units if units is None else units:
-            part = self.manifest.parts[unit]
-            if table in part.files:
-                yield from batches_of(self.folder / part.files[table].name, columns)
+        parts = (self.manifest.parts[unit] for unit in (self.units if units is None else units))
+        for path in self._local(part.files[table] for part in parts if table in part.files):
+            yield from batches_of(path, columns)
+
+    def held(self, part: Part) -> Path:
+        """Return the folder in which a unit's files stand; what another machine committed is fetched.
+
+        Raises:
+            InputError: If a file is not what was committed.
+            StorageError: If it cannot be fetched.
+        """
+        for _ in self._local(part.files.values()):
+            pass
+        return self.folder
 
     def fold(self, unit: int) -> None:
         """Keep what was asked for a committed unit since, without writing its tables again.
@@ -297,7 +333,15 @@ class Run:
         with storing(self.folder):
             journal.unlink(missing_ok=True)
 
+    def _local(self, files: Iterable[File]) -> Iterator[Path]:
+        """Yield files as they are in the folder; what another machine committed is fetched."""
+        if self._store is None:
+            return (self.folder / file.name for file in files)
+        return self._store.local(files)
+
     def _add(self, part: Part) -> None:
+        if self._store is not None:
+            part = self._store.commit(part)
         self._lines.append([part_line(part)])
         self.manifest.parts[part.unit], self.manifest.complete = part, False
 
@@ -321,11 +365,12 @@ class Run:
 
         known = self.manifest.parts.get(unit) or self.manifest.former.get(unit)
         folded = known and known.files.get(_ANSWERS)
-        if not folded or not (self.folder / folded.name).is_file():
+        if not folded or (self._store is None and not (self.folder / folded.name).is_file()):
             return
+        [path] = self._local([folded])
         unfinished = journal.with_name(f"{journal.name}.part")
         with storing(self.folder, kept=KEPT):
-            with unfinished.open("wb") as opened, pa.OSFile(str(self.folder / folded.name)) as packed:
+            with unfinished.open("wb") as opened, pa.OSFile(str(path)) as packed:
                 shutil.copyfileobj(pa.CompressedInputStream(packed, "zstd"), opened)
             unfinished.replace(journal)
 
@@ -357,6 +402,7 @@ def _reusable(folder: Path) -> bool:
 def _ours(folder: Path, tables: Iterable[str]) -> Iterator[Path]:
     """Yield the files that bear names of ours, and no others: people keep their data beside their results."""
     names = [*(f"{table}-{_DIGITS}.parquet" for table in tables), f"{_ANSWERS}-{_DIGITS}.jsonl.zst"]
+    names += [name.replace(_DIGITS, f"{_DIGITS}-{_DIGEST}") for name in names]
     for name in (*names, f"open-{_DIGITS}.jsonl"):
         for pattern in (name, f"{name}.part"):
             yield from folder.glob(pattern)

@@ -108,7 +108,7 @@ class Watched:
             if rows >= JUDGED_FROM and failed > self._max_failed * rows:
                 raise ServiceError(
                     f"{failed:,} of the {rows:,} rows that were made failed, more than "
-                    f"{self._max_failed:g} of them; what is there is kept in {run.folder}",
+                    f"{self._max_failed:g} of them; what is there is kept in {run.place}",
                     hint="the column error says why; --max-failed allows more, and the same command goes on",
                 )
 

@@ -3,7 +3,8 @@
 A guard that removes a true sentence costs an answer, one that keeps a false one lets a wrong answer through.
 Both are measured on the world's own paraphrases, where it is known which is which: a fact of a passage is
 said again in the passage's words, in other words, and with the entity called by its kind ("The city"); and
-it is said with another value, of another entity, and denied.
+it is said with another value, of another entity, and denied; and another fact of the same entity is told, of
+which the passage says nothing: what a reader tends to do that is asked about somebody who is only mentioned.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from surerag.entailment import JudgeEntailer
 from surerag.entailment.labels import ENTAILMENT
 from surerag.evaluation.formatting import percent_with_interval, plain_table
 from surerag.evaluation.statistics import Proportion, share
-from surerag.methods.edc2.guards import is_instruction, overlap_support
+from surerag.methods.edc2.guards import is_instruction, names_in, overlap_support
 from surerag.readers.protocol import Reader
 from surerag.types import Pair
 from surerag.world import language as say
@@ -31,12 +32,18 @@ from surerag.world.world import World
 from surerag_studies.transfer import carrying
 
 Said = Literal[
-    "in its words", "in other words", "called by kind", "another value", "another entity", "denied"
+    "in its words",
+    "in other words",
+    "called by kind",
+    "another value",
+    "another entity",
+    "another fact",
+    "denied",
 ]
 
 TRUE: tuple[Said, ...] = ("in its words", "in other words", "called by kind")
-FALSE: tuple[Said, ...] = ("another value", "another entity", "denied")
-SHARES = (0.05, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8)
+FALSE: tuple[Said, ...] = ("another value", "another entity", "another fact", "denied")
+SHARES = (0.05, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.8)
 """Shares of content words from which overlap supports a sentence."""
 
 
@@ -48,11 +55,13 @@ class Case:
         said: What was done to the fact.
         sentence: The claim.
         source: The passage that tells the fact.
+        asked: The question that the sentence answers; it is asked of passages that tell of others, too.
     """
 
     said: Said
     sentence: str
     source: str
+    asked: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +103,7 @@ def guard_study(reader: Reader, *, seed: int, n: int) -> GuardStudy:
         reader: Judges entailment in words, for the guard that asks an entailer. The embedded reader was
             taught to judge short answers, not passages.
         seed: Of the world.
-        n: Facts, each said in six ways.
+        n: Facts, each said in seven ways.
     """
     cases = draw_cases(seed, n)
     judged = JudgeEntailer(reader).entail([Pair(case.source, case.sentence) for case in cases])
@@ -118,21 +127,34 @@ def draw_cases(seed: int, n: int) -> list[Case]:
         own = next((form for form in forms if _stands(fact, form, passage.text)), forms[0])
         other = rng.choice([form for form in forms if form != own] or forms)
         stranger = rng.choice([one for one in world.facts if one.entity != fact.entity]).entity
-        sentence = say.state(fact, other)
-        cases += [
-            Case("in its words", say.state(fact, own), passage.text),
-            Case("in other words", sentence, passage.text),
-            Case("called by kind", _by_kind(sentence, fact), passage.text),
-            Case("another value", say.state(another(fact, rng), other), passage.text),
-            Case("another entity", say.state(replace(fact, entity=stranger), other), passage.text),
-            Case("denied", f"It is not so that {say.lower_first(say.state(fact, own))}", passage.text),
+        told = {(known.entity, known.relation) for known in world.contexts.facts_of(passage)}
+        untold = [
+            known
+            for known in world.facts
+            if known.entity == fact.entity and (known.entity, known.relation) not in told
         ]
+        sentence = say.state(fact, other)
+        claims: tuple[tuple[Said, str, str], ...] = (
+            ("in its words", say.state(fact, own), fact.entity),
+            ("in other words", sentence, fact.entity),
+            ("called by kind", _by_kind(sentence, fact), fact.entity),
+            ("another value", say.state(another(fact, rng), other), fact.entity),
+            ("another entity", say.state(replace(fact, entity=stranger), other), stranger),
+            ("another fact", _said(rng.choice(untold), rng), fact.entity),
+            ("denied", f"It is not so that {say.lower_first(say.state(fact, own))}", fact.entity),
+        )
+        cases += [Case(said, claim, passage.text, f"What of {asked}?") for said, claim, asked in claims]
     return cases
 
 
 def _stands(fact: Fact, form: str, text: str) -> bool:
     stated = say.state(fact, form)
     return stated in text or say.lower_first(stated) in text
+
+
+def _said(fact: Fact, rng: random.Random) -> str:
+    found = say.statements(fact.relation)
+    return say.state(fact, rng.choice([*found.trained, *found.held_out]))
 
 
 def _by_kind(sentence: str, fact: Fact) -> str:
@@ -144,7 +166,8 @@ def _by_kind(sentence: str, fact: Fact) -> str:
 
 def _overlap(cases: Sequence[Case], bar: float) -> list[bool]:
     return [
-        overlap_support(case.sentence, case.source) >= bar and not is_instruction(case.sentence, "")
+        overlap_support(case.sentence, case.source, names_in(case.asked)) >= bar
+        and not is_instruction(case.sentence, "")
         for case in cases
     ]
 

@@ -93,3 +93,17 @@ def test_orders_to_the_reader_and_copies_of_the_prompt_are_no_evidence(sentence:
 )
 def test_instructions_to_others_are_evidence(sentence: str) -> None:
     assert not is_instruction(sentence, EXTRACT.text)
+
+
+def test_what_the_question_names_has_to_be_in_the_source() -> None:
+    """A reader that finds nothing of whom it was asked for says of him what is told of somebody else."""
+    documents = passages(
+        "Bo Tarn was born in Orun and paints there all day long, in a house beside the river.",
+        "Cy was born in Tarn and keeps a goat behind the house, as his mother did before.",
+    )
+    inventing, _ = compressor(lambda _: "Ada was born in Orun.")
+    found = inventing.run("In which town was Ada born?", documents)
+    assert all(report.trouble == "unsupported" for report in found.clusters)
+    calling, _ = compressor(lambda _: "The painter was born in Orun.")
+    kept = calling.run("In which town was Ada born?", documents)
+    assert any(report.outcome == "compressed" for report in kept.clusters)

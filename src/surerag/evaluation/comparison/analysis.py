@@ -132,20 +132,31 @@ class Tally:
         Raises:
             InputError: If a system has no measured question.
         """
+        return self.told(seper.reader.name, seper.entailer.name, settings_of(seper), analysis, spent)
+
+    def told(
+        self,
+        reader: str,
+        entailer: str,
+        settings: Mapping[str, Any],
+        analysis: Analysis,
+        spent: Costs | None = None,
+    ) -> SystemComparison:
+        """Return the same, where nothing is left of what measured but its name and settings."""
         rows = [self._row(name, of, analysis) for name, of in self._of.items()]
         rows.sort(key=lambda row: -row.delta.value)
         return SystemComparison(
-            reader=seper.reader.name,
-            entailer=seper.entailer.name,
-            settings=settings_of(seper),
+            reader=reader,
+            entailer=entailer,
+            settings=settings,
             # One item without log-probabilities suffices to say that not all are weighted as asked.
-            weighting=" and ".join(sorted(self.weightings)) or seper.rules.weights,
+            weighting=" and ".join(sorted(self.weightings)) or str(settings["weights"]),
             confidence=analysis.confidence,
             test=analysis.test,
             systems=tuple(rows),
             tests=self._tests([row.system for row in rows], analysis),
             failures=tuple(self.failures),
-            costs=None if spent is None else load_prices().priced(spent, seper.reader.name),
+            costs=None if spent is None else load_prices().priced(spent, reader),
         )
 
     def _number(self, name: str) -> int:

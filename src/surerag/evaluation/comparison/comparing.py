@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
-from pathlib import Path
 
 from surerag.drivers.progress import Progress, reporting
 from surerag.errors import InputError
@@ -28,10 +27,12 @@ from surerag.evaluation.inputs.dataset import UNIT
 from surerag.evaluation.rows import Question, Row
 from surerag.journal import Memory, OnChange
 from surerag.methods.seper.component import SePer
+from surerag.places import Anywhere
 from surerag.prices import Costs
 from surerag.recording import Tab
 from surerag.runs import Run, read_manifest, records_in
 from surerag.runs.run import ROWS
+from surerag.runs.store import fetched
 from surerag.services import Retriever
 from surerag.types import Usage
 
@@ -46,7 +47,7 @@ def compare_contexts(
     test: TestName = "permutation",
     baseline: str | None = None,
     window: int = 64,
-    folder: Path | None = None,
+    folder: str | Anywhere | None = None,
     on_change: OnChange = "error",
     progress: Progress = False,
 ) -> SystemComparison:
@@ -68,7 +69,8 @@ def compare_contexts(
         baseline: Test all systems against this one only; by default, all pairs.
         window: Rows that a local model reads, or requests that a server gets, at the same time.
         folder: Where rows and answers are kept (see ``docs/evaluation.md``), so that a run that was killed
-            goes on where it was, and asks for nothing that is there. :func:`items_in` reads the rows.
+            goes on where it was, and asks for nothing that is there; or a URL, such as ``s3://bucket/run``.
+            :func:`items_in` reads the rows.
         on_change: If the folder holds a comparison of something else; see :class:`surerag.runs.Run`.
         progress: True shows a bar on a terminal; a callable gets (done, total), in rows.
 
@@ -111,15 +113,15 @@ def compare_contexts(
             return _kept(run, finders, asked, seper, window, analysis, advance)
 
 
-def items_in(folder: Path) -> Iterator[Item]:
-    """Yield every measured question of every system that a run's folder holds, in figures.
+def items_in(folder: str | Anywhere) -> Iterator[Item]:
+    """Yield every measured question of every system that a run's folder or URL holds, in figures.
 
     Raises:
         InputError: If it holds no run.
     """
-    manifest = read_manifest(folder, EVALUATION)
-    for part in manifest:
-        for record in records_in(folder / part.files[ROWS].name, list(FIGURES)):
+    here = fetched(folder, EVALUATION)
+    for part in read_manifest(here, EVALUATION):
+        for record in records_in(here / part.files[ROWS].name, list(FIGURES)):
             if record["error"] is None:
                 yield item_from(record)
 
@@ -176,7 +178,7 @@ def _kept(
             advance()
     if run.units != list(range(units)):
         raise InputError(
-            f"{run.folder} holds {len(run.units)} units of questions, and {units} were given now",
+            f"{run.place} holds {len(run.units)} units of questions, and {units} were given now",
             hint="give all questions again, write to another folder, or begin anew (on_change='restart')",
         )
     run.finish()

@@ -157,7 +157,7 @@ def check_unit(run: Run, unit: int, source: str) -> None:
     """
     if run.manifest.parts[unit].source != source:
         raise ConfigurationError(
-            f"{run.folder} holds other questions in unit {unit} than those that are to be measured now",
+            f"{run.place} holds other questions in unit {unit} than those that are to be measured now",
             hint="give the same questions in the same order, or write to another folder; or begin anew with "
             "--restart (on_change='restart')",
         )

@@ -10,7 +10,7 @@
 from surerag.evaluation.inputs.columns import Columns, Field, given_columns
 from surerag.evaluation.inputs.dataset import UNIT, DataSet, check_rows
 from surerag.evaluation.inputs.fields import golds_field, text_field
-from surerag.evaluation.inputs.opening import SUFFIXES, source_of
+from surerag.evaluation.inputs.opening import SUFFIXES, of_rows, source_of
 from surerag.evaluation.inputs.questions import QuestionFile, check_questions
 from surerag.evaluation.inputs.reading import read_questions, read_records, read_rows
 
@@ -25,6 +25,7 @@ __all__ = [
     "check_rows",
     "given_columns",
     "golds_field",
+    "of_rows",
     "read_questions",
     "read_records",
     "read_rows",

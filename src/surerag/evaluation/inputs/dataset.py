@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -14,11 +14,13 @@ import numpy as np
 
 from surerag.errors import InputError
 from surerag.evaluation.inputs.columns import Columns, Field
-from surerag.evaluation.inputs.entries import Source, Start
+from surerag.evaluation.inputs.entries import Start
 from surerag.evaluation.inputs.opening import source_of
 from surerag.evaluation.inputs.reading import ROW, Names, Parsed, called, parsed, row_of
 from surerag.evaluation.inputs.seen import Seen, digest_of
+from surerag.evaluation.inputs.source import Source
 from surerag.evaluation.rows import ONE_SYSTEM, Row
+from surerag.places import Anywhere
 from surerag.storage import storing, whole_lines, write_whole
 
 UNIT: Final = 256
@@ -54,12 +56,12 @@ class DataSet:
         form: What the file was taken for.
         told: Which fields were found under other names, in words.
         given: Which column is what, as the user said.
-        read: The file that units are read from: another one where systems stood one after the other.
+        read: What units are read from: another file where systems stood one after the other.
         starts: Where each unit begins.
         repeated: Rows whose question came before, without an id, and the how-manieth time this is.
     """
 
-    path: Path
+    path: Anywhere
     rows: int
     questions: int
     systems: tuple[str, ...]
@@ -67,7 +69,7 @@ class DataSet:
     form: str
     told: str
     given: Mapping[Field, str]
-    read: Path
+    read: Source = field(compare=False, repr=False)
     starts: tuple[UnitStart, ...]
     repeated: tuple[tuple[int, int], ...]
 
@@ -90,20 +92,20 @@ class DataSet:
         """Read one unit: ``UNIT`` questions with all their systems."""
         begin = self.starts[number]
         end = begin.rows + self.rows_in(number)
-        given = self.given if self.read == self.path else {}
-        rows = islice(parsed(source_of(self.read), begin.start, given, ROW), end - begin.rows)
+        given = self.given if self.read.path == self.path else {}
+        rows = islice(parsed(self.read, begin.start, given, ROW), end - begin.rows)
         first = np.searchsorted([at for at, _ in self.repeated], begin.rows)
         times = dict(self.repeated[int(first) : int(first) + end - begin.rows])
         return [row_of(row, called(row, times.get(begin.rows + at, 1))) for at, row in enumerate(rows)]
 
 
 def check_rows(
-    path: Path, columns: Mapping[Field, str] | None = None, *, folder: Path | None = None
+    path: str | Anywhere, columns: Mapping[Field, str] | None = None, *, folder: Path | None = None
 ) -> DataSet:
     """Read a data set to its end, holding one row at a time.
 
     Args:
-        path: A file or folder of any format that :func:`source_of` knows.
+        path: A file, folder, URL or pattern that :func:`source_of` knows.
         columns: Which column is what, where it is not found by its name.
         folder: Where to note what was found, so that the same unchanged file is not read again; and to
             write the rows in another order, if the systems of a question do not stand together.
@@ -115,13 +117,14 @@ def check_rows(
         MissingExtraError: If it is a table in Parquet or Arrow and pyarrow is not installed.
     """
     source, given = source_of(path), dict(columns or {})
-    stamp = [_VERSION, UNIT, str(path), source.stamp(), given]
-    if folder is not None and (known := _known(folder / CHECKED, stamp)) is not None:
+    stamp = [_VERSION, UNIT, str(source.path), source.stamp(), given]
+    if folder is not None and (known := _known(folder / CHECKED, stamp, source)) is not None:
         return known
     found = _checked(source, given)
     if found.scattered and folder is not None:
-        arranged = _checked(_arranged(source, given, folder), {})
-        found = arranged._replace(data=replace(found.data, read=folder / ARRANGED, **_units(arranged.data)))
+        read = _arranged(source, given, folder)
+        arranged = _checked(read, {})
+        found = arranged._replace(data=replace(found.data, read=read, **_units(arranged.data)))
     if folder is not None:
         write_whole(folder / CHECKED, json.dumps({"stamp": stamp, "data": _plain(found.data)}) + "\n")
     return found.data
@@ -166,7 +169,7 @@ def _checked(source: Source, given: Mapping[Field, str]) -> _Found:
         form=source.form,
         told=(first or Columns()).told(),
         given=given,
-        read=source.path,
+        read=source,
         starts=tuple(starts),
         repeated=tuple(repeated),
     )
@@ -225,10 +228,12 @@ def _units(data: DataSet) -> dict[str, Any]:
 
 
 def _plain(data: DataSet) -> dict[str, Any]:
-    return {**asdict(data), "path": str(data.path), "read": str(data.read)}
+    arranged = data.read.path != data.path
+    noted = replace(data, read=None)  # type: ignore[arg-type]  # what is read is named, not written down
+    return {**asdict(noted), "path": str(data.path), "read": ARRANGED if arranged else ""}
 
 
-def _known(file: Path, stamp: Sequence[Any]) -> DataSet | None:
+def _known(file: Path, stamp: Sequence[Any], source: Source) -> DataSet | None:
     """Return what was found before, if the files are as they were then."""
     try:
         noted = json.loads(file.read_text(encoding="utf-8"))
@@ -239,13 +244,13 @@ def _known(file: Path, stamp: Sequence[Any]) -> DataSet | None:
         found = DataSet(
             **{
                 **data,
-                "path": Path(data["path"]),
-                "read": Path(data["read"]),
+                "path": source.path,
+                "read": source_of(file.parent / data["read"]) if data["read"] else source,
                 "systems": tuple(data["systems"]),
                 "starts": starts,
                 "repeated": tuple((at, times) for at, times in data["repeated"]),
             }
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):  # or what it was arranged into is gone
         return None
-    return found if found.read.exists() else None
+    return found

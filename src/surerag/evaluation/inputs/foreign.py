@@ -6,12 +6,13 @@ import csv
 import json
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from surerag.errors import InputError
-from surerag.evaluation.inputs.entries import Choose, Entry, Place, Start, opened
+from surerag.evaluation.inputs.entries import Choose, Entry, Place, Start
 from surerag.evaluation.inputs.json_files import json_lines
+from surerag.evaluation.inputs.streams import opened
+from surerag.places import Anywhere
 
 SPLITS = ("test", "dev", "train")
 
@@ -74,7 +75,7 @@ def _titled(context: Any) -> list[str] | None:
         return None
 
 
-def beir_rows(folder: Path, split: str, start: Start, _: Choose | None = None) -> Iterator[Entry]:
+def beir_rows(folder: Anywhere, split: str, start: Start, _: Choose | None = None) -> Iterator[Entry]:
     """Yield the queries of a BEIR folder that were judged, with the documents that were found relevant.
 
     Only the places of relevant documents are held.
@@ -100,7 +101,7 @@ def beir_rows(folder: Path, split: str, start: Start, _: Choose | None = None) -
         yield Entry(entry.start, entry.place, {**row, "question": record.get("text")})
 
 
-def beir_split(folder: Path) -> str:
+def beir_split(folder: Anywhere) -> str:
     """Return which judgements of a BEIR folder are taken: the test's, if it has them.
 
     Raises:
@@ -112,7 +113,7 @@ def beir_split(folder: Path) -> str:
     raise InputError(f"{folder}/qrels holds none of {', '.join(f'{name}.tsv' for name in SPLITS)}")
 
 
-def _relevant(file: Path) -> dict[str, list[str]]:
+def _relevant(file: Anywhere) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     with opened(file) as stream:
         rows = csv.reader((line.decode("utf-8") for line in stream), delimiter="\t")
@@ -128,6 +129,6 @@ def _relevant(file: Path) -> dict[str, list[str]]:
     return found
 
 
-def _document(corpus: Path, start: Start) -> str:
+def _document(corpus: Anywhere, start: Start) -> str:
     record = next(json_lines(corpus, start)).record
     return f"{record.get('title') or ''}\n{record.get('text') or ''}".strip()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import IO, Any, Final
 
 from surerag.errors import InputError
-from surerag.evaluation.inputs.entries import Choose, Entry, Place, Start, opened
+from surerag.evaluation.inputs.entries import Choose, Entry, Place, Start
+from surerag.evaluation.inputs.streams import opened
+from surerag.places import Anywhere
 
 LISTS: Final = (
     "data", "rows", "examples", "test_cases", "testCases", "goldens", "samples", "results", "questions",
@@ -19,7 +20,7 @@ LISTS: Final = (
 _CHUNK = 1 << 16
 
 
-def json_lines(file: Path, start: Start, _: Choose | None = None) -> Iterator[Entry]:
+def json_lines(file: Anywhere, start: Start, _: Choose | None = None) -> Iterator[Entry]:
     """Yield the objects of a file of JSON lines.
 
     Raises:
@@ -36,7 +37,7 @@ def json_lines(file: Path, start: Start, _: Choose | None = None) -> Iterator[En
                 yield Entry(Start(here, number), place, _parsed(line, place, first=here == 0))
 
 
-def json_list(file: Path, start: Start, choose: Choose | None = None) -> Iterator[Entry]:
+def json_list(file: Anywhere, start: Start, choose: Choose | None = None) -> Iterator[Entry]:
     """Yield the elements of the list that a JSON file is, or holds under one of the names in ``LISTS``.
 
     A file of JSON lines that was given another name is read as such.
@@ -63,7 +64,7 @@ def json_list(file: Path, start: Start, choose: Choose | None = None) -> Iterato
 class _Scanner:
     """Takes values out of a JSON text that is read piece by piece."""
 
-    def __init__(self, stream: IO[bytes], file: Path, offset: int) -> None:
+    def __init__(self, stream: IO[bytes], file: Anywhere, offset: int) -> None:
         self._stream, self._file, self._base = stream, file, offset
         encoding = "utf-8" if offset else "utf-8-sig"
         self._decode = codecs.getincrementaldecoder(encoding)().decode

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -17,7 +17,10 @@ from surerag.evaluation.inputs.entries import Start
 from surerag.evaluation.inputs.opening import source_of
 from surerag.evaluation.inputs.reading import QUESTION, Parsed, parsed, question_of
 from surerag.evaluation.inputs.seen import Seen
+from surerag.evaluation.inputs.source import Source
 from surerag.evaluation.rows import Question
+from surerag.places import Anywhere
+from surerag.remote import Remote
 from surerag.storage import write_whole
 
 CHECKED: Final = "questions.json"
@@ -53,9 +56,10 @@ class QuestionFile:
         size: How many a group has.
         starts: Where each group begins.
         digests: Of each group.
+        source: What they are read from.
     """
 
-    path: Path
+    path: Anywhere
     form: str
     told: str
     given: Mapping[Field, str]
@@ -63,6 +67,7 @@ class QuestionFile:
     size: int
     starts: tuple[Start, ...]
     digests: tuple[str, ...]
+    source: Source = field(compare=False, repr=False)
 
     def __len__(self) -> int:
         return self.total
@@ -81,11 +86,11 @@ class QuestionFile:
         return [_question(one) for one in islice(self._from(start), size)]
 
     def _from(self, start: Start) -> Iterator[Parsed]:
-        return parsed(source_of(self.path), start, self.given, QUESTION)
+        return parsed(self.source, start, self.given, QUESTION)
 
 
 def check_questions(
-    path: Path,
+    path: str | Anywhere,
     columns: Mapping[Field, str] | None = None,
     *,
     size: int,
@@ -96,7 +101,7 @@ def check_questions(
     """Read a file of questions to its end, holding one at a time.
 
     Args:
-        path: A file or folder of any format that :func:`source_of` knows.
+        path: A file, folder, URL or pattern that :func:`source_of` knows.
         columns: Which column is what, where it is not found by its name.
         size: Questions in a group.
         limit: Take the first ones only.
@@ -109,25 +114,29 @@ def check_questions(
         StorageError: If the folder cannot be written.
     """
     source, given = source_of(path), dict(columns or {})
-    stamp = [_VERSION, size, limit, unique, str(path), source.stamp(), given]
+    stamp = [_VERSION, size, limit, unique, str(source.path), source.stamp(), given]
     if folder is not None and (known := _known(folder / CHECKED, stamp)) is not None:
-        return QuestionFile(path, known["form"], known["told"], given, known["total"], size, *known["groups"])
-    first, starts, total = "", list[Start](), 0
+        starts, digests = known["groups"]
+        form, told, total = (known[name] for name in ("form", "told", "total"))
+        return QuestionFile(source.path, form, told, given, total, size, starts, digests, source)
+    first, begins, total = "", list[Start](), 0
 
     def noted() -> Iterator[Question]:
         nonlocal first, total
         for one in islice(parsed(source, Start(), given, QUESTION), limit):
             if total % size == 0:
-                starts.append(one.entry.start)
+                begins.append(one.entry.start)
             first, total = first or one.columns.told(), total + 1
             yield _question(one)
 
-    digests = [group.digest for group in groups_of(noted(), size, unique=unique)]
+    found_digests = [group.digest for group in groups_of(noted(), size, unique=unique)]
     if not total:
         raise InputError(f"{path} holds no questions", hint="one row for each question")
-    found = QuestionFile(path, source.form, first, given, total, size, tuple(starts), tuple(digests))
+    found = QuestionFile(
+        source.path, source.form, first, given, total, size, tuple(begins), tuple(found_digests), source
+    )
     if folder is not None:
-        noted_down = {"form": found.form, "told": first, "total": total, "groups": [starts, digests]}
+        noted_down = {"form": found.form, "told": first, "total": total, "groups": [begins, found_digests]}
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / CHECKED, json.dumps({"stamp": stamp, "data": noted_down}) + "\n")
     return found
@@ -150,7 +159,7 @@ def groups_of(
     if isinstance(questions, QuestionFile) and questions.size == size:
         yield from questions.groups()
         return
-    if isinstance(questions, str | Path):
+    if isinstance(questions, str | Path | Remote):
         raise InputError(
             f"questions are a list, got {str(questions)!r}",
             hint="pass [question]; surerag.evaluation.inputs.read_questions(path) reads those of a file",

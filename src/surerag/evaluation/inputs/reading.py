@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from surerag.errors import InputError
 from surerag.evaluation.inputs.columns import Columns, Field, columns_of, missing_value, value_of, wanted
-from surerag.evaluation.inputs.entries import Entry, Place, Source, Start
+from surerag.evaluation.inputs.entries import Entry, Place, Start
 from surerag.evaluation.inputs.fields import (
     contexts_field,
     from_cell,
@@ -22,7 +22,9 @@ from surerag.evaluation.inputs.fields import (
 )
 from surerag.evaluation.inputs.opening import source_of
 from surerag.evaluation.inputs.seen import Seen
+from surerag.evaluation.inputs.source import Source
 from surerag.evaluation.rows import ONE_SYSTEM, Question, Row
+from surerag.places import Anywhere
 from surerag.types import Passage
 
 ROW: Final[tuple[Field, ...]] = ("question", "answers", "contexts")
@@ -52,8 +54,11 @@ class Parsed(NamedTuple):
     contexts: tuple[tuple[Passage, ...], ...]
 
 
-def read_records(path: Path) -> Iterator[tuple[Place, Any]]:
+def read_records(path: str | Anywhere) -> Iterator[tuple[Place, Any]]:
     """Yield what stands in a file, every field of it, each with its place, for messages.
+
+    Args:
+        path: A file, folder, URL or pattern that :func:`source_of` knows.
 
     Raises:
         InputError: If the file cannot be read.
@@ -62,11 +67,11 @@ def read_records(path: Path) -> Iterator[tuple[Place, Any]]:
         yield entry.place, entry.record
 
 
-def read_questions(path: Path, columns: Mapping[Field, str] | None = None) -> Iterator[Question]:
+def read_questions(path: str | Anywhere, columns: Mapping[Field, str] | None = None) -> Iterator[Question]:
     r"""Yield questions with their gold answers and ids, where there are some; contexts are not needed.
 
     Args:
-        path: A file or folder of any format that :func:`source_of` knows.
+        path: A file, folder, URL or pattern that :func:`source_of` knows.
         columns: Which column is what, where it is not found by its name.
 
     Raises:
@@ -105,8 +110,12 @@ def question_of(record: Mapping[str, Any], number: int) -> Question:
     return Question(one.question, one.golds, one.id or "")
 
 
-def read_rows(path: Path, columns: Mapping[Field, str] | None = None) -> Iterator[Row]:
+def read_rows(path: str | Anywhere, columns: Mapping[Field, str] | None = None) -> Iterator[Row]:
     """Yield rows in the order of the file; see :class:`surerag.evaluation.inputs.DataSet` for large ones.
+
+    Args:
+        path: A file, folder, URL or pattern that :func:`source_of` knows.
+        columns: Which column is what, where it is not found by its name.
 
     Raises:
         InputError: If a row cannot be used, or two are about the same question of the same system.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sized
-from pathlib import Path
 from typing import Any
 
 from surerag.drivers.progress import Progress, counted_not_logged, reporting
@@ -22,6 +21,7 @@ from surerag.journal import Memory, OnChange
 from surerag.methods.dense_rag.component import Dense
 from surerag.methods.functions import name_of
 from surerag.methods.seper.component import SePer
+from surerag.places import Anywhere
 from surerag.prices import Prices, load_prices
 from surerag.readers.protocol import Reader
 from surerag.records.judging import Judge
@@ -35,7 +35,7 @@ Questions = QuestionFile | Iterable[Asked]
 def compare(
     systems: Mapping[str, Any],
     questions: Questions,
-    folder: str | Path | None = None,
+    folder: str | Anywhere | None = None,
     *,
     reader: Reader | None = None,
     entailer: Entailer | None = None,
@@ -72,7 +72,7 @@ def compare(
         systems: By name, the baseline first: query engines, chains, runnables, components of the core,
             retrievers (with ``reader``), functions and coroutine functions from a question to an answer.
         questions: With gold answers; without, what is measured is named for what it is, and never accuracy.
-        folder: Where results are kept; None keeps them in memory.
+        folder: Where results are kept, or a URL, such as ``s3://bucket/run``; None keeps them in memory.
         reader: Who answers from what retrievers find, samples for self-consistency, and is measured by SePer.
         entailer: Who judges meanings, for ``judge``, ``seper`` and ``understanding``.
         judge: Whether an entailer judges answers against gold answers, and by the passages shown.
@@ -140,7 +140,7 @@ def compare(
 
 
 async def acompare(
-    systems: Mapping[str, Any], questions: Questions, folder: str | Path | None = None, **more: Any
+    systems: Mapping[str, Any], questions: Questions, folder: str | Anywhere | None = None, **more: Any
 ) -> SystemsReport:
     """Like :func:`compare`, without blocking the event loop; coroutine functions run on this loop."""
     loop = asyncio.get_running_loop()
@@ -202,7 +202,7 @@ class Measuring:
 def _compared(
     systems: Mapping[str, Any],
     questions: Questions,
-    folder: str | Path | None,
+    folder: str | Anywhere | None,
     wait: Callable[[Awaitable[Any]], Any],
     services: Services,
     aim: Aim,
@@ -248,7 +248,7 @@ def _compared(
             with Run.open(folder, about, schemas(), kind=KIND, on_change=on_change) as run:
                 run_units(run, UnitMaker(work), questions, purse, advance, engine=engine, shard=shard)
                 tally.add_batches(
-                    batch for part in run.manifest for batch in part_batches(run.folder, part, COLUMNS)
+                    batch for part in run.manifest for batch in part_batches(run.held(part), part, COLUMNS)
                 )
     if not tally.questions:
         raise InputError("there are no questions to ask", hint="give at least one")

@@ -10,9 +10,11 @@ from surerag.evaluation.ci.condition import COSTS
 from surerag.evaluation.systems.scoring import MEASURES
 from surerag.evaluation.systems.system import SystemAnswer
 from surerag.extras import extra
+from surerag.places import Anywhere
 from surerag.runs import batches_of, read_manifest
 from surerag.runs.manifest import Kind, Part
 from surerag.runs.run import ROWS
+from surerag.runs.store import fetched
 
 KIND: Final = Kind("comparison", 1, "surerag compare")
 """What a folder of results is. Version 1: the columns of :func:`schema`, in its order."""
@@ -70,14 +72,15 @@ def schema() -> Any:
     )
 
 
-def batches_in(folder: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
-    """Yield the results in a folder as Arrow batches, in order, holding some at a time.
+def batches_in(folder: str | Anywhere, columns: Sequence[str] | None = None) -> Iterator[Any]:
+    """Yield the results in a folder or at a URL as Arrow batches, in order, holding some at a time.
 
     Raises:
         InputError: If the folder holds none, or a file cannot be read.
     """
-    for part in read_manifest(folder, KIND):
-        yield from part_batches(folder, part, columns)
+    here = fetched(folder, KIND)
+    for part in read_manifest(here, KIND):
+        yield from part_batches(here, part, columns)
 
 
 def tables_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:

@@ -152,6 +152,6 @@ def _costs(rows: Sequence[Mapping[str, Any]]) -> Costs:
 def _check_source(run: Run, number: int, source: str) -> None:
     if run.manifest.parts[number].source != source:
         raise InputError(
-            f"{run.folder} holds the answers to other questions, from question {number * UNIT + 1} on",
+            f"{run.place} holds the answers to other questions, from question {number * UNIT + 1} on",
             hint="write to another folder, or begin anew with --restart (on_change='restart')",
         )

@@ -396,7 +396,7 @@ def _faithful(reports: Sequence[ClusterReport], work: _Work) -> Program[list[Clu
         for sentence in sentences
     ]
     prompt = _template(options).text
-    verdicts = iter((yield from supported(claims, guard, threshold, prompt)))
+    verdicts = iter((yield from supported(claims, guard, threshold, prompt, work.query)))
     return [
         _guarded(report, [(sentence, next(verdicts)) for sentence in sentences], options)
         for report, sentences in zip(reports, split, strict=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from surerag.effects import Program, entail
@@ -99,13 +99,18 @@ class Claim(NamedTuple):
     sources: Sequence[str]
 
 
-def overlap_support(sentence: str, source: str) -> float:
+def overlap_support(sentence: str, source: str, names: Collection[str] = ()) -> float:
     """Share of a sentence's content words that a source has.
 
     It is 0 if the sentence has no content words, if the source lacks one of its names or numbers, or if a
     word is denied in one of them and only stated in the other. A name is a word with a capital letter
     anywhere but at the beginning of the sentence. Negations are English ones, and each reaches to the next
     content word.
+
+    Args:
+        sentence: What is claimed.
+        source: What may support it.
+        names: Words in lower case that are names at the beginning of a sentence, too; see :func:`names_in`.
 
     Example:
         >>> overlap_support("She was born in Velm.", "Ada was born in Velm in 1815.")
@@ -116,16 +121,34 @@ def overlap_support(sentence: str, source: str) -> float:
         0.0
         >>> overlap_support("Ada was born in Velm.", "Ada was born in Velm, not in Orun.")
         1.0
+        >>> overlap_support("Bo was born in Velm.", "Ada was born in Velm.", names_in("Where was Bo born?"))
+        0.0
     """
     found = _WORD.findall(sentence)
     there = {word.casefold() for word in _WORD.findall(source)}
-    strict = [word for at, word in enumerate(found) if (at and word[:1].isupper()) or word[:1].isdigit()]
-    if any(word.casefold() not in there for word in strict):
+    strict = [word.casefold() for at, word in enumerate(found) if at and word[:1].isupper()]
+    strict += [word for word in map(str.casefold, found) if word in names or word[0].isdigit()]
+    if any(word not in there for word in strict):
         return 0.0
     content = [word.casefold() for word in found if word.casefold() not in _COMMON]
     if not content or _negated_otherwise(sentence, source):
         return 0.0
     return sum(word in there for word in content) / len(content)
+
+
+def names_in(text: str) -> set[str]:
+    """Return the names of a text in lower case: words with a capital letter inside a sentence.
+
+    Example:
+        >>> sorted(names_in("The town of Velm is old. Its mayor, Bo, paints."))
+        ['bo', 'velm']
+    """
+    found, begins = set(), True
+    for token in _TOKEN.findall(text):
+        if token[0].isupper() and not begins:
+            found.add(token.casefold())
+        begins = not token[0].isalnum() and token not in (",", ";")
+    return found
 
 
 _NEGATION = frozenset("not no never neither nor none nobody nothing without".split())
@@ -208,7 +231,9 @@ def is_instruction(sentence: str, prompt: str) -> bool:
     return len(words) >= _COPIED_WORDS and f" {' '.join(words)} " in written
 
 
-def supported(claims: Sequence[Claim], guard: Guard, threshold: float, prompt: str) -> Program[list[bool]]:
+def supported(
+    claims: Sequence[Claim], guard: Guard, threshold: float, prompt: str, asked: str
+) -> Program[list[bool]]:
     """Tell for each claim whether a single one of its sources supports it.
 
     Args:
@@ -217,18 +242,32 @@ def supported(claims: Sequence[Claim], guard: Guard, threshold: float, prompt: s
             all pairs at once; ``"off"`` believes everything.
         threshold: Smallest share of words, or probability of entailment, that supports.
         prompt: The template that the reader was asked with.
+        asked: The question.
     """
     if guard == "off" or not claims:
         return [True] * len(claims)
     if guard == "overlap":
+        supports = overlap_supports(claims, asked)
         return [
-            _best(claim, overlap_support) >= threshold and not is_instruction(claim.sentence, prompt)
-            for claim in claims
+            support >= threshold and not is_instruction(claim.sentence, prompt)
+            for claim, support in zip(claims, supports, strict=True)
         ]
     pairs = [Pair(source, claim.sentence) for claim in claims for source in claim.sources]
     judged = iter((yield from entail(pairs))[:, _ENTAILMENT])
     return [max(float(next(judged)) for _ in claim.sources) >= threshold for claim in claims]
 
 
-def _best(claim: Claim, measure: Callable[[str, str], float]) -> float:
-    return max(measure(claim.sentence, source) for source in claim.sources)
+def overlap_supports(claims: Sequence[Claim], asked: str) -> list[float]:
+    """Return for each claim the best :func:`overlap_support` that one of its sources gives it.
+
+    A reader that finds nothing about what it was asked for tends to say all the same that *it* does what
+    somebody else does in the documents. So what the question or another claim names has to be in the source.
+
+    Args:
+        claims: Sentences, each with its sources.
+        asked: The question.
+    """
+    names = names_in(asked).union(*(names_in(claim.sentence) for claim in claims))
+    return [
+        max(overlap_support(claim.sentence, source, names) for source in claim.sources) for claim in claims
+    ]

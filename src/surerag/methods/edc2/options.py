@@ -205,7 +205,8 @@ class EDC2Options(Options):
         Doc(
             """Probability of entailment from which a source supports a sentence, None for 0.6; with
             ``guard="overlap"``, the share of the sentence's content words that the source must have, None
-            for 0.25: measured on paraphrases, more removes true sentences in other words."""
+            for 0.3, or 0.5 with ``bridging``: measured on paraphrases, more removes true sentences in other
+            words, and less lets through what is made up."""
         ),
     ] = None
     on_failure: Annotated[
@@ -290,7 +291,11 @@ class EDC2Options(Options):
         """From where on a source supports a sentence, on the guard's own scale."""
         if self.entailment_threshold is not None:
             return self.entailment_threshold
-        return 0.6 if self.rules.guard == "entailment" else 0.25
+        if self.rules.guard == "entailment":
+            return 0.6
+        # Where clusters are asked again, what is made up does harm twice: it misleads, and its cluster counts
+        # as one that has spoken.
+        return 0.5 if self.bridging else 0.3
 
     @property
     def sampling(self) -> Sampling:
