@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
-from surerag.errors import ConfigurationError, InputError
 from surerag.extras import extra
 from surerag.journal import Journal, OnChange
 from surerag.lines import LineFile
 from surerag.places import Anywhere, place_of
+from surerag.runs.folder import ANSWERS, check_kind, check_unclaimed, clean, open_name, reusable, sync
 from surerag.runs.manifest import (
     HEAD,
     MANIFEST,
@@ -34,8 +33,6 @@ from surerag.runs.tables import KEPT, batches_of, renamed, write_bytes, write_ta
 from surerag.storage import check_folder, storing
 
 ROWS: Final = "rows"
-_ANSWERS: Final = "answers"
-_DIGITS, _DIGEST = "[0-9]" * 5, "[0-9a-f]" * 8
 
 
 class Run:
@@ -110,7 +107,7 @@ class Run:
         path = working_folder(place)
         check_folder(path)
         schemas = {ROWS: schema} if isinstance(schema, pa.Schema) else dict(schema)
-        _check_unclaimed(path, schemas)
+        check_unclaimed(path, schemas)
         about = json.loads(json.dumps(about))
         mend = "begin anew with --restart (on_change='restart')"
         lines = LineFile(path / MANIFEST, HEAD, what="a manifest of a run", kept=KEPT, mend=mend)
@@ -120,9 +117,9 @@ class Run:
             if store is not None:
                 store.join(lines)
             if on_change == "restart":
-                _check_kind(lines, kind)
+                check_kind(lines, kind)
                 lines.clear()
-                _clean(path, schemas, but={MANIFEST})
+                clean(path, schemas, but={MANIFEST})
                 if store is not None:
                     store.clear()
             manifest = manifest_of((record for _, record in lines.read()), lines.file, kind)
@@ -132,7 +129,7 @@ class Run:
             elif not is_same(manifest.about, about):
                 if on_change == "error":
                     reuse = "or keep the answers that still apply with --reuse (on_change='reuse'); "
-                    hint = f"write to another folder; {reuse if _reusable(path) else ''}or {mend}"
+                    hint = f"write to another folder; {reuse if reusable(path) else ''}or {mend}"
                     check_same(place, kind, manifest.about, about, hint)
                 lines.append([begin(kind, about)])
                 manifest.take(head_line(kind, about))
@@ -185,7 +182,7 @@ class Run:
         Raises:
             StorageError: If it cannot be written.
         """
-        file = self.folder / _open_name(unit)
+        file = self.folder / open_name(unit)
         if not file.exists():
             self._unfold(unit, file)
         with Journal(file, {"unit": unit}, on_change="reuse") as journal:
@@ -221,9 +218,9 @@ class Run:
             table: write_table(self.folder, f"{table}-{unit:05}.parquet", given, self._schemas[table])
             for table, given in tables.items()
         }
-        journal = self.folder / _open_name(unit)
+        journal = self.folder / open_name(unit)
         if keep_answers and journal.exists():
-            files[_ANSWERS] = self._fold(unit, journal)
+            files[ANSWERS] = self._fold(unit, journal)
         part = Part(unit, files, source, json.loads(json.dumps(dict(note or {}))))
         self._add(part)
         with storing(self.folder):
@@ -236,7 +233,7 @@ class Run:
         Raises:
             StorageError: If it cannot be read.
         """
-        file = self.folder / _open_name(unit)
+        file = self.folder / open_name(unit)
         if not file.exists():
             self._unfold(unit, file)
         with storing(file):
@@ -250,7 +247,7 @@ class Run:
         """
         if journal:
             with storing(self.folder):
-                (self.folder / _open_name(unit)).write_bytes(journal)
+                (self.folder / open_name(unit)).write_bytes(journal)
 
     def adopt(self, part: Part, files: Mapping[str, bytes]) -> None:
         """Commit a unit that was made in another run's folder, as if it had been made here.
@@ -268,7 +265,7 @@ class Run:
             write_bytes(self.folder, file, files[table])
         self._add(part)
         with storing(self.folder):
-            (self.folder / _open_name(part.unit)).unlink(missing_ok=True)
+            (self.folder / open_name(part.unit)).unlink(missing_ok=True)
 
     def finish(self) -> None:
         """Note that all units are there, and remove what no unit names.
@@ -282,7 +279,7 @@ class Run:
             self._lines.append([{"complete": True}])
             self.manifest.complete = True
         named = {file.name for file in self.manifest.files} | {MANIFEST}
-        _clean(self.folder, self._schemas, but=named)
+        clean(self.folder, self._schemas, but=named)
 
     def batches(
         self,
@@ -324,12 +321,12 @@ class Run:
         Raises:
             StorageError: If it cannot be written.
         """
-        journal, part = self.folder / _open_name(unit), self.manifest.parts[unit]
+        journal, part = self.folder / open_name(unit), self.manifest.parts[unit]
         if not journal.exists():
             return
-        before, folded = part.files.get(_ANSWERS), self._fold(unit, journal)
+        before, folded = part.files.get(ANSWERS), self._fold(unit, journal)
         if before is None or before.rows != folded.rows:
-            self._add(replace(part, files={**part.files, _ANSWERS: folded}))
+            self._add(replace(part, files={**part.files, ANSWERS: folded}))
         with storing(self.folder):
             journal.unlink(missing_ok=True)
 
@@ -348,7 +345,7 @@ class Run:
     def _fold(self, unit: int, journal: Path) -> File:
         import pyarrow as pa
 
-        name = f"{_ANSWERS}-{unit:05}.jsonl.zst"
+        name = f"{ANSWERS}-{unit:05}.jsonl.zst"
         with storing(self.folder, kept=KEPT):
             with (
                 journal.open("rb") as given,
@@ -356,7 +353,7 @@ class Run:
                 pa.CompressedOutputStream(opened, "zstd") as packed,
             ):
                 lines = sum(packed.write(line) > 0 for line in given)
-            _sync(self.folder / f"{name}.part")
+            sync(self.folder / f"{name}.part")
             return renamed(self.folder, name, lines - 1)
 
     def _unfold(self, unit: int, journal: Path) -> None:
@@ -364,7 +361,7 @@ class Run:
         import pyarrow as pa
 
         known = self.manifest.parts.get(unit) or self.manifest.former.get(unit)
-        folded = known and known.files.get(_ANSWERS)
+        folded = known and known.files.get(ANSWERS)
         if not folded or (self._store is None and not (self.folder / folded.name).is_file()):
             return
         [path] = self._local([folded])
@@ -373,67 +370,3 @@ class Run:
             with unfinished.open("wb") as opened, pa.OSFile(str(path)) as packed:
                 shutil.copyfileobj(pa.CompressedInputStream(packed, "zstd"), opened)
             unfinished.replace(journal)
-
-
-def _check_kind(lines: LineFile, kind: Kind) -> None:
-    """Throw away damaged runs of this kind, but never what another command wrote.
-
-    Raises:
-        ConfigurationError: If the folder holds something of another kind.
-    """
-    with suppress(InputError):
-        for _, record in lines.read():
-            if record.get("format") not in (None, kind.format):
-                other = str(record["format"]).removeprefix("surerag ")
-                raise ConfigurationError(
-                    f"{lines.file.parent} holds a run of another kind ({other}), which is not thrown away",
-                    hint="write to another folder",
-                )
-
-
-def _open_name(unit: int) -> str:
-    return f"open-{unit:05}.jsonl"
-
-
-def _reusable(folder: Path) -> bool:
-    return next(folder.glob("answers-*.jsonl.zst"), None) is not None
-
-
-def _ours(folder: Path, tables: Iterable[str]) -> Iterator[Path]:
-    """Yield the files that bear names of ours, and no others: people keep their data beside their results."""
-    names = [*(f"{table}-{_DIGITS}.parquet" for table in tables), f"{_ANSWERS}-{_DIGITS}.jsonl.zst"]
-    names += [name.replace(_DIGITS, f"{_DIGITS}-{_DIGEST}") for name in names]
-    for name in (*names, f"open-{_DIGITS}.jsonl"):
-        for pattern in (name, f"{name}.part"):
-            yield from folder.glob(pattern)
-
-
-def _check_unclaimed(folder: Path, tables: Iterable[str]) -> None:
-    """Refuse a folder whose files we would take for ours: a manifest is there before any of them.
-
-    Raises:
-        ConfigurationError: If there are such files and no manifest.
-    """
-    if (folder / MANIFEST).exists():
-        return
-    foreign = sorted(file.name for file in _ours(folder, tables))
-    if foreign:
-        raise ConfigurationError(
-            f"{folder} holds {foreign[0]}, and no {MANIFEST} that says whose it is",
-            hint="write to another folder, or move that file away",
-        )
-
-
-def _clean(folder: Path, tables: Iterable[str], but: Collection[str]) -> None:
-    with storing(folder):
-        for file in list(_ours(folder, tables)):
-            if file.name not in but:
-                file.unlink(missing_ok=True)
-
-
-def _sync(file: Path) -> None:
-    handle = os.open(file, os.O_RDWR)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
