@@ -79,15 +79,20 @@ class _Pool:
         self._held: deque[Task] = deque()
         self._ended: Counter[int] = Counter()
         self._false_starts = 0
+        self._stop: Exception | None = None
 
     def made(self, run: Run, first: Task, remaining: Iterator[Task]) -> Generator[Part]:
-        """Yield units as they are committed."""
+        """Yield units as they are committed.
+
+        Raises:
+            Exception: Whatever ends the run, once the units that are under way are committed: they are paid.
+        """
         self._held.append(first)
         while True:
-            # As many as there may be actors, so that these begin together; no unit is read before its turn.
-            while len(self._held) + len(self._busy) < self._actors.most and (task := next(remaining, None)):
-                self._held.append(task)
+            self._fill(remaining)
             if not self._held and not self._busy:
+                if self._stop is not None:
+                    raise self._stop
                 return
             self._staff()
             while self._held and self._idle:
@@ -107,6 +112,18 @@ class _Pool:
         for actor in (*self._starting.values(), *self._idle, *(actor for actor, _ in self._busy.values())):
             self._ray.kill(actor)
 
+    def _fill(self, remaining: Iterator[Task]) -> None:
+        """Hold as many units as there may be actors, so that these begin together; none is read yet."""
+        try:
+            while self._stop is None and len(self._held) + len(self._busy) < self._actors.most:
+                if (task := next(remaining, None)) is None:
+                    return
+                self._held.append(task)
+        except Exception as error:
+            self._stop = error
+        if self._stop is not None:
+            self._held.clear()
+
     def _staff(self) -> None:
         wanted = min(self._actors.most, len(self._held) + len(self._busy))
         while len(self._starting) + len(self._idle) + len(self._busy) < wanted:
@@ -125,14 +142,15 @@ class _Pool:
         except self._ray.exceptions.RayError as error:
             self._false_starts += 1
             if self._false_starts >= TRIES:
-                raise ServiceError(
+                self._stop = self._stop or ServiceError(
                     f"{TRIES} actors ended before they were ready: {_first_line(error)}",
                     hint="give each more memory, or fewer to a node (--cpus-per-actor, --gpus-per-actor)",
-                ) from error
+                )
             return
-        if failure is not None:
-            raise failure.raised()
-        self._idle.append(actor)
+        if failure is None:
+            self._idle.append(actor)
+        else:
+            self._stop = self._stop or failure.raised()
 
     def _finished(self, ref: Any) -> Made | None:
         """Return a unit; None if whoever made it has ended, and it is to be made again."""
@@ -143,15 +161,16 @@ class _Pool:
             self._ray.kill(actor)
             self._ended[task.unit] += 1
             if self._ended[task.unit] >= TRIES:
-                raise ServiceError(
+                self._stop = self._stop or ServiceError(
                     f"unit {task.unit} ended its worker {TRIES} times: {_first_line(error)}",
                     hint="what is committed is kept; give each actor more memory (--cpus-per-actor)",
-                ) from error
+                )
             self._held.appendleft(task)
             return None
         self._idle.append(actor)
         if isinstance(found, Failure):
-            raise found.raised()
+            self._stop = self._stop or found.raised()
+            return None
         return found
 
 
