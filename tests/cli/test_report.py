@@ -35,7 +35,7 @@ QUESTIONS = [(f"Where was person {n} born?", [TOWNS[n % 4]]) for n in range(20)]
 
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for module in ("inputs.dataset", "comparison.comparing", "systems.comparing"):
+    for module in ("inputs.dataset", "comparison.comparing", "systems.units"):
         monkeypatch.setattr(f"surerag.evaluation.{module}.UNIT", 4)
     monkeypatch.setenv("SURERAG_WORK", str(tmp_path / "work"))
 
