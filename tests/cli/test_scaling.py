@@ -43,7 +43,8 @@ class Elsewhere:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("surerag.evaluation.inputs.dataset.UNIT", 4)
-    monkeypatch.setattr("surerag.evaluation.systems.units.UNIT", 8)
+    for module in ("systems.units", "systems.comparing"):
+        monkeypatch.setattr(f"surerag.evaluation.{module}.UNIT", 8)
     monkeypatch.setattr(compare_runs, "UNIT", 8)
     monkeypatch.setattr("surerag.cli.trace_runs.PART", 8)
     monkeypatch.setattr(compare_runs, "packaged_minilm", HashingEncoder)
