@@ -109,6 +109,7 @@ def test_compare_record_and_calibrate_write_elsewhere(surerag: Any, tmp_path: Pa
     ran = surerag("record", *common, "--n-samples", 0, "--output", f"{place}/trace", reader=reader)
     assert ran.code == 0, ran.err
     assert len(list(Trace(f"{place}/trace"))) == 12
+    assert "It is what it says it is" in surerag("verify", f"{place}/trace").out
     ran = surerag("calibrate", "--trace", f"{place}/trace", "--output", f"{place}/calibrated")
     assert "Written to memory://" in ran.out, ran.err
     names = [one.relative_to(place / "calibrated") for one in (place / "calibrated").below()]
