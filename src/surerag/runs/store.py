@@ -115,7 +115,7 @@ def fetched(place: str | Anywhere, *kinds: Kind) -> Path:
     store = Store(place, copy, kinds[0], beside=work)
     lines = store.lines()
     kind = next((one for one in kinds if lines and lines[0].get("format") == one.format), kinds[0])
-    manifest = manifest_of(lines, copy / MANIFEST, kind)
+    manifest = manifest_of(lines, place / MANIFEST, kind)
     if not manifest.about:
         raise InputError(
             f"{place} holds no {kind.name}: there is no {MANIFEST}, and nothing is committed",
