@@ -82,6 +82,11 @@ class Remote:
         return self._address.rstrip("/").rpartition("/")[2]
 
     @property
+    def parent(self) -> Remote:
+        """The folder that it is in."""
+        return Remote(self._address.rstrip("/").rpartition("/")[0])
+
+    @property
     def stem(self) -> str:
         """The name without what follows its last dot."""
         return Path(self.name).stem

@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -96,11 +97,17 @@ def test_compare_record_and_calibrate_write_elsewhere(surerag: Any, tmp_path: Pa
     (place / "in" / "q.jsonl").write_bytes("".join(json.dumps(row) + "\n" for row in rows).encode())
     for n in range(3):
         (place / "docs" / f"{n}.txt").write_bytes(f"Person {n} was born in Velm. Person {n} paints.".encode())
-    ran = surerag(
+    noting = NotingReader()
+    command = (
         "compare", f"{place}/in/*.jsonl", "--documents", f"{place}/docs", "--systems", "plain,none",
-        "--retrieval", "bm25", "--output", f"{place}/compared", reader=NotingReader(),
+        "--retrieval", "bm25", "--output", f"{place}/compared",
     )  # fmt: skip
+    ran = surerag(*command, reader=noting)
     assert ran.code == 0, ran.err
+    told, asked = (place / "compared" / "results.json").read_text(), len(noting.asked)
+    shutil.rmtree(tmp_path / "work")  # another machine
+    assert surerag(*command, reader=noting).code == 0
+    assert (len(noting.asked), (place / "compared" / "results.json").read_text()) == (asked, told)
     assert {"report.html", "results.json", "baseline.parquet", "manifest.jsonl"} <= {
         one.name for one in (place / "compared").iterdir()
     }
@@ -109,6 +116,7 @@ def test_compare_record_and_calibrate_write_elsewhere(surerag: Any, tmp_path: Pa
     ran = surerag("record", *common, "--n-samples", 0, "--output", f"{place}/trace", reader=reader)
     assert ran.code == 0, ran.err
     assert len(list(Trace(f"{place}/trace"))) == 12
+    assert "It is what it says it is" in surerag("verify", f"{place}/trace").out
     ran = surerag("calibrate", "--trace", f"{place}/trace", "--output", f"{place}/calibrated")
     assert "Written to memory://" in ran.out, ran.err
     names = [one.relative_to(place / "calibrated") for one in (place / "calibrated").below()]

@@ -134,7 +134,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         opened(tmp_path)
 
 
-@pytest.mark.parametrize("where", ["surerag.runs.tables.os", "surerag.lines.os", "surerag.runs.run.os"])
+@pytest.mark.parametrize("where", ["surerag.runs.tables.os", "surerag.lines.os", "surerag.runs.folder.os"])
 def test_a_full_disk_keeps_what_was_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:

@@ -204,7 +204,7 @@ def test_another_setting_is_refused_reused_or_begun_anew(work: Path) -> None:
     assert sorted(names(place)) == ["commits/00000/about.json", "mine.txt"]
     with pytest.raises(ConfigurationError, match="run of another kind"):
         Run.open(place, ABOUT, SCHEMA, kind=Kind("other"), on_change="restart")
-    with pytest.raises(InputError, match="it holds trial, not other"):
+    with pytest.raises(InputError, match=r"^memory://.*: it holds trial, not other"):
         fetched(place, Kind("other"))
     with pytest.raises(InputError, match="holds no trial"):
         fetched(memory(), KIND)

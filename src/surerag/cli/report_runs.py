@@ -21,7 +21,7 @@ from surerag.evaluation.systems.rows import KIND as COMPARISON
 from surerag.extras import extra
 from surerag.places import Anywhere
 from surerag.records.schema import TRACE, schemas
-from surerag.runs import Run, check_file, records_in
+from surerag.runs import Run, check_file
 from surerag.runs.merging import Gathered, gathered
 from surerag.runs.store import results_of
 from surerag.storage import storing, write_whole
@@ -112,8 +112,8 @@ def _merge_trace(runs: Sequence[Gathered], output: Anywhere) -> None:
     with Run.open(output, run.about, schemas(), kind=TRACE) as whole:
         for folder, part in run:
             if part.unit not in whole.manifest.parts:
-                tables = {table: records_in(folder / file.name) for table, file in part.files.items()}
-                whole.commit(part.unit, tables, source=part.source, note=part.note, keep_answers=False)
+                files = {table: (folder / file.name).read_bytes() for table, file in part.files.items()}
+                whole.adopt(part, files)
         whole.finish()
     rows = sum(part.rows for _, part in run)
     _say(f"{rows:,} questions of {run.shards} shards are one trace in {output}.")

@@ -202,10 +202,9 @@ def run_record(choice: ReaderChoice, wanted: Recording) -> None:
             wanted.output.name, trace, reader=str(about["reader"]), judge=str(about["judge"])
         )
     show(main_grids(found))
-    also = f", and surerag verify {wanted.output}" if isinstance(wanted.output, Path) else ""
     say(
         f"Recorded to {wanted.output}. From now on without a model: "
-        f"surerag.records.Trace({str(wanted.output)!r}){also}."
+        f"surerag.records.Trace({str(wanted.output)!r}), and surerag verify {wanted.output}."
     )
 
 

@@ -121,7 +121,7 @@ def record(
 
 def verify(
     folder: Annotated[
-        Path, typer.Argument(help="What record or field-test wrote.", metavar="FOLDER", show_default=False)
+        str, typer.Argument(help="What record or field-test wrote.", metavar="FOLDER|URL", show_default=False)
     ],
     fingerprint: Annotated[
         str | None,
@@ -133,8 +133,10 @@ def verify(
     Exit codes: 0 it is; 1 it is not, and stderr says why.
     """
     from surerag.cli.trace_runs import run_verify
+    from surerag.records.schema import TRACE
+    from surerag.runs.store import fetched
 
-    run_verify(folder, fingerprint)
+    run_verify(fetched(folder, TRACE), fingerprint)
 
 
 @with_reader

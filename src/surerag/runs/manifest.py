@@ -155,7 +155,7 @@ def read_manifest(folder: Path, kind: Kind) -> Manifest:
         raise InputError(f"{file} cannot be read: {error.strerror or error}") from error
 
 
-def manifest_of(records: Iterable[Any], file: Path, kind: Kind) -> Manifest:
+def manifest_of(records: Iterable[Any], file: Anywhere, kind: Kind) -> Manifest:
     """Return what the lines of a manifest say.
 
     Raises:
@@ -207,7 +207,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _check_head(record: Mapping[str, Any], file: Path, kind: Kind) -> None:
+def _check_head(record: Mapping[str, Any], file: Anywhere, kind: Kind) -> None:
     found = str(record.get("format"))
     if found != kind.format:
         what = (

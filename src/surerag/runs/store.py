@@ -115,7 +115,7 @@ def fetched(place: str | Anywhere, *kinds: Kind) -> Path:
     store = Store(place, copy, kinds[0], beside=work)
     lines = store.lines()
     kind = next((one for one in kinds if lines and lines[0].get("format") == one.format), kinds[0])
-    manifest = manifest_of(lines, copy / MANIFEST, kind)
+    manifest = manifest_of(lines, place / MANIFEST, kind)
     if not manifest.about:
         raise InputError(
             f"{place} holds no {kind.name}: there is no {MANIFEST}, and nothing is committed",
@@ -149,6 +149,7 @@ class Store:
         self._epoch = -1
         self._there: set[str] = set()
         self._whole: set[str] = set()
+        self._failed = False
 
     def lines(self) -> list[dict[str, Any]]:
         """Return what the store says of the run: the manifest, and what was committed since.
@@ -222,6 +223,7 @@ class Store:
             ConfigurationError: If another process has begun to write to the run.
             StorageError: If it cannot be written.
         """
+        self._failed = True  # until it is there: who closes the run then waits for the store no more
         self._check_writer()
         part = replace(part, files={table: self._named(file) for table, file in part.files.items()})
         for file in part.files.values():
@@ -230,6 +232,7 @@ class Store:
                 self._there.add(file.name)
             self._whole.add(file.name)
         self._write(f"{self._epoch:05}/{part.unit:05}.json", part_line(part))
+        self._failed = False
         return part
 
     def finish(self, manifest: Manifest) -> None:
@@ -255,6 +258,8 @@ class Store:
 
     def close(self) -> None:
         """Say that nobody writes any more, if that can be said."""
+        if self._failed:
+            return
         with suppress(SureragError):
             other = self._writer()
             if other is not None and other.get("writer") == self._me["writer"]:
