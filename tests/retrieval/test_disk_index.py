@@ -366,6 +366,8 @@ def test_wrong_input_and_settings_are_refused(tmp_path: Path, folder: Path) -> N
         index.retrieve(" ")
     with pytest.raises(ConfigurationError, match="k must be"):
         index.retrieve("harp", 0)
+    with pytest.raises(ConfigurationError, match="n_probe"):
+        DiskSummaryIndex(folder, Counting(), n_probe=0)
     with pytest.raises(ConfigurationError, match="n_candidates"):
         DiskSummaryIndex(folder, Counting(), n_candidates=0)
     narrow = Counting()

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from surerag import Passage
 from surerag.documents import Document
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, InputError, MissingServiceError, PromptError
-from surerag.retrieval import PassageIndex, chunk_documents, lead_summary
+from surerag.retrieval import DiskSummaryIndex, PassageIndex, chunk_documents, lead_summary
 from surerag.scale import ChunkBatch, EmbedBatch, LazyRAGBatch, SummarizeBatch
 
 TEXTS = ["Ada was born in Velm. She paints. She sings in a choir.", "Bo was born in Orun. He swims."]
@@ -170,3 +171,22 @@ def test_vectors_of_another_encoder_and_missing_ones_are_refused(corpus: Path, t
         )
     with pytest.raises(ConfigurationError, match="Did you mean text"):
         LazyRAGBatch(**{**said, "retriever": {"passages": "p", "columns": {"txt": "t"}}}, encoder="hashing")
+
+
+def test_summaries_that_were_made_in_batches_are_searched_on_the_disk(tmp_path: Path) -> None:
+    made = EmbedBatch(encoder="hashing", columns={"text": "summary_text"})(
+        SummarizeBatch()(documents(*TEXTS))
+    )
+    found = [Passage(*row) for row in zip(column(made, "summary_text"), column(made, "id"), strict=True)]
+    rows = np.array(column(made, "embed_vector"))
+    DiskSummaryIndex.from_vectors(tmp_path, [(found, rows)], HashingEncoder())
+    folder = {"folder": str(tmp_path), "k": 1}
+    asked = pa.table({"question": ["Where was Bo born?"]})
+    batch = LazyRAGBatch(reader=READER, retriever=folder, encoder="hashing", summaries=folder, n_summaries=1)
+    table = batch(asked)
+    assert column(table, "lazy_rag_summary_ids") == [["d1"]]
+    assert column(table, "lazy_rag_answer") == ["Orun"]
+    with pytest.raises(MissingServiceError, match="needs: encoder"):
+        LazyRAGBatch(reader=READER, retriever=folder, summaries={"text": TEXTS[0]})
+    with pytest.raises(ConfigurationError, match="n_probes"):
+        LazyRAGBatch(reader=READER, retriever={**folder, "n_probes": 3}, encoder="hashing", mode="standard")

@@ -24,7 +24,7 @@ USUAL_K = 5
 """Passages that a retriever of ours returns where nobody asks for another number."""
 
 MAX_IN_MEMORY = 100_000
-"""Summaries that are held in memory where nobody raises it: of 384 dimensions, they take some 250 MB."""
+"""Summaries that are held in memory where nobody raises it: of 384 dimensions, they take some 200 MB."""
 
 # Scores are compared to this many decimals. Float32 noise, which differs between batch sizes, then does not
 # decide between passages that say the same.

@@ -22,6 +22,7 @@ from surerag.errors import ConfigurationError, MissingServiceError
 from surerag.options import check_among, plain
 from surerag.readers.keys import DEFAULT_KEY, key_from
 from surerag.readers.protocol import BaseReader
+from surerag.retrieval import DiskSummaryIndex
 from surerag.services import Encoder, Entailer, Retriever, as_reader
 
 Setting = str | Mapping[str, Any]
@@ -38,7 +39,7 @@ _FORMS: Final[Mapping[str, str]] = {
     "reader": '"embedded", {"model": "a Hugging Face id or path"}, {"base_url": "http://…/v1", "model": "…"}',
     "encoder": '"minilm", "hashing", {"model": "a sentence-transformers id or path"}',
     "entailer": '"judge", "exact", "nli", {"model": "the id or path of a classifier"}',
-    "retriever": '{"passages": "a Parquet file or folder"}',
+    "retriever": '{"passages": "a Parquet file or folder"}, {"folder": "what DiskSummaryIndex wrote"}',
 }
 
 Make = Callable[["Parts"], Any]
@@ -63,8 +64,9 @@ class Parts:
         self._made: dict[str, Any] = {}
         for name in ("retriever", "summaries"):
             one = settings.get(name)
-            if isinstance(one, Mapping) and "passages" in one:
-                self.require("encoder", f"{name}={{'passages': …}}")
+            for source in ("passages", "folder"):
+                if isinstance(one, Mapping) and source in one:
+                    self.require("encoder", f"{name}={{'{source}': …}}")
 
     def __contains__(self, name: str) -> bool:
         return name in self._makers
@@ -252,6 +254,9 @@ def _retriever(name: str, given: Mapping[str, Any]) -> Make | None:
         options = _rest(name, given, "passages", ("k", "columns"))
         check_among(FIELDS, options.get("columns", {}), f"{name}'s columns")
         return lambda parts: passage_index(given["passages"], parts["encoder"], **options)
+    if "folder" in given:
+        options = _rest(name, given, "folder", ("k", "n_probe", "n_candidates"))
+        return lambda parts: DiskSummaryIndex(given["folder"], parts["encoder"], **options)
     return None
 
 

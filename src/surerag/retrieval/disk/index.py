@@ -89,7 +89,8 @@ class DiskSummaryIndex:
         self._index = contents.index
         self._rows = StoredRows(self.folder, contents, contents.index.rows)
         self._cells = Cells(self.folder, contents.index)
-        self._n_probe = check_number("n_probe", n_probe or self._index.settings["n_probe"])
+        built_for: int = self._index.settings["n_probe"]
+        self._n_probe = check_number("n_probe", built_for if n_probe is None else n_probe)
 
     def __repr__(self) -> str:
         return f"DiskSummaryIndex({str(self.folder)!r}, {len(self)} summaries)"
