@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -136,6 +137,19 @@ def test_a_pipeline_searches_in_what_was_embedded(corpus: Path) -> None:
     table = batch(pa.table({"question": ["Where was Ada born?", "Where was Bo born?"]}))
     assert column(table, "lazy_rag_context_ids") == [["d0"], ["d1"]]
     assert column(table, "lazy_rag_answer") == ["Velm", "Orun"]
+
+
+def test_passages_are_read_from_a_store(corpus: Path) -> None:
+    from surerag.scale.batch_passages import passage_index
+
+    files = fsspec.filesystem("memory")
+    for file in corpus.iterdir():
+        files.pipe_file(f"/batches/{file.name}", file.read_bytes())
+    whole, one = (
+        passage_index(f"memory://batches{named}", HashingEncoder(), k=2) for named in ("", "/0.parquet")
+    )
+    assert [found.id for found in whole.retrieve("Where was Bo born?")] == ["d1", "d0"]
+    assert [passage.id for passage in one.passages] == ["d0"]
 
 
 def test_summaries_are_a_tier_of_their_own(corpus: Path, tmp_path: Path) -> None:
