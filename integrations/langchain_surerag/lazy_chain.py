@@ -28,6 +28,7 @@ from langchain_surerag.services import advised, reader_of, retriever_of
 from langchain_surerag.summaries import Summarize, asummaries_of, summaries_of
 from surerag import LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult, PromptSet, astream, stream
 from surerag.effects import Program
+from surerag.retrieval.index import MAX_IN_MEMORY
 from surerag.types import Template
 
 ChainOutput = dict[str, Any]
@@ -121,6 +122,7 @@ class LazyRetrievalChain(  # type: ignore[misc]  # a frozen base; fields that ar
         *,
         summarize: Summarize = None,
         store: VectorStore | None = None,
+        max_summaries: int = MAX_IN_MEMORY,
         **options: Any,
     ) -> Self:
         """Build a chain whose summaries are made of whole documents.
@@ -133,13 +135,16 @@ class LazyRetrievalChain(  # type: ignore[misc]  # a frozen base; fields that ar
             summarize: A number of lead sentences, a metadata key, a function, or a model that writes
                 each summary once; default two sentences.
             store: A vector store of your own that keeps them, in place of ``embeddings``: what is in it
-                already is neither written nor embedded anew.
+                already is neither written nor embedded anew, and documents may be a stream of any length.
+            max_summaries: More are not kept in memory, but refused.
             **options: See the class.
 
         Raises:
             InputError: If there is no document with text.
         """
-        summaries = summaries_of(documents, summarize=summarize, embeddings=embeddings, store=store)
+        summaries = summaries_of(
+            documents, summarize=summarize, embeddings=embeddings, store=store, max_summaries=max_summaries
+        )
         return cls(llm, retriever, summaries, **options)
 
     @classmethod
@@ -152,10 +157,13 @@ class LazyRetrievalChain(  # type: ignore[misc]  # a frozen base; fields that ar
         *,
         summarize: Summarize = None,
         store: VectorStore | None = None,
+        max_summaries: int = MAX_IN_MEMORY,
         **options: Any,
     ) -> Self:
         """Like :meth:`from_documents`, without blocking the event loop."""
-        summaries = await asummaries_of(documents, summarize=summarize, embeddings=embeddings, store=store)
+        summaries = await asummaries_of(
+            documents, summarize=summarize, embeddings=embeddings, store=store, max_summaries=max_summaries
+        )
         return cls(llm, retriever, summaries, **options)
 
     # LangChain's protocol.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from langchain_core.documents import Document
@@ -18,7 +19,8 @@ from surerag.documents import Document as PlainDocument
 from surerag.errors import ConfigurationError, InputError
 from surerag.readers import Reader
 from surerag.readers.threads import in_thread
-from surerag.retrieval import LeadSummaries, MetadataSummaries, ModelSummaries, PassageIndex, Summarizer
+from surerag.retrieval import LeadSummaries, MetadataSummaries, ModelSummaries, Summarizer, SummaryIndex
+from surerag.retrieval.index import MAX_IN_MEMORY, at_most
 from surerag.services import Retriever
 from surerag.types import Passage
 
@@ -29,6 +31,11 @@ Summarize = str | int | Callable[[Document], str] | Reader | Runnable[Any, Any] 
 """How to summarize: a metadata key, a number of lead sentences, a function of the document, a model that
 writes each summary once, or one of surerag's own ways; None takes the first two sentences."""
 
+_Way = Callable[[Sequence[Document]], list[str]]
+
+_AT_ONCE = 256
+"""Documents that are summarized and handed to a vector store at once."""
+
 SummarySource = str | Retriever | RetrieverLike | VectorStore | Iterable[Document]
 
 
@@ -38,24 +45,29 @@ def summaries_of(
     summarize: Summarize = None,
     embeddings: Embeddings | None = None,
     store: VectorStore | None = None,
+    max_summaries: int = MAX_IN_MEMORY,
 ) -> Retriever | str:
     """Make the summary tier of whatever a pipeline has.
 
     Args:
         source: Whole documents; a retriever whose documents *are* summaries, or a vector store of them; an
-            index of surerag; or the summary of a single document as text.
+            index of surerag, such as a :class:`~surerag.retrieval.DiskSummaryIndex`; or the summary of a
+            single document as text.
         summarize: How, for documents.
         embeddings: What the summaries of documents are searched with, where they are kept in memory.
         store: A vector store of your own that keeps the summaries of documents instead. Each has its
             document's id, or one that is made of its text: what is in the store already is neither written
-            nor embedded anew, and ``store.delete`` takes a document's summary out.
+            nor embedded anew, and ``store.delete`` takes a document's summary out. Documents are read
+            and stored some at a time: a generator of any length will do.
+        max_summaries: More are not kept in memory, but refused before any is made.
 
     Returns:
         What :class:`~langchain_surerag.LazyRetrievalChain` takes as ``summaries``.
 
     Raises:
         InputError: If there is no document with text, or one lacks the summary it should have.
-        ConfigurationError: If the source is of another kind, or documents come without embeddings and store.
+        ConfigurationError: If the source is of another kind, or documents come without embeddings and
+            store, or more of them than ``max_summaries`` without a store.
     """
     if isinstance(source, str):
         return source
@@ -72,10 +84,10 @@ def summaries_of(
             f"summaries cannot be made of a {type(source).__name__}",
             hint="pass a list of documents, a retriever or vector store of summaries, or one summary as text",
         )
-    documents = _with_text(list(source))
+    documents = _with_text(source)
     if store is not None:
-        return _stored(documents, summarize, store)
-    return _index(documents, summarize, embeddings)
+        return _stored(documents, _way(summarize), store)
+    return _index(documents, _way(summarize), embeddings, max_summaries)
 
 
 async def asummaries_of(
@@ -84,15 +96,30 @@ async def asummaries_of(
     summarize: Summarize = None,
     embeddings: Embeddings | None = None,
     store: VectorStore | None = None,
+    max_summaries: int = MAX_IN_MEMORY,
 ) -> Retriever | str:
     """Like :func:`summaries_of`, without blocking the event loop."""
     return await in_thread(
-        partial(summaries_of, source, summarize=summarize, embeddings=embeddings, store=store)
+        partial(
+            summaries_of,
+            source,
+            summarize=summarize,
+            embeddings=embeddings,
+            store=store,
+            max_summaries=max_summaries,
+        )
     )
 
 
-def _stored(documents: Sequence[Document], summarize: Summarize, store: VectorStore) -> Retriever:
-    """Add the summaries that a store does not have yet, and search it."""
+def _stored(documents: Iterable[Document], summarize: _Way, store: VectorStore) -> Retriever:
+    """Add the summaries that a store does not have yet, some at a time, and search it."""
+    stream = iter(documents)
+    while batch := list(islice(stream, _AT_ONCE)):
+        _add(batch, summarize, store)
+    return RunnableRetriever(store.as_retriever())
+
+
+def _add(documents: Sequence[Document], summarize: _Way, store: VectorStore) -> None:
     by_id = {document.id or _id_of(document): document for document in documents}
     try:
         known = {found.id for found in store.get_by_ids(list(by_id))}
@@ -101,46 +128,50 @@ def _stored(documents: Sequence[Document], summarize: Summarize, store: VectorSt
         known = set()
     fresh = {key: document for key, document in by_id.items() if key not in known}
     if fresh:
-        texts = _summarized(list(fresh.values()), summarize)
+        texts = summarize(list(fresh.values()))
         added = [
             Document(id=key, page_content=text, metadata=dict(document.metadata))
             for (key, document), text in zip(fresh.items(), texts, strict=True)
         ]
         store.add_documents(added, ids=list(fresh))
-    return RunnableRetriever(store.as_retriever())
 
 
 def _id_of(document: Document) -> str:
     return f"summary-{hashlib.sha256(document.page_content.encode()).hexdigest()[:32]}"
 
 
-def _with_text(documents: Sequence[Any]) -> list[Document]:
-    strange = next((item for item in documents if not isinstance(item, Document)), None)
-    if strange is not None:
-        raise ConfigurationError(
-            f"summaries cannot be made of a {type(strange).__name__}", hint="pass LangChain documents"
-        )
-    found = [document for document in documents if document.page_content.strip()]
+def _with_text(documents: Iterable[Any]) -> Iterator[Document]:
+    found = False
+    for item in documents:
+        if not isinstance(item, Document):
+            raise ConfigurationError(
+                f"summaries cannot be made of a {type(item).__name__}", hint="pass LangChain documents"
+            )
+        if item.page_content.strip():
+            found = True
+            yield item
     if not found:
         raise InputError("there is no document with text to summarize", hint="pass documents that have text")
-    return found
 
 
 def _index(
-    documents: Sequence[Document], summarize: Summarize, embeddings: Embeddings | None
-) -> PassageIndex:
+    documents: Iterable[Document], summarize: _Way, embeddings: Embeddings | None, max_summaries: int
+) -> SummaryIndex:
     if embeddings is None:
         raise ConfigurationError(
             "summaries are searched by meaning", hint="pass embeddings=…, or a vector store=…"
         )
+    held = at_most(documents, max_summaries)
     passages = [
         Passage(text, id=document.id or "", metadata=dict(document.metadata))
-        for document, text in zip(documents, _summarized(documents, summarize), strict=True)
+        for document, text in zip(held, summarize(held), strict=True)
     ]
-    return PassageIndex.from_passages(passages, EmbeddingEncoder(embeddings))
+    encoder = EmbeddingEncoder(embeddings)
+    return SummaryIndex.from_passages(passages, encoder, max_summaries=max_summaries)
 
 
-def _summarized(documents: Sequence[Document], summarize: Summarize) -> list[str]:
+def _way(summarize: Summarize) -> _Way:
+    """Return what makes a summary of each document."""
     how: Summarizer
     match summarize:
         case None:
@@ -158,8 +189,8 @@ def _summarized(documents: Sequence[Document], summarize: Summarize) -> list[str
         case Reader():
             how = ModelSummaries(summarize)
         case _:
-            return [summarize(document) for document in documents]
-    return how(
+            return lambda documents: [summarize(document) for document in documents]
+    return lambda documents: how(
         [
             PlainDocument(document.id or str(place), document.page_content, metadata=dict(document.metadata))
             for place, document in enumerate(documents)

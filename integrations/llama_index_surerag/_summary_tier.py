@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,9 +23,11 @@ from llama_index_surerag.services import Asked, encoder_of
 from surerag.documents import Document
 from surerag.errors import InputError
 from surerag.readers.threads import in_thread
-from surerag.retrieval.index import top_places
+from surerag.retrieval.index import MAX_IN_MEMORY, too_many, top_places
 from surerag.services import Encoder
 from surerag.types import Passage
+
+logger = logging.getLogger("surerag")
 
 USUAL_K = 3
 """Summaries that are found where nobody asks for another number."""
@@ -100,9 +103,12 @@ class SummaryTier:
         summarize: Makes summaries of documents.
         embed_model: Searches them: an embedding model, or an encoder of surerag.
         calls: Whether ``summarize`` asks a model, and so has to wait for the first question.
+        max_summaries: More are refused where the tier is made, before any is. An index that grows beyond it
+            later is followed, with a warning.
 
     Raises:
         InputError: If there is a document with text, and its summary has none.
+        ConfigurationError: If there are more documents than ``max_summaries``.
     """
 
     def __init__(
@@ -112,8 +118,10 @@ class SummaryTier:
         embed_model: BaseEmbedding | Encoder | None,
         *,
         calls: bool = False,
+        max_summaries: int = MAX_IN_MEMORY,
     ) -> None:
         self._living = living
+        self._most = max_summaries
         self._summarize = summarize
         self._model = embed_model
         self._encoder = encoder_of(embed_model)
@@ -228,6 +236,12 @@ class SummaryTier:
         rows = yield _Ask("vectors", [tier.summaries[name].text for name in missing])
         return replace(tier, vectors={**tier.vectors, **dict(zip(missing, rows, strict=True))})
 
+    def _check_number(self, before: int, now: int) -> None:
+        if before <= self._most < now:
+            if not before:
+                raise too_many(self._most)
+            logger.warning("%s", too_many(self._most))
+
     def _described(self, old: _Tier) -> Generator[_Ask, Any, _Tier]:
         """Bring a tier up to date but for the vectors: whose nodes changed is summarized anew."""
         held: Held = yield _Ask("held")
@@ -242,6 +256,7 @@ class SummaryTier:
         for name in held:
             if name in owners:
                 parts.setdefault(owners[name], []).append(name)
+        self._check_number(len(old.parts), len(parts))
         changed = [
             document
             for document, names in parts.items()
@@ -251,7 +266,7 @@ class SummaryTier:
         read |= {node.node_id: node for node in (yield _Ask("nodes", others))}
         wholes = [whole_of([read[name] for name in parts[document] if name in read]) for document in changed]
         texts = yield _Ask("summaries", wholes)
-        made = {whole.plain.id: _summary(whole, text) for whole, text in zip(wholes, texts, strict=True)}
+        made = {whole.plain.id: summary_of(whole, text) for whole, text in zip(wholes, texts, strict=True)}
         summaries = {document: made.get(document) or old.summaries[document] for document in parts}
         vectors = {name: row for name, row in old.vectors.items() if name in summaries and name not in made}
         return _Tier(held, owners, {key: tuple(names) for key, names in parts.items()}, summaries, vectors)
@@ -310,7 +325,12 @@ def _joined(placed: Sequence[tuple[int, BaseNode]]) -> str:
     return text
 
 
-def _summary(whole: Whole, text: str) -> Passage:
+def summary_of(whole: Whole, text: str) -> Passage:
+    """Return a document's summary, as a node whose source is the document.
+
+    Raises:
+        InputError: If it has no text.
+    """
     if not text.strip():
         raise InputError(
             f"the summary of document {whole.plain.id!r} has no text",

@@ -33,6 +33,7 @@ from surerag.drivers import AnswerStream, AsyncAnswerStream
 from surerag.errors import ConfigurationError
 from surerag.options import takes
 from surerag.readers import Reader
+from surerag.retrieval.index import MAX_IN_MEMORY
 from surerag.services import Entailer
 from surerag.types import Passage
 
@@ -80,6 +81,7 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG, LazyRAGResult]):
         summaries: SummarySource | None = None,
         summarize: Summarize | LLM = None,
         embed_model: BaseEmbedding | None = None,
+        max_summaries: int = MAX_IN_MEMORY,
         node_postprocessors: Sequence[BaseNodePostprocessor] | None = None,
         entailer: Entailer | None = None,
         streaming: bool = False,
@@ -100,6 +102,7 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG, LazyRAGResult]):
             summarize: How to summarize documents: a number of lead sentences, a metadata key, a
                 function, or an LLM (or reader) that writes each summary once; default two sentences.
             embed_model: Searches summaries; the index's own or ``Settings.embed_model`` if left out.
+            max_summaries: More summaries of the index' documents are not kept in memory, but refused.
             node_postprocessors: Applied to retrieved nodes, in order.
             entailer: Says which sampled answers mean the same, for a gate with
                 ``same_meaning="entailment"``: an entailer of surerag, such as ``NLIEntailer``.
@@ -128,7 +131,7 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG, LazyRAGResult]):
                 None
                 if retriever is None
                 else NodeRetriever(retriever_of(retriever, wanted.rules.top_n), postprocessors),
-                tier_one(retriever, wanted, summaries, summarize, embed_model),
+                tier_one(retriever, wanted, summaries, summarize, embed_model, max_summaries),
                 entailer,
                 **options,
             )

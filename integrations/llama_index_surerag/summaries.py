@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -10,16 +10,19 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.indices.base import BaseIndex
 from llama_index.core.llms import LLM
 from llama_index.core.schema import BaseNode
+from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 from llama_index_surerag._deleted import WithoutDeleted
 from llama_index_surerag._living import GivenNodes, Living, living_behind
-from llama_index_surerag._summary_tier import SummaryTier, Whole
+from llama_index_surerag._summary_store import stored
+from llama_index_surerag._summary_tier import Summarizing, SummaryTier, document_id
 from llama_index_surerag.llm_reader import reader_of
 from llama_index_surerag.services import NodeRetriever, retriever_of
 from surerag import LazyRAGOptions
 from surerag.errors import ConfigurationError, InputError
 from surerag.readers import Reader
 from surerag.retrieval import LeadSummaries, MetadataSummaries, ModelSummaries, Summarizer
+from surerag.retrieval.index import MAX_IN_MEMORY, too_many
 from surerag.services import Encoder, Retriever
 
 Made = LeadSummaries | MetadataSummaries | ModelSummaries
@@ -38,26 +41,35 @@ def summaries_of(
     summarize: Summarize = None,
     embed_model: BaseEmbedding | Encoder | None = None,
     n_summaries: int | None = None,
+    store: BasePydanticVectorStore | None = None,
+    max_summaries: int = MAX_IN_MEMORY,
 ) -> Retriever | str:
     """Make the summary tier of whatever a pipeline has.
 
-    Nothing is embedded, and no model asked, before the first question: ``refresh`` (or ``await arefresh()``)
-    does it ahead.
+    In memory, nothing is embedded, and no model asked, before the first question: ``refresh`` (or ``await
+    arefresh()``) does it ahead. A store is filled at once.
 
     Args:
         source: Documents or nodes (nodes are put together by the document they come from); an index or
-            retriever whose nodes *are* summaries, which you keep up to date; a surerag index of summaries;
-            or the summary of a single document as text.
+            retriever whose nodes *are* summaries, which you keep up to date; a surerag index of summaries,
+            such as a :class:`~surerag.retrieval.DiskSummaryIndex`; or the summary of a single document as
+            text.
         summarize: How, for documents and nodes.
         embed_model: What the summaries are searched with; ``Settings.embed_model`` if left out.
-        n_summaries: Summaries that an index shall find; its own default if left out.
+        n_summaries: Summaries that an index or store shall find; its own default if left out.
+        store: A vector store of your own that keeps the summaries of documents instead, under their
+            document's id with ``:summary`` behind it: what it says is in it (``get_nodes``) is neither
+            written nor embedded anew. Documents are read and stored some at a time: a generator of any
+            length will do, in which the nodes of one document follow each other.
+        max_summaries: More are not kept in memory, but refused before any is made.
 
     Returns:
         What :class:`surerag.LazyRAG` takes as ``summaries``.
 
     Raises:
         InputError: If there is no document with text.
-        ConfigurationError: If the source is of another kind.
+        ConfigurationError: If the source is of another kind; if there are more documents than
+            ``max_summaries`` and no store; or if a store does not keep texts.
     """
     if isinstance(source, str):
         return source
@@ -72,16 +84,11 @@ def summaries_of(
             f"summaries cannot be made of a {type(source).__name__}",
             hint="pass a list of documents or nodes, a retriever of summaries, or one summary as text",
         )
-    nodes = list(source)
-    strange = next((node for node in nodes if not isinstance(node, BaseNode)), None)
-    if strange is not None:
-        raise ConfigurationError(
-            f"summaries cannot be made of a {type(strange).__name__}",
-            hint="pass documents or nodes",
-        )
-    if not any(node.get_content().strip() for node in nodes):
-        raise InputError("there is no document with text to summarize", hint="pass documents that have text")
-    return _tier(GivenNodes(nodes), summarize, embed_model)
+    nodes = _with_text(source)
+    if store is not None:
+        return stored(nodes, _way(summarize), embed_model, store, n_summaries)
+    held = list(_some(nodes, max_summaries))
+    return _tier(GivenNodes(held), summarize, embed_model, max_summaries)
 
 
 def tier_one(
@@ -90,6 +97,7 @@ def tier_one(
     summaries: SummarySource | None,
     summarize: Summarize | LLM,
     embed_model: BaseEmbedding | Encoder | None,
+    max_summaries: int,
 ) -> Any:
     """Return the summary tier of an engine, if its mode needs one.
 
@@ -109,15 +117,55 @@ def tier_one(
                 f'mode "{options.mode}" needs document summaries, and there are no documents to make them of',
                 hint="pass summaries=documents, or the summary of a single document as text",
             )
-        return _tier(living, how, model)
-    made = summaries_of(summaries, summarize=how, embed_model=model, n_summaries=options.rules.n_summaries)
+        return _tier(living, how, model, max_summaries)
+    made = summaries_of(
+        summaries,
+        summarize=how,
+        embed_model=model,
+        n_summaries=options.rules.n_summaries,
+        max_summaries=max_summaries,
+    )
     return made if living is None or isinstance(made, str) else WithoutDeleted(made, living)
 
 
-def _tier(living: Living, summarize: Summarize, embed_model: BaseEmbedding | Encoder | None) -> SummaryTier:
+def _with_text(nodes: Iterable[Any]) -> Iterator[BaseNode]:
+    found = False
+    for node in nodes:
+        if not isinstance(node, BaseNode):
+            raise ConfigurationError(
+                f"summaries cannot be made of a {type(node).__name__}", hint="pass documents or nodes"
+            )
+        found = found or bool(node.get_content().strip())
+        yield node
+    if not found:
+        raise InputError("there is no document with text to summarize", hint="pass documents that have text")
+
+
+def _some(nodes: Iterable[BaseNode], most: int) -> Iterator[BaseNode]:
+    """Yield nodes of so many documents."""
+    documents: set[str] = set()
+    for node in nodes:
+        documents.add(document_id(node))
+        if len(documents) > most:
+            raise too_many(most)
+        yield node
+
+
+def _tier(
+    living: Living,
+    summarize: Summarize,
+    embed_model: BaseEmbedding | Encoder | None,
+    max_summaries: int,
+) -> SummaryTier:
+    calls = isinstance(summarize, Reader | ModelSummaries)
+    return SummaryTier(living, _way(summarize), embed_model, calls=calls, max_summaries=max_summaries)
+
+
+def _way(summarize: Summarize) -> Summarizing:
+    """Return what makes a summary of each document."""
     if callable(summarize) and not isinstance(summarize, Reader | Made):
         each = summarize
-        return SummaryTier(living, lambda wholes: [each(whole.node) for whole in wholes], embed_model)
+        return lambda wholes: [each(whole.node) for whole in wholes]
     how: Summarizer = LeadSummaries()
     if isinstance(summarize, Made):
         how = summarize
@@ -127,8 +175,4 @@ def _tier(living: Living, summarize: Summarize, embed_model: BaseEmbedding | Enc
         how = MetadataSummaries(summarize)
     elif isinstance(summarize, Reader):
         how = ModelSummaries(summarize)
-
-    def summarized(wholes: Sequence[Whole]) -> list[str]:
-        return how([whole.plain for whole in wholes])
-
-    return SummaryTier(living, summarized, embed_model, calls=isinstance(summarize, Reader | ModelSummaries))
+    return lambda wholes: how([whole.plain for whole in wholes])

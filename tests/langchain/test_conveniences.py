@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from langchain_core.caches import InMemoryCache
 from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
 from langchain_core.globals import set_llm_cache
 from langchain_core.runnables import ConfigurableField, RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore
@@ -27,7 +29,7 @@ from langchain_surerag import (
 )
 from surerag import ScriptedReader
 from surerag.encoders import HashingEncoder
-from surerag.errors import ConfigurationError
+from surerag.errors import ConfigurationError, InputError
 from tests.langchain.conftest import HashEmbeddings, chat
 from tests.servers.fake_openai import FakeOpenAI
 
@@ -117,6 +119,36 @@ async def test_summaries_live_in_a_store_of_ones_own(asynchronously: bool) -> No
     store.delete(["ada"])
     assert "ada" not in {passage.id for passage in tier.retrieve("Ada", 9)}
     assert summaries_of(store).retrieve("Di", 1)[0].id == "di"
+
+
+def test_a_stream_goes_into_a_store_some_at_a_time_and_not_into_memory() -> None:
+    store = InMemoryVectorStore(HashEmbeddings())
+    ahead = 0
+
+    def stream() -> Iterator[Document]:
+        nonlocal ahead
+        for place in range(700):
+            ahead = max(ahead, place - len(store.store))
+            yield Document(f"Number {place} is here. It stays.", id=str(place))
+
+    tier = summaries_of(stream(), store=store)
+    assert (len(store.store), ahead) == (700, 255)
+    assert tier.retrieve("Number 699", 1)[0].text == "Number 699 is here. It stays."  # type: ignore[union-attr]  # no text
+    with pytest.raises(ConfigurationError, match=r"more than 600 summaries.*DiskSummaryIndex"):
+        summaries_of(stream(), embeddings=Forbidden(), max_summaries=600)
+    with pytest.raises(ConfigurationError, match="LangChain documents"):
+        summaries_of(iter([Document(LONG), "text"]), store=store)  # type: ignore[list-item]  # refused
+    with pytest.raises(InputError, match="no document with text"):
+        summaries_of(iter([Document(" ")]), store=store)
+
+
+class Forbidden(Embeddings):
+    """Fails the test if it is asked."""
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        raise AssertionError(texts)
+
+    embed_query = embed_documents  # type: ignore[assignment]  # never called
 
 
 async def test_a_chain_of_documents_without_blocking() -> None:

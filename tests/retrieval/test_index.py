@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +13,7 @@ from surerag.documents import Document
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, InputError, ServiceError
 from surerag.retrieval import PassageIndex, SummaryIndex, each
-from surerag.retrieval.index import top_places
+from surerag.retrieval.index import MAX_IN_MEMORY, top_places
 from surerag.services import Retriever
 from surerag.types import Passage
 
@@ -150,6 +150,39 @@ def test_a_summary_too_few_is_refused() -> None:
         SummaryIndex.from_documents(DOCUMENTS, HashingEncoder(), summarize=lambda documents: ["one"])
     with pytest.raises(InputError, match="nothing to index"):
         SummaryIndex.from_documents([], HashingEncoder())
+
+
+def test_too_many_summaries_are_refused_before_any_is_made_or_encoded() -> None:
+    read = 0
+
+    def never(document: Document) -> str:
+        raise AssertionError(document.id)
+
+    def stream() -> Iterator[Document]:
+        nonlocal read
+        for read in range(1, 10**9):
+            yield Document(str(read), "Tin melts.")
+
+    encoder = Counting()
+    with pytest.raises(ConfigurationError, match=r"more than 4 summaries.*DiskSummaryIndex.*vector store"):
+        SummaryIndex.from_documents(stream(), encoder, summarize=each(never), max_summaries=4)
+    assert (read, encoder.calls) == (5, [])
+    with pytest.raises(ConfigurationError, match="more than 2 summaries"):
+        SummaryIndex.from_passages(CORPUS, encoder, max_summaries=2)
+    with pytest.raises(ConfigurationError, match="more than 2 summaries"):
+        SummaryIndex(CORPUS, np.ones((3, 4), np.float32), encoder, max_summaries=2)
+    assert len(SummaryIndex.from_passages(CORPUS, encoder, max_summaries=3)) == 3
+
+
+@pytest.mark.parametrize("over", [0, 1])
+def test_a_hundred_thousand_summaries_are_searched_at_once_and_one_more_is_refused(over: int) -> None:
+    vectors = np.ones((MAX_IN_MEMORY + over, 8), np.float32)
+    passages = [Passage("Tin melts.", id=str(place)) for place in range(len(vectors))]
+    if over:
+        with pytest.raises(ConfigurationError, match="more than 100,000 summaries"):
+            SummaryIndex(passages, vectors, Broken(vectors[:1]))
+    else:
+        assert SummaryIndex(passages, vectors, Broken(vectors[:1])).retrieve("any", 1)[0].id == "0"
 
 
 async def test_an_encoder_that_awaits_is_awaited() -> None:

@@ -6,7 +6,8 @@ from surerag import ScriptedReader
 from surerag.documents import Document
 from surerag.errors import ConfigurationError, InputError, PromptError
 from surerag.prompts import PromptTemplate
-from surerag.retrieval import LeadSummaries, MetadataSummaries, ModelSummaries, lead_summary
+from surerag.retrieval import LeadSummaries, MetadataSummaries, ModelSummaries, each, lead_summary, summaries
+from surerag.retrieval.summaries import identity_of
 
 TEXT = "Dr. Voss was born in Velm. She paints.\nShe sings!\n\nVelm lies on the Orun. It is old. It is small."
 
@@ -60,6 +61,35 @@ def test_a_model_writes_each_summary_once_in_batches() -> None:
     assert summarize([ada, orun]) == ["On Ada.", "On Orun."]
     assert [len(call.prompts) for call in reader.history] == [2, 1]
     assert "Velm is here." in reader.history[0].prompts[0]
+
+
+def test_a_stream_of_any_length_is_not_remembered_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(summaries, "REMEMBERED", 2)
+    reader = ScriptedReader(["one", "two", "three", "one again"])
+    summarize = ModelSummaries(reader)
+    one, two, three = (Document(name, f"{name} is here.") for name in ("Velm", "Orun", "Ada"))
+    assert summarize([one, two, three]) == ["one", "two", "three"]
+    assert summarize([two, three]) == ["two", "three"]
+    assert summarize([one]) == ["one again"]
+
+
+def test_ways_to_summarize_are_told_apart_by_their_settings() -> None:
+    reader = ScriptedReader([])
+    ways = [
+        LeadSummaries(), LeadSummaries(1), MetadataSummaries("abstract"), ModelSummaries(reader),
+        ModelSummaries(reader, max_tokens=9), each(lead_of), each(title_of), lead_summary,
+    ]  # fmt: skip
+    assert len({identity_of(way) for way in ways}) == len(ways)
+    assert identity_of(each(lead_of)).endswith("test_summaries.lead_of")
+    assert identity_of(ModelSummaries(reader)) == identity_of(ModelSummaries(reader)), "in any process"
+
+
+def lead_of(document: Document) -> str:
+    return lead_summary(document.text)
+
+
+def title_of(document: Document) -> str:
+    return document.title
 
 
 def test_a_model_that_writes_nothing_leaves_the_lead() -> None:

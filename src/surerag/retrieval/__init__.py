@@ -1,6 +1,7 @@
-"""Small in-memory indices, and what is put into them: passages cut from documents, and summaries."""
+"""Indices in memory and on the disk, and what is put into them: passages of documents, and summaries."""
 
 from surerag.retrieval.chunking import TextChunk, chunk_documents, chunk_text
+from surerag.retrieval.disk import DiskSummaryIndex
 from surerag.retrieval.index import PassageIndex, SummaryIndex
 from surerag.retrieval.sentences import Sentence, split_sentences
 from surerag.retrieval.summaries import (
@@ -13,6 +14,7 @@ from surerag.retrieval.summaries import (
 )
 
 __all__ = [
+    "DiskSummaryIndex",
     "LeadSummaries",
     "MetadataSummaries",
     "ModelSummaries",

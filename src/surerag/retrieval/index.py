@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Self
+from itertools import islice
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +13,18 @@ from numpy.typing import NDArray
 from surerag.documents import Document
 from surerag.errors import ConfigurationError, InputError, ServiceError
 from surerag.readers.threads import in_thread
+from surerag.retrieval.checks import check_dimensions, check_number, check_queries, check_text, check_vectors
 from surerag.retrieval.summaries import LeadSummaries, Summarizer
 from surerag.services import Encoder
 from surerag.types import Passage
 
+T = TypeVar("T")
+
 USUAL_K = 5
 """Passages that a retriever of ours returns where nobody asks for another number."""
+
+MAX_IN_MEMORY = 100_000
+"""Summaries that are held in memory where nobody raises it: of 384 dimensions, they take some 250 MB."""
 
 # Scores are compared to this many decimals. Float32 noise, which differs between batch sizes, then does not
 # decide between passages that say the same.
@@ -42,9 +49,9 @@ class PassageIndex:
     def __init__(
         self, passages: Iterable[Passage], vectors: NDArray[np.float32], encoder: Encoder, *, k: int = USUAL_K
     ) -> None:
-        self._k = _number(k)
+        self._k = check_number("k", k)
         self._passages = _some(passages)
-        self._vectors = np.ascontiguousarray(_checked(vectors, len(self._passages)))
+        self._vectors = np.ascontiguousarray(check_vectors(vectors, len(self._passages)))
         self._encoder = encoder
 
     @classmethod
@@ -64,19 +71,8 @@ class PassageIndex:
             ConfigurationError: If ``batch_size`` or ``k`` is less than 1.
             ServiceError: If the encoder returns something else than vectors.
         """
-        if batch_size < 1:
-            raise ConfigurationError(f"batch_size must be at least 1, got {batch_size}")
         passages = _some(passages)
-        for place, passage in enumerate(passages):
-            if not passage.text.strip():
-                raise InputError(
-                    f"passage {place} (id {passage.id!r}) has no text", hint="leave empty passages out"
-                )
-        batches = [passages[start : start + batch_size] for start in range(0, len(passages), batch_size)]
-        vectors = [
-            _checked(encoder.encode([p.text for p in batch], "document"), len(batch)) for batch in batches
-        ]
-        return cls(passages, np.concatenate(vectors), encoder, k=k)
+        return cls(passages, _encoded(passages, encoder, batch_size), encoder, k=k)
 
     def __len__(self) -> int:
         return len(self._passages)
@@ -105,25 +101,20 @@ class PassageIndex:
         aencode = getattr(self._encoder, "aencode", None)
         if aencode is None:
             return await in_thread(self.retrieve, query, k)
-        k = self._k if k is None else _number(k)
-        _check_queries([query])
+        k = self._k if k is None else check_number("k", k)
+        check_queries([query])
         return self._nearest(await aencode([query], "query"), 1, k)[0]
 
     def retrieve_many(self, queries: Sequence[str], k: int | None = None) -> list[list[Passage]]:
         """Return what :meth:`retrieve` returns for each query; the encoder is asked once."""
-        k = self._k if k is None else _number(k)
-        _check_queries(queries)
+        k = self._k if k is None else check_number("k", k)
+        check_queries(queries)
         if not queries:
             return []
         return self._nearest(self._encoder.encode(list(queries), "query"), len(queries), k)
 
     def _nearest(self, encoded: NDArray[np.float32], number: int, k: int) -> list[list[Passage]]:
-        vectors = _checked(encoded, number)
-        if vectors.shape[1] != self._vectors.shape[1]:
-            raise ServiceError(
-                f"queries have {vectors.shape[1]} dimensions, passages {self._vectors.shape[1]}",
-                hint="encode both with one encoder",
-            )
+        vectors = check_dimensions(check_vectors(encoded, number), self._vectors.shape[1])
         return [self._best(vector, k) for vector in vectors]
 
     def _best(self, vector: NDArray[np.float32], k: int) -> list[Passage]:
@@ -131,17 +122,62 @@ class PassageIndex:
         return [replace(self._passages[place], score=float(scores[place])) for place in top_places(scores, k)]
 
 
-def _check_queries(queries: Sequence[str]) -> None:
-    for query in queries:
-        if not query.strip():
-            raise InputError("the query is empty", hint="ask for something")
-
-
 class SummaryIndex(PassageIndex):
     """Finds the documents whose summaries are nearest to the query: L-RAG's tier 1 for a corpus.
 
     What it returns are passages that hold a summary; their id is the document's.
+
+    Args:
+        passages: The summaries.
+        vectors: See :class:`PassageIndex`.
+        encoder: Encodes queries.
+        k: Summaries to return where nobody asks for another number.
+        max_summaries: More are refused, before any is encoded: each takes some kilobytes of memory, and each
+            query looks at all of them. :class:`~surerag.retrieval.DiskSummaryIndex` takes any number.
+
+    Raises:
+        InputError: If there is no summary.
+        ConfigurationError: If there are more than ``max_summaries``, or ``k`` is less than 1.
+        ServiceError: If the vectors do not fit the summaries, or are no finite numbers.
     """
+
+    def __init__(
+        self,
+        passages: Iterable[Passage],
+        vectors: NDArray[np.float32],
+        encoder: Encoder,
+        *,
+        k: int = USUAL_K,
+        max_summaries: int = MAX_IN_MEMORY,
+    ) -> None:
+        super().__init__(at_most(passages, max_summaries), vectors, encoder, k=k)
+
+    @classmethod
+    def from_passages(
+        cls,
+        passages: Iterable[Passage],
+        encoder: Encoder,
+        *,
+        batch_size: int = 1024,
+        k: int = USUAL_K,
+        max_summaries: int = MAX_IN_MEMORY,
+    ) -> Self:
+        """Encode summaries and index them.
+
+        Args:
+            passages: The summaries.
+            encoder: Encodes summaries and queries.
+            batch_size: Summaries that are handed to the encoder at once.
+            k: See the class.
+            max_summaries: See the class.
+
+        Raises:
+            InputError: If there is no summary, or one without text.
+            ConfigurationError: If there are more than ``max_summaries``, or a number is less than 1.
+            ServiceError: If the encoder returns something else than vectors.
+        """
+        held = _some(at_most(passages, max_summaries))
+        return cls(held, _encoded(held, encoder, batch_size), encoder, k=k, max_summaries=max_summaries)
 
     @classmethod
     def from_documents(
@@ -151,6 +187,7 @@ class SummaryIndex(PassageIndex):
         *,
         summarize: Summarizer | None = None,
         batch_size: int = 1024,
+        max_summaries: int = MAX_IN_MEMORY,
     ) -> Self:
         """Summarize documents, encode the summaries and index them.
 
@@ -159,20 +196,51 @@ class SummaryIndex(PassageIndex):
             encoder: Encodes summaries and queries.
             summarize: How; by default the first two sentences.
             batch_size: Summaries that are handed to the encoder at once.
+            max_summaries: See the class.
 
         Raises:
             InputError: If there is no document, or one without text.
+            ConfigurationError: If there are more than ``max_summaries``.
             ServiceError: If there are not as many summaries as documents.
         """
-        documents = tuple(documents)
-        summaries = (summarize or LeadSummaries())(documents)
-        if len(summaries) != len(documents):
-            raise ServiceError(f"{len(summaries)} summaries were made of {len(documents)} documents")
-        passages = [
-            Passage(summary, id=document.id, metadata={**document.metadata, "title": document.title})
-            for document, summary in zip(documents, summaries, strict=True)
-        ]
-        return cls.from_passages(passages, encoder, batch_size=batch_size)
+        passages = summarized(at_most(documents, max_summaries), summarize or LeadSummaries())
+        return cls.from_passages(passages, encoder, batch_size=batch_size, max_summaries=max_summaries)
+
+
+def summarized(documents: Sequence[Document], summarize: Summarizer) -> list[Passage]:
+    """Return the summary of each document, under its id.
+
+    Raises:
+        ServiceError: If there are not as many summaries as documents.
+    """
+    summaries = summarize(documents)
+    if len(summaries) != len(documents):
+        raise ServiceError(f"{len(summaries)} summaries were made of {len(documents)} documents")
+    return [
+        Passage(summary, id=document.id, metadata={**document.metadata, "title": document.title})
+        for document, summary in zip(documents, summaries, strict=True)
+    ]
+
+
+def at_most(items: Iterable[T], most: int) -> tuple[T, ...]:
+    """Return all items of a stream that is to be held in memory, having read one too many at most.
+
+    Raises:
+        ConfigurationError: If there are more.
+    """
+    held = tuple(islice(items, most + 1))
+    if len(held) > most:
+        raise too_many(most)
+    return held
+
+
+def too_many(most: int) -> ConfigurationError:
+    """Say what to do about summaries that are too many for memory."""
+    return ConfigurationError(
+        f"there are more than {most:,} summaries to be held in memory",
+        hint="keep them on the disk, with surerag.retrieval.DiskSummaryIndex.from_documents, or in a vector "
+        "store of your own (summaries_of(…, store=…) fills one); or raise max_summaries",
+    )
 
 
 def top_places(scores: NDArray[np.float32], k: int) -> NDArray[np.intp]:
@@ -191,12 +259,6 @@ def top_places(scores: NDArray[np.float32], k: int) -> NDArray[np.intp]:
     return places[np.argsort(-rounded[places], kind="stable")[:k]]
 
 
-def _number(k: int) -> int:
-    if k < 1:
-        raise ConfigurationError(f"k must be at least 1, got {k}")
-    return k
-
-
 def _some(passages: Iterable[Passage]) -> tuple[Passage, ...]:
     corpus = tuple(passages)
     if not corpus:
@@ -204,11 +266,8 @@ def _some(passages: Iterable[Passage]) -> tuple[Passage, ...]:
     return corpus
 
 
-def _checked(vectors: NDArray[np.float32], count: int) -> NDArray[np.float32]:
-    array = np.asarray(vectors, dtype=np.float32)
-    if array.ndim != 2 or len(array) != count or not np.isfinite(array).all():
-        raise ServiceError(
-            f"expected {count} vectors of finite numbers, got an array of shape {array.shape}",
-            hint="let the encoder return one vector for each text",
-        )
-    return array
+def _encoded(passages: Sequence[Passage], encoder: Encoder, batch_size: int) -> NDArray[np.float32]:
+    check_number("batch_size", batch_size)
+    texts = [check_text(passage, place).text for place, passage in enumerate(passages)]
+    batches = [texts[start : start + batch_size] for start in range(0, len(texts), batch_size)]
+    return np.concatenate([check_vectors(encoder.encode(one, "document"), len(one)) for one in batches])

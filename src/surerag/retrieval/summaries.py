@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Protocol
+from dataclasses import asdict, dataclass, is_dataclass
+from functools import wraps
+from itertools import islice
+from typing import Final, Protocol
 
 from surerag.documents import Document
 from surerag.errors import ConfigurationError, InputError
@@ -107,14 +110,19 @@ class MetadataSummaries:
 def each(summarize: Callable[[Document], str]) -> Summarizer:
     """Make a summarizer of a function that takes one document."""
 
+    @wraps(summarize)
     def summaries(documents: Sequence[Document]) -> list[str]:
         return [summarize(document) for document in documents]
 
     return summaries
 
 
+REMEMBERED: Final = 10_000
+"""Summaries that :class:`ModelSummaries` remembers: a corpus of any length may go through it."""
+
+
 class ModelSummaries:
-    """Lets a model write each summary, once: a document that was seen before is not asked about again.
+    """Lets a model write each summary, once: a document that was just seen is not asked about again.
 
     Where the model writes nothing, the document's first two sentences stand in.
 
@@ -146,18 +154,48 @@ class ModelSummaries:
         self._sampling = Sampling(max_tokens=max_tokens, trace="none")
         self._max_characters = max_characters
         self._batch_size = batch_size
-        self._written: dict[str, str] = {}
+        self._written: dict[bytes, str] = {}
+
+    def __repr__(self) -> str:
+        prompt = hashlib.sha256(self._prompt.text.encode()).hexdigest()[:16]
+        return (
+            f"ModelSummaries({self._reader.name!r}, prompt={prompt}, max_tokens={self._sampling.max_tokens}, "
+            f"max_characters={self._max_characters})"
+        )
 
     def __call__(self, documents: Sequence[Document]) -> list[str]:
         """Return one summary for each document, in order."""
-        texts = [document.text for document in documents]
-        new = [text for text in dict.fromkeys(texts) if text not in self._written]
+        texts = {_key(document.text): document.text for document in documents}
+        new = [text for key, text in texts.items() if key not in self._written]
         for start in range(0, len(new), self._batch_size):
             self._write(new[start : start + self._batch_size])
-        return [self._written[text] for text in texts]
+        found = [self._written[_key(document.text)] for document in documents]
+        for key in list(islice(self._written, max(0, len(self._written) - REMEMBERED))):
+            del self._written[key]
+        return found
 
     def _write(self, texts: Sequence[str]) -> None:
         prompts = [self._prompt.render(document=text[: self._max_characters]) for text in texts]
         answers = self._reader.generate(prompts, self._sampling)
         for text, (answer,) in zip(texts, answers, strict=True):
-            self._written[text] = answer.text or lead_summary(text)
+            self._written[_key(text)] = answer.text or lead_summary(text)
+
+
+def _key(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", errors="surrogatepass")).digest()
+
+
+def identity_of(summarize: Summarizer) -> str:
+    """Say how summaries are made, so that those made in another way are told apart.
+
+    Of what has settings (those of this module, your own dataclasses) they are in it; of anything else there
+    is its name alone.
+
+    Example:
+        >>> identity_of(MetadataSummaries("abstract"))
+        "MetadataSummaries(key='abstract')"
+    """
+    if is_dataclass(summarize) or isinstance(summarize, ModelSummaries):
+        return repr(summarize)
+    named = summarize if hasattr(summarize, "__qualname__") else type(summarize)
+    return f"{named.__module__}.{named.__qualname__}"

@@ -1,0 +1,73 @@
+"""What every index of this room asks of its settings, its queries and its encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surerag.errors import ConfigurationError, InputError, ServiceError
+from surerag.types import Passage
+
+
+def check_number(name: str, value: int) -> int:
+    """Return a number that has to be at least 1.
+
+    Raises:
+        ConfigurationError: If it is not.
+    """
+    if value < 1:
+        raise ConfigurationError(f"{name} must be at least 1, got {value}")
+    return value
+
+
+def check_queries(queries: Sequence[str]) -> None:
+    """Make sure that each query asks for something.
+
+    Raises:
+        InputError: If one does not.
+    """
+    for query in queries:
+        if not query.strip():
+            raise InputError("the query is empty", hint="ask for something")
+
+
+def check_text(passage: Passage, place: int) -> Passage:
+    """Return a passage that has text.
+
+    Raises:
+        InputError: If it has none.
+    """
+    if not passage.text.strip():
+        raise InputError(f"passage {place} (id {passage.id!r}) has no text", hint="leave empty passages out")
+    return passage
+
+
+def check_vectors(vectors: NDArray[np.float32], count: int) -> NDArray[np.float32]:
+    """Return what an encoder gave, as ``count`` rows of finite numbers.
+
+    Raises:
+        ServiceError: If it is something else.
+    """
+    array = np.asarray(vectors, dtype=np.float32)
+    if array.ndim != 2 or len(array) != count or not np.isfinite(array).all():
+        raise ServiceError(
+            f"expected {count} vectors of finite numbers, got an array of shape {array.shape}",
+            hint="let the encoder return one vector for each text",
+        )
+    return array
+
+
+def check_dimensions(vectors: NDArray[np.float32], dimensions: int) -> NDArray[np.float32]:
+    """Return queries' vectors that fit those of the passages.
+
+    Raises:
+        ServiceError: If they do not.
+    """
+    if vectors.shape[1] != dimensions:
+        raise ServiceError(
+            f"queries have {vectors.shape[1]} dimensions, passages {dimensions}",
+            hint="encode both with one encoder",
+        )
+    return vectors
