@@ -15,7 +15,7 @@ from surerag.documents import Document
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, InputError, MissingServiceError, PromptError
 from surerag.retrieval import PassageIndex, chunk_documents, lead_summary
-from surerag.scale import ChunkBatch, EmbedBatch, LazyRAGBatch, SummarizeBatch
+from surerag.scale import ChunkBatch, EmbedBatch, LazyRAGBatch, SummarizeBatch, embedded_passages
 
 TEXTS = ["Ada was born in Velm. She paints. She sings in a choir.", "Bo was born in Orun. He swims."]
 READER = {"factory": "tests.scale.makers:reader"}
@@ -166,6 +166,23 @@ def test_summaries_are_a_tier_of_their_own(corpus: Path, tmp_path: Path) -> None
     table = batch(pa.table({"question": ["Where was Ada born?"]}))
     assert column(table, "lazy_rag_summary_ids") == [["d0"]]
     assert column(table, "lazy_rag_retrieved") == [False]
+
+
+def test_what_was_embedded_becomes_an_index_on_the_disk(corpus: Path, tmp_path: Path) -> None:
+    from surerag.retrieval import DiskSummaryIndex
+
+    encoder, folder = HashingEncoder(), tmp_path / "index"
+    made = DiskSummaryIndex.from_vectors(folder, embedded_passages(str(corpus), encoder), encoder)
+    assert len(made) == 2
+    batch = LazyRAGBatch(
+        reader=READER, retriever={"index": str(folder), "k": 1}, encoder="hashing", mode="standard"
+    )
+    table = batch(pa.table({"question": ["Where was Ada born?", "Where was Bo born?"]}))
+    assert column(table, "lazy_rag_context_ids") == [["d0"], ["d1"]]
+    bare = tmp_path / "bare.parquet"
+    parquet.write_table(documents(*TEXTS), bare)
+    with pytest.raises(InputError, match="holds no vectors"):
+        list(embedded_passages(str(bare), encoder))
 
 
 def test_vectors_of_another_encoder_and_missing_ones_are_refused(corpus: Path, tmp_path: Path) -> None:

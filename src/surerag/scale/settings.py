@@ -38,7 +38,7 @@ _FORMS: Final[Mapping[str, str]] = {
     "reader": '"embedded", {"model": "a Hugging Face id or path"}, {"base_url": "http://…/v1", "model": "…"}',
     "encoder": '"minilm", "hashing", {"model": "a sentence-transformers id or path"}',
     "entailer": '"judge", "exact", "nli", {"model": "the id or path of a classifier"}',
-    "retriever": '{"passages": "a Parquet file or folder"}',
+    "retriever": '{"passages": "a Parquet file or folder"}, {"index": "a folder of DiskSummaryIndex"}',
 }
 
 Make = Callable[["Parts"], Any]
@@ -63,8 +63,8 @@ class Parts:
         self._made: dict[str, Any] = {}
         for name in ("retriever", "summaries"):
             one = settings.get(name)
-            if isinstance(one, Mapping) and "passages" in one:
-                self.require("encoder", f"{name}={{'passages': …}}")
+            if isinstance(one, Mapping) and ("passages" in one or "index" in one):
+                self.require("encoder", f"{name}={next(iter(one))!r}")
 
     def __contains__(self, name: str) -> bool:
         return name in self._makers
@@ -246,6 +246,11 @@ def _retriever(name: str, given: Mapping[str, Any]) -> Make | None:
     if name == "summaries" and "text" in given:
         options = _rest(name, given, "text", ())
         return lambda _: given["text"]
+    if "index" in given:
+        from surerag.retrieval import DiskSummaryIndex
+
+        options = _rest(name, given, "index", _takes(DiskSummaryIndex) - {"folder", "encoder"})
+        return lambda parts: DiskSummaryIndex(given["index"], parts["encoder"], **options)
     if "passages" in given:
         from surerag.scale.batch_passages import FIELDS, passage_index
 
