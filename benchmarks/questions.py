@@ -31,8 +31,8 @@ from rich.table import Table
 from benchmarks.rows import _fake, _Since
 from surerag import LazyRAG, Passage, compare
 from surerag.evaluation.inputs import QuestionFile, check_questions
-from surerag.evaluation.systems.comparing import UNIT
 from surerag.evaluation.systems.rows import KIND
+from surerag.evaluation.systems.units import UNIT
 from surerag.records import Trace, record
 from surerag.records.recorder import PART
 from surerag.records.schema import TRACE

@@ -16,7 +16,7 @@ from surerag.cli import compare_runs, main
 from surerag.cli.readers import ReaderChoice
 from surerag.encoders import HashingEncoder
 from surerag.evaluation.inputs import dataset
-from surerag.evaluation.systems import comparing
+from surerag.evaluation.systems import units
 from tests.evaluation.noting import NotingReader
 
 OPTIONS = (
@@ -57,7 +57,7 @@ def compare(file: Path, documents: Path, output: Path, notes: Path, seconds: flo
     """Run ``surerag compare`` to its end, or until somebody kills it."""
     ReaderChoice.build = lambda _: NotingReader(notes, seconds=seconds)  # type: ignore[method-assign]
     compare_runs.packaged_minilm = HashingEncoder  # type: ignore[attr-defined]
-    comparing.UNIT = 8
+    units.UNIT = 8
     sys.argv = ["surerag", "compare", str(file), "--documents", str(documents), "--output", str(output)]
     sys.argv += ["--model", "m", "--systems", "plain,lazy,compressed,rewrite", "--concurrency", "4"]
     sys.argv += ["--fail-if", "tokens of plain > 2 * compressed"]

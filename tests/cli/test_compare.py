@@ -206,7 +206,7 @@ def test_without_gold_answers_nothing_is_called_accuracy(
 
 def test_interrupted_it_says_what_was_kept_and_goes_on(compared: Any, tmp_path: Path) -> None:
     ran = compared(reader=Dies(9))
-    assert ran.code == 130 and "What was answered is kept" in ran.out
+    assert ran.code == 130 and "What is committed is kept, and what was answered since" in ran.out
     assert compared().code == 0
 
 

@@ -15,7 +15,7 @@ from surerag.evaluation.inputs import QuestionFile, check_questions, read_questi
 from surerag.evaluation.inputs import questions as module
 from surerag.evaluation.inputs.questions import groups_of
 from surerag.evaluation.rows import Question
-from surerag.evaluation.systems import comparing
+from surerag.evaluation.systems import units
 from surerag.records import record
 
 
@@ -95,7 +95,7 @@ def compared(file: QuestionFile, folder: Path, reader: ScriptedReader) -> int:
 def test_going_on_reads_what_is_not_finished_and_nothing_else(
     tmp_path: Path, reads: list[int], monkeypatch: pytest.MonkeyPatch, run: Any
 ) -> None:
-    monkeypatch.setattr(comparing, "UNIT", 4)
+    monkeypatch.setattr(units, "UNIT", 4)
     folder = tmp_path / "out"
     file = check_questions(written(tmp_path), size=4, folder=folder)
 

@@ -17,6 +17,7 @@ from surerag.cli.figures import figures
 from surerag.cli.options import ColumnOption, checked_output, option_of, with_reader
 from surerag.cli.readers import ReaderChoice
 from surerag.cli.report import report
+from surerag.cli.scaling import Scaling, with_scaling
 from surerag.cli.train_rewriter import train_rewriter
 from surerag.clustering import Linkage
 from surerag.measures.seper import Golds, Kernel, Weights
@@ -173,10 +174,12 @@ def demo(
 
 
 @app.command()
+@with_scaling
 @with_reader
 def evaluate(
     *,
     choice: ReaderChoice,
+    scaling: Scaling,
     file: Annotated[
         str,
         typer.Argument(
@@ -242,6 +245,8 @@ def evaluate(
     """What was retrieval worth? ΔSePer over a file; the same command goes on after a kill."""
     if reuse and restart:
         raise typer.BadParameter("goes without --restart", param_hint="--reuse")
+    if reuse and scaling.actors is not None:
+        raise typer.BadParameter("goes without --engine ray", param_hint="--reuse")
     # What is wrong with the arguments is said before anything that takes long is imported.
     from surerag.cli.entailers import EntailmentChoice
     from surerag.evaluation.inputs import given_columns, source_of
@@ -276,6 +281,7 @@ def evaluate(
         extremes=extremes,
         on_change="reuse" if reuse else "restart" if restart else "error",
         columns=given,
+        scaling=scaling,
     )
     if not run_evaluate(replace(choice, concurrency=concurrency), wanted):
         raise typer.Exit(1)

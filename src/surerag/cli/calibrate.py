@@ -9,6 +9,7 @@ import typer
 
 from surerag.cli.options import ColumnOption, check_paths, with_readers
 from surerag.cli.readers import ReaderChoice
+from surerag.cli.scaling import Scaling, with_scaling
 from surerag.decisions.calibrating import OnInfeasible
 from surerag.decisions.policy import Target
 
@@ -23,10 +24,12 @@ def _methods(given: list[str] | None) -> list[str] | None:
     return given
 
 
+@with_scaling
 @with_readers
 def calibrate(
     *,
     choices: tuple[ReaderChoice, ...],
+    scaling: Scaling,
     file: Annotated[
         str | None,
         typer.Argument(
@@ -131,6 +134,10 @@ def calibrate(
     """
     from surerag.records.tradeoff.curve import LATENCIES, Bound
 
+    if documents is None and scaling.away:
+        raise typer.BadParameter(
+            "goes with --documents: nothing else asks a model", param_hint="--engine, --shard"
+        )
     bound = Bound(target, max_loss, budget, confidence, on_infeasible)
     if documents is None and not trace:
         if file is None:
@@ -184,6 +191,7 @@ def calibrate(
         concurrency=concurrency,
         dry_run=dry_run,
         restart=restart,
+        scaling=scaling,
     )
     if not run_calibrate(choices, wanted):
         raise typer.Exit(1)

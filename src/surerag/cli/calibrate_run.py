@@ -13,8 +13,10 @@ from typing import Any
 from surerag import ClusterCompressor, LazyRAG, UncertaintyRewriter
 from surerag.cli.display import Stages, staged
 from surerag.cli.readers import ReaderChoice
+from surerag.cli.scaling import HERE, Counting, Scaling
 from surerag.cli.trace_runs import (
     Corpus,
+    asked_in,
     checked_questions,
     documents_in,
     going_on,
@@ -23,6 +25,7 @@ from surerag.cli.trace_runs import (
     show,
     who,
 )
+from surerag.cli.unit_makers import corpus_digest, recorder, recording_settings, secrets_of
 from surerag.drivers.progress import counted_not_logged
 from surerag.encoders import packaged_minilm
 from surerag.errors import ConfigurationError
@@ -44,6 +47,7 @@ from surerag.records.tradeoff.plots import write_plots
 from surerag.records.tradeoff.tables import summary_grid, trade_off_grids
 from surerag.records.tradeoff.timing import kept_times, read_times, timed
 from surerag.runs.store import check_output, results_of, working_folder
+from surerag.scale.units import Job
 from surerag.storage import write_whole
 
 PAGE, FIGURES, TABLES = "index.html", "calibration.json", "tables.md"
@@ -82,6 +86,7 @@ class Calibration:
     concurrency: int = 16
     dry_run: bool = False
     restart: bool = False
+    scaling: Scaling = HERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +142,7 @@ def _asked(choices: Sequence[ReaderChoice], wanted: Calibration, folder: Path) -
     """Record a trace for each reader, one after the other, or say what that would ask."""
     recorded: list[_Recorded] = []
     used: set[str] = set()
-    with staged() as stages:
+    with wanted.scaling.begun(), staged() as stages:
         with stages.working("Reading the documents"):
             documents = documents_in(wanted.documents)
             questions = checked_questions(
@@ -158,7 +163,7 @@ def _asked(choices: Sequence[ReaderChoice], wanted: Calibration, folder: Path) -
             )
             _estimate(reader, corpus, wanted, questions)
             if not wanted.dry_run:
-                recorded.append(_recorded(reader, corpus, wanted, folder / name, questions, stages))
+                recorded.append(_recorded(choice, reader, corpus, wanted, folder / name, questions, stages))
     return recorded
 
 
@@ -175,6 +180,7 @@ def _estimate(reader: BaseReader, corpus: Corpus, wanted: Calibration, questions
 
 
 def _recorded(
+    choice: ReaderChoice,
     reader: BaseReader,
     corpus: Corpus,
     wanted: Calibration,
@@ -185,8 +191,25 @@ def _recorded(
     where = wanted.output / folder.name / "trace"
     going_on(where, restart=wanted.restart)
     parts = _parts(reader, corpus, wanted)
-    progress = stages("Recording")
-    with resumable(where), counted_not_logged():
+    prices = load_prices(wanted.prices)
+    counting = Counting(stages("Recording"), asked_in(questions, wanted.scaling), prices, reader.name)
+
+    def job() -> Job:
+        told = recording_settings(
+            choice,
+            wanted.documents,
+            corpus_digest(corpus.passages),
+            wanted.methods,
+            retrieval=wanted.retrieval,
+            top_n=wanted.top_n,
+            max_tokens=wanted.max_tokens,
+            judge=wanted.judge,
+            n_samples=_samples(reader),
+            concurrency=wanted.concurrency,
+        )
+        return Job(recorder, told, secrets_of(choice))
+
+    with resumable(where, beside=wanted.scaling.kept_beside), counted_not_logged():
         trace = record(
             parts,
             questions,
@@ -194,10 +217,13 @@ def _recorded(
             judge=wanted.judge,
             n_samples=_samples(reader),
             about={"retriever": wanted.retrieval, "encoder": corpus.encoder.name},
+            part_size=questions.size,
             window=wanted.concurrency,
             max_concurrency=wanted.concurrency,
             on_change="restart" if wanted.restart else "error",
-            progress=lambda done, _: progress(done, len(questions)),
+            engine=wanted.scaling.engine(job, counting.made),
+            shard=wanted.scaling.shard,
+            progress=counting,
         )
         times: dict[str, Times] = {}
         if wanted.timed:

@@ -10,6 +10,7 @@ import typer
 
 from surerag.cli.options import ColumnOption, check_paths, checked_output, with_reader
 from surerag.cli.readers import ReaderChoice
+from surerag.cli.scaling import Scaling, with_scaling
 from surerag.storage import check_file
 
 FAILS, UNDECIDED = 3, 4
@@ -22,10 +23,12 @@ def _file(file: Path | None) -> Path | None:
     return file
 
 
+@with_scaling
 @with_reader
 def compare(
     *,
     choice: ReaderChoice,
+    scaling: Scaling,
     questions: Annotated[
         str | None,
         typer.Argument(
@@ -156,6 +159,8 @@ def compare(
         raise typer.BadParameter("give QUESTIONS with --documents, or --trace alone", param_hint="QUESTIONS")
     if (seper or understanding) and entailment is None:
         raise typer.BadParameter("goes with --entailment", param_hint="--seper, --understanding")
+    if trace is not None and scaling.away:
+        raise typer.BadParameter("goes without --trace, which asks no model", param_hint="--engine, --shard")
     for name, given in (("--junit", junit), ("--undecided", undecided == "pass")):
         if given and not fail_if and baseline is None:
             raise typer.BadParameter("goes with --fail-if or --baseline", param_hint=name)
@@ -203,6 +208,7 @@ def compare(
         output=place_of(output),
         concurrency=concurrency,
         restart=restart,
+        scaling=scaling,
     )
     outcome = run_compare(replace(choice, concurrency=concurrency), wanted)
     raise typer.Exit({"pass": 0, "fail": FAILS, "undecided": UNDECIDED}[outcome])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -11,9 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from surerag.cli.display import Stages, console, staged
-from surerag.cli.entailers import EntailmentChoice
 from surerag.cli.readers import ReaderChoice
+from surerag.cli.scaling import HERE, Counting, Scaling
 from surerag.cli.trace_runs import documents_in
+from surerag.cli.unit_makers import (
+    comparing_settings,
+    corpus_digest,
+    named_entailer,
+    secrets_of,
+    system_parts,
+    unit_maker,
+)
 from surerag.encoders import packaged_minilm
 from surerag.errors import BudgetError, ConfigurationError
 from surerag.evaluation.ci.condition import COSTS, Condition, parse_condition
@@ -30,7 +38,7 @@ from surerag.evaluation.ci.gate import (
 from surerag.evaluation.ci.paired import Outcome
 from surerag.evaluation.ci.telling import WORDS, junit, markdown, operating, reason, sentence
 from surerag.evaluation.inputs import Field, QuestionFile, check_questions
-from surerag.evaluation.systems.comparing import UNIT, compare
+from surerag.evaluation.systems.comparing import compare
 from surerag.evaluation.systems.estimating import Expected, expected, total_of
 from surerag.evaluation.systems.page import Rows, render_report
 from surerag.evaluation.systems.pipelines import SYSTEMS, Parts, build, check_names
@@ -39,14 +47,15 @@ from surerag.evaluation.systems.rows import batches_in
 from surerag.evaluation.systems.scoring import MEASURES
 from surerag.evaluation.systems.tables import costs_table, estimate_table, systems_table, verdicts_table
 from surerag.evaluation.systems.traced import TracedSystems
+from surerag.evaluation.systems.units import UNIT
 from surerag.extras import extra
 from surerag.places import Anywhere
 from surerag.prices import load_prices
 from surerag.readers.protocol import BaseReader
 from surerag.records.trace import Trace
-from surerag.retrieval import PassageIndex, SummaryIndex, chunk_documents
 from surerag.runs.store import results_of, working_folder
-from surerag.services import Entailer, Retriever
+from surerag.scale.units import Job
+from surerag.services import Entailer
 from surerag.storage import write_whole
 
 FIGURES, PAGE, BASELINE = "results.json", "report.html", "baseline.parquet"
@@ -87,6 +96,17 @@ class Wanted:
     output: Anywhere
     concurrency: int
     restart: bool
+    scaling: Scaling = HERE
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """What the systems and the scores of a unit depend on, in plain values."""
+        names = (
+            "retrieval", "top_n", "max_tokens", "threshold", "rule", "entailment", "seper", "understanding",
+            "consistency", "concurrency",
+        )  # fmt: skip
+        prices = None if self.prices is None else str(self.prices.resolve())
+        return {**{name: getattr(self, name) for name in names}, "prices": prices}
 
 
 @dataclass(frozen=True)
@@ -102,6 +122,7 @@ class _Setup:
     questions: QuestionFile | None = None
     traced: TracedSystems | None = None
     parts: Parts | None = None
+    job: Callable[[], Job] | None = None
 
 
 def run_compare(choice: ReaderChoice, wanted: Wanted) -> Outcome:
@@ -125,7 +146,7 @@ def run_compare(choice: ReaderChoice, wanted: Wanted) -> Outcome:
     began = time.monotonic()
     prices = load_prices(wanted.prices)
     known = {} if wanted.baseline is None else read_baseline(wanted.baseline)
-    with staged() as stages:
+    with wanted.scaling.begun(), staged() as stages:
         # What can be wrong in an option is found before a model is loaded.
         names = _names(wanted)
         conditions = [] if names is None else _conditions(wanted, names, known)
@@ -141,7 +162,8 @@ def run_compare(choice: ReaderChoice, wanted: Wanted) -> Outcome:
             _tell_costs(costs, wanted)
         if wanted.dry_run:
             return "pass"
-        with _resumable():
+        counting = Counting(stages("Comparing"), setup.total)
+        with _resumable(wanted.scaling):
             report = compare(
                 setup.systems,
                 setup.traced.questions() if setup.traced is not None else setup.questions or (),
@@ -162,7 +184,9 @@ def run_compare(choice: ReaderChoice, wanted: Wanted) -> Outcome:
                 max_concurrency=wanted.concurrency,
                 max_money=wanted.max_cost,
                 on_change="restart" if wanted.restart else "error",
-                progress=_counted(stages, setup.total),
+                engine=wanted.scaling.engine(setup.job, counting.made),
+                shard=wanted.scaling.shard,
+                progress=counting,
             )
         with stages.working("Writing the report"):
             checked = [check(_joined(wanted.output, one, known), wanted.confidence) for one in conditions]
@@ -231,26 +255,9 @@ def _built(choice: ReaderChoice, wanted: Wanted, names: Sequence[str], stages: S
         )
     with stages.working("Loading the models"):
         reader, encoder = choice.build(), packaged_minilm()
-        entailer = _entailer(choice, wanted, reader)
+        entailer = named_entailer(wanted.entailment, choice, reader)
     with stages.working("Building the indices"):
-        passages = chunk_documents(documents)
-        retriever: Retriever
-        if wanted.retrieval == "bm25":
-            from surerag.records.field.bm25 import BM25Index
-
-            retriever = BM25Index(passages)
-        else:
-            retriever = PassageIndex.from_passages(passages, encoder)
-        parts = Parts(
-            reader,
-            retriever,
-            SummaryIndex.from_documents(documents, encoder),
-            encoder,
-            top_n=wanted.top_n,
-            n_summaries=min(2, len(documents)),
-            max_tokens=wanted.max_tokens,
-            threshold=wanted.threshold,
-        )
+        parts, passages = system_parts(reader, encoder, documents, wanted.shape)
         systems = {name: build(name, parts) for name in names}
     who = "the embedded reader (no --model was given)" if choice.is_embedded else reader.name
     lead = (
@@ -259,17 +266,24 @@ def _built(choice: ReaderChoice, wanted: Wanted, names: Sequence[str], stages: S
     )
     if questions.told:
         lead += f" Taken from {questions.form}: {questions.told}. Name others with --columns."
-    return _Setup(
-        systems, tuple(names), len(questions), lead, reader, entailer, questions=questions, parts=parts
+    told = comparing_settings(
+        choice,
+        wanted.documents or Path(),
+        corpus_digest(passages),
+        systems=list(names),
+        **wanted.shape,
     )
-
-
-def _entailer(choice: ReaderChoice, wanted: Wanted, reader: BaseReader) -> Entailer | None:
-    if wanted.entailment is None:
-        return None
-    from surerag.entailment import JudgeEntailer
-
-    return EntailmentChoice.chosen(wanted.entailment, choice).loaded() or JudgeEntailer(reader)
+    return _Setup(
+        systems,
+        tuple(names),
+        sum(group.size for unit, group in enumerate(questions.groups()) if wanted.scaling.shard.has(unit)),
+        lead,
+        reader,
+        entailer,
+        questions=questions,
+        parts=parts,
+        job=lambda: Job(unit_maker, told, secrets_of(choice)),
+    )
 
 
 def _tell_costs(costs: Sequence[Expected], wanted: Wanted) -> None:
@@ -364,17 +378,12 @@ def _outcome(checked: Sequence[Checked], undecided: Undecided) -> Outcome:
     return "fail" if "fail" in broken else "undecided" if broken else "pass"
 
 
-def _counted(stages: Stages, total: int) -> Any:
-    show = stages("Comparing")
-    return lambda done, _: show(done, total)
-
-
 @contextmanager
-def _resumable() -> Iterator[None]:
+def _resumable(scaling: Scaling) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        _say("What was answered is kept: the same command goes on from here.")
+        _say(f"What is committed is kept{scaling.kept_beside}: the same command goes on from here.")
         raise
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.segment import Segment
 from rich.text import Text
 
@@ -34,6 +41,22 @@ errors = VisibleConsole(stderr=True)
 """All else goes here: standard error."""
 
 
+class Bar:
+    """One stage: how far it is, and a word beside it."""
+
+    def __init__(self, bars: Progress, name: str) -> None:
+        self._bars, self._name = bars, name
+        self._task = bars.add_task(name, total=None)
+
+    def __call__(self, done: int, total: int | None) -> None:
+        """Show how far it is."""
+        self._bars.update(self._task, completed=done, total=total)
+
+    def note(self, text: str) -> None:
+        """Show a word beside the stage's name."""
+        self._bars.update(self._task, description=f"{self._name}: {text}")
+
+
 class Stages:
     """One bar for each stage of a run; stages of unknown length show the time they take.
 
@@ -43,10 +66,9 @@ class Stages:
     def __init__(self, bars: Progress) -> None:
         self._bars = bars
 
-    def __call__(self, name: str) -> Callable[[int, int | None], None]:
+    def __call__(self, name: str) -> Bar:
         """Begin a stage that tells how far it is."""
-        task = self._bars.add_task(name, total=None)
-        return lambda done, total: self._bars.update(task, completed=done, total=total)
+        return Bar(self._bars, name)
 
     @contextmanager
     def working(self, name: str) -> Iterator[None]:
@@ -59,7 +81,13 @@ class Stages:
 @contextmanager
 def staged() -> Iterator[Stages]:
     """Show stages on the terminal; silent where standard error is none."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=errors, disable=not errors.is_terminal) as bars:
         yield Stages(bars)
 

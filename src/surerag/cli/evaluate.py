@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from surerag.cli.display import Stages, console, staged
 from surerag.cli.entailers import EntailmentChoice
 from surerag.cli.readers import ReaderChoice
-from surerag.drivers.progress import reporting
-from surerag.entailment import JudgeEntailer, NLIEntailer
+from surerag.cli.scaling import HERE, Counting, Scaling
+from surerag.cli.unit_makers import SePerModels, row_maker, row_settings, secrets_of
 from surerag.evaluation.comparison.analysis import Analysis, Tally, settings_of
+from surerag.evaluation.comparison.making import RowMaker
 from surerag.evaluation.comparison.measuring import warned_once
 from surerag.evaluation.comparison.plots import write_plots
 from surerag.evaluation.comparison.report import render_comparison
@@ -21,7 +23,6 @@ from surerag.evaluation.comparison.results import SystemComparison
 from surerag.evaluation.comparison.tables import systems_table, tests_table
 from surerag.evaluation.comparison.units import (
     EVALUATION,
-    measure_unit,
     measured_from,
     records_of,
     row_schema,
@@ -30,16 +31,17 @@ from surerag.evaluation.comparison.units import (
 from surerag.evaluation.comparison.waterfall import Extremes, Waterfall, Where, waterfalls
 from surerag.evaluation.inputs import DataSet, Field, check_rows
 from surerag.extras import extra
-from surerag.journal import Answers, OnChange
+from surerag.journal import OnChange
 from surerag.methods.seper.component import SePer
 from surerag.methods.seper.options import SePerOptions
 from surerag.places import Anywhere
+from surerag.prices import load_prices
 from surerag.prices.words import cost_words
 from surerag.readers.protocol import BaseReader
-from surerag.recording import RecordedEntailer, RecordedReader, Tab
-from surerag.runs import Run
+from surerag.recording import Tab
+from surerag.runs import Run, Task
 from surerag.runs.store import results_of, working_folder
-from surerag.services import Entailer
+from surerag.scale.units import Job
 from surerag.storage import storing, write_whole
 
 FIGURES_FILE, PAGE = "results.json", "report.html"
@@ -59,6 +61,7 @@ class Evaluation:
         extremes: Questions to look into at either end.
         on_change: What to do if the folder holds another run.
         columns: Which column is what, where it is not found by its name.
+        scaling: Where it works, and on which units.
     """
 
     file: Anywhere
@@ -70,6 +73,7 @@ class Evaluation:
     extremes: int = 3
     on_change: OnChange = "error"
     columns: Mapping[Field, str] = field(default_factory=dict)
+    scaling: Scaling = HERE
 
 
 def run_evaluate(choice: ReaderChoice, wanted: Evaluation) -> bool:
@@ -94,19 +98,20 @@ def run_evaluate(choice: ReaderChoice, wanted: Evaluation) -> bool:
         import matplotlib as mpl  # noqa: F401
         import pyarrow as pa  # noqa: F401
     analysis = Analysis(baseline=wanted.baseline, seed=wanted.options.seed)
-    with staged() as stages:
+    with wanted.scaling.begun(), staged() as stages:
         with stages.working("Checking the data"):
             data = check_rows(wanted.file, wanted.columns, folder=working_folder(wanted.output))
             analysis.check(data.systems)
         with stages.working("Loading the models"):
             reader = choice.build()
             entailment = EntailmentChoice.chosen(wanted.entailment, choice)
-            models = _Models(reader, entailment.loaded(), wanted)
-        about = _identity(data, models.plain)
+            judge = entailment.loaded()
+            models = SePerModels(reader, judge, wanted.options, wanted.concurrency)
+        about = {**_identity(data, models.plain), **wanted.scaling.shard.about}
         with Run.open(wanted.output, about, row_schema(), kind=EVALUATION, on_change=wanted.on_change) as run:
             _tell(choice, data, reader, entailment, run)
-            with _resumable(run, data), warned_once():
-                _measure(data, models, run, wanted, stages)
+            with _resumable(run, data, wanted.scaling), warned_once():
+                _measure(choice, data, models, run, wanted, stages)
                 with stages.working("Analysing"):
                     found, ends = _analysed(data, models, run, analysis, wanted.extremes)
                 with stages.working("Looking into the extremes"):
@@ -128,25 +133,6 @@ def run_evaluate(choice: ReaderChoice, wanted: Evaluation) -> bool:
             f"{found.failures[0].error}\nThe same command tries those again."
         )
     return not found.failed
-
-
-class _Models:
-    """The reader and who judges, as they are, and as they are asked with their answers kept."""
-
-    def __init__(self, reader: BaseReader, judge: Entailer | None, wanted: Evaluation) -> None:
-        self._reader, self._judge, self._wanted = reader, judge, wanted
-        self.plain = self._seper(reader, judge or JudgeEntailer(reader))
-
-    def kept(self, answers: Answers, tab: Tab) -> SePer:
-        """Return a SePer that keeps and counts what it is answered."""
-        recorded = RecordedReader(self._reader, answers, max_concurrency=self._wanted.concurrency, tab=tab)
-        entailer: Entailer = JudgeEntailer(recorded) if self._judge is None else self._judge
-        if isinstance(self._judge, NLIEntailer):
-            entailer = RecordedEntailer(self._judge, answers)
-        return self._seper(recorded, entailer)
-
-    def _seper(self, reader: BaseReader, entailer: Entailer) -> SePer:
-        return SePer(reader, entailer, **self._wanted.options.chosen())
 
 
 def _identity(data: DataSet, seper: SePer) -> Mapping[str, Any]:
@@ -174,37 +160,54 @@ def _tell(
 
 
 @contextmanager
-def _resumable(run: Run, data: DataSet) -> Iterator[None]:
+def _resumable(run: Run, data: DataSet, scaling: Scaling) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
         _say(
-            f"{run.manifest.rows:,} of {data.rows:,} rows are measured and kept in {run.place}, and what "
-            "was answered since. The same command goes on from here."
+            f"{run.manifest.rows:,} of {data.rows:,} rows are measured and kept in {run.place}"
+            f"{scaling.kept_beside}. The same command goes on from here."
         )
         raise
 
 
-def _measure(data: DataSet, models: _Models, run: Run, wanted: Evaluation, stages: Stages) -> None:
-    """Measure the units that are not there, or hold failures."""
-    with reporting(stages("Measuring"), data.rows) as advance:
-        for unit in range(data.units):
-            known = run.manifest.parts.get(unit)
-            if known is None or known.note["failed"]:
-                known = measure_unit(
-                    run,
-                    unit,
-                    data.unit(unit),
-                    models.kept,
-                    window=wanted.concurrency,
-                    worked=bool(run.units),
-                )
-            for _ in range(known.rows):
-                advance()
+def _measure(
+    choice: ReaderChoice,
+    data: DataSet,
+    models: SePerModels,
+    run: Run,
+    wanted: Evaluation,
+    stages: Stages,
+) -> None:
+    """Have the units measured that are not there, or hold failures."""
+    units = [unit for unit in range(data.units) if wanted.scaling.shard.has(unit)]
+    known = {unit: part for unit, part in run.manifest.parts.items() if not part.note["failed"]}
+    counting = Counting(
+        stages("Measuring"), sum(map(data.rows_in, units)), load_prices(), models.plain.reader.name
+    )
+
+    def job() -> Job:
+        told = row_settings(
+            choice, wanted.entailment, wanted.options, wanted.concurrency, worked=bool(run.units)
+        )
+        return Job(row_maker, told, secrets_of(choice))
+
+    def missing() -> Iterator[Task]:
+        return (Task(unit, "", partial(data.unit, unit)) for unit in units if unit not in known)
+
+    done = sum(part.rows for part in known.values())
+    counting(done)
+    engine, maker = (
+        wanted.scaling.engine(job, counting.made),
+        RowMaker(models.kept, window=wanted.concurrency),
+    )
+    with closing(engine(run, missing(), maker)) as made:
+        for part in made:
+            counting(done := done + part.rows)
 
 
 def _analysed(
-    data: DataSet, models: _Models, run: Run, analysis: Analysis, extremes: int
+    data: DataSet, models: SePerModels, run: Run, analysis: Analysis, extremes: int
 ) -> tuple[SystemComparison, list[Where]]:
     """Return what came of all rows, and where the extreme ones stand."""
     tally, ends = Tally(data.systems), Extremes(extremes)
@@ -216,7 +219,7 @@ def _analysed(
 
 
 def _waterfalls(
-    places: Sequence[Where], data: DataSet, models: _Models, run: Run, window: int
+    places: Sequence[Where], data: DataSet, models: SePerModels, run: Run, window: int
 ) -> list[Waterfall]:
     """Look into some rows; what is asked for them is kept with their units."""
     found: dict[Where, Waterfall] = {}

@@ -125,7 +125,7 @@ def template_options(given: Sequence[str] | None) -> dict[str, Any]:
 
 def with_reader(command: Callable[..., R]) -> Callable[..., R]:
     """Give a command the options that name a reader, in place of its parameter ``choice``."""
-    return _given(command, "choice", Model, reader_choice)
+    return given_by(command, "choice", (("model", Model, None), *_READER), reader_choice)
 
 
 def with_readers(command: Callable[..., R]) -> Callable[..., R]:
@@ -135,23 +135,38 @@ def with_readers(command: Callable[..., R]) -> Callable[..., R]:
         named: Sequence[str | None] = model or [None]
         return tuple(reader_choice(name, **others) for name in named)
 
-    return _given(command, "choices", Models, choices)
+    return given_by(command, "choices", (("model", Models, None), *_READER), choices)
 
 
-def _given(command: Callable[..., R], name: str, model: Any, chosen: Callable[..., Any]) -> Callable[..., R]:
+_READER: Sequence[tuple[str, Any, Any]] = (
+    ("base_url", BaseUrl, None),
+    ("api_key_env", ApiKeyEnv, DEFAULT_KEY),
+    ("api", Api, "chat"),
+    ("template_option", TemplateOption, None),
+    ("extra_body", ExtraBody, None),
+    ("no_thinking", NoThinking, False),
+)
+
+
+def given_by(
+    command: Callable[..., R],
+    name: str,
+    options: Sequence[tuple[str, Any, Any]],
+    chosen: Callable[..., Any],
+) -> Callable[..., R]:
+    """Give a command several options in place of one parameter.
+
+    Args:
+        command: What typer is to know.
+        name: Of its parameter.
+        options: Names, types as typer reads them, and defaults.
+        chosen: From what was given for them to the parameter.
+    """
     own = inspect.signature(command, eval_str=True)
     empty = inspect.Parameter.empty
     told = [
         inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
-        for option, annotation, default in (
-            ("model", model, None),
-            ("base_url", BaseUrl, None),
-            ("api_key_env", ApiKeyEnv, DEFAULT_KEY),
-            ("api", Api, "chat"),
-            ("template_option", TemplateOption, None),
-            ("extra_body", ExtraBody, None),
-            ("no_thinking", NoThinking, False),
-        )
+        for option, annotation, default in options
     ]
 
     @functools.wraps(command)

@@ -13,6 +13,8 @@ from surerag import ClusterCompressor, LazyRAG, UncertaintyRewriter
 from surerag.cli.display import console, staged
 from surerag.cli.entailers import EntailmentChoice
 from surerag.cli.readers import ReaderChoice
+from surerag.cli.scaling import HERE, Counting, Scaling
+from surerag.cli.unit_makers import corpus_digest, recorder, recording_settings, secrets_of
 from surerag.documents import Document, load_documents
 from surerag.drivers.progress import counted_not_logged
 from surerag.encoders import packaged_minilm
@@ -23,6 +25,7 @@ from surerag.extras import extra
 from surerag.methods.dynqr.metrics import Metric
 from surerag.methods.lazy_rag.combined_gates import GateLike
 from surerag.places import Anywhere
+from surerag.prices import load_prices
 from surerag.readers.protocol import BaseReader
 from surerag.records import Trace, record
 from surerag.records.field.bm25 import BM25Index
@@ -36,6 +39,7 @@ from surerag.records.verify import TamperedError, verify
 from surerag.retrieval import PassageIndex, SummaryIndex, chunk_documents
 from surerag.runs import MANIFEST
 from surerag.runs.store import working_folder
+from surerag.scale.units import Job
 from surerag.services import Encoder, Entailer, Retriever
 
 _SQUAD = "hf:rajpurkar/squad"
@@ -57,6 +61,7 @@ class Recording:
     concurrency: int = 16
     restart: bool = False
     columns: Mapping[Asked, str] = field(default_factory=dict)
+    scaling: Scaling = HERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +143,7 @@ def run_record(choice: ReaderChoice, wanted: Recording) -> None:
         ServiceError: If the reader fails.
         MissingExtraError: If a package is not installed.
     """
-    with staged() as stages:
+    with wanted.scaling.begun(), staged() as stages:
         with stages.working("Reading the documents"):
             documents = documents_in(wanted.documents)
             # What is noted of questions is of their texts, which digests are to keep secret.
@@ -155,8 +160,26 @@ def run_record(choice: ReaderChoice, wanted: Recording) -> None:
             f"read by {who(choice, reader)}."
         )
         going_on(wanted.output, restart=wanted.restart)
-        advance = stages("Recording")
-        with resumable(wanted.output), counted_not_logged():
+        counting = Counting(
+            stages("Recording"), asked_in(questions, wanted.scaling), load_prices(), reader.name
+        )
+
+        def job() -> Job:
+            told = recording_settings(
+                choice,
+                wanted.documents,
+                corpus_digest(passages),
+                METHODS,
+                retrieval=wanted.retrieval,
+                top_n=wanted.top_n,
+                max_tokens=wanted.max_tokens,
+                judge=wanted.judge,
+                n_samples=wanted.n_samples,
+                concurrency=wanted.concurrency,
+            )
+            return Job(recorder, told, secrets_of(choice))
+
+        with resumable(wanted.output, beside=wanted.scaling.kept_beside), counted_not_logged():
             trace = record(
                 parts,
                 questions,
@@ -165,10 +188,13 @@ def run_record(choice: ReaderChoice, wanted: Recording) -> None:
                 n_samples=wanted.n_samples,
                 hash_texts=wanted.hash_texts,
                 about={"retriever": wanted.retrieval, "encoder": encoder.name},
+                part_size=questions.size,
                 window=wanted.concurrency,
                 max_concurrency=wanted.concurrency,
                 on_change="restart" if wanted.restart else "error",
-                progress=lambda done, _: advance(done, len(questions)),
+                engine=wanted.scaling.engine(job, counting.made),
+                shard=wanted.scaling.shard,
+                progress=counting,
             )
     with extra("report"):
         about = trace.about
@@ -307,6 +333,12 @@ def checked_questions(file: Anywhere, columns: Mapping[Asked, str], folder: Path
     return found
 
 
+def asked_in(questions: QuestionFile, scaling: Scaling) -> int:
+    """Return how many questions are this process's own."""
+    groups = enumerate(questions.groups())
+    return sum(group.size for unit, group in groups if scaling.shard.has(unit))
+
+
 def documents_in(path: Anywhere) -> list[Document]:
     """Return the documents of a folder, or those of the rows of a file, of several or of a folder of them."""
     if not of_rows(path):
@@ -324,17 +356,14 @@ def documents_in(path: Anywhere) -> list[Document]:
 
 
 @contextmanager
-def resumable(*places: Anywhere) -> Iterator[None]:
+def resumable(*places: Anywhere, beside: str = HERE.kept_beside) -> Iterator[None]:
     """Say, where a run is interrupted, what was kept of it."""
     try:
         yield
     except KeyboardInterrupt:
         folders = [working_folder(place) for place in places]
         whole = sum(len(Trace(one, check=False)) for one in folders if (one / MANIFEST).exists())
-        say(
-            f"{whole:,} questions are kept whole, and of the others what was answered: "
-            "the same command goes on from here."
-        )
+        say(f"{whole:,} questions are kept whole{beside}: the same command goes on from here.")
         raise
 
 

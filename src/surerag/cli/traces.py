@@ -10,6 +10,7 @@ import typer
 
 from surerag.cli.options import ColumnOption, check_paths, checked_output, with_reader
 from surerag.cli.readers import ReaderChoice
+from surerag.cli.scaling import Scaling, with_scaling
 from surerag.storage import check_folder
 
 Found = Literal["bm25", "minilm"]
@@ -47,10 +48,12 @@ EntailmentOption = Annotated[
 ]
 
 
+@with_scaling
 @with_reader
 def record(
     *,
     choice: ReaderChoice,
+    scaling: Scaling,
     questions: Annotated[
         str,
         typer.Argument(
@@ -89,6 +92,10 @@ def record(
     from surerag.evaluation.inputs import given_columns
     from surerag.places import place_of
 
+    if hash_texts and scaling.away:
+        raise typer.BadParameter(
+            "goes without --engine ray and --shard: its key stays in one process", param_hint="--hash-texts"
+        )
     given = given_columns(columns or ())
     asked, read = place_of(questions), place_of(documents)
     check_paths(asked, read)
@@ -107,6 +114,7 @@ def record(
         concurrency=concurrency,
         restart=restart,
         columns=given,
+        scaling=scaling,
     )
     run_record(replace(choice, concurrency=concurrency), wanted)
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from surerag.journal import Answers
+from surerag.prices import Costs
 from surerag.readers.protocol import BaseReader
-from surerag.recording import ClockedReader, RecordedReader, generation_key
+from surerag.recording import ClockedReader, RecordedReader, Tab, generation_key
 from surerag.records.replay import canonical, prompt_digest, sampling_text
 from surerag.records.schema import asked_record
 from surerag.types import Generation, Prompt, Sampling
@@ -49,8 +50,21 @@ class Kept:
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield a row of the table ``asked`` for all that was used, in the order of first use."""
         for key, kind in tuple(self._used.items()):
-            note = {**self._notes.get(key, {}), "seconds": self._answers.get(f"{_SECONDS}{key}")}
-            yield asked_record(key, kind, self._answers.get(key), note)
+            yield asked_record(key, kind, self._answers.get(key), self._notes.get(key, {}))
+
+    def times(self) -> Iterator[dict[str, Any]]:
+        """Yield a row of the table ``asked_times`` for each row of ``asked``."""
+        for key in tuple(self._used):
+            yield {"key": key, "seconds": self._answers.get(f"{_SECONDS}{key}")}
+
+    def spent(self) -> Costs:
+        """Return what was used, in tokens, calls and seconds of models; money is not known here."""
+        tab, seconds = Tab(), 0.0
+        for key, kind in self._used.items():
+            if kind == "generate":
+                tab.note(key, self._answers.get(key))
+                seconds += self._answers.get(f"{_SECONDS}{key}") or 0.0
+        return Costs.of(tab.usage, seconds)
 
 
 class _OfKind:

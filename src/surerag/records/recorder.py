@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import platform
 import secrets
-from collections.abc import Iterable, Mapping, Sequence, Sized
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import closing, suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
@@ -20,9 +20,19 @@ from surerag.records.conditions import Manner, ask_all
 from surerag.records.judging import Judge, judge_name, judge_of
 from surerag.records.keeping import Kept
 from surerag.records.pipeline import Pipeline
-from surerag.records.schema import ASKED, QUESTIONS, TRACE, question_record, schemas
+from surerag.records.schema import (
+    ASKED,
+    ASKED_TIMES,
+    QUESTIONS,
+    TIMES,
+    TRACE,
+    question_record,
+    schemas,
+    times_record,
+)
 from surerag.records.trace import Trace
-from surerag.runs import Run
+from surerag.runs import IN_PROCESS, WHOLE, Engine, Part, Run, Shard, Task
+from surerag.runs.manifest import Kind
 from surerag.runs.store import check_output
 from surerag.storage import write_whole
 
@@ -54,6 +64,8 @@ def record(
     window: int = 64,
     max_concurrency: int = 16,
     on_change: Literal["error", "restart"] = "error",
+    engine: Engine = IN_PROCESS,
+    shard: Shard = WHOLE,
     progress: Progress = False,
 ) -> Trace:
     """Answer questions with a pipeline under every condition that it allows, and write down all of it.
@@ -86,6 +98,8 @@ def record(
         max_concurrency: Requests under way at a server, at most.
         on_change: If the folder holds a trace of something else: ``"error"``; or ``"restart"``, which throws
             that away.
+        engine: Has the parts made: in this process, or by ``surerag.scale.engine.RayUnits``.
+        shard: Which of the parts to record; the whole by default.
         progress: True for a bar on a terminal, or a function of what is done and the total, in questions.
 
     Returns:
@@ -131,28 +145,38 @@ def record(
         "part_size": part_size,
         "hash_texts": hash_texts,
         **(about or {}),
+        **shard.about,
         "versions": _versions(),
     }
     with Run.open(place, told, schemas(), kind=TRACE, on_change=on_change) as run:
         if on_change == "restart":
             (run.folder / _KEY).unlink(missing_ok=True)
         key = _key_of(run) if hash_texts else None
-        manner = Manner(judge, n_samples, window, key)
-        total = len(questions) if isinstance(questions, Sized) else None
+        recorder = Recorder(parts, Manner(judge, n_samples, window, key), max_concurrency)
+        sizes: dict[int, int] = {}
+        total = len(questions) if isinstance(questions, Sized) and shard == WHOLE else None
         with reporting(progress, total) as advance:
-            for unit, group in enumerate(groups_of(questions, part_size)):
-                source = group.digest if key is None else _keyed(group.digest, key)
-                if unit in run.manifest.parts:
-                    _check_part(run, unit, source)
-                elif run.complete:
-                    raise InputError(
-                        f"{place} is complete with {run.manifest.rows} questions, and there are more now",
-                        hint="record the further ones into another folder",
-                    )
-                else:
-                    _record_unit(run, unit, parts, group.read(), source, manner, max_concurrency)
-                for _ in range(group.size):
-                    advance()
+
+            def missing() -> Iterator[Task]:
+                for unit, group in enumerate(groups_of(questions, part_size)):
+                    if not shard.has(unit):
+                        continue
+                    source = group.digest if key is None else _keyed(group.digest, key)
+                    if unit in run.manifest.parts:
+                        _check_part(run, unit, source)
+                        _each(advance, group.size)
+                    elif run.complete:
+                        raise InputError(
+                            f"{place} is complete with {run.manifest.rows} questions, and there are more now",
+                            hint="record the further ones into another folder",
+                        )
+                    else:
+                        sizes[unit] = group.size
+                        yield Task(unit, source, group.read)
+
+            with closing(engine(run, missing(), recorder)) as made:
+                for part in made:
+                    _each(advance, sizes.pop(part.unit))
         if not run.units:
             raise InputError("there are no questions to record", hint="give at least one")
         run.finish()
@@ -160,26 +184,56 @@ def record(
     return Trace(place)
 
 
-def _record_unit(
-    run: Run,
-    unit: int,
-    parts: Pipeline,
-    group: Sequence[Question],
-    source: str,
-    manner: Manner,
-    max_concurrency: int,
-) -> None:
-    """Ask for one part, and commit it."""
-    with run.answers(unit) as journal:
-        kept = Kept(journal)
-        rows, failures = ask_all(parts.keeping(kept, max_concurrency=max_concurrency), kept, group, manner)
-        if failures and not any(row.passes for row in rows):
-            raise failures[0]
-        tables = {QUESTIONS: [question_record(row) for row in rows]}
-        if manner.key is None:
-            tables[ASKED] = list(kept.records())
-    # The table of what was asked holds the journal's answers, or they are not to be kept at all.
-    run.commit(unit, tables, source=source, keep_answers=False)
+class Recorder:
+    """Records parts of a trace, one at a time.
+
+    Args:
+        pipeline: Answers.
+        manner: How it is asked.
+        max_concurrency: Requests under way at a server, at most.
+    """
+
+    def __init__(self, pipeline: Pipeline, manner: Manner, max_concurrency: int) -> None:
+        self._pipeline, self._manner, self._max_concurrency = pipeline, manner, max_concurrency
+
+    @property
+    def kind(self) -> Kind:
+        """Of run: a trace."""
+        return TRACE
+
+    @property
+    def schemas(self) -> Any:
+        """Of a trace's tables."""
+        return schemas()
+
+    def make(self, run: Run, unit: int, rows: Sequence[Question], source: str) -> Part:
+        """Ask for one part, and commit it.
+
+        Raises:
+            Exception: If all of its questions fail.
+        """
+        manner = self._manner
+        with run.answers(unit) as journal:
+            kept = Kept(journal)
+            pipeline = self._pipeline.keeping(kept, max_concurrency=self._max_concurrency)
+            found, failures = ask_all(pipeline, kept, rows, manner)
+            if failures and not any(row.passes for row in found):
+                raise failures[0]
+            tables = {
+                QUESTIONS: [question_record(row) for row in found],
+                TIMES: [times_record(row) for row in found],
+            }
+            if manner.key is None:
+                tables[ASKED], tables[ASKED_TIMES] = list(kept.records()), list(kept.times())
+            spent = kept.spent()
+        note = {"failed": sum(bool(row.error) for row in found), "spent": spent.to_dict()}
+        # The table of what was asked holds the journal's answers, or they are not to be kept at all.
+        return run.commit(unit, tables, source=source, note=note, keep_answers=False)
+
+
+def _each(advance: Callable[[], None], times: int) -> None:
+    for _ in range(times):
+        advance()
 
 
 def _keyed(digest: str, key: bytes) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from surerag.extras import extra
@@ -15,6 +15,8 @@ from surerag.types import EntropyTrace, TokenTrace
 TRACE: Final = Kind("trace", 1, "`surerag record`")
 QUESTIONS: Final = "questions"
 ASKED: Final = "asked"
+TIMES: Final = "times"
+ASKED_TIMES: Final = "asked_times"
 
 
 def schemas() -> dict[str, Any]:
@@ -23,7 +25,12 @@ def schemas() -> dict[str, Any]:
     Raises:
         MissingExtraError: If pyarrow is not installed.
     """
-    return {QUESTIONS: question_schema(), ASKED: asked_schema()}
+    return {
+        QUESTIONS: question_schema(),
+        TIMES: times_schema(),
+        ASKED: asked_schema(),
+        ASKED_TIMES: asked_times_schema(),
+    }
 
 
 def question_schema() -> Any:
@@ -60,7 +67,6 @@ def question_schema() -> Any:
             ("calls", pa.int32()),
             ("prompt_tokens", pa.int32()),
             ("completion_tokens", pa.int32()),
-            ("seconds", pa.float64()),
             ("cached_tokens", pa.int32()),
         ]
     )
@@ -114,9 +120,38 @@ def asked_schema() -> Any:
             ("samples", pa.list_(sample)),
             ("probabilities", numbers),
             ("passages", pa.list_(passage)),
-            ("seconds", pa.float64()),
         ]
     )
+
+
+def times_schema() -> Any:
+    """Return the Arrow schema of the table ``times``: what no two runs have alike, apart from all else.
+
+    A row for each question, in order, with the seconds of its passes (of the model, an equal share of each
+    batch; null if not known).
+
+    Raises:
+        MissingExtraError: If pyarrow is not installed.
+    """
+    with extra("parquet"):
+        import pyarrow as pa
+    return pa.schema([("id", pa.string()), ("seconds", pa.list_(pa.float64()))])
+
+
+def asked_times_schema() -> Any:
+    """Return the Arrow schema of the table ``asked_times``: seconds of each row of ``asked``.
+
+    Raises:
+        MissingExtraError: If pyarrow is not installed.
+    """
+    with extra("parquet"):
+        import pyarrow as pa
+    return pa.schema([("key", pa.string()), ("seconds", pa.float64())])
+
+
+def times_record(row: TraceRow) -> dict[str, Any]:
+    """Return a row of the table ``times``."""
+    return {"id": row.id, "seconds": [one.seconds for one in row.passes]}
 
 
 def question_record(row: TraceRow) -> dict[str, Any]:
@@ -132,15 +167,15 @@ def question_record(row: TraceRow) -> dict[str, Any]:
     }
 
 
-def trace_row(record: Mapping[str, Any]) -> TraceRow:
-    """Return what a row of the table ``questions`` says."""
-    golds = record["golds"]
+def trace_row(record: Mapping[str, Any], seconds: Sequence[float | None] = ()) -> TraceRow:
+    """Return what a row of the table ``questions`` says, with the seconds that its passes took."""
+    golds, took = record["golds"], seconds or [None] * len(record["passes"])
     return TraceRow(
         id=record["id"],
         question=record["question"],
         sha256=record["sha256"],
         golds=None if golds is None else tuple(golds),
-        passes=tuple(_pass(one) for one in record["passes"]),
+        passes=tuple(map(_pass, record["passes"], took)),
         measures=dict(record["measures"]),
         error=record["error"],
     )
@@ -193,12 +228,11 @@ def _pass_record(one: Pass) -> dict[str, Any]:
         "calls": one.calls,
         "prompt_tokens": one.prompt_tokens,
         "completion_tokens": one.completion_tokens,
-        "seconds": one.seconds,
         "cached_tokens": one.cached_tokens,
     }
 
 
-def _pass(record: Mapping[str, Any]) -> Pass:
+def _pass(record: Mapping[str, Any], seconds: float | None) -> Pass:
     return Pass(
         condition=record["condition"],
         text=record["text"],
@@ -215,7 +249,7 @@ def _pass(record: Mapping[str, Any]) -> Pass:
         calls=record["calls"],
         prompt_tokens=record["prompt_tokens"],
         completion_tokens=record["completion_tokens"],
-        seconds=record["seconds"],
+        seconds=record.get("seconds", seconds),  # traces of before have it here
         cached_tokens=record.get("cached_tokens") or 0,  # a trace of before has no such column
     )
 

@@ -11,7 +11,7 @@ from surerag.decisions.rows import DecisionRow
 from surerag.errors import ConfigurationError
 from surerag.places import Anywhere
 from surerag.records.rows import TraceRow, decision_rows
-from surerag.records.schema import ASKED, QUESTIONS, TRACE, trace_row
+from surerag.records.schema import ASKED, QUESTIONS, TIMES, TRACE, trace_row
 from surerag.runs import File, check_file, read_manifest, records_in
 from surerag.runs.store import fetched
 
@@ -55,8 +55,12 @@ class Trace:
     def __iter__(self) -> Iterator[TraceRow]:
         """Yield the questions in order, holding some at a time."""
         for part in self.manifest:
-            for record in records_in(self.path(part.files[QUESTIONS])):
-                yield trace_row(record)
+            records = records_in(self.path(part.files[QUESTIONS]))
+            if TIMES in part.files:
+                times = records_in(self.path(part.files[TIMES]))
+                yield from (trace_row(one, took["seconds"]) for one, took in zip(records, times, strict=True))
+            else:
+                yield from map(trace_row, records)
 
     @property
     def about(self) -> Mapping[str, Any]:

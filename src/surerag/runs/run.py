@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
-from surerag.errors import ConfigurationError, InputError
 from surerag.extras import extra
 from surerag.journal import Journal, OnChange
 from surerag.lines import LineFile
 from surerag.places import Anywhere, place_of
+from surerag.runs.folder import ANSWERS, check_kind, check_unclaimed, clean, open_name, reusable, sync
 from surerag.runs.manifest import (
     HEAD,
     MANIFEST,
@@ -30,12 +29,10 @@ from surerag.runs.manifest import (
     part_line,
 )
 from surerag.runs.store import Store, working_folder
-from surerag.runs.tables import KEPT, batches_of, renamed, write_table
+from surerag.runs.tables import KEPT, batches_of, renamed, write_bytes, write_table
 from surerag.storage import check_folder, storing
 
 ROWS: Final = "rows"
-_ANSWERS: Final = "answers"
-_DIGITS, _DIGEST = "[0-9]" * 5, "[0-9a-f]" * 8
 
 
 class Run:
@@ -110,7 +107,7 @@ class Run:
         path = working_folder(place)
         check_folder(path)
         schemas = {ROWS: schema} if isinstance(schema, pa.Schema) else dict(schema)
-        _check_unclaimed(path, schemas)
+        check_unclaimed(path, schemas)
         about = json.loads(json.dumps(about))
         mend = "begin anew with --restart (on_change='restart')"
         lines = LineFile(path / MANIFEST, HEAD, what="a manifest of a run", kept=KEPT, mend=mend)
@@ -120,9 +117,9 @@ class Run:
             if store is not None:
                 store.join(lines)
             if on_change == "restart":
-                _check_kind(lines, kind)
+                check_kind(lines, kind)
                 lines.clear()
-                _clean(path, schemas, but={MANIFEST})
+                clean(path, schemas, but={MANIFEST})
                 if store is not None:
                     store.clear()
             manifest = manifest_of((record for _, record in lines.read()), lines.file, kind)
@@ -132,7 +129,7 @@ class Run:
             elif not is_same(manifest.about, about):
                 if on_change == "error":
                     reuse = "or keep the answers that still apply with --reuse (on_change='reuse'); "
-                    hint = f"write to another folder; {reuse if _reusable(path) else ''}or {mend}"
+                    hint = f"write to another folder; {reuse if reusable(path) else ''}or {mend}"
                     check_same(place, kind, manifest.about, about, hint)
                 lines.append([begin(kind, about)])
                 manifest.take(head_line(kind, about))
@@ -185,7 +182,7 @@ class Run:
         Raises:
             StorageError: If it cannot be written.
         """
-        file = self.folder / _open_name(unit)
+        file = self.folder / open_name(unit)
         if not file.exists():
             self._unfold(unit, file)
         with Journal(file, {"unit": unit}, on_change="reuse") as journal:
@@ -221,14 +218,54 @@ class Run:
             table: write_table(self.folder, f"{table}-{unit:05}.parquet", given, self._schemas[table])
             for table, given in tables.items()
         }
-        journal = self.folder / _open_name(unit)
+        journal = self.folder / open_name(unit)
         if keep_answers and journal.exists():
-            files[_ANSWERS] = self._fold(unit, journal)
+            files[ANSWERS] = self._fold(unit, journal)
         part = Part(unit, files, source, json.loads(json.dumps(dict(note or {}))))
         self._add(part)
         with storing(self.folder):
             journal.unlink(missing_ok=True)
         return part
+
+    def begun(self, unit: int) -> bytes:
+        """Return what was answered before for a unit, for whoever makes it elsewhere; empty if nothing was.
+
+        Raises:
+            StorageError: If it cannot be read.
+        """
+        file = self.folder / open_name(unit)
+        if not file.exists():
+            self._unfold(unit, file)
+        with storing(file):
+            return file.read_bytes() if file.exists() else b""
+
+    def begin(self, unit: int, journal: bytes) -> None:
+        """Take over what :meth:`begun` returned elsewhere.
+
+        Raises:
+            StorageError: If it cannot be written.
+        """
+        if journal:
+            with storing(self.folder):
+                (self.folder / open_name(unit)).write_bytes(journal)
+
+    def adopt(self, part: Part, files: Mapping[str, bytes]) -> None:
+        """Commit a unit that was made in another run's folder, as if it had been made here.
+
+        Args:
+            part: As it was committed there.
+            files: Bytes of its files, by table.
+
+        Raises:
+            InputError: If a file is not what the unit says.
+            StorageError: If something cannot be written; what was committed before is kept.
+        """
+        self._lines.check()
+        for table, file in part.files.items():
+            write_bytes(self.folder, file, files[table])
+        self._add(part)
+        with storing(self.folder):
+            (self.folder / open_name(part.unit)).unlink(missing_ok=True)
 
     def finish(self) -> None:
         """Note that all units are there, and remove what no unit names.
@@ -242,7 +279,7 @@ class Run:
             self._lines.append([{"complete": True}])
             self.manifest.complete = True
         named = {file.name for file in self.manifest.files} | {MANIFEST}
-        _clean(self.folder, self._schemas, but=named)
+        clean(self.folder, self._schemas, but=named)
 
     def batches(
         self,
@@ -265,6 +302,17 @@ class Run:
         for path in self._local(part.files[table] for part in parts if table in part.files):
             yield from batches_of(path, columns)
 
+    def held(self, part: Part) -> Path:
+        """Return the folder in which a unit's files stand; what another machine committed is fetched.
+
+        Raises:
+            InputError: If a file is not what was committed.
+            StorageError: If it cannot be fetched.
+        """
+        for _ in self._local(part.files.values()):
+            pass
+        return self.folder
+
     def fold(self, unit: int) -> None:
         """Keep what was asked for a committed unit since, without writing its tables again.
 
@@ -273,12 +321,12 @@ class Run:
         Raises:
             StorageError: If it cannot be written.
         """
-        journal, part = self.folder / _open_name(unit), self.manifest.parts[unit]
+        journal, part = self.folder / open_name(unit), self.manifest.parts[unit]
         if not journal.exists():
             return
-        before, folded = part.files.get(_ANSWERS), self._fold(unit, journal)
+        before, folded = part.files.get(ANSWERS), self._fold(unit, journal)
         if before is None or before.rows != folded.rows:
-            self._add(replace(part, files={**part.files, _ANSWERS: folded}))
+            self._add(replace(part, files={**part.files, ANSWERS: folded}))
         with storing(self.folder):
             journal.unlink(missing_ok=True)
 
@@ -297,7 +345,7 @@ class Run:
     def _fold(self, unit: int, journal: Path) -> File:
         import pyarrow as pa
 
-        name = f"{_ANSWERS}-{unit:05}.jsonl.zst"
+        name = f"{ANSWERS}-{unit:05}.jsonl.zst"
         with storing(self.folder, kept=KEPT):
             with (
                 journal.open("rb") as given,
@@ -305,7 +353,7 @@ class Run:
                 pa.CompressedOutputStream(opened, "zstd") as packed,
             ):
                 lines = sum(packed.write(line) > 0 for line in given)
-            _sync(self.folder / f"{name}.part")
+            sync(self.folder / f"{name}.part")
             return renamed(self.folder, name, lines - 1)
 
     def _unfold(self, unit: int, journal: Path) -> None:
@@ -313,7 +361,7 @@ class Run:
         import pyarrow as pa
 
         known = self.manifest.parts.get(unit) or self.manifest.former.get(unit)
-        folded = known and known.files.get(_ANSWERS)
+        folded = known and known.files.get(ANSWERS)
         if not folded or (self._store is None and not (self.folder / folded.name).is_file()):
             return
         [path] = self._local([folded])
@@ -322,67 +370,3 @@ class Run:
             with unfinished.open("wb") as opened, pa.OSFile(str(path)) as packed:
                 shutil.copyfileobj(pa.CompressedInputStream(packed, "zstd"), opened)
             unfinished.replace(journal)
-
-
-def _check_kind(lines: LineFile, kind: Kind) -> None:
-    """Throw away damaged runs of this kind, but never what another command wrote.
-
-    Raises:
-        ConfigurationError: If the folder holds something of another kind.
-    """
-    with suppress(InputError):
-        for _, record in lines.read():
-            if record.get("format") not in (None, kind.format):
-                other = str(record["format"]).removeprefix("surerag ")
-                raise ConfigurationError(
-                    f"{lines.file.parent} holds a run of another kind ({other}), which is not thrown away",
-                    hint="write to another folder",
-                )
-
-
-def _open_name(unit: int) -> str:
-    return f"open-{unit:05}.jsonl"
-
-
-def _reusable(folder: Path) -> bool:
-    return next(folder.glob("answers-*.jsonl.zst"), None) is not None
-
-
-def _ours(folder: Path, tables: Iterable[str]) -> Iterator[Path]:
-    """Yield the files that bear names of ours, and no others: people keep their data beside their results."""
-    names = [*(f"{table}-{_DIGITS}.parquet" for table in tables), f"{_ANSWERS}-{_DIGITS}.jsonl.zst"]
-    names += [name.replace(_DIGITS, f"{_DIGITS}-{_DIGEST}") for name in names]
-    for name in (*names, f"open-{_DIGITS}.jsonl"):
-        for pattern in (name, f"{name}.part"):
-            yield from folder.glob(pattern)
-
-
-def _check_unclaimed(folder: Path, tables: Iterable[str]) -> None:
-    """Refuse a folder whose files we would take for ours: a manifest is there before any of them.
-
-    Raises:
-        ConfigurationError: If there are such files and no manifest.
-    """
-    if (folder / MANIFEST).exists():
-        return
-    foreign = sorted(file.name for file in _ours(folder, tables))
-    if foreign:
-        raise ConfigurationError(
-            f"{folder} holds {foreign[0]}, and no {MANIFEST} that says whose it is",
-            hint="write to another folder, or move that file away",
-        )
-
-
-def _clean(folder: Path, tables: Iterable[str], but: Collection[str]) -> None:
-    with storing(folder):
-        for file in list(_ours(folder, tables)):
-            if file.name not in but:
-                file.unlink(missing_ok=True)
-
-
-def _sync(file: Path) -> None:
-    handle = os.open(file, os.O_RDWR)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

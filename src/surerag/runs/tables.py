@@ -47,6 +47,23 @@ def write_table(folder: Path, name: str, rows: Iterable[Mapping[str, Any]], sche
         return renamed(folder, name, len(held))
 
 
+def write_bytes(folder: Path, file: File, content: bytes) -> None:
+    """Write a file that was made elsewhere, whole or not at all.
+
+    Raises:
+        InputError: If it is not what it is said to be, or not a file of this folder.
+        StorageError: If it cannot be written.
+    """
+    if Path(file.name).name != file.name or hashlib.sha256(content).hexdigest() != file.sha256:
+        raise InputError(f"{file.name} arrived otherwise than it was sent", hint="run the same again")
+    with storing(folder, kept=KEPT):
+        with (folder / f"{file.name}.part").open("wb") as opened:
+            opened.write(content)
+            opened.flush()
+            os.fsync(opened.fileno())
+        renamed(folder, file.name, file.rows)
+
+
 def renamed(folder: Path, name: str, rows: int) -> File:
     """Give a file that is wholly written its name, and return what the manifest says of it."""
     unfinished = folder / f"{name}.part"

@@ -10,7 +10,7 @@ import pytest
 from surerag import LazyRAG, Passage, ScriptedReader, SystemAnswer, acompare, compare
 from surerag.errors import BudgetError, ConfigurationError, InputError
 from surerag.evaluation.rows import Question
-from surerag.evaluation.systems.comparing import UNIT
+from surerag.evaluation.systems.units import UNIT
 from surerag.prices import Costs, Price, Prices
 
 N = 80

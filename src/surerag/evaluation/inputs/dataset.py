@@ -83,10 +83,15 @@ class DataSet:
         """How many units of work there are."""
         return len(self.starts)
 
+    def rows_in(self, number: int) -> int:
+        """Return how many rows a unit has; nothing is read."""
+        end = self.starts[number + 1].rows if number + 1 < self.units else self.rows
+        return end - self.starts[number].rows
+
     def unit(self, number: int) -> list[Row]:
         """Read one unit: ``UNIT`` questions with all their systems."""
         begin = self.starts[number]
-        end = self.starts[number + 1].rows if number + 1 < self.units else self.rows
+        end = begin.rows + self.rows_in(number)
         given = self.given if self.read.path == self.path else {}
         rows = islice(parsed(self.read, begin.start, given, ROW), end - begin.rows)
         first = np.searchsorted([at for at, _ in self.repeated], begin.rows)

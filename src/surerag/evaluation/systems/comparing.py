@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sized
 from typing import Any
 
 from surerag.drivers.progress import Progress, counted_not_logged, reporting
-from surerag.errors import BudgetError, ConfigurationError, InputError
+from surerag.errors import ConfigurationError, InputError
 from surerag.evaluation.inputs.questions import Asked, QuestionFile, groups_of
 from surerag.evaluation.systems.analysis import Aim, analyse
 from surerag.evaluation.systems.asking import Waiter, Work
 from surerag.evaluation.systems.results import SystemsReport
-from surerag.evaluation.systems.rows import KIND, schema
+from surerag.evaluation.systems.rows import KIND, part_batches, schemas
 from surerag.evaluation.systems.scoring import Scoring
 from surerag.evaluation.systems.system import ProgramSystem, System, as_system
 from surerag.evaluation.systems.tally import COLUMNS, Tally
+from surerag.evaluation.systems.units import UNIT, Purse, UnitMaker, run_units, spent_on
 from surerag.journal import Memory, OnChange
 from surerag.methods.dense_rag.component import Dense
 from surerag.methods.functions import name_of
@@ -24,11 +25,8 @@ from surerag.places import Anywhere
 from surerag.prices import Prices, load_prices
 from surerag.readers.protocol import Reader
 from surerag.records.judging import Judge
-from surerag.runs import Run
+from surerag.runs import IN_PROCESS, WHOLE, Engine, Run, Shard
 from surerag.services import Entailer, Services, as_reader
-
-UNIT = 128
-"""Questions in a unit of work: what is committed at a time."""
 
 Questions = QuestionFile | Iterable[Asked]
 """Texts, texts with gold answers, :class:`surerag.evaluation.rows.Question`; or a file that was checked."""
@@ -57,6 +55,8 @@ def compare(
     max_concurrency: int = 16,
     max_money: float | None = None,
     on_change: OnChange = "error",
+    engine: Engine = IN_PROCESS,
+    shard: Shard = WHOLE,
     progress: Progress = False,
 ) -> SystemsReport:
     """Ask several systems the same questions, and tell which helps, at which price, and what is undecided.
@@ -93,6 +93,8 @@ def compare(
         max_concurrency: Calls of a system, or requests at a server, at a time.
         max_money: What may be spent, in the prices' currency; all prices have to be known.
         on_change: If the folder holds a comparison of something else; see :meth:`surerag.runs.Run.open`.
+        engine: Has the units of a folder made: in this process, or by ``surerag.scale.engine.RayUnits``.
+        shard: Which of the units to ask, of those in a folder; the whole by default.
         progress: True for a bar on a terminal, or a function of what is done and the total, in questions.
 
     Returns:
@@ -125,12 +127,14 @@ def compare(
             ),
             Aim(baseline, measure, cost, margin, confidence),
             prices,
-            wanted=_Wanted(judge, rule, seper, understanding, consistency),
+            wanted=Measuring(judge, rule, seper, understanding, consistency),
             top_n=top_n,
             window=window,
             max_concurrency=max_concurrency,
             max_money=max_money,
             on_change=on_change,
+            engine=engine,
+            shard=shard,
             progress=progress,
         )
 
@@ -154,7 +158,7 @@ async def acompare(
         Services(reader=None if reader is None else as_reader(reader), entailer=settings.pop("entailer")),
         Aim(*(settings.pop(name) for name in ("baseline", "measure", "cost", "margin", "confidence"))),
         settings.pop("prices"),
-        wanted=_Wanted(
+        wanted=Measuring(
             *(settings.pop(name) for name in ("judge", "rule", "seper", "understanding", "consistency"))
         ),
         **settings,
@@ -164,7 +168,7 @@ async def acompare(
 _DEFAULTS: Mapping[str, Any] = dict(compare.__kwdefaults__ or {})
 
 
-class _Wanted:
+class Measuring:
     """What is to be measured."""
 
     def __init__(self, judge: bool, rule: Judge, seper: bool, understanding: bool, consistency: int) -> None:
@@ -204,27 +208,33 @@ def _compared(
     aim: Aim,
     prices: Prices | None,
     *,
-    wanted: _Wanted,
+    wanted: Measuring,
     top_n: int,
     window: int,
     max_concurrency: int,
     max_money: float | None,
     on_change: OnChange,
+    engine: Engine,
+    shard: Shard,
     progress: Progress,
 ) -> SystemsReport:
-    if not systems:
-        raise ConfigurationError("there is no system to ask", hint='compare({"plain": engine, …}, questions)')
-    made = {name: as_system(name, one, reader=services.reader, top_n=top_n) for name, one in systems.items()}
-    reference = aim.baseline or next(iter(made))
-    if reference not in made:
-        raise ConfigurationError(
-            f"the baseline {reference!r} is none of the systems", hint=f"there are {', '.join(made)}"
-        )
-    scoring = wanted.scoring(services, reference)
-    work = Work(made, scoring, prices or load_prices(), window, max_concurrency, wait)
-    about = about_of(made, scoring, services)
+    work = work_of(
+        systems,
+        services,
+        wanted,
+        wait,
+        baseline=aim.baseline,
+        prices=prices,
+        top_n=top_n,
+        window=window,
+        max_concurrency=max_concurrency,
+    )
+    made = work.systems
+    about = {**about_of(made, work.scoring, services), **shard.about}
     total = len(questions) if isinstance(questions, Sized) else None
-    tally, purse = Tally(list(made)), Purse(max_money)
+    if folder is None and (engine is not IN_PROCESS or shard != WHOLE):
+        raise ConfigurationError("an engine or a shard needs a folder", hint="pass folder=…")
+    tally, purse = Tally(list(made)), Purse(max_money, engine.at_once)
     with counted_not_logged(), reporting(progress, total) as advance:
         if folder is None:
             for unit in groups_of(questions, UNIT, unique=True):
@@ -235,84 +245,43 @@ def _compared(
                 for _ in range(unit.size):
                     advance()
         else:
-            with Run.open(folder, about, schema(), kind=KIND, on_change=on_change) as run:
-                run_units(run, work, questions, purse, advance)
-                tally.add_batches(run.batches(list(COLUMNS)))
+            with Run.open(folder, about, schemas(), kind=KIND, on_change=on_change) as run:
+                run_units(run, UnitMaker(work), questions, purse, advance, engine=engine, shard=shard)
+                tally.add_batches(
+                    batch for part in run.manifest for batch in part_batches(run.held(part), part, COLUMNS)
+                )
     if not tally.questions:
         raise InputError("there are no questions to ask", hint="give at least one")
     return analyse(tally, aim, about)
 
 
-class Purse:
-    """What may be spent, and what was.
-
-    Args:
-        most: Money at most; None for no bound.
-    """
-
-    def __init__(self, most: float | None) -> None:
-        self._most, self.spent, self._largest = most, 0.0, 0.0
-
-    def pay(self, money: float | None) -> None:
-        """Note what a unit cost.
-
-        Raises:
-            BudgetError: If that is not known, and there is a bound.
-        """
-        if money is None and self._most is not None:
-            raise BudgetError(
-                "what was asked cannot be kept within a cost: the price of a model is not known",
-                hint="give its price in a file (--prices FILE, load_prices(FILE)), or leave the bound out",
-            )
-        self.spent += money or 0.0
-        self._largest = max(self._largest, money or 0.0)
-
-    def check(self) -> None:
-        """Refuse a unit that the rest does not last for.
-
-        Raises:
-            BudgetError: If the dearest unit so far would cost more than is left.
-        """
-        if self._most is not None and self.spent + self._largest > self._most:
-            raise BudgetError(
-                f"{self.spent:.4g} of {self._most:.4g} is spent, and another {UNIT} questions may cost "
-                f"{self._largest:.4g}",
-                hint="what was answered is kept: allow more, and the same call goes on from here",
-            )
-
-
-def spent_on(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return what some rows cost; None where a price is not known."""
-    known = [row["money"] for row in rows if row["error"] is None]
-    return None if None in known else float(sum(known))
-
-
-def run_units(
-    run: Run,
-    work: Work,
-    questions: Questions,
-    purse: Purse,
-    advance: Callable[[], None] = lambda: None,
-) -> None:
-    """Ask what was not asked yet, unit by unit, and commit each.
+def work_of(
+    systems: Mapping[str, Any],
+    services: Services,
+    measuring: Measuring,
+    wait: Callable[[Awaitable[Any]], Any] | None = None,
+    *,
+    baseline: str = "",
+    prices: Prices | None = None,
+    top_n: int = 3,
+    window: int = 32,
+    max_concurrency: int = 16,
+) -> Work:
+    """Return what is done with each unit; see :func:`compare` for what its arguments mean.
 
     Raises:
-        InputError: If other questions were answered before.
+        ConfigurationError: If a system is nothing that answers, or somebody is missing who measures.
     """
-    for number, unit in enumerate(groups_of(questions, UNIT, unique=True)):
-        if number in run.manifest.parts:
-            _check_source(run, number, unit.digest)
-            purse.pay(run.manifest.parts[number].note.get("money"))
-        else:
-            purse.check()
-            with run.answers(number) as answers:
-                rows = work.rows(unit.read(), answers)
-            money = spent_on(rows)
-            run.commit(number, rows, source=unit.digest, note={"money": money}, keep_answers=False)
-            purse.pay(money)
-        for _ in range(unit.size):
-            advance()
-    run.finish()
+    if not systems:
+        raise ConfigurationError("there is no system to ask", hint='compare({"plain": engine, …}, questions)')
+    made = {name: as_system(name, one, reader=services.reader, top_n=top_n) for name, one in systems.items()}
+    reference = baseline or next(iter(made))
+    if reference not in made:
+        raise ConfigurationError(
+            f"the baseline {reference!r} is none of the systems", hint=f"there are {', '.join(made)}"
+        )
+    scoring = measuring.scoring(services, reference)
+    return Work(made, scoring, prices or load_prices(), window, max_concurrency, wait or Waiter())
 
 
 def about_of(systems: Mapping[str, System], scoring: Scoring, services: Services) -> dict[str, Any]:
@@ -329,11 +298,3 @@ def about_of(systems: Mapping[str, System], scoring: Scoring, services: Services
         "reference": scoring.reference,
         "unit": UNIT,
     }
-
-
-def _check_source(run: Run, number: int, source: str) -> None:
-    if run.manifest.parts[number].source != source:
-        raise InputError(
-            f"{run.place} holds the answers to other questions, from question {number * UNIT + 1} on",
-            hint="write to another folder, or begin anew with --restart (on_change='restart')",
-        )

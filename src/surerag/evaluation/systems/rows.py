@@ -22,7 +22,20 @@ KIND: Final = Kind("comparison", 1, "surerag compare")
 NUMBERS: Final = (*MEASURES, *COSTS)
 """Columns that are compared: measures of an answer, and what it cost."""
 
-_COUNTS = ("tokens", "prompt_tokens", "completion_tokens", "calls")
+TIMES: Final = "times"
+CLOCKED: Final = ("seconds", "money")
+"""Columns of a table apart: no two runs take the same time, and an hour of a machine has a price."""
+
+
+def schemas() -> dict[str, Any]:
+    """Return the Arrow schemas of both tables, whose rows belong together in order.
+
+    Raises:
+        MissingExtraError: If pyarrow is not installed.
+    """
+    with extra("parquet"):
+        import pyarrow as pa
+    return {ROWS: schema(), TIMES: pa.schema([(name, pa.float64()) for name in CLOCKED])}
 
 
 def schema() -> Any:
@@ -31,7 +44,7 @@ def schema() -> Any:
     ``id``, ``question`` and ``answers`` are the question's, ``system`` who answered, ``answer`` and
     ``contexts`` (id and text) what was said and shown, ``retrieved`` whether it retrieved. Measures are null
     where they could not be taken; of a question that failed all of them are, and ``error`` says why.
-    ``money`` is null where no price is known.
+    What they took, in seconds, and money, which is null where no price is known, are the table ``times``.
 
     Raises:
         MissingExtraError: If pyarrow is not installed.
@@ -52,7 +65,7 @@ def schema() -> Any:
             ("retrieved", pa.bool_()),
             ("contexts", shown),
             *((name, pa.float64()) for name in MEASURES),
-            *((name, pa.int64() if name in _COUNTS else pa.float64()) for name in COSTS),
+            *((name, pa.int64()) for name in COSTS if name not in CLOCKED),
             ("cached_tokens", pa.int64()),
             ("currency", pa.string()),
         ]
@@ -70,13 +83,33 @@ def batches_in(folder: str | Anywhere, columns: Sequence[str] | None = None) -> 
         yield from part_batches(here, part, columns)
 
 
+def tables_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return results as the tables that they are written to."""
+    return {
+        ROWS: [{name: value for name, value in one.items() if name not in CLOCKED} for one in rows],
+        TIMES: [{name: one[name] for name in CLOCKED} for one in rows],
+    }
+
+
 def part_batches(folder: Path, part: Part, columns: Sequence[str] | None = None) -> Iterator[Any]:
-    """Yield the results of a unit as Arrow batches.
+    """Yield the results of a unit as Arrow batches, with the columns of both tables.
 
     Raises:
         InputError: If a file cannot be read.
     """
-    yield from batches_of(folder / part.files[ROWS].name, columns)
+    import pyarrow as pa
+
+    own = None if columns is None else [name for name in columns if name not in CLOCKED]
+    clocked = [name for name in CLOCKED if columns is None or name in columns]
+    rows = batches_of(folder / part.files[ROWS].name, own)
+    if not clocked:
+        yield from rows
+        return
+    times = batches_of(folder / part.files[TIMES].name, clocked)
+    for one, took in zip(rows, times, strict=True):
+        names = [*one.schema.names, *clocked]
+        joined = pa.record_batch([*one.columns, *took.columns], names=names)
+        yield joined if columns is None else joined.select(list(columns))
 
 
 def row(

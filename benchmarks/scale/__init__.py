@@ -1,0 +1,1 @@
+"""What actors cost, and whether they make the same."""

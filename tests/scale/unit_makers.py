@@ -1,0 +1,65 @@
+"""Who makes units on workers, for tests: with readers that note what they are asked, or end their process."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from surerag.errors import ConfigurationError
+from surerag.records.conditions import Manner
+from surerag.records.pipeline import Pipeline
+from surerag.records.recorder import Recorder
+from surerag.scale.units import Job
+from surerag.types import Generation, Prompt, Sampling
+from tests.evaluation.noting import NotingReader
+from tests.records.corpora import pipeline
+
+QUESTIONS, PART = 24, 4
+WINDOW = 8
+
+
+class Mortal(NotingReader):
+    """Ends its process, the first time that it is asked about a person.
+
+    Args:
+        notes: What it is asked.
+        person: Whom it does not survive; None for nobody.
+        always: Whether it ends again when it is asked again.
+        seconds: How long an answer takes.
+    """
+
+    def __init__(self, notes: Path, person: int | None, always: bool, seconds: float) -> None:
+        super().__init__(notes, local=True, seconds=seconds)
+        self._person, self._always = person, always
+        self._ended = notes.with_suffix(".ended")
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+        found = super().generate(prompts, sampling)
+        ready = self._person is not None and (self._always or not self._ended.exists())
+        if ready and any(f"Person {self._person} " in str(prompt) for prompt in prompts):
+            self._ended.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
+
+
+def recorder(told: Mapping[str, Any]) -> Recorder:
+    """Return a recorder of all methods over a small corpus."""
+    notes = Path(told["notes"])
+    with notes.with_suffix(".pids").open("a") as pids:
+        pids.write(f"{os.getpid()}\n")
+    reader = Mortal(notes, told.get("person"), told.get("always", False), told.get("seconds", 0.0))
+    manner = Manner("contains", 2, WINDOW, None)
+    return Recorder(Pipeline.of(pipeline(reader, QUESTIONS)), manner, 16)
+
+
+def refusing(told: Mapping[str, Any]) -> Recorder:
+    """Refuse to be built."""
+    raise ConfigurationError("there is no model of this name", hint="name another one")
+
+
+def job(notes: Path, **told: Any) -> Job:
+    """Return what workers are told to record."""
+    return Job(recorder, {"notes": str(notes), **told})
