@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 from surerag.cli import compare_runs
+from surerag.cli.entailers import EntailmentChoice
+from surerag.cli.readers import ReaderChoice
 from surerag.encoders import HashingEncoder
+from surerag.entailment import NLIEntailer
 from surerag.runs import Maker, Part, Run, Task
 from surerag.scale.engine_cluster import Actors
 from surerag.scale.units import Job, made_alone
@@ -167,6 +170,13 @@ def test_workers_with_other_documents_are_refused(surerag: Any, tmp_path: Path, 
     monkeypatch.setattr("surerag.cli.trace_runs.corpus_digest", lambda _: "of other ones")
     ran = command(tmp_path / "out", *RAY)
     assert ran.code == 1 and "holds other documents on this worker" in ran.err
+
+
+def test_judgements_are_not_carried_from_unit_to_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, Any] = {}
+    monkeypatch.setattr(NLIEntailer, "from_pretrained", lambda model, **more: told.update(more, model=model))
+    EntailmentChoice.chosen("nli:mine", ReaderChoice("m", None, "NO_KEY")).loaded()
+    assert told == {"model": "mine", "cached_pairs": 0}
 
 
 def test_gpus_are_for_workers(surerag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

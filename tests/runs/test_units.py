@@ -74,6 +74,15 @@ def test_shards_together_are_the_whole() -> None:
     assert Shard().about == {} and shards[2].about == {"shard": "3/3"}
 
 
+def test_a_division_that_leaves_a_shard_nothing_is_refused() -> None:
+    Shard.parsed("2/3").check(3)
+    Shard().check(0)  # no questions at all are told of by whoever reads them
+    with pytest.raises(ConfigurationError, match="2 units, which 3 shards cannot divide.*Take 2"):
+        Shard.parsed("1/3").check(2)
+    with pytest.raises(ConfigurationError, match="one unit, .*Leave --shard out"):
+        Shard.parsed("2/2").check(1)
+
+
 def test_errors_travel_in_plain_values() -> None:
     error = Failure.of(ConfigurationError("no model", hint="name one")).raised()
     assert isinstance(error, ConfigurationError) and error.hint == "name one"

@@ -35,4 +35,8 @@ class EntailmentChoice:
         """Return the entailer; None where the reader itself is to judge."""
         if self.kind == "exact":
             return ExactEntailer()
-        return NLIEntailer.from_pretrained(self.model) if self.kind == "nli" else None
+        if self.kind != "nli":
+            return None
+        # What an earlier unit was judged is known to one worker and not to another, and in another batch the
+        # last digits of a judgement differ; within a unit nothing is asked twice in any case.
+        return NLIEntailer.from_pretrained(self.model, cached_pairs=0)

@@ -102,6 +102,7 @@ def run_evaluate(choice: ReaderChoice, wanted: Evaluation) -> bool:
         with stages.working("Checking the data"):
             data = check_rows(wanted.file, wanted.columns, folder=working_folder(wanted.output))
             analysis.check(data.systems)
+            wanted.scaling.shard.check(data.units)
         with stages.working("Loading the models"):
             reader = choice.build()
             entailment = EntailmentChoice.chosen(wanted.entailment, choice)

@@ -161,6 +161,22 @@ class Shard(NamedTuple):
         """Whether a unit is this shard's."""
         return unit % self.of == self.number - 1
 
+    def check(self, units: int) -> None:
+        """Refuse a division in which some shard would have nothing to do.
+
+        Args:
+            units: Of the run.
+
+        Raises:
+            ConfigurationError: If there are more shards than units.
+        """
+        if self.of > max(units, 1):
+            some = "one unit" if units == 1 else f"{units} units"
+            raise ConfigurationError(
+                f"the questions make {some}, which {self.of} shards cannot divide among them",
+                hint=f"take {units} shards at most" if units > 1 else "leave --shard out",
+            )
+
     @property
     def about(self) -> dict[str, str]:
         """What a run says of it: nothing where it is the whole."""
