@@ -77,9 +77,9 @@ def test_shards_together_are_the_whole() -> None:
 def test_a_division_that_leaves_a_shard_nothing_is_refused() -> None:
     Shard.parsed("2/3").check(3)
     Shard().check(0)  # no questions at all are told of by whoever reads them
-    with pytest.raises(ConfigurationError, match="2 units, which 3 shards cannot divide.*Take 2"):
+    with pytest.raises(ConfigurationError, match=r"2 units, which 3 shards cannot divide.*Take 2"):
         Shard.parsed("1/3").check(2)
-    with pytest.raises(ConfigurationError, match="one unit, .*Leave --shard out"):
+    with pytest.raises(ConfigurationError, match=r"one unit, .*Leave --shard out"):
         Shard.parsed("2/2").check(1)
 
 
