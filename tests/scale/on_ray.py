@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import ray
@@ -56,9 +57,13 @@ def main(folder: Path) -> None:
     context = ray.data.DataContext.get_current()
     context.execution_options.preserve_order, context.enable_progress_bars = True, False
     first = on_actors(killed, folder / "in.parquet", 2)
-    found = {"died": Path(note).exists()}  # from here on nobody dies
-    for name, batch, again in (("killed", killed, first), ("one", model, None), ("two", model, None)):
-        made = again or on_actors(batch, folder / "in.parquet", 2 if name == "two" else 1)
+    found: dict[str, Any] = {"died": Path(note).exists()}  # from here on nobody dies
+    runs = {
+        "killed": (killed, first),
+        "one": (killed, on_actors(killed, folder / "in.parquet", 1)),
+        "two": (model, on_actors(model, folder / "in.parquet", 2)),
+    }
+    for name, (batch, made) in runs.items():
         plain = [batch(table.slice(at, BLOCK)) for at in range(0, ROWS, BLOCK)]
         found[name] = [
             {

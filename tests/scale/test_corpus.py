@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -15,7 +16,7 @@ from surerag.documents import Document
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, InputError, MissingServiceError, PromptError
 from surerag.retrieval import DiskSummaryIndex, PassageIndex, chunk_documents, lead_summary
-from surerag.scale import ChunkBatch, EmbedBatch, LazyRAGBatch, SummarizeBatch
+from surerag.scale import ChunkBatch, EmbedBatch, LazyRAGBatch, SummarizeBatch, embedded_passages
 
 TEXTS = ["Ada was born in Velm. She paints. She sings in a choir.", "Bo was born in Orun. He swims."]
 READER = {"factory": "tests.scale.makers:reader"}
@@ -139,6 +140,19 @@ def test_a_pipeline_searches_in_what_was_embedded(corpus: Path) -> None:
     assert column(table, "lazy_rag_answer") == ["Velm", "Orun"]
 
 
+def test_passages_are_read_from_a_store(corpus: Path) -> None:
+    from surerag.scale.batch_passages import passage_index
+
+    files = fsspec.filesystem("memory")
+    for file in corpus.iterdir():
+        files.pipe_file(f"/batches/{file.name}", file.read_bytes())
+    whole, one = (
+        passage_index(f"memory://batches{named}", HashingEncoder(), k=2) for named in ("", "/0.parquet")
+    )
+    assert [found.id for found in whole.retrieve("Where was Bo born?")] == ["d1", "d0"]
+    assert [passage.id for passage in one.passages] == ["d0"]
+
+
 def test_summaries_are_a_tier_of_their_own(corpus: Path, tmp_path: Path) -> None:
     summarised = SummarizeBatch(sentences=1)(documents(*TEXTS))
     embedded = EmbedBatch(encoder="hashing", columns={"text": "summary_text"})(summarised)
@@ -153,6 +167,21 @@ def test_summaries_are_a_tier_of_their_own(corpus: Path, tmp_path: Path) -> None
     table = batch(pa.table({"question": ["Where was Ada born?"]}))
     assert column(table, "lazy_rag_summary_ids") == [["d0"]]
     assert column(table, "lazy_rag_retrieved") == [False]
+
+
+def test_what_was_embedded_becomes_an_index_on_the_disk(corpus: Path, tmp_path: Path) -> None:
+    encoder, folder = HashingEncoder(), tmp_path / "index"
+    made = DiskSummaryIndex.from_vectors(folder, embedded_passages(str(corpus), encoder), encoder)
+    assert len(made) == 2
+    batch = LazyRAGBatch(
+        reader=READER, retriever={"index": str(folder), "k": 1}, encoder="hashing", mode="standard"
+    )
+    table = batch(pa.table({"question": ["Where was Ada born?", "Where was Bo born?"]}))
+    assert column(table, "lazy_rag_context_ids") == [["d0"], ["d1"]]
+    bare = tmp_path / "bare.parquet"
+    parquet.write_table(documents(*TEXTS), bare)
+    with pytest.raises(InputError, match="holds no vectors"):
+        list(embedded_passages(str(bare), encoder))
 
 
 def test_vectors_of_another_encoder_and_missing_ones_are_refused(corpus: Path, tmp_path: Path) -> None:
@@ -180,7 +209,7 @@ def test_summaries_that_were_made_in_batches_are_searched_on_the_disk(tmp_path: 
     found = [Passage(*row) for row in zip(column(made, "summary_text"), column(made, "id"), strict=True)]
     rows = np.array(column(made, "embed_vector"))
     DiskSummaryIndex.from_vectors(tmp_path, [(found, rows)], HashingEncoder())
-    folder = {"folder": str(tmp_path), "k": 1}
+    folder = {"index": str(tmp_path), "k": 1}
     asked = pa.table({"question": ["Where was Bo born?"]})
     batch = LazyRAGBatch(reader=READER, retriever=folder, encoder="hashing", summaries=folder, n_summaries=1)
     table = batch(asked)

@@ -17,6 +17,7 @@ from surerag.world import World
 from tests.snippets import ROOT
 
 pytest.importorskip("ray", reason="of the extra `ray`")
+pytestmark = pytest.mark.timeout(900)  # Ray starts a dozen processes, on a busy machine too
 pytestmark = pytest.mark.timeout(900)
 
 PATHS = [str(ROOT), *(str(ROOT / name) for name in ("src", "integrations", "studies"))]

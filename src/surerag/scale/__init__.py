@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from surerag.scale.batch import Batch
     from surerag.scale.batch_methods import CompressBatch, DenseBatch, LazyRAGBatch, RewriteBatch, SePerBatch
+    from surerag.scale.batch_passages import embedded_passages
     from surerag.scale.corpus import ChunkBatch, EmbedBatch, SummarizeBatch
 
 _HOMES = {
@@ -31,6 +32,7 @@ _HOMES = {
     "RewriteBatch": "surerag.scale.batch_methods",
     "SePerBatch": "surerag.scale.batch_methods",
     "SummarizeBatch": "surerag.scale.corpus",
+    "embedded_passages": "surerag.scale.batch_passages",
 }
 
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "RewriteBatch",
     "SePerBatch",
     "SummarizeBatch",
+    "embedded_passages",
 ]
 
 

@@ -22,7 +22,6 @@ from surerag.errors import ConfigurationError, MissingServiceError
 from surerag.options import check_among, plain
 from surerag.readers.keys import DEFAULT_KEY, key_from
 from surerag.readers.protocol import BaseReader
-from surerag.retrieval import DiskSummaryIndex
 from surerag.services import Encoder, Entailer, Retriever, as_reader
 
 Setting = str | Mapping[str, Any]
@@ -39,7 +38,7 @@ _FORMS: Final[Mapping[str, str]] = {
     "reader": '"embedded", {"model": "a Hugging Face id or path"}, {"base_url": "http://…/v1", "model": "…"}',
     "encoder": '"minilm", "hashing", {"model": "a sentence-transformers id or path"}',
     "entailer": '"judge", "exact", "nli", {"model": "the id or path of a classifier"}',
-    "retriever": '{"passages": "a Parquet file or folder"}, {"folder": "what DiskSummaryIndex wrote"}',
+    "retriever": '{"passages": "a Parquet file or folder"}, {"index": "a folder of DiskSummaryIndex"}',
 }
 
 Make = Callable[["Parts"], Any]
@@ -64,9 +63,8 @@ class Parts:
         self._made: dict[str, Any] = {}
         for name in ("retriever", "summaries"):
             one = settings.get(name)
-            for source in ("passages", "folder"):
-                if isinstance(one, Mapping) and source in one:
-                    self.require("encoder", f"{name}={{'{source}': …}}")
+            if isinstance(one, Mapping) and ("passages" in one or "index" in one):
+                self.require("encoder", f"{name}={next(iter(one))!r}")
 
     def __contains__(self, name: str) -> bool:
         return name in self._makers
@@ -248,15 +246,17 @@ def _retriever(name: str, given: Mapping[str, Any]) -> Make | None:
     if name == "summaries" and "text" in given:
         options = _rest(name, given, "text", ())
         return lambda _: given["text"]
+    if "index" in given:
+        from surerag.retrieval import DiskSummaryIndex
+
+        options = _rest(name, given, "index", _takes(DiskSummaryIndex) - {"folder", "encoder"})
+        return lambda parts: DiskSummaryIndex(given["index"], parts["encoder"], **options)
     if "passages" in given:
         from surerag.scale.batch_passages import FIELDS, passage_index
 
         options = _rest(name, given, "passages", ("k", "columns"))
         check_among(FIELDS, options.get("columns", {}), f"{name}'s columns")
         return lambda parts: passage_index(given["passages"], parts["encoder"], **options)
-    if "folder" in given:
-        options = _rest(name, given, "folder", ("k", "n_probe", "n_candidates"))
-        return lambda parts: DiskSummaryIndex(given["folder"], parts["encoder"], **options)
     return None
 
 
