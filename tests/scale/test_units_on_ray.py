@@ -114,7 +114,8 @@ def test_a_driver_that_is_killed_leaves_what_it_committed(tmp_path: Path) -> Non
         pids = [int(pid) for pid in notes.with_suffix(".pids").read_text().split()]
         assert eventually(lambda pids=pids: not any(map(_alive, pids)))
     committed, asked = _committed(manifest), len(notes_of(notes))
-    assert 2 <= committed < UNITS
+    # An interruption in the middle of a commit takes that one back; a kill cannot.
+    assert 1 <= committed < UNITS
     again = begun("-m", "tests.scale.on_driver", str(tmp_path), "0")
     _, said = again.communicate()
     assert again.returncode == 0, said[-4000:]
