@@ -67,6 +67,9 @@ class ByteDetokenizer:
         """Return the text that this token adds."""
         given = self._held + self._bytes_of(token)
         piece, used = codecs.utf_8_decode(given, "replace", False)
+        if piece.endswith(_INCOMPLETE):  # what a text ends in that is no character is not shown
+            self._held = given
+            return ""
         self._held = given[used:]
         return piece
 
