@@ -26,7 +26,7 @@ from surerag import (
 )
 from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer
-from surerag.evaluation.statistics import paired_difference
+from surerag.evaluation.differences import paired_difference
 from surerag.prompts import NOTHING_TO_EXTRACT, format_passages
 from surerag.readers.scripted import reply
 from surerag.world import World

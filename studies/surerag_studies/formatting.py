@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from surerag.evaluation.statistics import Estimate, PairedDifference
+from surerag.evaluation.differences import PairedDifference
+from surerag.evaluation.statistics import Estimate
 
 
 def interval(found: Estimate | PairedDifference, digits: int = 3, sign: str = "") -> str:

@@ -148,6 +148,24 @@ def test_rivals_are_correlated_with_known_utility(evaluated: Path, surerag: Any)
     assert "Correlation with ΔSePer" in without and "Judge" not in without
 
 
+def test_a_judge_is_asked_by_the_prompts_of_a_file(evaluated: Path, surerag: Any, tmp_path: Path) -> None:
+    file = tmp_path / "prompts.toml"
+    file.write_text('[judge]\nrate_answer = "How good is {answer}? {question}"\n', encoding="utf-8")
+    asked: list[str] = []
+
+    def answer(prompt: str) -> str:
+        asked.append(prompt)
+        return "5"
+
+    judge, data = ScriptedReader(answer), evaluated.parent / "data.jsonl"
+    done = surerag("figures", "rivals", evaluated, "--data", data, "--judge", "--prompts", file, reader=judge)
+    assert done.code == 0, done.err
+    # Once a row; the other two prompts are ours, and show the context.
+    assert (sum("How good is" in prompt for prompt in asked), len(asked)) == (4, 12)
+    alone = surerag("figures", "rivals", evaluated, "--data", data, "--prompts", file, reader=judge)
+    assert alone.code != 0 and "add --judge" in alone.err
+
+
 def test_a_line_that_lacks_a_field_is_named(tmp_path: Path) -> None:
     file = lines(tmp_path / "rows.jsonl", [{"question": "Where?"}])
     result = CliRunner().invoke(app, ["figures", "clusters", str(file)])

@@ -14,7 +14,6 @@ from surerag.evaluation.statistics import (
     cohens_d,
     compare,
     is_monotone,
-    paired_difference,
     share,
     wilson_interval,
 )
@@ -42,32 +41,6 @@ def test_impossible_proportions_are_refused(count: int, n: int) -> None:
 def test_share_counts_true_values() -> None:
     counted = share(np.array([True, False, True]))
     assert (counted.count, counted.n) == (2, 3)
-
-
-def test_paired_difference_agrees_with_the_normal_law() -> None:
-    # 60 questions gained, 40 lost, 900 alike: mean 0.02, variance of one difference 0.0996.
-    treatment = np.array([1] * 60 + [0] * 40 + [1] * 900)
-    control = np.array([0] * 60 + [1] * 40 + [1] * 900)
-    result = paired_difference(treatment, control)
-    error = (0.0996 / 1000) ** 0.5
-    assert result.value == pytest.approx(0.02)
-    assert result.lower_bound == pytest.approx(0.02 - 1.645 * error, abs=1e-3)
-    assert result.low == pytest.approx(0.02 - 1.96 * error, abs=1e-3)
-    assert result.high == pytest.approx(0.02 + 1.96 * error, abs=1e-3)
-
-
-def test_pairing_matters() -> None:
-    # The same marginal accuracies; only the pairing tells how sure the difference is.
-    right = np.arange(400) % 2 == 0
-    together = paired_difference(right, right)
-    apart = paired_difference(right, ~right)
-    assert together.lower_bound == 0
-    assert apart.lower_bound < -0.05
-
-
-def test_paired_difference_refuses_lists_that_do_not_pair() -> None:
-    with pytest.raises(InputError, match="equally long"):
-        paired_difference([1, 0], [1, 0, 1])
 
 
 def test_cohens_d_uses_the_pooled_deviation() -> None:

@@ -237,6 +237,15 @@ def rivals(
     judge: Annotated[
         bool, typer.Option("--judge", help="Ask the reader to rate each context, too (B.2); needs --data.")
     ] = False,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            help="Prompts of --judge in place of ours: a TOML file, with a table judge.",
+            exists=True,
+            dir_okay=False,
+            metavar="FILE",
+        ),
+    ] = None,
 ) -> None:
     """SePer, Table 2: does ΔSePer follow known utility better than other measures of the same answers?
 
@@ -245,12 +254,18 @@ def rivals(
     the measures are compared with ΔSePer.
     """
     from surerag.cli.figures_rivals import compared
+    from surerag.evaluation.rivals import RatingJudge
+    from surerag.prompt_files import load_prompts
 
     if judge and data is None:
         raise typer.BadParameter("ratings need the contexts: give --data", param_hint="--judge")
+    if prompts is not None and not judge:
+        raise typer.BadParameter("they are what a judge is asked: add --judge", param_hint="--prompts")
+    replaced = {} if prompts is None else load_prompts(prompts).get("judge", {})
     columns = ("id", "system", "question", "answers", "steps", "error", "delta")
     known = [] if data is None else list(_read(data, *(("contexts",) if judge else ("utility",))))
-    console.print(compared(_rows_of(run, *columns), known, choice.build() if judge else None))
+    rating = RatingJudge(choice.build(), prompts=replaced) if judge else None
+    console.print(compared(_rows_of(run, *columns), known, rating))
 
 
 def _rows_of(folder: Path, *columns: str) -> Iterator[dict[str, Any]]:

@@ -14,18 +14,17 @@ from surerag.errors import InputError
 from surerag.evaluation.formatting import plain_table
 from surerag.evaluation.rivals import RIVALS, BertScores, Level, Rated, RatingJudge, mean_of
 from surerag.evaluation.statistics import correlation
-from surerag.readers.protocol import Reader
 
 
 def compared(
-    rows: Iterable[Mapping[str, Any]], known: Sequence[Mapping[str, Any]], reader: Reader | None
+    rows: Iterable[Mapping[str, Any]], known: Sequence[Mapping[str, Any]], judge: RatingJudge | None
 ) -> Table:
     """Return how each measure correlates with known utility, or with ΔSePer where none is known.
 
     Args:
         rows: Of a run; those that failed, and those without context, are left out.
         known: Lines with ``id`` or ``question``, perhaps ``system``, and ``utility`` or ``contexts``.
-        reader: Rates contexts; None for no ratings.
+        judge: Rates contexts; None for no ratings.
 
     Raises:
         InputError: If fewer than two rows can be compared, or nothing is known of one.
@@ -37,8 +36,7 @@ def compared(
         raise InputError("fewer than two rows of the run have a context that was measured")
     steps = [next(step for step in reversed(row["steps"]) if step) for row in some]
     deltas = {name: _deltas(level, some, steps) for name, level in _levels(some, steps).items()}
-    if reader is not None:
-        judge = RatingJudge(reader)
+    if judge is not None:
         cases = [
             Rated(row["question"], "\n".join(map(str, line["contexts"])), row["answers"][0])
             for row, line in zip(some, lines, strict=True)

@@ -25,6 +25,7 @@ from surerag.cli.readers import ReaderChoice
 from surerag.cli.story_view import story_view
 from surerag.cli.telling import Cast, Known, tell
 from surerag.encoders import packaged_minilm
+from surerag.evaluation.differences import PairedDifference
 from surerag.evaluation.formatting import percent, plain_table
 from surerag.evaluation.gate import (
     GateQuestion,
@@ -43,7 +44,6 @@ from surerag.evaluation.gate.tables import costs_table, gate_table, modes_table
 from surerag.evaluation.gate.timing import LatencyTable, latency_table, measure
 from surerag.evaluation.page import Example, Figure, render_page
 from surerag.evaluation.serialise import write_json
-from surerag.evaluation.statistics import PairedDifference
 from surerag.evaluation.story import NATS, Story
 from surerag.methods.lazy_rag.result import LazyRAGResult
 from surerag.prices import Costs, load_prices

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from surerag.errors import InputError
-from surerag.evaluation.resampling import resampled_means
 from surerag.extras import extra
 
 with extra("report"):
@@ -41,23 +40,6 @@ class Proportion:
     value: float
     low: float
     high: float
-
-
-@dataclass(frozen=True, slots=True)
-class PairedDifference:
-    """Mean of ``treatment - control`` over the same questions.
-
-    Attributes:
-        value: The mean difference.
-        low: Lower end of the two-sided interval.
-        high: Upper end of the two-sided interval.
-        lower_bound: One-sided lower confidence bound, at the same confidence.
-    """
-
-    value: float
-    low: float
-    high: float
-    lower_bound: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,50 +102,6 @@ def share(flags: ArrayLike, confidence: float = 0.95) -> Proportion:
     """
     values = np.asarray(flags, dtype=bool)
     return wilson_interval(int(values.sum()), values.size, confidence)
-
-
-def paired_difference(
-    treatment: ArrayLike,
-    control: ArrayLike,
-    *,
-    confidence: float = 0.95,
-    resamples: int = 10_000,
-    seed: int = 0,
-) -> PairedDifference:
-    """Bootstrap the mean difference of two measurements on the same questions.
-
-    Args:
-        treatment: One value a question (True counts as 1).
-        control: One value for each of the same questions, in the same order.
-        confidence: Of the two-sided interval, and of the one-sided lower bound.
-        resamples: Bootstrap resamples of the questions.
-        seed: Of the resampling.
-
-    Raises:
-        InputError: If lengths differ or nothing was measured.
-
-    Example:
-        Equal measurements differ by nothing, with certainty.
-
-        >>> paired_difference([1, 0, 1], [1, 0, 1])
-        PairedDifference(value=0.0, low=0.0, high=0.0, lower_bound=0.0)
-    """
-    first, second = np.asarray(treatment, float), np.asarray(control, float)
-    if first.shape != second.shape or first.ndim != 1 or first.size == 0:
-        raise InputError(
-            f"a paired comparison needs two equally long lists, got shapes {first.shape} and {second.shape}"
-        )
-    return mean_difference(first - second, confidence=confidence, resamples=resamples, seed=seed)
-
-
-def mean_difference(
-    differences: NDArray[np.float64], *, confidence: float = 0.95, resamples: int = 10_000, seed: int = 0
-) -> PairedDifference:
-    """Return :func:`paired_difference` of what two measurements differ by on each question."""
-    means = resampled_means(differences, resamples, seed)
-    tail = 1 - confidence
-    low, bound, high = np.quantile(means, [tail / 2, tail, 1 - tail / 2])
-    return PairedDifference(float(np.mean(differences)), float(low), float(high), float(bound))
 
 
 def cohens_d(high: ArrayLike, low: ArrayLike) -> float:

@@ -10,16 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surerag.errors import InputError
-from surerag.evaluation.statistics import (
-    Estimate,
-    PairedDifference,
-    Proportion,
-    auroc,
-    correlation,
-    paired_difference,
-    share,
-    wilson_interval,
-)
+from surerag.evaluation.differences import PairedDifference, paired_difference
+from surerag.evaluation.statistics import Estimate, Proportion, auroc, correlation, share, wilson_interval
 from surerag.records.rows import (
     COMPRESSED,
     NONE,

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
+from surerag.evaluation.differences import PairedDifference
 from surerag.evaluation.formatting import percent, percent_with_interval, plain_table, shown
-from surerag.evaluation.statistics import Estimate, PairedDifference
+from surerag.evaluation.statistics import Estimate
 from surerag.records.figures import HELD, RATES, DecisionFigures, TraceFigures
 
 _SURE_GAIN = "†"

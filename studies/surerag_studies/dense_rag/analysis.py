@@ -10,8 +10,9 @@ from scipy import stats
 
 from surerag import RefinementResult
 from surerag.evaluation.comparison.significance import holm
+from surerag.evaluation.differences import PairedDifference, paired_difference
 from surerag.evaluation.gaps import by_interval, by_threshold, difference, gap_at, trend
-from surerag.evaluation.statistics import PairedDifference, Proportion, paired_difference, share
+from surerag.evaluation.statistics import Proportion, share
 from surerag.types import Passage
 from surerag.world.questions import is_correct
 from surerag_studies.dense_rag.asking import FULL, Record, Recut

@@ -16,15 +16,9 @@ from rich.text import Text
 
 from surerag import AdaptiveChunker, Candidates, ContextRefiner, Dense, DenseCache
 from surerag.drivers.progress import Stages, counted_not_logged
+from surerag.evaluation.differences import PairedDifference, paired_difference
 from surerag.evaluation.formatting import percent_with_interval, plain_table
-from surerag.evaluation.statistics import (
-    Estimate,
-    PairedDifference,
-    Proportion,
-    correlation,
-    paired_difference,
-    share,
-)
+from surerag.evaluation.statistics import Estimate, Proportion, correlation, share
 from surerag.journal import Memory
 from surerag.measures import rouge_l
 from surerag.prompts import EXTRACT

@@ -19,8 +19,9 @@ from rich.text import Text
 
 from surerag import ContextRefiner, DenseCache, RefinementResult
 from surerag.drivers.progress import Stages, counted_not_logged
+from surerag.evaluation.differences import PairedDifference, paired_difference
 from surerag.evaluation.formatting import percent_with_interval, plain_table
-from surerag.evaluation.statistics import PairedDifference, Proportion, paired_difference, share
+from surerag.evaluation.statistics import Proportion, share
 from surerag.journal import Memory
 from surerag.readers.protocol import BaseReader
 from surerag.recording import RecordedReader

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from surerag.evaluation.differences import PairedDifference
 from surerag.evaluation.gaps import GapRow, IntervalRow, Trend
-from surerag.evaluation.statistics import Estimate, PairedDifference, Proportion
+from surerag.evaluation.statistics import Estimate, Proportion
 from surerag_studies.claims import Claim
 
 

@@ -9,9 +9,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from surerag.evaluation.differences import PairedDifference
 from surerag.evaluation.formatting import p_value, percent, percent_with_interval, plain_table
 from surerag.evaluation.gaps import GapRow
-from surerag.evaluation.statistics import PairedDifference, Proportion
+from surerag.evaluation.statistics import Proportion
 from surerag_studies.claims import claims_table
 from surerag_studies.dense_rag.results import DenseStudy, MethodRow, Understanding
 from surerag_studies.formatting import points

@@ -9,14 +9,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from surerag.decisions.bootstrap import bootstrap_threshold
-from surerag.evaluation.statistics import (
-    Estimate,
-    PairedDifference,
-    Proportion,
-    compare,
-    paired_difference,
-    share,
-)
+from surerag.evaluation.differences import PairedDifference, paired_difference
+from surerag.evaluation.statistics import Estimate, Proportion, compare, share
 from surerag.methods.dynqr.metrics import MetricName
 from surerag.methods.dynqr.options import Documents
 from surerag_studies.dynqr.records import ALWAYS, SEARCH, Outcome, Record, always, outcome_of

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from surerag.evaluation.statistics import Comparison, Estimate, PairedDifference, Proportion
+from surerag.evaluation.differences import PairedDifference
+from surerag.evaluation.statistics import Comparison, Estimate, Proportion
 from surerag.methods.dynqr.metrics import MetricName
 from surerag.methods.dynqr.options import Documents
 from surerag_studies.claims import Claim

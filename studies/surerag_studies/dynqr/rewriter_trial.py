@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from surerag.encoders import packaged_minilm
-from surerag.evaluation.statistics import paired_difference
+from surerag.evaluation.differences import paired_difference
 from surerag.readers.transformers import TransformersReader
 from surerag.retrieval import PassageIndex
 from surerag.training.rewriter import (

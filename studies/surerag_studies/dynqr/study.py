@@ -10,8 +10,9 @@ from typing import NamedTuple
 from surerag import UncertaintyRewriter
 from surerag.drivers.progress import Stages, counted_not_logged
 from surerag.errors import ConfigurationError
+from surerag.evaluation.differences import PairedDifference
 from surerag.evaluation.formatting import percent, percent_with_interval
-from surerag.evaluation.statistics import PairedDifference, is_monotone
+from surerag.evaluation.statistics import is_monotone
 from surerag.methods.dynqr.metrics import MetricName
 from surerag.readers.protocol import Reader
 from surerag.retrieval import PassageIndex

@@ -7,8 +7,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from surerag.evaluation.differences import PairedDifference
 from surerag.evaluation.formatting import percent, percent_with_interval, plain_table
-from surerag.evaluation.statistics import PairedDifference, Proportion
+from surerag.evaluation.statistics import Proportion
 from surerag_studies.claims import claims_table
 from surerag_studies.dynqr.choosing import choices_table
 from surerag_studies.dynqr.results import DynQRStudy, Row, StageRow, Threshold, TrainingStudy

@@ -14,7 +14,8 @@ from typing import NamedTuple
 from surerag import drivers
 from surerag.drivers.progress import Progress, Stages
 from surerag.effects import Program
-from surerag.evaluation.statistics import PairedDifference, paired_difference, share
+from surerag.evaluation.differences import PairedDifference, paired_difference
+from surerag.evaluation.statistics import share
 from surerag.extras import extra
 from surerag.methods.dynqr.algorithm import Asking
 from surerag.methods.dynqr.rewrites import read_rewrite

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from surerag.evaluation.statistics import PairedDifference, paired_difference, share
+from surerag.evaluation.differences import PairedDifference, paired_difference
+from surerag.evaluation.statistics import share
 from surerag.measures import api_cost
 from surerag.world.spec import QuestionKind
 from surerag_studies.claims import Claim

@@ -29,8 +29,9 @@ from rich.text import Text
 from surerag import ClusterCompressor, drivers
 from surerag.drivers.progress import Stages, counted_not_logged
 from surerag.effects import Program, generate, score
+from surerag.evaluation.differences import PairedDifference, paired_difference
 from surerag.evaluation.formatting import percent_with_interval, plain_table
-from surerag.evaluation.statistics import PairedDifference, Proportion, paired_difference, share
+from surerag.evaluation.statistics import Proportion, share
 from surerag.journal import Memory
 from surerag.prompts import FROM_CONTEXT, format_passages
 from surerag.readers.protocol import BaseReader, Capabilities

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from surerag.evaluation.statistics import PairedDifference, Proportion
+from surerag.evaluation.differences import PairedDifference
+from surerag.evaluation.statistics import Proportion
 from surerag.world.spec import QuestionKind
 from surerag_studies.claims import Claim
 from surerag_studies.edc2.contexts import Condition, Method

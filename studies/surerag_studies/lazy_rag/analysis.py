@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import fields
 
+from surerag.evaluation.differences import PairedDifference
 from surerag.evaluation.formatting import p_value, percent, percent_with_interval
 from surerag.evaluation.gate.analysis import CONFIDENCE, PAPER_THRESHOLDS, opens
 from surerag.evaluation.gate.results import Agreement, GateReport, ModeRow, SweepPoint
 from surerag.evaluation.gate.timing import GATE_LATENCY, RETRIEVAL_LATENCIES
-from surerag.evaluation.statistics import Comparison, PairedDifference, Proportion, is_monotone, share
+from surerag.evaluation.statistics import Comparison, Proportion, is_monotone, share
 from surerag.measures import break_even_latency, latency_saving
 from surerag.world.regimes import TODAY
 from surerag_studies.claims import Claim

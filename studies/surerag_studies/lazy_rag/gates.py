@@ -11,16 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from surerag import DisagreementGate, FirstPass, Gate, LazyRAG, MarginGate
 from surerag.drivers.progress import Stages
+from surerag.evaluation.differences import PairedDifference, paired_difference
 from surerag.evaluation.gate import Answers
 from surerag.evaluation.gate.asking import ask, signal
-from surerag.evaluation.statistics import (
-    Estimate,
-    PairedDifference,
-    Proportion,
-    auroc,
-    paired_difference,
-    share,
-)
+from surerag.evaluation.statistics import Estimate, Proportion, auroc, share
 from surerag.methods.lazy_rag.result import LazyRAGResult
 
 RATES = (0.25, 0.5, 0.75)

@@ -14,10 +14,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from surerag.drivers.progress import Stages
+from surerag.evaluation.differences import PairedDifference, paired_difference
 from surerag.evaluation.formatting import percent_with_interval, plain_table
 from surerag.evaluation.gate import world_questions
 from surerag.evaluation.gate.asking import ask
-from surerag.evaluation.statistics import PairedDifference, Proportion, paired_difference, share
+from surerag.evaluation.statistics import Proportion, share
 from surerag.readers.protocol import Reader
 from surerag.services import Encoder
 from surerag.world.regimes import TODAY

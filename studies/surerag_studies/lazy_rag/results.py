@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from surerag.evaluation.differences import PairedDifference
 from surerag.evaluation.gate.results import Agreement, GateReport
-from surerag.evaluation.statistics import PairedDifference, Proportion
+from surerag.evaluation.statistics import Proportion
 from surerag_studies.claims import Claim
 from surerag_studies.lazy_rag.gates import GateRow
 

@@ -9,14 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from surerag.decisions.rows import DecisionRow, outcomes_of, signal_of
-from surerag.evaluation.statistics import (
-    Estimate,
-    PairedDifference,
-    Proportion,
-    auroc,
-    paired_difference,
-    share,
-)
+from surerag.evaluation.differences import PairedDifference, paired_difference
+from surerag.evaluation.statistics import Estimate, Proportion, auroc, share
 from surerag_studies.lazy_rag.gates import retrieving
 
 HALF = 0.5

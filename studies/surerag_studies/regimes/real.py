@@ -8,7 +8,8 @@ is the perplexity of SeaKR's answer to the same question, right and wrong that o
 
 from __future__ import annotations
 
-from surerag.evaluation.statistics import Estimate, PairedDifference, wilson_interval
+from surerag.evaluation.differences import PairedDifference
+from surerag.evaluation.statistics import Estimate, wilson_interval
 from surerag_studies.regimes.measuring import Figures
 
 NQ = Figures(

@@ -9,13 +9,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from surerag.evaluation.statistics import (
-    Estimate,
-    correlation,
-    correlation_gap,
-    paired_difference,
-    rank_correlation,
-)
+from surerag.evaluation.differences import paired_difference
+from surerag.evaluation.statistics import Estimate, correlation, correlation_gap, rank_correlation
 from surerag.methods.seper.scoring import beliefs_of_counts
 from surerag.world.questions import Question
 from surerag_studies.seper.asking import ALL_FORMS, BASELINES, OURS, SAMPLES, Measure, Samples, belief

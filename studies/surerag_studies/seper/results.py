@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from surerag.evaluation.statistics import Estimate, PairedDifference, Proportion
+from surerag.evaluation.differences import PairedDifference
+from surerag.evaluation.statistics import Estimate, Proportion
 from surerag_studies.claims import Claim
 
 ENOUGH = 0.95

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from surerag.evaluation.differences import paired_difference
 from surerag.evaluation.gaps import by_interval, by_threshold, gap_at, trend
-from surerag.evaluation.statistics import paired_difference, share
+from surerag.evaluation.statistics import share
 from surerag.types import Passage
 from surerag_studies.dense_rag.analysis import Answered, method_rows
 from surerag_studies.dense_rag.asking import FULL

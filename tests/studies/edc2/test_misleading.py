@@ -9,7 +9,8 @@ from rich.console import Console
 
 from surerag import ScriptedReader
 from surerag.encoders import HashingEncoder
-from surerag.evaluation.statistics import PairedDifference, share
+from surerag.evaluation.differences import PairedDifference
+from surerag.evaluation.statistics import share
 from surerag.prompts import NOTHING_TO_EXTRACT
 from surerag.world.lexicon import words
 from surerag.world.questions import is_correct, normalise

@@ -120,7 +120,7 @@ def test_claims_are_judged_by_their_bounds() -> None:
 
 
 def test_two_hop_questions_are_judged_apart() -> None:
-    kinds = [QuestionKind.SINGLE, QuestionKind.TWO_HOP] * 50
+    kinds = [QuestionKind.SINGLE, QuestionKind.TWO_HOP] * 100
     plain = [record(correct=True, tokens=100, kind=kind) for kind in kinds]
     ours = [record(correct=kind == QuestionKind.SINGLE, tokens=20, kind=kind) for kind in kinds]
     cell = Found(Condition("noise", 20, 0.4), {"plain": plain, "dynamic": ours, "bridged": plain})
@@ -132,7 +132,7 @@ def test_two_hop_questions_are_judged_apart() -> None:
     assert found["With bridging, not inferior to plain RAG on average by more than 2 points"].holds
     shown = {row.method: [f.accuracy.value for f in row.by_kind] for row in figures(cell).methods}
     assert shown == {"plain": [1.0, 1.0], "dynamic": [1.0, 0.0], "bridged": [1.0, 1.0]}
-    assert [f.accuracy.n for f in figures(cell).methods[0].by_kind] == [50, 50]
+    assert [f.accuracy.n for f in figures(cell).methods[0].by_kind] == [100, 100]
 
 
 def test_figures_are_means_of_records() -> None:

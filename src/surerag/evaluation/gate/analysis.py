@@ -11,6 +11,7 @@ import numpy as np
 
 from surerag import LazyRAG
 from surerag.decisions.bootstrap import BootstrapThreshold
+from surerag.evaluation.differences import PairedDifference, paired_difference
 from surerag.evaluation.gate.results import (
     GateReport,
     GateThreshold,
@@ -20,15 +21,7 @@ from surerag.evaluation.gate.results import (
     Record,
     SweepPoint,
 )
-from surerag.evaluation.statistics import (
-    Comparison,
-    Estimate,
-    PairedDifference,
-    Proportion,
-    compare,
-    paired_difference,
-    share,
-)
+from surerag.evaluation.statistics import Comparison, Estimate, Proportion, compare, share
 from surerag.prices import Costs, Price, load_prices
 
 PAPER_THRESHOLDS = (0.5, 1.0, 1.5)

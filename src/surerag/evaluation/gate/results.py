@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from surerag.evaluation.statistics import Comparison, Estimate, PairedDifference, Proportion
+from surerag.evaluation.differences import PairedDifference
+from surerag.evaluation.statistics import Comparison, Estimate, Proportion
 
 
 @dataclass(frozen=True, slots=True)

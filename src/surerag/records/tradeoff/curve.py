@@ -15,7 +15,7 @@ from surerag.decisions.calibrating import OnInfeasible, policy_of
 from surerag.decisions.policy import Identity, Policy, Scored, Target
 from surerag.decisions.rows import Sample
 from surerag.errors import InputError
-from surerag.evaluation.statistics import PairedDifference, mean_difference
+from surerag.evaluation.differences import PairedDifference, mean_difference
 from surerag.measures import break_even_latency
 from surerag.prices import Costs, Price
 from surerag.records.tradeoff.choices import Case, Choice

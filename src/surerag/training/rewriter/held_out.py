@@ -8,10 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from surerag.errors import InputError
-from surerag.evaluation.resampling import resampled_means
+from surerag.evaluation.differences import paired_difference
 from surerag.measures import exact_match
 from surerag.readers.protocol import BaseReader, Capabilities, Reader
 from surerag.services import Retriever
@@ -24,7 +22,6 @@ from surerag.training.rewriter.tables import queries_of
 from surerag.types import Generation, Prompt, Sampling, as_messages
 
 AS_ASKED = "as asked"
-_RESAMPLES = 10_000
 _USABLE = (None, "unchanged")
 
 
@@ -80,9 +77,8 @@ class Measured:
         ]
         if not pairs:
             return None
-        differences = np.array([mine - its for mine, its in pairs])
-        low, high = np.quantile(resampled_means(differences, _RESAMPLES, 0), [0.025, 0.975])
-        return Change(float(differences.mean()), float(low), float(high))
+        found = paired_difference([mine for mine, _ in pairs], [its for _, its in pairs])
+        return Change(found.value, found.low, found.high)
 
 
 @dataclass(frozen=True, slots=True)
