@@ -60,6 +60,23 @@ def scored_after(bench: Bench, *, tokens: int, prompts: int, new: int) -> tuple[
     return Contender("read twice", of(bench.reader)), Contender("kept", of(keeping))
 
 
+def called_after_another(bench: Bench, *, tokens: int, calls: int, new: int) -> tuple[Contender, Contender]:
+    """Ask prompts that begin alike and end in 20 tokens of their own, each in a call of its own."""
+    turns = count()
+
+    def of(**options: int) -> Callable[[], object]:
+        reader = TransformersReader(bench.model, bench.tokenizer, **options)
+
+        def run() -> object:
+            beginning = f"{next(turns):04d}" + _prompt(tokens, 0)[4:]
+            asked = [beginning + _prompt(20, 1 + row) for row in range(calls)]
+            return [reader.generate([prompt], Sampling(max_tokens=new)) for prompt in asked]
+
+        return run
+
+    return Contender("each read", of()), Contender("kept", of(kept_prompt_bytes=1 << 30))
+
+
 def hybrid(*, tiny: bool) -> tuple[Contender, Contender]:
     """Ask sixteen prompts of different lengths of a model with convolutions beside attention."""
     torch.manual_seed(0)
@@ -134,6 +151,12 @@ def main() -> None:
         compare(
             f"8 prompts of {long // 4} answered, then scored",
             *scored_after(bench, tokens=long // 4, prompts=8, new=4 if given.tiny else 16),
+            turns=given.turns,
+            clock=given.clock,
+        ),
+        compare(
+            f"8 calls that share {short}",
+            *called_after_another(bench, tokens=short, calls=8, new=4 if given.tiny else 16),
             turns=given.turns,
             clock=given.clock,
         ),

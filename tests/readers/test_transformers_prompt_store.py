@@ -62,6 +62,54 @@ def test_what_waits_is_not_touched_by_others_who_go_on_from_the_same_prompt() ->
     assert_same(reader.generate(PROMPTS[:1], hot)[0][0], plain.generate(PROMPTS[:1], hot)[0][0])
 
 
+@pytest.mark.parametrize("architecture", ["llama", "mistral", "gemma3", "gpt_oss", "gpt2"])
+def test_a_conversation_that_goes_on_reads_what_was_added(architecture: str) -> None:
+    plain, reader = reader_of(architecture, kept=0), reader_of(architecture)
+    conversation = CONTEXT
+    for turn in ("Where was Ada Tarn born?", " In Velm. And where is that?", " On the Orun."):
+        conversation += turn
+        before = reader.tokens_read
+        for one, other in zip(
+            reader.generate([conversation], SAMPLED)[0],
+            plain.generate([conversation], SAMPLED)[0],
+            strict=True,
+        ):
+            assert_same(one, other)
+        added = reader.tokens_read - before
+        assert added == reader.count_tokens(conversation if turn.startswith("Where") else turn)
+
+
+def test_what_begins_alike_in_a_later_call_goes_on_from_there() -> None:
+    reader, plain = reader_of(), reader_of(kept=0)
+    reader.generate([CONTEXT + "Where was Ada Tarn born?"], Sampling(max_tokens=2))
+    before = reader.tokens_read
+    # Two go on from what was kept, one is its beginning, two share what no call has read.
+    fresh = "Tarn has two mills and a bridge that Ada Tarn built when she was young. " * 2
+    asked = [
+        CONTEXT + "Who is the mayor?",
+        CONTEXT + "Where is the Orun?",
+        CONTEXT,
+        fresh + "One.",
+        fresh + "Two.",
+    ]
+    for found, expected in zip(reader.generate(asked, SAMPLED), plain.generate(asked, SAMPLED), strict=True):
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other)
+    # Padding of rows in one pass reads some tokens of the beginning again.
+    assert reader.tokens_read - before < reader.count_tokens(fresh) + 8 * 10
+    scored = reader.score(asked, TEXTS + TEXTS[:2])
+    for trace, other in zip(scored, plain.score(asked, TEXTS + TEXTS[:2]), strict=True):
+        assert trace.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+
+
+def test_another_beginning_is_not_mistaken_for_it() -> None:
+    reader, plain = reader_of(), reader_of(kept=0)
+    reader.generate([CONTEXT], Sampling(max_tokens=2))
+    other = CONTEXT.replace("Orun", "Ambel", 1) + "Who?"
+    assert_same(reader.generate([other], SAMPLED)[0][2], plain.generate([other], SAMPLED)[0][2])
+    assert reader.tokens_read > 0.9 * (reader.count_tokens(CONTEXT) + reader.count_tokens(other))
+
+
 def test_no_more_is_kept_than_there_is_room_for() -> None:
     reader = reader_of()
     reader.generate(PROMPTS[:1], Sampling(max_tokens=2))

@@ -8,7 +8,8 @@ order. ``k`` contexts that differ from a first one in one passage each cost thei
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -95,11 +96,12 @@ class Prefill:
         if state is None:
             return self._read_tree(prompts, room, min_shared)
         reads = self.store.known(prompts, state)
-        fresh = [number for number in range(len(prompts)) if number not in reads]
-        if fresh:
-            found = self._read_tree([prompts[number] for number in fresh], room, min_shared)
-            reads |= dict(zip(fresh, found, strict=True))
-            self._keep([prompts[number] for number in fresh], found)
+        numbers = [number for number in range(len(prompts)) if number not in reads]
+        if numbers:
+            fresh = [prompts[number] for number in numbers]
+            found = self._read_tree(fresh, room, min_shared, self.store.beginnings(fresh, min_shared))
+            reads |= dict(zip(numbers, found, strict=True))
+            self._keep(fresh, found)
         return [reads[number] for number in range(len(prompts))]
 
     def _keep(self, prompts: Sequence[Sequence[int]], reads: Sequence[Read]) -> None:
@@ -115,11 +117,20 @@ class Prefill:
             logits = reads[number].logits.clone()
             self.store.keep(prompts[number], Read(memory.part(0), logits), memory.bytes + logits.nbytes)
 
-    def _read_tree(self, prompts: Sequence[Sequence[int]], room: int, min_shared: int) -> list[Read]:
-        plan = plan_readings(prompts, min_shared)
-        reads: dict[int, Read] = {}
+    def _read_tree(
+        self,
+        fresh_prompts: Sequence[Sequence[int]],
+        room: int,
+        min_shared: int,
+        known: Mapping[tuple[int, ...], Read] = MappingProxyType({}),
+    ) -> list[Read]:
+        prompts = [*known, *fresh_prompts]
+        plan = plan_readings(prompts, min_shared, len(known))
+        reads = dict(enumerate(known.values()))
         for wave in range(max(reading.wave for reading in plan) + 1):
-            members = [i for i, reading in enumerate(plan) if reading.wave == wave]
+            members = [i for i, reading in enumerate(plan) if reading.wave == wave and i >= len(known)]
+            if not members:
+                continue
             tails = {i: len(prompts[i]) - plan[i].shared for i in members}
             shared = max(plan[i].shared for i in members)
             for batch in self._passes(tails, self._model.tokens_before(shared)):
@@ -133,7 +144,7 @@ class Prefill:
                 logits = memory.feed_until([len(prompts[i]) for i in batch], tokens)[:, -1]
                 self.tokens_read += sum(map(len, fresh))
                 reads |= {i: Read(memory.part(row), logits[row]) for row, i in enumerate(batch)}
-        return [reads[index] for index in range(len(prompts))]
+        return [reads[index] for index in range(len(known), len(prompts))]
 
     def _prefixes(
         self, plan: Sequence[Reading], kept: Sequence[int], reads: dict[int, Read], steps: int, room: int
@@ -193,12 +204,13 @@ class Reading(NamedTuple):
     wave: int
 
 
-def plan_readings(prompts: Sequence[Sequence[int]], minimum: int) -> list[Reading]:
+def plan_readings(prompts: Sequence[Sequence[int]], minimum: int, known: int = 0) -> list[Reading]:
     """Find for each prompt the longest useful prefix that another one has read.
 
     Args:
         prompts: Token ids of each prompt, all different.
         minimum: Shorter prefixes are not worth a pass of their own.
+        known: How many of them, the first ones, were read before and have no parent.
 
     Returns:
         One reading a prompt. At least one token is always left to read, since the model's opinion
@@ -209,10 +221,10 @@ def plan_readings(prompts: Sequence[Sequence[int]], minimum: int) -> list[Readin
         Reading(parent=0, shared=2, wave=1)
     """
     arrays = [np.asarray(prompt, dtype=np.int64) for prompt in prompts]
-    plan: dict[int, Reading] = {}
+    plan = dict.fromkeys(range(known), Reading(None, 0, 0))
     # The prompt with the longest common prefix is a neighbour in lexicographic order.
-    seen: list[tuple[tuple[int, ...], int]] = []
-    for index in sorted(range(len(prompts)), key=lambda i: -len(prompts[i])):
+    seen = sorted((tuple(prompts[index]), index) for index in range(known))
+    for index in sorted(range(known, len(prompts)), key=lambda i: -len(prompts[i])):
         key = (tuple(prompts[index]), index)
         place = bisect_left(seen, key)
         parent, shared = None, 0

@@ -91,7 +91,8 @@ class TransformersReader(BaseReader):
             models of plain attention only, all memory for ``max_batch_tokens`` at once, and the model for
             itself. ``"auto"`` is ``"own"``, for as long as the other was not tried on a GPU.
         kept_prompt_bytes: Memory for prompts that were read, kept from call to call, those that were used
-            last: to generate and then to score reads them once. 0 keeps none.
+            last: to generate and then to score reads them once, and what begins as one of them (the same
+            instructions, a conversation that goes on) is read from there. 0 keeps none.
 
     Raises:
         ConfigurationError: If a setting cannot work, an end token is not in the vocabulary, thinking shall be
