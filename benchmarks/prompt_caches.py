@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
 
+import numpy as np
+
 from surerag import (
     ClusterCompressor,
     ContextRefiner,
@@ -26,7 +28,7 @@ from surerag import (
 )
 from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer
-from surerag.evaluation.differences import paired_difference
+from surerag.evaluation.differences import mean_difference
 from surerag.prompts import NOTHING_TO_EXTRACT, format_passages
 from surerag.readers.scripted import reply
 from surerag.world import World
@@ -220,7 +222,7 @@ def rows(n: int, seed: int) -> dict[str, tuple[str, ...]]:
     for name, method in METHODS.items():
         each = [measured(method, case) for case in chosen]
         prompts, characters = (sum(column) / n for column in list(zip(*each, strict=True))[:2])
-        shares = [paired_difference(list(column), [0.0] * n) for column in list(zip(*each, strict=True))[2:]]
+        shares = [mean_difference(np.array(column)) for column in list(zip(*each, strict=True))[2:]]
         told = (f"{one.value:.0%} [{one.low:.0%}, {one.high:.0%}]" for one in shares)
         found[name] = (f"{prompts:.1f}", f"{characters:,.0f}", *told)
     return found

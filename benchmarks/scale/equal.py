@@ -52,6 +52,8 @@ def main() -> None:
     table = Table(title="The same files?")
     for name in ("work", "questions", "way", "files", "equal", "seconds", "load"):
         table.add_column(name)
+    if given.folder is not None:
+        given.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=given.folder) as made:
         for name in given.works or WORKS:
             for row in _compared(name, given.share, Path(made)):
