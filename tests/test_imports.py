@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -149,3 +151,18 @@ def test_what_needs_an_extra_says_so(absent: tuple[str, ...], code: str, line: s
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert line in done.stdout
+
+
+def test_no_test_takes_anything_from_another_ones_module() -> None:
+    # What several need stands in a support file: who changes a test need not look for who else uses it.
+    taken = re.compile(r"^from tests[\w.]*\.(test_\w+) import", re.MULTILINE)
+    files = [*Path(__file__).parent.rglob("test_*.py")]
+    assert len(files) > 200
+    # A program that a test runs may take from the module that it stands in.
+    others = [
+        f"{file.name}: {name}"
+        for file in files
+        for name in taken.findall(file.read_text(encoding="utf-8"))
+        if name != file.stem
+    ]
+    assert others == []

@@ -21,6 +21,7 @@ from surerag.encoders import HashingEncoder
 from surerag.readers.scripted import reply
 from surerag.types import Generation, Prompt, Sampling
 from tests.cli.killed import compare
+from tests.cli.towns import corpus
 from tests.evaluation.noting import NotingReader, notes_of
 from tests.kills import KILLS
 
@@ -54,31 +55,14 @@ class Dies(Local):
         return super().generate(prompts, sampling)
 
 
-TOWNS = ("Velm", "Orun", "Toren", "Sarl")
 PRICES = '[models."noting"]\nprompt = 1.0\ncompletion = 2.0\n'
-
-
-def files(folder: Path, n: int = 24, golds: bool = True) -> tuple[Path, Path]:
-    rows = [
-        {"id": f"q{at}", "question": f"Where was Person{at} born?"}
-        | ({"answers": [TOWNS[at % 4]]} if golds else {})
-        for at in range(n)
-    ]
-    texts = [
-        {"id": f"d{at}", "text": f"Person{at} was born in {TOWNS[at % 4]}. Person{at} likes <b>boats</b>."}
-        for at in range(n)
-    ]
-    questions, documents = folder / "q.jsonl", folder / "d.jsonl"
-    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    documents.write_text("".join(json.dumps(row) + "\n" for row in texts))
-    return questions, documents
 
 
 @pytest.fixture
 def compared(surerag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(compare_runs, "packaged_minilm", HashingEncoder)
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
-    questions, documents = files(tmp_path)
+    questions, documents = corpus(tmp_path)
 
     def run(*more: object, reader: Any = None, systems: str = "plain,none,compressed") -> Any:
         return surerag(
@@ -191,7 +175,7 @@ def test_without_gold_answers_nothing_is_called_accuracy(
     surerag: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(compare_runs, "packaged_minilm", HashingEncoder)
-    questions, documents = files(tmp_path, golds=False)
+    questions, documents = corpus(tmp_path, golds=False)
     ran = surerag(
         "compare", questions, "--documents", documents, "--model", "m", "--systems", "plain,none",
         "--output", tmp_path / "out", "--consistency", 2, reader=Local(),
@@ -212,7 +196,7 @@ def test_interrupted_it_says_what_was_kept_and_goes_on(compared: Any, tmp_path: 
 
 @pytest.mark.timeout(900)
 def test_killed_again_and_again_it_ends_as_if_undisturbed(tmp_path: Path) -> None:
-    questions, documents = files(tmp_path)
+    questions, documents = corpus(tmp_path)
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["tests.cli.killed"])
 

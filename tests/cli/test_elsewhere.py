@@ -21,7 +21,7 @@ from surerag.encoders import HashingEncoder
 from surerag.evaluation.comparison.comparing import items_in
 from surerag.records import Trace
 from tests.cli.killed import evaluate_elsewhere
-from tests.cli.test_evaluate import CLOCK
+from tests.cli.times import CLOCK
 from tests.evaluation.noting import NotingReader, notes_of, write_rows
 from tests.stores import environment, memory, s3_server
 from tests.waiting import eventually

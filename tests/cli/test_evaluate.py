@@ -7,7 +7,6 @@ import json
 import multiprocessing
 import os
 import random
-import re
 import signal
 import sys
 import time
@@ -27,6 +26,7 @@ from surerag.recording import generation_key
 from surerag.types import Sampling
 from tests.clean_process import command_line
 from tests.cli.killed import evaluate
+from tests.cli.times import CLOCK
 from tests.evaluation.noting import NotingReader, notes_of, write_rows
 from tests.failing_disk import FailingDisk
 from tests.kills import KILLS
@@ -50,9 +50,6 @@ def surerag(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
         return exit_.value.code, " ".join((printed.out + printed.err).split())
 
     return run
-
-
-CLOCK = re.compile(rb'"seconds": [^,}]+|[\d,]+\.\d s, ')
 
 
 def results(folder: Path) -> dict[str, bytes]:

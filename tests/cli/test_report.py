@@ -26,7 +26,7 @@ from surerag.records.schema import TRACE  # noqa: E402
 from surerag.runs import Run, read_manifest  # noqa: E402
 from surerag.runs.manifest import Kind  # noqa: E402
 from surerag.types import Passage  # noqa: E402
-from tests.cli.test_evaluate import CLOCK  # noqa: E402
+from tests.cli.times import CLOCK  # noqa: E402
 from tests.evaluation.noting import NotingReader, write_rows  # noqa: E402
 from tests.stores import memory  # noqa: E402
 

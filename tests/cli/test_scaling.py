@@ -19,7 +19,7 @@ from surerag.entailment import NLIEntailer
 from surerag.runs import Maker, Part, Run, Task
 from surerag.scale.engine_cluster import Actors
 from surerag.scale.units import Job, made_alone
-from tests.cli.test_compare import files
+from tests.cli.towns import corpus
 from tests.evaluation.noting import NotingReader, write_rows
 from tests.scale.clusters import ray
 
@@ -64,7 +64,7 @@ class Command:
 
     def __init__(self, name: str, folder: Path, surerag: Any) -> None:
         self.name, self._surerag = name, surerag
-        questions, documents = files(folder)
+        questions, documents = corpus(folder)
         asked = (questions, "--documents", documents, "--model", "m")
         self._given: tuple[object, ...] = {
             "evaluate": (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
+from surerag.effects import Program, generate
 from surerag.errors import ServiceError
 from surerag.readers.protocol import BaseReader, Capabilities
 from surerag.types import Begun, EntropyTrace, Generation, Prompt, Sampling, TokenTrace
@@ -73,3 +74,9 @@ class LocalReader(BaseReader):
 def _trace(tokens: tuple[str, ...], entropy: float) -> TokenTrace:
     values = (entropy,) * len(tokens)
     return TokenTrace(tokens, (-0.1,) * len(tokens), EntropyTrace(values, values, exact=True))
+
+
+def ask_once(prompt: str) -> Program[str]:
+    """Ask one prompt."""
+    [[answer]] = yield from generate([prompt], Sampling())
+    return answer.text

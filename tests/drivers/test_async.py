@@ -10,19 +10,14 @@ from contextvars import ContextVar
 import pytest
 
 from surerag.drivers import arun, arun_many
-from surerag.effects import Program, begin, finish, generate, retrieve
+from surerag.effects import Program, begin, finish, retrieve
 from surerag.errors import ServiceError
 from surerag.readers.scripted import ScriptedReader
 from surerag.services import Services
 from surerag.types import Passage, Sampling
-from tests.drivers.local_reader import LocalReader
+from tests.drivers.local_reader import LocalReader, ask_once
 
 label: ContextVar[str] = ContextVar("label", default="none")
-
-
-def ask_once(prompt: str) -> Program[str]:
-    [[answer]] = yield from generate([prompt], Sampling())
-    return answer.text
 
 
 async def test_concurrent_callers_of_a_local_model_share_batches() -> None:

@@ -24,7 +24,7 @@ from langchain_surerag import (
 from surerag import ScriptedReader
 from surerag.encoders import HashingEncoder
 from surerag.errors import ServiceError
-from tests.langchain.test_passes import Seen
+from tests.langchain.handlers import Seen
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
 
 OPEN, SHUT = 0.0, 99.0

@@ -15,6 +15,7 @@ from langgraph.graph import END, START, StateGraph
 
 from langchain_surerag import LazyRetrievalChain, UncertaintyRewriteRetriever
 from tests.langchain.conftest import chat, completions
+from tests.langchain.handlers import Seen
 from tests.servers.fake_openai import FakeOpenAI
 from tests.servers.toy_model import Script
 
@@ -110,29 +111,6 @@ async def test_a_kept_draft_flows_while_it_is_generated() -> None:
                 assert not server.streams[0].closed_early
                 server.release()
         assert shown == DRAFT
-
-
-class Seen(BaseCallbackHandler):
-    """A handler as users write them: it shows tokens."""
-
-    def __init__(self) -> None:
-        self.tokens: list[str] = []
-        self.calls: list[tuple[Any, ...]] = []
-
-    def on_chat_model_start(self, *_: Any, tags: Any = None, name: Any = None, **__: Any) -> None:
-        self.calls.append(("start", name, *sorted(tags)))
-
-    def on_llm_start(self, *_: Any, tags: Any = None, name: Any = None, **__: Any) -> None:
-        self.calls.append(("start", name, *sorted(tags)))
-
-    def on_llm_new_token(self, token: Any, **_: Any) -> None:
-        self.tokens.append(token)
-
-    def on_llm_end(self, response: Any, **_: Any) -> None:
-        self.calls.append(("end",))
-
-    def on_llm_error(self, error: BaseException, **_: Any) -> None:
-        self.calls.append(("error", type(error).__name__))
 
 
 class AsyncSeen(AsyncCallbackHandler):

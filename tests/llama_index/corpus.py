@@ -18,6 +18,7 @@ from surerag.readers.scripted import ScriptedReader
 
 KNOWN = "Where was Ada born?"
 UNKNOWN = "Where does the Orun end?"
+VAGUE = "It is long and cold, and where is its rest?"
 LEADS = {
     "ada": "Ada was born in Velm. She paints rivers.",
     "orun": "The Orun is a river. It is long and cold.",

@@ -21,9 +21,8 @@ from surerag import DisagreementGate, any_of
 from surerag.entailment import ExactEntailer
 from surerag.errors import CapabilityError, ConfigurationError
 from tests.llama_index import corpus
-from tests.llama_index.corpus import KNOWN, UNKNOWN
-from tests.llama_index.test_parity import core
-from tests.llama_index.test_uncertainty_rewrite import VAGUE
+from tests.llama_index.core_parts import core
+from tests.llama_index.corpus import KNOWN, UNKNOWN, VAGUE
 from tests.llama_index.watching import EVENTS
 from tests.methods.disagreeing import Guessing, text_reader
 

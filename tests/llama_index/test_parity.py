@@ -7,35 +7,21 @@ from typing import Any
 
 import pytest
 
-from llama_index_surerag import EmbeddingEncoder, LazyRetrievalQueryEngine
-from surerag import LazyRAG, TransformersReader
+from llama_index_surerag import LazyRetrievalQueryEngine
+from surerag import TransformersReader
 from surerag.drivers import merge_settings
-from surerag.retrieval import PassageIndex, SummaryIndex
-from surerag.types import Passage
 from tests.drivers.local_reader import LocalReader
 from tests.llama_index import corpus
-from tests.llama_index.corpus import KNOWN, UNKNOWN, HashEmbedding
+from tests.llama_index.core_parts import SETTINGS, core
+from tests.llama_index.corpus import KNOWN, UNKNOWN
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
 
 QUESTIONS = [KNOWN, UNKNOWN, "What are the gates of Tarn made of?", "Who paints rivers?"]
-SETTINGS: dict[str, Any] = {"top_n": 2, "n_summaries": 1, "gate_tokens": 4, "max_tokens": 8}
 
 
 @pytest.fixture(scope="module")
 def reader() -> TransformersReader:
     return TransformersReader(tiny_model("llama"), tiny_tokenizer(chat=True))
-
-
-def core(reader: object, **settings: Any) -> LazyRAG:
-    encoder = EmbeddingEncoder(HashEmbedding())
-    passages = [Passage(node.text, id=node.node_id) for node in corpus.nodes()]
-    summaries = [Passage(text, id=f"{name}:summary") for name, text in corpus.LEADS.items()]
-    return LazyRAG(
-        reader,
-        PassageIndex.from_passages(passages, encoder),
-        SummaryIndex.from_passages(summaries, encoder),
-        **{**SETTINGS, **settings},
-    )
 
 
 def engine(reader: object, **settings: Any) -> LazyRetrievalQueryEngine:

@@ -37,12 +37,11 @@ from surerag.readers.scripted import reply
 from surerag.types import Generation, Passage
 from tests.drivers.local_reader import LocalReader
 from tests.llama_index import corpus
-from tests.llama_index.corpus import KNOWN, UNKNOWN, HashEmbedding
+from tests.llama_index.corpus import KNOWN, UNKNOWN, VAGUE, HashEmbedding
 from tests.llama_index.models import Scripted, Splitting
 from tests.servers.fake_openai import FakeOpenAI
 from tests.servers.toy_model import ToyModel
 
-VAGUE = "It is long and cold, and where is its rest?"
 FOUND, WELL_KNOWN = "In the lake of Mir", "She was born in Velm"
 
 

@@ -7,8 +7,9 @@ import pytest
 from surerag.errors import ConfigurationError
 from surerag.readers.transformers import TransformersReader
 from surerag.readers.transformers.continuous import loop
-from surerag.types import Generation, Sampling, TokenTrace
+from surerag.types import Sampling
 from tests.readers.families import HYBRIDS, TRANSFORMERS
+from tests.readers.same_answers import assert_same
 from tests.readers.tiny_models import ARCHITECTURES, tiny_model, tiny_tokenizer
 
 CONTEXT = "Velm lies on the Orun, which springs in the hills of Tarn. "
@@ -32,22 +33,6 @@ REFUSED = {
     *("mamba", "falcon_h1", "bloom", "recurrent_gemma", "mpt"),
 }
 TAKEN = [name for name in [*ARCHITECTURES, *TRANSFORMERS] if name not in REFUSED]
-
-
-def traced(answer: Generation) -> TokenTrace:
-    assert answer.trace is not None
-    return answer.trace
-
-
-def assert_same(one: Generation, other: Generation) -> None:
-    assert one.text == other.text
-    assert one.finish == other.finish
-    ours, theirs = traced(one), traced(other)
-    assert ours.tokens == theirs.tokens
-    assert ours.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)
-    assert ours.logsumexp == pytest.approx(theirs.logsumexp, abs=1e-4)
-    assert ours.entropy is not None and theirs.entropy is not None
-    assert ours.entropy.upper == pytest.approx(theirs.entropy.upper, abs=1e-4)
 
 
 @pytest.mark.parametrize("architecture", TAKEN)

@@ -14,11 +14,14 @@ from surerag import OpenAIReader, Sampling
 from surerag.drivers import arun
 from surerag.readers.closing import close_when_dropped
 from surerag.services import Services
-from tests.drivers.local_reader import LocalReader
-from tests.drivers.test_async import ask_once
-from tests.readers.test_abandoned_streams import Handle
+from tests.drivers.local_reader import LocalReader, ask_once
 from tests.servers.fake_openai import FakeOpenAI
 from tests.waiting import eventually
+
+
+class Handle:
+    """What a caller holds."""
+
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 

@@ -11,8 +11,9 @@ import torch
 
 from surerag.readers.transformers import TransformersReader
 from surerag.readers.transformers.opaque_memory import JoinedMemory, OpaqueMemory, PaddedMemory
-from surerag.types import Generation, Sampling, TokenTrace
+from surerag.types import Sampling, TokenTrace
 from tests.readers.families import HYBRIDS, TRANSFORMERS
+from tests.readers.same_answers import traced
 from tests.readers.sizes import PAD_ID
 from tests.readers.tiny_models import ARCHITECTURES, DEVICE, tiny_model, tiny_tokenizer
 
@@ -42,11 +43,6 @@ def forwards(architecture: str) -> Iterator[list[tuple[int, ...]]]:
 
 def reader_of(architecture: str) -> TransformersReader:
     return TransformersReader(tiny_model(architecture), tiny_tokenizer())
-
-
-def traced(answer: Generation) -> TokenTrace:
-    assert answer.trace is not None
-    return answer.trace
 
 
 def assert_close(one: TokenTrace, other: TokenTrace) -> None:

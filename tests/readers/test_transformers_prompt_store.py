@@ -10,7 +10,7 @@ import torch
 from surerag.errors import ConfigurationError
 from surerag.readers.transformers import TransformersReader
 from surerag.types import Sampling
-from tests.readers.test_continuous_families import assert_same
+from tests.readers.same_answers import assert_same
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
 
 CONTEXT = "Velm lies on the Orun, which springs in the hills of Tarn. " * 4

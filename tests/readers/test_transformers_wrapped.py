@@ -12,6 +12,7 @@ import torch
 from surerag.readers.transformers import TransformersReader, scoring
 from surerag.readers.transformers.decoding import warp_logits
 from surerag.types import Sampling
+from tests.readers.same_answers import assert_same
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
 
 PROMPTS = ["Where was Ada born?", "The Orun", "Who is the mayor of Velm?"]
@@ -71,6 +72,19 @@ def test_an_adapter_is_in_force_in_what_is_said_and_scored() -> None:
     plain = TransformersReader(tiny_model("llama"), tiny_tokenizer())
     (other,) = plain.score(PROMPTS[:1], ["".join(said.trace.tokens)])
     assert scored.logprobs != pytest.approx(other.logprobs, abs=1e-2)
+
+
+def test_an_adapter_is_in_force_in_the_running_batch_too() -> None:
+    adapted = with_lora(tiny_model("llama"))
+    own = TransformersReader(adapted, tiny_tokenizer())
+    running = TransformersReader(adapted, tiny_tokenizer(), engine="continuous", max_batch_tokens=2048)
+    for found, expected in zip(
+        running.generate(PROMPTS, SAMPLING), own.generate(PROMPTS, SAMPLING), strict=True
+    ):
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other)
+    (one,), (other,) = (reader.score(PROMPTS[:1], [" ba be"]) for reader in (running, own))
+    assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
 
 
 @pytest.mark.parametrize(("architecture", "apart"), [("llama", True), ("gpt2", True), ("gemma2", False)])

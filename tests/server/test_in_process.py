@@ -18,7 +18,7 @@ from surerag.readers.conformance import Trial, check_reader
 from tests.server.agreement import AGREEMENT, largest_difference
 from tests.server.conftest import MODEL
 from tests.server.llama_server import PYTHON
-from tests.server.test_lazy_rag import BM25, DOCUMENTS, LIMITS, QUESTIONS, RETRIEVER, SUMMARY, K
+from tests.server.world_rag import BM25, DOCUMENTS, LIMITS, QUESTIONS, RETRIEVER, SUMMARY, K
 
 # A cache in float32, so that values can be compared.
 EXACT = {"type_k": 0, "type_v": 0}

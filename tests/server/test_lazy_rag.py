@@ -7,11 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from langchain_core.documents import Document
-from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI, OpenAI
-from llama_index.core.base.base_retriever import BaseRetriever
-from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_index.llms.openai_like import OpenAILike
 
 from langchain_surerag import LazyRetrievalChain, reader_from_model
@@ -20,30 +16,9 @@ from surerag import LazyRAG, OpenAIReader, Passage, TransformersReader
 from surerag.errors import CapabilityError
 from surerag.readers import BaseReader
 from surerag.readers.conformance import check_reader
-from surerag.world import World
-from surerag.world.retrievers import BM25Retriever
 from tests.server.agreement import AGREEMENT, largest_difference
 from tests.server.conftest import PLAIN
-
-WORLD = World(seed=2001)
-QUESTIONS = [question.text for question in WORLD.questions(8)]
-SUMMARY = " ".join(passage.text for passage in WORLD.passages[:3])
-RETRIEVER = BM25Retriever(WORLD.passages)
-K = 3
-LIMITS: dict[str, Any] = {"gate_tokens": 4, "max_tokens": 10}
-
-
-class BM25(BaseRetriever):
-    """The world's BM25 as LlamaIndex's retriever."""
-
-    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        found = RETRIEVER.retrieve(query_bundle.query_str, K)
-        return [NodeWithScore(node=TextNode(text=p.text, id_=p.id), score=p.score) for p in found]
-
-
-DOCUMENTS: RunnableLambda[str, list[Document]] = RunnableLambda(
-    lambda question: [Document(p.text, id=p.id) for p in RETRIEVER.retrieve(question, K)]
-)
+from tests.server.world_rag import BM25, DOCUMENTS, LIMITS, QUESTIONS, RETRIEVER, SUMMARY, K
 
 
 def llama_index_llm(root: str, *, chat: bool) -> OpenAILike:
