@@ -20,25 +20,17 @@ from surerag.evaluation.inputs.dataset import check_rows
 from surerag.methods.seper.options import SePerOptions
 from surerag.records import record
 from surerag.records.schema import TRACE
-from surerag.runs import IN_PROCESS, Engine, Maker, Run, Task, read_manifest
-from surerag.runs.manifest import Kind
+from surerag.runs import IN_PROCESS, Engine, Maker, Run, Task
 from surerag.scale.engine import RayUnits
 from surerag.scale.engine_cluster import Actors
 from surerag.scale.units import Job
 from tests.evaluation.noting import NotingReader, notes_of, write_rows
 from tests.records.corpora import pipeline, questions
 from tests.scale import unit_makers
+from tests.scale.digests import digests
 from tests.scale.unit_makers import PART, QUESTIONS, WINDOW
 
 ROWS = 6
-
-
-def digests(folder: Path, kind: Kind) -> dict[str, list[str]]:
-    """Return the digests of a run's files, but for those of times."""
-    return {
-        str(part.unit): [file.sha256 for table, file in part.files.items() if "times" not in table]
-        for part in read_manifest(folder, kind)
-    }
 
 
 def recorded(folder: Path, engine: Engine = IN_PROCESS) -> dict[str, Any]:
@@ -100,7 +92,10 @@ def main(folder: Path) -> None:
     found: dict[str, Any] = {
         "plain": recorded(folder / "plain"),
         "actors": recorded(folder / "actors", engine("actors")),
-        "killed": recorded(folder / "killed", engine("killed", person=9)),
+        **{
+            moment: recorded(folder / moment, engine(moment, person=9, moment=moment))
+            for moment in ("before", "during", "made")
+        },
         "always": recorded(folder / "always", engine("always", person=9, always=True)),
         "refused": recorded(folder / "refused", RayUnits(Job(unit_makers.refusing, {}), Actors())),
         "secrets": recorded(

@@ -7,12 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from surerag.records.schema import TRACE
 from tests.evaluation.noting import notes_of
+from tests.scale.digests import digests
 from tests.scale.unit_makers import PART, QUESTIONS
 from tests.snippets import ROOT
 from tests.waiting import eventually
@@ -65,14 +68,14 @@ def test_committed_units_are_not_asked_for_again(found: dict[str, Any]) -> None:
     assert found["again"]["lines"] == 6
 
 
-@pytest.mark.parametrize("what", ["killed", "node"])
+@pytest.mark.parametrize("what", ["before", "during", "made", "node"])
 def test_an_actor_or_its_node_may_end(found: dict[str, Any], what: str) -> None:
     plain, ended = found["plain"], found[what]
     assert ended["said"] == ""
     assert ended["units"] == plain["units"] and ended["lines"] == 6
     # What was under way is asked for again: a unit of each actor at most.
     assert 0 <= ended["asked"] - plain["asked"] <= 2 * plain["asked"] / 6 * 1.5
-    if what == "killed":
+    if what in ("during", "made"):
         assert ended["asked"] > plain["asked"]
 
 
@@ -93,44 +96,56 @@ def test_what_cannot_work_is_told(found: dict[str, Any], what: str, words: str) 
     assert words in found[what]["said"]
 
 
-def test_a_driver_that_is_killed_leaves_what_it_committed(tmp_path: Path) -> None:
+def test_who_interrupts_a_driver_ends_its_actors_too(tmp_path: Path) -> None:
+    manifest = tmp_path / "out" / "manifest.jsonl"
+    driver = begun("-m", "tests.scale.on_driver", str(tmp_path), "0.3")
+    try:
+        assert eventually(lambda: _units(manifest) or driver.poll() is not None, patience=300)
+    finally:
+        ended = driver.poll()
+        os.killpg(driver.pid, signal.SIGINT)  # as a terminal does, to all that the command began
+        _, said = driver.communicate()
+    assert ended is None, said[-4000:]
+    # Ray ends a driver whose node has ended first, before it can say that it was interrupted.
+    assert driver.returncode != 0
+    assert len(_units(manifest)) < UNITS
+    _check_ended(tmp_path)
+
+
+def test_a_driver_may_be_killed_at_any_step_of_a_commit(found: dict[str, Any], tmp_path: Path) -> None:
     manifest, notes = tmp_path / "out" / "manifest.jsonl", tmp_path / "notes"
-    for ending in (signal.SIGKILL, signal.SIGINT):  # killed, and then interrupted by its user
-        before = _committed(manifest)
-        driver = begun("-m", "tests.scale.on_driver", str(tmp_path), "0.3")
-        try:
-            assert eventually(
-                lambda before=before, driver=driver: (
-                    _committed(manifest) > before or driver.poll() is not None
-                ),
-                patience=300,
-            )
-        finally:
-            ended = driver.poll()
-            os.killpg(driver.pid, ending)  # as a terminal does, to all that the command began
-            _, said = driver.communicate()
-        assert ended is None, said[-4000:]
-        # Ray ends a driver whose node has ended first, before it can say that it was interrupted.
-        assert driver.returncode != 0
-        pids = [int(pid) for pid in notes.with_suffix(".pids").read_text().split()]
-        assert eventually(lambda pids=pids: not any(map(_alive, pids)))
-    committed, asked = _committed(manifest), len(notes_of(notes))
-    # An interruption in the middle of a commit takes that one back; a kill cannot.
-    assert 1 <= committed < UNITS
+    # In the second commit of each process: when one of its files is written, when all are, when it is named.
+    for moment, expected in (("file", 1), ("files", 2), ("named", 4)):
+        committed, asked = _units(manifest), len(notes_of(notes))
+        driver = begun("-m", "tests.scale.on_driver", str(tmp_path), "0", moment)
+        _, said = driver.communicate()
+        assert driver.returncode == -signal.SIGKILL, said[-4000:]
+        assert len(_units(manifest)) == expected
+        assert not _asked_of(notes_of(notes)[asked:]) & set(committed)
+        # What was under way was the same unit again, and another one of each actor at most.
+        assert len(_asked_of(notes_of(notes)[asked:])) <= 2 + 2
+        _check_ended(tmp_path)
+    committed, asked = _units(manifest), len(notes_of(notes))
     again = begun("-m", "tests.scale.on_driver", str(tmp_path), "0")
     _, said = again.communicate()
     assert again.returncode == 0, said[-4000:]
-    assert _committed(manifest) == UNITS
-    lines = [json.loads(line) for line in manifest.read_text().splitlines()]
-    units = [line["unit"] for line in lines if "unit" in line]
-    assert sorted(units) == list(range(UNITS))
-    told = notes_of(notes)[asked:]
-    persons = {at for at in range(QUESTIONS) for one in told if f"Where was Person {at} born" in one}
-    assert {person // PART for person in persons} == set(units[committed:])
+    assert sorted(_units(manifest)) == list(range(UNITS))
+    assert _asked_of(notes_of(notes)[asked:]) == set(range(UNITS)) - set(committed)
+    assert digests(tmp_path / "out", TRACE) == found["plain"]["units"]
 
 
-def _committed(manifest: Path) -> int:
-    return manifest.read_text().count('"unit"') if manifest.exists() else 0
+def _units(manifest: Path) -> list[int]:
+    lines = manifest.read_text().rpartition("\n")[0].splitlines() if manifest.exists() else []
+    return [line["unit"] for line in map(json.loads, lines) if "unit" in line]
+
+
+def _asked_of(notes: Sequence[str]) -> set[int]:
+    return {at // PART for at in range(QUESTIONS) for one in notes if f"Where was Person {at} born" in one}
+
+
+def _check_ended(folder: Path) -> None:
+    pids = [int(pid) for pid in (folder / "notes.pids").read_text().split()]
+    assert eventually(lambda: not any(map(_alive, pids)))
 
 
 def _alive(pid: int) -> bool:
