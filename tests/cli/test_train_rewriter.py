@@ -125,7 +125,7 @@ def test_a_dry_run_counts_calls_and_tokens_and_does_nothing(tmp_path: Path, file
         (("--stage", "align", "--base", "b"), "run --stage distil first, or name it with --rewriter"),
         (
             ("FILE", "--stage", "sample", "--model", "m", "--rewriter", "r", "--retriever", "no.such:thing"),
-            "the retriever 'no.such:thing' cannot be made",
+            "--retriever names 'no.such:thing': No module named 'no'",
         ),
         (
             ("FILE", "--stage", "sample", "--model", "m", "--rewriter", "r", "--retriever", "json"),

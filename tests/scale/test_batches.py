@@ -230,7 +230,7 @@ def test_what_is_misconfigured_ends_the_work() -> None:
         (SePerBatch, {"reader": "Qwen/Qwen3-4B"}, ConfigurationError, '"model": "a Hugging Face id'),
         (SePerBatch, {"reader": {"model": "m", "devise": "cuda"}}, ConfigurationError, "Did you mean device"),
         (SePerBatch, {"reader": {"base_url": "http://h/v1"}}, ConfigurationError, "no model"),
-        (SePerBatch, {"reader": {"factory": "nowhere"}}, ConfigurationError, "module:function"),
+        (SePerBatch, {"reader": {"factory": "nowhere"}}, ConfigurationError, "MODULE:FUNCTION"),
         (
             SePerBatch,
             {"reader": READER, "entailer": "exactly"},
@@ -283,7 +283,7 @@ def test_what_lives_or_works_is_no_setting() -> None:
         {"model": "m", "base_url": "http://h/v1", "api_key": "sk-1234567890"},
         {"model": "m", "base_url": "http://user:sk-1234567890@h/v1"},
         {"model": "m", "base_url": "http://h/v1", "extra_body": {"auth": {"token": "sk-1234567890"}}},
-        {"factory": "module:function", "api_key": "sk-1234567890"},
+        {"factory": "MODULE:FUNCTION", "api_key": "sk-1234567890"},
     ],
 )
 def test_a_key_is_no_setting(said: dict[str, Any]) -> None:
@@ -320,7 +320,7 @@ def test_nothing_is_made_before_the_first_row() -> None:
         batch(questions("Where?"))
     with pytest.raises(ConfigurationError, match="expected a reader"):
         SePerBatch(reader={"factory": f"{MAKERS}:number"}, entailer="exact")(questions("Where?"))
-    with pytest.raises(ConfigurationError, match="made a int, which is no retriever"):
+    with pytest.raises(ConfigurationError, match="returned a int, which is no retriever"):
         RewriteBatch(reader=READER, retriever={"factory": f"{MAKERS}:number"})(questions("Where?"))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING
 from surerag.cli.readers import ReaderChoice
 from surerag.cli.rewriter_wanted import Wanted
 from surerag.encoders import packaged_minilm
-from surerag.errors import CapabilityError, ConfigurationError
+from surerag.errors import CapabilityError
+from surerag.factories import Factory
 from surerag.measures import exact_match
 from surerag.methods.dynqr.component import require_metric
 from surerag.readers.protocol import BaseReader
@@ -148,22 +148,10 @@ def measured_by(wanted: Wanted, reader: BaseReader) -> SampleOptions:
 
 
 def _made(name: str) -> Retriever:
-    module, colon, function = name.partition(":")
-    if not (module and colon and function):
-        raise ConfigurationError(f"--retriever must be MODULE:FUNCTION, got {name!r}")
+    factory = Factory.parsed("--retriever", name)
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    try:
-        made = getattr(importlib.import_module(module), function)()
-    except (ImportError, AttributeError) as error:
-        raise ConfigurationError(
-            f"the retriever {name!r} cannot be made: {error}",
-            hint="name a module that can be imported from here, and a function in it",
-        ) from error
-    if not isinstance(made, Retriever):
-        raise ConfigurationError(
-            f"{name} returned a {type(made).__name__}, which has no retrieve(query, k)",
-            hint="return an object with the methods of surerag.services.Retriever",
-        )
+    hint = "name a module that can be imported from here, and a function in it"
+    made: Retriever = factory.make(Retriever, hint=hint)
     return made

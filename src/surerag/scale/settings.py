@@ -11,7 +11,6 @@ import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import is_dataclass
-from importlib import import_module
 from threading import RLock
 from typing import Any, Final, NamedTuple
 from weakref import WeakValueDictionary
@@ -19,6 +18,7 @@ from weakref import WeakValueDictionary
 from surerag.encoders import HashingEncoder, SentenceTransformerEncoder, packaged_minilm
 from surerag.entailment import ExactEntailer, JudgeEntailer, NLIEntailer
 from surerag.errors import ConfigurationError, MissingServiceError
+from surerag.factories import Factory
 from surerag.options import check_among, plain
 from surerag.readers.keys import DEFAULT_KEY, key_from
 from surerag.readers.protocol import BaseReader
@@ -278,28 +278,10 @@ _KINDS: Final[Mapping[str, _Kind]] = {
 
 
 def _from_factory(name: str, given: Mapping[str, Any]) -> Make:
-    place = given["factory"]
-    module, colon, function = str(place).partition(":")
-    if not (module and colon and function):
-        raise ConfigurationError(f"the factory of {name} must be module:function, got {place!r}")
+    factory = Factory.parsed(f"the factory of {name}", str(given["factory"]))
     arguments = {key: value for key, value in given.items() if key != "factory"}
     kind = _KINDS[_like(name)]
-
-    def made(_: Parts) -> Any:
-        try:
-            make = getattr(import_module(module), function)
-        except (ImportError, AttributeError) as error:
-            raise ConfigurationError(
-                f"the factory {place!r} of {name} is not there: {error}",
-                hint="its module has to be importable on every worker; Ray ships one with "
-                'runtime_env={"working_dir": "."}',
-            ) from error
-        found = make(**arguments)
-        if not isinstance(found, kind.protocol):
-            raise ConfigurationError(
-                f"{place} made a {type(found).__name__}, which is no {_like(name)}",
-                hint=f"return an object with the methods of surerag.services.{kind.protocol.__name__}",
-            )
-        return kind.takes(found)
-
-    return made
+    hint = (
+        'its module has to be importable on every worker; Ray ships one with runtime_env={"working_dir": "."}'
+    )
+    return lambda _: kind.takes(factory.make(kind.protocol, hint=hint, **arguments))
