@@ -137,7 +137,7 @@ def record(
     if n_samples == 1:
         raise ConfigurationError("one sample cannot disagree; n_samples must be 0, or at least 2, got 1")
     if isinstance(questions, Sized):
-        shard.check(-(-len(questions) // part_size))
+        shard.check(len(questions), part_size)
     parts, place = Pipeline.of(pipeline), place_of(folder)
     check_output(place)
     told = {

@@ -161,20 +161,23 @@ class Shard(NamedTuple):
         """Whether a unit is this shard's."""
         return unit % self.of == self.number - 1
 
-    def check(self, units: int) -> None:
+    def check(self, questions: int, size: int) -> None:
         """Refuse a division in which some shard would have nothing to do.
 
         Args:
-            units: Of the run.
+            questions: Of the run.
+            size: Questions of a unit, which is never divided.
 
         Raises:
             ConfigurationError: If there are more shards than units.
         """
+        units = -(-questions // size)
         if self.of > max(units, 1):
-            some = "one unit" if units == 1 else f"{units} units"
+            some = "one unit" if units == 1 else f"{units:,} units"
             raise ConfigurationError(
-                f"the questions make {some}, which {self.of} shards cannot divide among them",
-                hint=f"take {units} shards at most" if units > 1 else "leave --shard out",
+                f"{questions:,} questions make {some} of at most {size}, which {self.of} shards cannot divide "
+                "among them",
+                hint=f"take {units:,} shards at most" if units > 1 else "leave --shard out",
             )
 
     @property

@@ -235,7 +235,7 @@ def _compared(
     if folder is None and (engine is not IN_PROCESS or shard != WHOLE):
         raise ConfigurationError("an engine or a shard needs a folder", hint="pass folder=…")
     if total is not None:
-        shard.check(-(-total // UNIT))
+        shard.check(total, UNIT)
     tally, purse = Tally(list(made)), Purse(max_money, engine.at_once)
     with counted_not_logged(), reporting(progress, total) as advance:
         if folder is None:
