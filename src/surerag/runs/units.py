@@ -175,8 +175,8 @@ class Shard(NamedTuple):
         if self.of > max(units, 1):
             some = "one unit" if units == 1 else f"{units:,} units"
             raise ConfigurationError(
-                f"{questions:,} questions make {some} of at most {size}, which {self.of} shards cannot divide "
-                "among them",
+                f"{questions:,} questions make {some} of at most {size}, which cannot be divided among "
+                f"{self.of} shards",
                 hint=f"take {units:,} shards at most" if units > 1 else "leave --shard out",
             )
 
