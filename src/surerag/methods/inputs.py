@@ -30,14 +30,19 @@ def check_passages(passages: Iterable[object]) -> None:
     """Refuse what is no list of passages.
 
     Raises:
-        InputError: If one of them is a text, a framework's document, or whatever else.
+        InputError: If it is no list, or one of them is a text, a framework's document, or whatever else.
 
     Example:
         >>> check_passages([Passage("Ada plays the harp.")])
     """
-    strange = next((one for one in passages if not isinstance(one, Passage)), None)
-    if strange is not None:
+    if not isinstance(passages, Iterable):
         raise InputError(
-            f"a context is a list of passages, and there is a {type(strange).__name__} in it",
+            f"a context is a list of passages, and this is a {type(passages).__name__}",
+            hint="pass [] where nothing was found, if the method takes that",
+        )
+    strange = [one for one in passages if not isinstance(one, Passage)]
+    if strange:
+        raise InputError(
+            f"a context is a list of passages, and there is a {type(strange[0]).__name__} in it",
             hint="make one of a text with surerag.Passage(text); a framework's documents go to its own parts",
         )

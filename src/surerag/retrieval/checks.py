@@ -2,13 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from surerag.documents import Document
 from surerag.errors import ConfigurationError, InputError, ServiceError
 from surerag.types import Passage
+
+T = TypeVar("T")
+
+_HINTS: Final[Mapping[type, str]] = {
+    Passage: "make one of a text with surerag.Passage(text); from_documents takes documents",
+    Document: "make one of a text with surerag.documents.Document(id, text); from_passages takes summaries "
+    "that are there",
+}
+
+
+def each_of(kind: type[T], items: Iterable[T]) -> Iterator[T]:
+    """Return items one by one, and refuse what is none of them.
+
+    Raises:
+        InputError: If these are no several items; later, if one of them is of another kind.
+
+    Example:
+        >>> list(each_of(Passage, "Ada was born in Velm."))
+        Traceback (most recent call last):
+        surerag.errors.InputError: expected several Passage, got a str. Make one of a text ...
+    """
+    if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
+        raise InputError(f"expected several {kind.__name__}, got a {type(items).__name__}", hint=_HINTS[kind])
+    return _checked(kind, items)
+
+
+def _checked(kind: type[T], items: Iterable[T]) -> Iterator[T]:
+    for place, item in enumerate(items):
+        if not isinstance(item, kind):
+            raise InputError(
+                f"expected a {kind.__name__}, got a {type(item).__name__} at place {place}", hint=_HINTS[kind]
+            )
+        yield item
 
 
 def check_number(name: str, value: int) -> int:
@@ -29,6 +64,11 @@ def check_queries(queries: Sequence[str]) -> None:
         InputError: If one does not.
     """
     for query in queries:
+        if not isinstance(query, str):
+            raise InputError(
+                f"a query is a text, and this is a {type(query).__name__}",
+                hint="retrieve takes one at a time, retrieve_many several",
+            )
         if not query.strip():
             raise InputError("the query is empty", hint="ask for something")
 

@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 from surerag.documents import Document
 from surerag.errors import ConfigurationError, InputError, ServiceError
 from surerag.readers.threads import in_thread
-from surerag.retrieval.checks import check_dimensions, check_number, check_queries, check_text, check_vectors
+from surerag.retrieval.checks import (
+    check_dimensions,
+    check_number,
+    check_queries,
+    check_text,
+    check_vectors,
+    each_of,
+)
 from surerag.retrieval.summaries import LeadSummaries, Summarizer
 from surerag.services import Encoder
 from surerag.types import Passage
@@ -71,7 +78,7 @@ class PassageIndex:
             ConfigurationError: If ``batch_size`` or ``k`` is less than 1.
             ServiceError: If the encoder returns something else than vectors.
         """
-        passages = _some(passages)
+        passages = _some(each_of(Passage, passages))
         return cls(passages, _encoded(passages, encoder, batch_size), encoder, k=k)
 
     def __len__(self) -> int:
@@ -176,7 +183,7 @@ class SummaryIndex(PassageIndex):
             ConfigurationError: If there are more than ``max_summaries``, or a number is less than 1.
             ServiceError: If the encoder returns something else than vectors.
         """
-        held = _some(at_most(passages, max_summaries))
+        held = _some(at_most(each_of(Passage, passages), max_summaries))
         return cls(held, _encoded(held, encoder, batch_size), encoder, k=k, max_summaries=max_summaries)
 
     @classmethod
@@ -203,7 +210,8 @@ class SummaryIndex(PassageIndex):
             ConfigurationError: If there are more than ``max_summaries``.
             ServiceError: If there are not as many summaries as documents.
         """
-        passages = summarized(at_most(documents, max_summaries), summarize or LeadSummaries())
+        held = at_most(each_of(Document, documents), max_summaries)
+        passages = summarized(held, summarize or LeadSummaries())
         return cls.from_passages(passages, encoder, batch_size=batch_size, max_summaries=max_summaries)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,9 +40,10 @@ def adaptive_chunks(texts: Sequence[str], options: ChunkerOptions) -> Program[li
         space.
 
     Raises:
-        InputError: If a single character is longer than T_max.
+        InputError: If a single character is longer than T_max, or one of them is no text.
         ServiceError: If the encoder returns something else than one vector a sentence.
     """
+    _check_kind(texts, str, "run cuts one text, passages cuts documents")
     sentences = [_pieces(text, options) for text in texts]
     similarities = yield from _neighbours(texts, sentences)
     return [_merged(*document, options) for document in zip(texts, sentences, similarities, strict=True)]
@@ -54,7 +55,11 @@ def chunk_passages(documents: Sequence[Passage], options: ChunkerOptions) -> Pro
     Returns:
         Chunks as passages: the id is ``"<document>@<start>:<end>"``, the metadata is the document's with the
         keys ``document``, ``start``, ``end`` and ``provenance`` added.
+
+    Raises:
+        InputError: If one of them is something else.
     """
+    _check_kind(documents, Passage, "make one of a text with surerag.Passage(text, id=…)")
     chunked = yield from adaptive_chunks([document.text for document in documents], options)
     return [
         Passage(
@@ -74,6 +79,12 @@ def chunk_passages(documents: Sequence[Passage], options: ChunkerOptions) -> Pro
         for document, chunks in zip(documents, chunked, strict=True)
         for chunk in chunks
     ]
+
+
+def _check_kind(items: Iterable[object], kind: type, hint: str) -> None:
+    strange = [one for one in items if not isinstance(one, kind)][:1]
+    if strange:
+        raise InputError(f"expected a {kind.__name__} to cut, got a {type(strange[0]).__name__}", hint=hint)
 
 
 def quantile_similarity(texts: Sequence[str], options: ChunkerOptions, quantile: float) -> Program[float]:

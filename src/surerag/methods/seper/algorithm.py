@@ -97,10 +97,14 @@ def _beliefs(
     """Belief in the gold answers in several contexts: the first one empty, the second ΔSePer's own."""
     check_question(question)
     check_passages(contexts[1])
-    if isinstance(golds, str):
+    if isinstance(golds, str) or not isinstance(golds, Sequence | None):
+        kind = "text" if isinstance(golds, str) else type(golds).__name__
         raise InputError(
-            "gold answers are a list, and this is a text", hint="pass all that are right, or [answer]"
+            f"gold answers are a list, and this is a {kind}", hint="pass all that are right, or [answer]"
         )
+    strange = [gold for gold in golds or () if not isinstance(gold, str)]
+    if strange:
+        raise InputError(f"gold answers are texts, and one is a {type(strange[0]).__name__}")
     if not golds or not all(gold.strip() for gold in golds):
         raise InputError("SePer measures belief in gold answers, and one is missing or empty")
     if not contexts[1]:

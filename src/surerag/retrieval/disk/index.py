@@ -15,7 +15,13 @@ from surerag.documents import Document
 from surerag.errors import ConfigurationError, InputError
 from surerag.options import takes
 from surerag.readers.threads import in_thread
-from surerag.retrieval.checks import check_dimensions, check_number, check_queries, check_vectors
+from surerag.retrieval.checks import (
+    check_dimensions,
+    check_number,
+    check_queries,
+    check_vectors,
+    each_of,
+)
 from surerag.retrieval.disk.exact import Found, exact_rows, recall_of
 from surerag.retrieval.disk.filling import (
     document_bytes,
@@ -137,7 +143,7 @@ class DiskSummaryIndex:
             return encoded(encoder, summarized(batch, how))
 
         about = {"encoder": encoder.name, "summarizer": identity_of(how)}
-        filled = partial(fill, documents, document_bytes, made, batch_size)
+        filled = partial(fill, each_of(Document, documents), document_bytes, made, batch_size)
         return cls._built(folder, about, filled, encoder, k, on_change, layout)
 
     @classmethod
@@ -168,7 +174,9 @@ class DiskSummaryIndex:
             SureragError: As :meth:`from_documents` does.
         """
         about = {"encoder": encoder.name, "summarizer": "given"}
-        filled = partial(fill, passages, passage_bytes, partial(encoded, encoder), batch_size)
+        filled = partial(
+            fill, each_of(Passage, passages), passage_bytes, partial(encoded, encoder), batch_size
+        )
         return cls._built(folder, about, filled, encoder, k, on_change, layout)
 
     @classmethod

@@ -1,0 +1,105 @@
+"""What a newcomer passes by mistake: told what was expected, what was found, and how to mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from surerag import AdaptiveChunker, ClusterCompressor, Dense, LazyRAG, Passage, ScriptedReader, SePer
+from surerag.documents import Document
+from surerag.encoders import HashingEncoder
+from surerag.entailment import ExactEntailer
+from surerag.errors import InputError
+from surerag.retrieval import DiskSummaryIndex, PassageIndex, SummaryIndex
+
+TEXT = "Ada was born in Velm."
+PASSAGE, DOCUMENT = Passage(TEXT, id="a"), Document("a", TEXT)
+ENCODER = HashingEncoder()
+READER = ScriptedReader(lambda _: "Velm", entropy=0.1)
+
+OF_PASSAGES: dict[str, Callable[[Any, Path], Any]] = {
+    "PassageIndex": lambda given, _: PassageIndex.from_passages(given, ENCODER),
+    "SummaryIndex": lambda given, _: SummaryIndex.from_passages(given, ENCODER),
+    "DiskSummaryIndex": lambda given, folder: DiskSummaryIndex.from_passages(folder, given, ENCODER),
+    "ClusterCompressor": lambda given, _: ClusterCompressor(READER, ENCODER).run("Where?", given),
+    "Dense": lambda given, _: Dense(READER).run("Where?", given),
+    "SePer": lambda given, _: SePer(READER, ExactEntailer()).run("Where?", ["Velm"], given),
+    "AdaptiveChunker": lambda given, _: AdaptiveChunker(ENCODER).passages(given),
+}
+OF_DOCUMENTS: dict[str, Callable[[Any, Path], Any]] = {
+    "SummaryIndex": lambda given, _: SummaryIndex.from_documents(given, ENCODER),
+    "DiskSummaryIndex": lambda given, folder: DiskSummaryIndex.from_documents(folder, given, ENCODER),
+}
+
+
+@pytest.mark.parametrize("part", OF_PASSAGES)
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [([TEXT], "str"), (TEXT, "str"), ([DOCUMENT], "Document"), ([PASSAGE, None], "NoneType"), ([{}], "dict")],
+)
+def test_what_is_no_passage_is_named(part: str, given: Any, found: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"[Pp]assage.*a {found}"):
+        OF_PASSAGES[part](given, tmp_path)
+
+
+@pytest.mark.parametrize("part", [name for name in OF_PASSAGES if name != "AdaptiveChunker"])
+def test_nothing_is_no_list_of_passages(part: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"[Pp]assage.*NoneType"):
+        OF_PASSAGES[part](None, tmp_path)
+
+
+@pytest.mark.parametrize("part", OF_DOCUMENTS)
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ([TEXT], "str"),
+        (TEXT, "str"),
+        ([PASSAGE], "Passage"),
+        ([DOCUMENT, None], "NoneType"),
+        (None, "NoneType"),
+    ],
+)
+def test_what_is_no_document_is_named(part: str, given: Any, found: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"Document, got a {found}.*from_passages takes summaries"):
+        OF_DOCUMENTS[part](given, tmp_path)
+
+
+def test_what_is_found_late_in_a_stream_leaves_what_was_made(tmp_path: Path) -> None:
+    documents = [Document(f"d{at}", TEXT) for at in range(4)]
+    with pytest.raises(InputError, match="at place 4"):
+        DiskSummaryIndex.from_documents(tmp_path, [*documents, PASSAGE], ENCODER, batch_size=2)  # type: ignore[list-item]
+    assert len(DiskSummaryIndex.from_documents(tmp_path, documents, ENCODER, batch_size=2)) == 4
+
+
+@pytest.mark.parametrize("query", [None, 5, ["Where?"], b"Where?"])
+def test_what_is_no_query_is_named(query: Any) -> None:
+    index = PassageIndex.from_passages([PASSAGE], ENCODER)
+    with pytest.raises(InputError, match=f"a query is a text, and this is a {type(query).__name__}"):
+        index.retrieve(query)
+    with pytest.raises(InputError, match=f"a question is a text, and this is a {type(query).__name__}"):
+        LazyRAG(READER, index, SummaryIndex.from_passages([PASSAGE], ENCODER)).run(query)
+
+
+@pytest.mark.parametrize(
+    ("golds", "said"),
+    [
+        ("Velm", "a list, and this is a text"),
+        (5, "a list, and this is a int"),
+        ([5], "texts, and one is a int"),
+        (["Velm", None], "texts, and one is a NoneType"),
+        (None, "one is missing or empty"),
+        ([], "one is missing or empty"),
+    ],
+)
+def test_what_are_no_gold_answers_is_named(golds: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        SePer(READER, ExactEntailer()).run("Where?", golds, [PASSAGE])
+
+
+@pytest.mark.parametrize("text", [None, 5, [TEXT], PASSAGE])
+def test_what_is_no_text_to_cut_is_named(text: Any) -> None:
+    with pytest.raises(InputError, match=f"expected a str to cut, got a {type(text).__name__}"):
+        AdaptiveChunker(ENCODER).run(text)
