@@ -12,6 +12,8 @@ false answer, as on HaluEval). The embedded readers were never taught the prompt
 follow them: for C.2 they answer in a word by the prompt that they know, at the paper's temperature, and the
 consensus is the majority of equal words; for C.1 they choose the answer that is likelier to them. How a
 reader does that weighs evidence as the paper's prompts ask cannot be seen here.
+
+Why compression gains or loses is seen in what it kept of the answer and of a false one.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, takewhile
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -52,6 +54,7 @@ from surerag_studies.worlds import world_of
 
 Kind = Literal["clean", "stale", "altered", "namesake"]
 Pipeline = Literal["plain", "extract", "bridged", "consensus", "choice", "judged"]
+Kept = Literal["the answer alone", "both", "the false one alone", "neither"]
 
 KINDS: tuple[Kind, ...] = ("clean", "stale", "altered", "namesake")
 PIPELINES: tuple[Pipeline, ...] = ("plain", "extract", "bridged", "consensus", "choice", "judged")
@@ -92,6 +95,26 @@ class Record:
     context_tokens: int
     calls: int
     fell_back: bool
+    kept: Kept | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFigures:
+    """Questions of which a compression (section 4.3) kept the same.
+
+    Attributes:
+        hops: Facts that the question needs.
+        kept: The answer, a false one of the same kind (what misleads, or else what stands nearby), or both.
+        n: Questions.
+        plain: Of these, right from all passages.
+        compressed: Of these, right from what was kept.
+    """
+
+    hops: int
+    kept: Kept
+    n: int
+    plain: int
+    compressed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +147,7 @@ class MisleadingCell:
     top_k: int
     n: int
     pipelines: tuple[PipelineFigures, ...]
+    kept: tuple[KeptFigures, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +202,9 @@ def misleading_study(
                         found[pipeline] = drivers.run_many(
                             programs, bench.services, window=64, progress=stage
                         )
-                cells.append(MisleadingCell(name, kind, k, len(questions), _figures(found)))
+                cells.append(
+                    MisleadingCell(name, kind, k, len(questions), _figures(found), _kept(questions, found))
+                )
     return MisleadingStudy(seed, n, encoder.name, tuple(cells))
 
 
@@ -214,6 +240,15 @@ def false_answer(question: Question, passages: Sequence[Passage]) -> str:
     misleads = [one for one in passages if one.id in question.misleading or "outdated" in one.metadata]
     told = normalise(" ".join(passage.text for passage in (*misleads, *passages))).split()
     return next(values[word] for word in (*told, *values) if word in values and word not in right)
+
+
+def kept_of(question: Question, passages: Sequence[Passage], shown: Sequence[Passage]) -> Kept:
+    """Return which of the answer and a false one is left in what is shown of some passages."""
+    told = f" {normalise(' '.join(passage.text for passage in shown))} "
+    right = any(f" {normalise(answer)} " in told for answer in question.answers)
+    if f" {normalise(false_answer(question, passages))} " in told:
+        return "both" if right else "the false one alone"
+    return "the answer alone" if right else "neither"
 
 
 class _Once(RecordedReader):
@@ -254,11 +289,12 @@ class _Bench:
                 found.compression.fell_back,
             )
         shown: Sequence[Passage] = passages
-        calls, fell_back = 0, False
+        calls, fell_back, kept = 0, False, None
         if pipeline not in ("plain", "choice"):
             compressor = self._bridged if pipeline == "bridged" else self._compressor
             result = yield from compressor.program(question.text, passages, query_vector=vector)
             shown, calls, fell_back = result.passages, result.calls, result.fell_back
+            kept = kept_of(question, passages, shown)
         context = format_passages(passage.text for passage in self._within_window(shown))
         prompt = FROM_CONTEXT.render(context=context, question=question.text)
         if pipeline in ("choice", "judged"):
@@ -267,7 +303,7 @@ class _Bench:
             right, wrong = (float(np.mean(trace.logprobs)) for trace in traces)
             return Record(right > wrong, self._count(context), calls, fell_back)
         [[answer]] = yield from generate([prompt], _ANSWER)
-        return Record(is_correct(question, answer.text), self._count(context), calls, fell_back)
+        return Record(is_correct(question, answer.text), self._count(context), calls, fell_back, kept)
 
     def _within_window(self, passages: Sequence[Passage]) -> Sequence[Passage]:
         sums = accumulate(self._count(passage.text) + 4 for passage in passages)
@@ -288,6 +324,19 @@ def _figures(found: dict[Pipeline, list[Record]]) -> tuple[PipelineFigures, ...]
             float(np.mean([record.fell_back for record in records])),
         )
         for pipeline, records in found.items()
+    )
+
+
+def _kept(questions: Sequence[Question], found: dict[Pipeline, list[Record]]) -> tuple[KeptFigures, ...]:
+    groups: dict[tuple[int, Kept], list[tuple[bool, bool]]] = {}
+    for question, plain, one in zip(questions, found["plain"], found["extract"], strict=True):
+        if one.kept is not None:
+            groups.setdefault((question.hops, one.kept), []).append((plain.correct, one.correct))
+    return tuple(
+        KeptFigures(hops, kept, len(pairs), sum(before for before, _ in pairs), sum(now for _, now in pairs))
+        for hops in sorted({hops for hops, _ in groups})
+        for kept in get_args(Kept)
+        if (pairs := groups.get((hops, kept)))
     )
 
 
@@ -320,8 +369,24 @@ def study_tables(study: MisleadingStudy) -> RenderableType:
                     end_section=at == len(cell.pipelines) - 1,
                 )
         parts.append(carrying(table, "numbers of calls"))
+        parts.append(_kept_table(name, [cell for cell in study.cells if cell.reader == name]))
     parts.append(verdicts(study))
     return Group(*parts)
+
+
+def _kept_table(reader: str, cells: Sequence[MisleadingCell]) -> RenderableType:
+    title = f"What section 4.3 kept, reader {reader}, and who was right with it"
+    table = plain_table(title, padding=(0, 1, 0, 0))
+    for column in ("Noise", "k", "Facts", "Kept", "n", "Plain", "Compressed"):
+        table.add_column(column, justify="left" if column in ("Noise", "Kept") else "right")
+    for cell in cells:
+        for at, row in enumerate(cell.kept):
+            first = (_SAID[cell.kind], str(cell.top_k)) if at == 0 else ("", "")
+            figures = (row.n, row.plain, row.compressed)
+            table.add_row(
+                *first, str(row.hops), row.kept, *map(str, figures), end_section=at == len(cell.kept) - 1
+            )
+    return table
 
 
 def verdicts(study: MisleadingStudy) -> Text:

@@ -20,6 +20,7 @@ from surerag_studies.edc2.guards import FALSE, TRUE, draw_cases, guard_study
 from surerag_studies.edc2.guards import study_tables as guard_tables
 from surerag_studies.edc2.misleading import (
     PIPELINES,
+    KeptFigures,
     MisleadingCell,
     MisleadingStudy,
     PipelineFigures,
@@ -64,6 +65,8 @@ def test_every_pipeline_answers_and_a_reader_that_says_nothing_is_right_about_no
     assert all(row.accuracy.value == 0 for row in cell.pipelines)  # of two equally likely answers, neither
     assert choice.against_plain is None and judged.against_plain is not None and judged.calls == extract.calls
     assert (plain.calls, plain.fell_back) == (0, 0) and extract.calls >= 1 and extract.fell_back == 1
+    # Where every cluster yields nothing, all passages are shown.
+    assert cell.kept == (KeptFigures(1, "both", 4, 0, 0),)
     assert "altered copies" in printed(study_tables(study))
 
 
@@ -92,6 +95,11 @@ def test_a_judge_that_likes_what_it_reads_is_right_after_compression_alone() -> 
     choice, judged = study.cells[0].pipelines[-2:]
     assert choice.accuracy.value == 0 and judged.accuracy.value == 1
     assert judged.against_plain is not None and judged.against_plain.value == 1
+    kept = {row.kept: row for row in study.cells[0].kept}
+    # It repeats what holds a truth; where that is about somebody else, the guard takes it away.
+    assert set(kept) == {"the answer alone", "neither"} and sum(row.n for row in kept.values()) == 4
+    assert kept["the answer alone"].compressed == kept["the answer alone"].n
+    assert "the answer alone" in printed(study_tables(study))
 
 
 def test_wins_and_losses_are_told_by_whole_intervals() -> None:
