@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from surerag.readers.transformers import TransformersReader, scoring
 from surerag.readers.transformers.decoding import warp_logits
 from surerag.types import Sampling
 from tests.readers.same_answers import assert_same
-from tests.readers.tiny_models import tiny_model, tiny_tokenizer
+from tests.readers.tiny_models import DEVICE, tiny_model, tiny_tokenizer
 
 PROMPTS = ["Where was Ada born?", "The Orun", "Who is the mayor of Velm?"]
 SAMPLING = Sampling(n=2, temperature=1.0, max_tokens=12, seed=3)
@@ -111,6 +112,29 @@ def test_scores_are_read_in_one_pass_where_the_head_stands_apart(
         assert one.entropy.upper == pytest.approx(other.entropy.upper, abs=1e-4)
     # One for the prompts, one for what follows; or one for each step.
     assert len(passes) == 2 if apart else len(passes) > 4
+
+
+def test_many_pairs_take_few_passes_however_large_the_vocabulary_is() -> None:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=128_256,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+    )
+    model = LlamaForCausalLM(config).to(DEVICE)
+    reader = TransformersReader(model, tiny_tokenizer())
+    question = "Where was Ada Tarn born, and of which river?"
+    prompts = [f"{row:03d} {question[: 32 + row % 12]}" for row in range(128)]
+    passes: list[int] = []
+    hook = model.get_input_embeddings().register_forward_hook(lambda m, i, o: passes.append(1))
+    scored = reader.score(prompts, [" ba be bi bo"[: 3 * (1 + row % 4)] for row in range(128)])
+    hook.remove()
+    assert len(passes) <= 4  # logits of all steps at once would be 262 MB
+    alone = reader.score(prompts[77:78], [" ba be"])[0]
+    assert scored[77].logprobs == pytest.approx(alone.logprobs, abs=1e-4)
 
 
 @pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 0.999])
