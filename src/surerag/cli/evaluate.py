@@ -29,8 +29,7 @@ from surerag.evaluation.comparison.units import (
     spent_in,
 )
 from surerag.evaluation.comparison.waterfall import Extremes, Waterfall, Where, waterfalls
-from surerag.evaluation.inputs import DataSet, Field, check_rows
-from surerag.evaluation.inputs.dataset import UNIT
+from surerag.evaluation.inputs import DataSet, Field, check_rows, dataset
 from surerag.extras import extra
 from surerag.journal import OnChange
 from surerag.methods.seper.component import SePer
@@ -103,7 +102,7 @@ def run_evaluate(choice: ReaderChoice, wanted: Evaluation) -> bool:
         with stages.working("Checking the data"):
             data = check_rows(wanted.file, wanted.columns, folder=working_folder(wanted.output))
             analysis.check(data.systems)
-            wanted.scaling.shard.check(data.questions, UNIT)
+            wanted.scaling.shard.check(data.questions, dataset.UNIT)
         with stages.working("Loading the models"):
             reader = choice.build()
             entailment = EntailmentChoice.chosen(wanted.entailment, choice)
