@@ -97,9 +97,13 @@ def test_what_begins_alike_in_a_later_call_goes_on_from_there() -> None:
             assert_same(one, other)
     # Padding of rows in one pass reads some tokens of the beginning again.
     assert reader.tokens_read - before < reader.count_tokens(fresh) + 8 * 10
-    scored = reader.score(asked, TEXTS + TEXTS[:2])
-    for trace, other in zip(scored, plain.score(asked, TEXTS + TEXTS[:2]), strict=True):
+    # What others went on from is as it was.
+    asked.insert(0, CONTEXT + "Where was Ada Tarn born?")
+    read = reader.tokens_read
+    scored = reader.score(asked, TEXTS * 2)
+    for trace, other in zip(scored, plain.score(asked, TEXTS * 2), strict=True):
         assert trace.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+    assert reader.tokens_read == read
 
 
 def test_another_beginning_is_not_mistaken_for_it() -> None:
