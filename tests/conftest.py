@@ -12,6 +12,9 @@ from hypothesis import settings
 # No test may ask a model hub; set before any library reads it.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+# LangSmith's evaluation sends traces home even where results are not uploaded: nobody listens here.
+os.environ["LANGSMITH_ENDPOINT"] = os.environ["LANGCHAIN_ENDPOINT"] = "http://127.0.0.1:9"
+
 # Runs whose folder is elsewhere work here, and not in the user's cache.
 os.environ["SURERAG_WORK"] = tempfile.mkdtemp(prefix="surerag-work-")
 atexit.register(shutil.rmtree, os.environ["SURERAG_WORK"], ignore_errors=True)

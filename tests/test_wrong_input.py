@@ -12,7 +12,7 @@ from surerag import AdaptiveChunker, ClusterCompressor, Dense, LazyRAG, Passage,
 from surerag.documents import Document
 from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer
-from surerag.errors import InputError
+from surerag.errors import ConfigurationError, InputError
 from surerag.retrieval import DiskSummaryIndex, PassageIndex, SummaryIndex
 
 TEXT = "Ada was born in Velm."
@@ -103,3 +103,60 @@ def test_what_are_no_gold_answers_is_named(golds: Any, said: str) -> None:
 def test_what_is_no_text_to_cut_is_named(text: Any) -> None:
     with pytest.raises(InputError, match=f"expected a str to cut, got a {type(text).__name__}"):
         AdaptiveChunker(ENCODER).run(text)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: Passage(None, id="a"), "the text of passage 'a' is a NoneType"),  # type: ignore[arg-type]
+        (lambda: Passage("x", id="a", metadata=None), "the metadata of passage 'a' are a NoneType"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_passage_that_is_none_is_not_made(made: Callable[[], Passage], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        made()
+
+
+@pytest.mark.parametrize("encoder", [None, "all-MiniLM-L6-v2", len, 5])
+def test_what_is_no_encoder_is_named(encoder: Any, tmp_path: Path) -> None:
+    said = f"encoder must be an Encoder, got a {type(encoder).__name__}"
+    for make in (
+        lambda: PassageIndex.from_passages([PASSAGE], encoder),
+        lambda: SummaryIndex.from_documents([DOCUMENT], encoder),
+        lambda: DiskSummaryIndex.from_documents(tmp_path, [DOCUMENT], encoder),
+        lambda: DiskSummaryIndex(tmp_path, encoder),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            make()
+
+
+@pytest.mark.parametrize("folder", [None, 5, ""])
+def test_what_is_no_folder_is_named(folder: Any) -> None:
+    for make in (
+        lambda: DiskSummaryIndex.from_passages(folder, [PASSAGE], ENCODER),
+        lambda: DiskSummaryIndex(folder, ENCODER),
+    ):
+        with pytest.raises(ConfigurationError, match="folder must be a path"):
+            make()
+
+
+@pytest.mark.parametrize("k", ["3", 2.5, True])
+def test_what_is_no_number_of_passages_is_named(k: Any) -> None:
+    with pytest.raises(ConfigurationError, match="k must be a whole number"):
+        PassageIndex.from_passages([PASSAGE], ENCODER).retrieve("Where?", k)
+
+
+def test_what_are_no_cases_is_named() -> None:
+    index = PassageIndex.from_passages([PASSAGE], ENCODER)
+    for given, said in ((None, "a NoneType"), ("Where?", "a str")):
+        with pytest.raises(InputError, match=f"queries are a list, and this is {said}"):
+            index.retrieve_many(given)  # type: ignore[arg-type]
+    compressor = ClusterCompressor(READER, ENCODER)
+    for cases, said in (
+        (None, "cases are a list, and this is a NoneType"),
+        ("Where?", "cases are a list, and this is a text"),
+        (["Where?"], r"a case of ClusterCompressor is \(query, passages\), and this one has 1 parts"),
+        ([("Where?", [PASSAGE], None, 3, 4, 5)], "this one has 6 parts"),
+    ):
+        with pytest.raises(InputError, match=said):
+            compressor.run_many(cases)  # type: ignore[arg-type]

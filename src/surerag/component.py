@@ -181,14 +181,32 @@ class Component(Options, Generic[C, R]):
         return list(programs) if isinstance(cases, Sized) else programs
 
     def _each_of(self, cases: Iterable[C]) -> Iterator[Program[R]]:
-        if isinstance(cases, str):
+        if isinstance(cases, str) or not isinstance(cases, Iterable):
+            found = "text" if isinstance(cases, str) else type(cases).__name__
             raise InputError(
-                "cases are a list, and this is a text", hint="pass [question], or call run or arun"
+                f"cases are a list, and this is a {found}", hint="pass [question], or call run or arun"
             )
         return (self._of(case) for case in cases)
 
     def _of(self, case: C) -> Program[R]:
-        return self.program(*case) if isinstance(case, tuple) else self.program(case)
+        parts = case if isinstance(case, tuple) else (case,)
+        try:
+            return self.program(*parts)
+        except TypeError:
+            self._check_parts(parts)
+            raise
+
+    def _check_parts(self, parts: tuple[Any, ...]) -> None:
+        signature = inspect.signature(self.program)
+        try:
+            signature.bind(*parts)
+        except TypeError:
+            known = signature.parameters.values()
+            needed = ", ".join(one.name for one in known if one.default is inspect.Parameter.empty)
+            raise InputError(
+                f"a case of {type(self).__name__} is ({needed}), and this one has {len(parts)} parts",
+                hint="pass a list of such tuples",
+            ) from None
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in self._made()}

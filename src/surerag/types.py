@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
-from surerag.errors import ConfigurationError, LogprobsError
+from surerag.errors import ConfigurationError, InputError, LogprobsError
 
 Role = Literal["system", "user", "assistant"]
 
@@ -66,6 +66,9 @@ class Passage:
         metadata: The source's metadata; methods never change it.
         embedding: Vector of the text, if the retriever already has one.
         origin: The framework's own object (a node, a document). Not compared and not serialised.
+
+    Raises:
+        InputError: If the text is no text, or the metadata are no mapping.
     """
 
     text: str
@@ -74,6 +77,18 @@ class Passage:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     embedding: tuple[float, ...] | None = field(default=None, repr=False)
     origin: Any = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise InputError(
+                f"the text of passage {self.id!r} is a {type(self.text).__name__}",
+                hint="leave out what has no text",
+            )
+        if not isinstance(self.metadata, Mapping):
+            raise InputError(
+                f"the metadata of passage {self.id!r} are a {type(self.metadata).__name__}",
+                hint="pass a mapping, or leave them out",
+            )
 
 
 class Pair(NamedTuple):

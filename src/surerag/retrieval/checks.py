@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Final, TypeVar
 
 import numpy as np
@@ -10,6 +12,7 @@ from numpy.typing import NDArray
 
 from surerag.documents import Document
 from surerag.errors import ConfigurationError, InputError, ServiceError
+from surerag.services import Encoder
 from surerag.types import Passage
 
 T = TypeVar("T")
@@ -52,9 +55,36 @@ def check_number(name: str, value: int) -> int:
     Raises:
         ConfigurationError: If it is not.
     """
+    if not isinstance(value, int | np.integer) or isinstance(value, bool):
+        raise ConfigurationError(f"{name} must be a whole number, got {value!r}")
     if value < 1:
         raise ConfigurationError(f"{name} must be at least 1, got {value}")
     return value
+
+
+def check_encoder(encoder: Encoder) -> Encoder:
+    """Return an encoder.
+
+    Raises:
+        ConfigurationError: If it is none.
+    """
+    if not isinstance(encoder, Encoder):
+        raise ConfigurationError(
+            f"encoder must be an Encoder, got a {type(encoder).__name__}",
+            hint="surerag.encoders has some; or give an object with the methods of surerag.services.Encoder",
+        )
+    return encoder
+
+
+def check_index_folder(folder: object) -> Path:
+    """Return a folder.
+
+    Raises:
+        ConfigurationError: If it is no path, or an empty one.
+    """
+    if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
+        raise ConfigurationError(f"folder must be a path, got {folder!r}", hint="such as 'summaries'")
+    return Path(folder)
 
 
 def check_queries(queries: Sequence[str]) -> None:
@@ -63,6 +93,8 @@ def check_queries(queries: Sequence[str]) -> None:
     Raises:
         InputError: If one does not.
     """
+    if isinstance(queries, str) or not isinstance(queries, Sequence):
+        raise InputError(f"queries are a list, and this is a {type(queries).__name__}", hint="pass [query]")
     for query in queries:
         if not isinstance(query, str):
             raise InputError(
@@ -90,7 +122,13 @@ def check_vectors(vectors: NDArray[np.float32], count: int) -> NDArray[np.float3
     Raises:
         ServiceError: If it is something else.
     """
-    array = np.asarray(vectors, dtype=np.float32)
+    try:
+        array = np.asarray(vectors, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise ServiceError(
+            f"expected {count} vectors of finite numbers: {error}",
+            hint="let the encoder return one vector for each text",
+        ) from error
     if array.ndim != 2 or len(array) != count or not np.isfinite(array).all():
         raise ServiceError(
             f"expected {count} vectors of finite numbers, got an array of shape {array.shape}",

@@ -15,6 +15,7 @@ from surerag.errors import ConfigurationError, InputError, ServiceError
 from surerag.readers.threads import in_thread
 from surerag.retrieval.checks import (
     check_dimensions,
+    check_encoder,
     check_number,
     check_queries,
     check_text,
@@ -59,7 +60,7 @@ class PassageIndex:
         self._k = check_number("k", k)
         self._passages = _some(passages)
         self._vectors = np.ascontiguousarray(check_vectors(vectors, len(self._passages)))
-        self._encoder = encoder
+        self._encoder = check_encoder(encoder)
 
     @classmethod
     def from_passages(
@@ -276,6 +277,7 @@ def _some(passages: Iterable[Passage]) -> tuple[Passage, ...]:
 
 def _encoded(passages: Sequence[Passage], encoder: Encoder, batch_size: int) -> NDArray[np.float32]:
     check_number("batch_size", batch_size)
+    check_encoder(encoder)
     texts = [check_text(passage, place).text for place, passage in enumerate(passages)]
     batches = [texts[start : start + batch_size] for start in range(0, len(texts), batch_size)]
     return np.concatenate([check_vectors(encoder.encode(one, "document"), len(one)) for one in batches])

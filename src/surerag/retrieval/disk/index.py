@@ -17,6 +17,8 @@ from surerag.options import takes
 from surerag.readers.threads import in_thread
 from surerag.retrieval.checks import (
     check_dimensions,
+    check_encoder,
+    check_index_folder,
     check_number,
     check_queries,
     check_vectors,
@@ -83,8 +85,8 @@ class DiskSummaryIndex:
     ) -> None:
         self._k = check_number("k", k)
         self._n_candidates = check_number("n_candidates", n_candidates)
-        self._encoder = encoder
-        self.folder = Path(folder)
+        self._encoder = check_encoder(encoder)
+        self.folder = check_index_folder(folder)
         contents = read_contents(self.folder)
         if contents.index is None:
             raise InputError(
@@ -142,7 +144,7 @@ class DiskSummaryIndex:
         def made(batch: Sequence[Document]) -> tuple[Sequence[Passage], NDArray[np.float32]]:
             return encoded(encoder, summarized(batch, how))
 
-        about = {"encoder": encoder.name, "summarizer": identity_of(how)}
+        about = {"encoder": check_encoder(encoder).name, "summarizer": identity_of(how)}
         filled = partial(fill, each_of(Document, documents), document_bytes, made, batch_size)
         return cls._built(folder, about, filled, encoder, k, on_change, layout)
 
@@ -173,7 +175,7 @@ class DiskSummaryIndex:
         Raises:
             SureragError: As :meth:`from_documents` does.
         """
-        about = {"encoder": encoder.name, "summarizer": "given"}
+        about = {"encoder": check_encoder(encoder).name, "summarizer": "given"}
         filled = partial(
             fill, each_of(Passage, passages), passage_bytes, partial(encoded, encoder), batch_size
         )
@@ -204,7 +206,7 @@ class DiskSummaryIndex:
         Raises:
             SureragError: As :meth:`from_documents` does.
         """
-        about = {"encoder": encoder.name, "summarizer": "given with vectors"}
+        about = {"encoder": check_encoder(encoder).name, "summarizer": "given with vectors"}
         rows = (row for passages, vectors in batches for row in paired(passages, vectors))
         filled = partial(fill, rows, row_bytes, unpaired, 1024)
         return cls._built(folder, about, filled, encoder, k, on_change, layout)
@@ -222,7 +224,7 @@ class DiskSummaryIndex:
     ) -> Self:
         load_faiss()  # what is missing is said before hours of work, not after
         check_number("k", k)
-        options, path = DiskIndexOptions(**layout), Path(folder)
+        options, path = DiskIndexOptions(**layout), check_index_folder(folder)
         with RowWriter(path, about, on_change=on_change) as writer:
             filled(writer)
             contents = writer.contents
