@@ -42,6 +42,8 @@ def die_in_the_second_commit(moment: str) -> None:
 
 def main(folder: Path, seconds: float, moment: str = "") -> None:
     """Record on two actors."""
+    # What a shell runs in the background is begun with interruptions ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     die_in_the_second_commit(moment)
     engine = RayUnits(job(folder / "notes", seconds=seconds), Actors(1, 2, cpus=0.5), address="local")
     reader = NotingReader(local=True)
