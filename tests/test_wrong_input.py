@@ -67,6 +67,12 @@ def test_what_is_no_document_is_named(part: str, given: Any, found: str, tmp_pat
         OF_DOCUMENTS[part](given, tmp_path)
 
 
+@pytest.mark.parametrize("part", ["ClusterCompressor", "Dense", "SePer"])
+def test_passages_that_can_be_gone_through_once_are_not_lost(part: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"this is a generator\. Pass list\(passages\)"):
+        OF_PASSAGES[part]((one for one in [PASSAGE]), tmp_path)
+
+
 def test_what_is_found_late_in_a_stream_leaves_what_was_made(tmp_path: Path) -> None:
     documents = [Document(f"d{at}", TEXT) for at in range(4)]
     with pytest.raises(InputError, match="at place 4"):

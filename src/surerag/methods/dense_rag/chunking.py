@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from surerag.effects import Program, embed
 from surerag.errors import ConfigurationError, InputError, ServiceError
 from surerag.methods.dense_rag.options import ChunkerOptions
 from surerag.methods.dense_rag.result import SemanticChunk, Span
+from surerag.methods.inputs import check_cut
 from surerag.provenance import PROVENANCE_KEY, Stretch, written
 from surerag.types import Passage
 
@@ -43,7 +44,7 @@ def adaptive_chunks(texts: Sequence[str], options: ChunkerOptions) -> Program[li
         InputError: If a single character is longer than T_max, or one of them is no text.
         ServiceError: If the encoder returns something else than one vector a sentence.
     """
-    _check_kind(texts, str, "run cuts one text, passages cuts documents")
+    check_cut(texts, str)
     sentences = [_pieces(text, options) for text in texts]
     similarities = yield from _neighbours(texts, sentences)
     return [_merged(*document, options) for document in zip(texts, sentences, similarities, strict=True)]
@@ -59,7 +60,7 @@ def chunk_passages(documents: Sequence[Passage], options: ChunkerOptions) -> Pro
     Raises:
         InputError: If one of them is something else.
     """
-    _check_kind(documents, Passage, "make one of a text with surerag.Passage(text, id=…)")
+    check_cut(documents, Passage)
     chunked = yield from adaptive_chunks([document.text for document in documents], options)
     return [
         Passage(
@@ -79,12 +80,6 @@ def chunk_passages(documents: Sequence[Passage], options: ChunkerOptions) -> Pro
         for document, chunks in zip(documents, chunked, strict=True)
         for chunk in chunks
     ]
-
-
-def _check_kind(items: Iterable[object], kind: type, hint: str) -> None:
-    strange = [one for one in items if not isinstance(one, kind)][:1]
-    if strange:
-        raise InputError(f"expected a {kind.__name__} to cut, got a {type(strange[0]).__name__}", hint=hint)
 
 
 def quantile_similarity(texts: Sequence[str], options: ChunkerOptions, quantile: float) -> Program[float]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from surerag.effects import Program, emit, entail, generate
 from surerag.errors import InputError
 from surerag.measures.seper import Weights
-from surerag.methods.inputs import check_passages, check_question
+from surerag.methods.inputs import check_golds, check_passages, check_question
 from surerag.methods.seper.options import SePerOptions
 from surerag.methods.seper.result import Drawn, PassageUtility, SePerResult, UtilityResult
 from surerag.methods.seper.scoring import (
@@ -97,16 +97,7 @@ def _beliefs(
     """Belief in the gold answers in several contexts: the first one empty, the second ΔSePer's own."""
     check_question(question)
     check_passages(contexts[1])
-    if isinstance(golds, str) or not isinstance(golds, Sequence | None):
-        kind = "text" if isinstance(golds, str) else type(golds).__name__
-        raise InputError(
-            f"gold answers are a list, and this is a {kind}", hint="pass all that are right, or [answer]"
-        )
-    strange = [gold for gold in golds or () if not isinstance(gold, str)]
-    if strange:
-        raise InputError(f"gold answers are texts, and one is a {type(strange[0]).__name__}")
-    if not golds or not all(gold.strip() for gold in golds):
-        raise InputError("SePer measures belief in gold answers, and one is missing or empty")
+    check_golds(golds)
     if not contexts[1]:
         raise InputError("there is no passage to measure", hint="give at least one retrieved passage")
     prompts = [context_prompt(question, passages, options) for passages in contexts]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from surerag.errors import InputError
-from surerag.evaluation.differences import paired_difference
+from surerag.evaluation.differences import PairedDifference, paired_difference
 from surerag.measures import exact_match
 from surerag.readers.protocol import BaseReader, Capabilities, Reader
 from surerag.services import Retriever
@@ -23,14 +23,6 @@ from surerag.types import Generation, Prompt, Sampling, as_messages
 
 AS_ASKED = "as asked"
 _USABLE = (None, "unchanged")
-
-
-class Change(NamedTuple):
-    """A mean difference on the same queries, and its 95 % interval (bootstrap over queries)."""
-
-    value: float
-    low: float
-    high: float
 
 
 class Outcome(NamedTuple):
@@ -68,7 +60,7 @@ class Measured:
         values = [float(value) for one in self.outcomes if (value := getattr(one, what)) is not None]
         return sum(values) / len(values) if values else None
 
-    def against(self, other: Measured, what: str) -> Change | None:
+    def against(self, other: Measured, what: str) -> PairedDifference | None:
         """Compare with another rewriter on the queries where both were measured; None if there is none."""
         pairs = [
             (float(mine), float(its))
@@ -77,8 +69,7 @@ class Measured:
         ]
         if not pairs:
             return None
-        found = paired_difference([mine for mine, _ in pairs], [its for _, its in pairs])
-        return Change(found.value, found.low, found.high)
+        return paired_difference([mine for mine, _ in pairs], [its for _, its in pairs])
 
 
 @dataclass(frozen=True, slots=True)
