@@ -35,7 +35,7 @@ from surerag.scale import (
     SePerBatch,
     SummarizeBatch,
 )
-from surerag.world import World
+from world import World
 
 K = 5
 """Passages of a question."""

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.models import SMALL, TINY, Bench, arguments, build
 from benchmarks.paired import Comparison, Contender, compare, show
-from surerag.types import Sampling
+from surerag.messages import SamplingParams
 
 
 def overheads(
@@ -27,7 +27,7 @@ def overheads(
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[Comparison]:
     """Compare for one prompt, and for a batch of eight."""
-    sampling = Sampling(max_tokens=new_tokens)
+    sampling = SamplingParams(max_tokens=new_tokens)
     reader = bench.reader
     found = []
     for count in (1, 8):

@@ -25,7 +25,7 @@ from langchain_surerag import ClusterCompressor
 from surerag.encoders import HashingEncoder
 from surerag.prompts import NOTHING_TO_EXTRACT
 from surerag.tokens import estimated_tokens
-from surerag.world import World
+from world import World
 from tests.servers.fake_openai import FakeOpenAI, Request
 from tests.servers.toy_model import Script
 

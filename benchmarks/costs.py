@@ -24,8 +24,8 @@ from rich.table import Table
 
 from surerag import (
     ClusterCompressor,
-    ContextRefiner,
-    Dense,
+    DenseRefiner,
+    DenseEvaluator,
     LazyRAG,
     Passage,
     SePer,
@@ -37,8 +37,8 @@ from surerag.entailment import ExactEntailer
 from surerag.measures import break_even_latency
 from surerag.readers.protocol import Reader
 from surerag.services import Encoder
-from surerag.world import Question, World, embedded_reader
-from surerag.world.tiers import Tiers, index_world
+from world import Question, World, embedded_reader
+from world.tiers import Tiers, index_world
 
 WIDTH = 100
 """Of what is printed, wherever that goes."""
@@ -143,7 +143,7 @@ class Trial:
         """Measure whether the context was understood; its answer is one that a pipeline needs anyway."""
         found = self._found(question)
         began = self.clock()
-        calls = Dense(self.reader).run(question.text, found).calls
+        calls = DenseEvaluator(self.reader).run(question.text, found).calls
         spent = self.clock() - began
         return Cost(calls.total - 1, calls.prompt_tokens, calls.completion_tokens, 0, spent)
 
@@ -152,7 +152,7 @@ class Trial:
         found = self._found(question)
         began = self.clock()
         calls = (
-            ContextRefiner(self.reader, encoder=self.encoder, top_n=self.k).run(question.text, found).calls
+            DenseRefiner(self.reader, encoder=self.encoder, top_n=self.k).run(question.text, found).calls
         )
         spent = self.clock() - began
         return Cost(calls.total, calls.prompt_tokens, calls.completion_tokens, 0, spent)

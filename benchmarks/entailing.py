@@ -16,7 +16,7 @@ from transformers import BertConfig, BertForSequenceClassification, PreTrainedTo
 from benchmarks.models import arguments
 from benchmarks.paired import Contender, Race, race, show_race
 from surerag.entailment import NLIEntailer
-from surerag.types import Pair
+from surerag.messages import Pair
 
 _WORDS = [f"w{i}" for i in range(200)]
 _LABELS = {0: "contradiction", 1: "entailment", 2: "neutral"}

@@ -20,7 +20,7 @@ from surerag.drivers.merging import queue_of
 from surerag.effects import Generate
 from surerag.errors import ContextLengthError, SureragError
 from surerag.readers.protocol import BaseReader, Capabilities
-from surerag.types import Generation, Prompt, Sampling
+from surerag.messages import Generation, Prompt, SamplingParams
 
 CALL = 0.020
 """Seconds that a call takes, whatever its size."""
@@ -36,12 +36,12 @@ class Sleeper(BaseReader):
         self.calls = 0
         self._seconds, self._longest = seconds, longest
 
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         """Answer; refuse prompts that are too long."""
         return self.generate_each(prompts, [sampling] * len(prompts))
 
     def generate_each(
-        self, prompts: Sequence[Prompt], samplings: Sequence[Sampling]
+        self, prompts: Sequence[Prompt], samplings: Sequence[SamplingParams]
     ) -> list[list[Generation]]:
         """Answer each in its own way, in one call."""
         self.calls += 1
@@ -90,17 +90,17 @@ def crowd(threads: int, rounds: int, ask: Callable[[int, int], Generate]) -> tup
 
 def plain(number: int, turn: int) -> Generate:
     """Return a question of its own."""
-    return Generate((f"{number} {turn}",), Sampling())
+    return Generate((f"{number} {turn}",), SamplingParams())
 
 
 def one_too_long(number: int, turn: int) -> Generate:
     """Return a question; the first thread's does not fit the window."""
-    return Generate(("x" * 200 if number == 0 else f"{number} {turn}",), Sampling())
+    return Generate(("x" * 200 if number == 0 else f"{number} {turn}",), SamplingParams())
 
 
 def each_its_own_way(number: int, turn: int) -> Generate:
     """Return a question that is sampled as no other one."""
-    sampling = Sampling(temperature=1.0, seed=number, max_tokens=10 + number, stop=("x",) * (number % 2))
+    sampling = SamplingParams(temperature=1.0, seed=number, max_tokens=10 + number, stop=("x",) * (number % 2))
     return Generate((f"{number} {turn}",), sampling)
 
 

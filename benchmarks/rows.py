@@ -211,7 +211,7 @@ def _run(folder: Path, reader: Any, *, only_begin: bool = False) -> None:
 def _fake() -> Any:
     """Return a local reader that answers at once, with what its prompt tells, and notes when it was asked."""
     from surerag.readers.protocol import BaseReader, Capabilities
-    from surerag.readers.scripted import reply
+    from surerag.readers.fake import reply
 
     class Fake(BaseReader):
         name = "fake"

@@ -20,8 +20,8 @@ from benchmarks.models import SMALL, TINY, Bench, arguments, build
 from benchmarks.paired import Comparison, Contender, compare, show
 from surerag import LazyRAG, Passage
 from surerag.methods.lazy_rag.result import LazyRAGResult
-from surerag.world import World, embedded_reader
-from surerag.world.retrievers import BM25Retriever
+from world import World, embedded_reader
+from world.retrievers import BM25Retriever
 
 GATE = 8
 """Tokens of the first pass that the gate looks at."""

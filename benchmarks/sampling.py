@@ -18,7 +18,7 @@ from rich.console import Console
 
 from benchmarks.models import SMALL, TINY, Bench, arguments, build
 from benchmarks.paired import Contender, compare, show
-from surerag.types import Sampling
+from surerag.messages import SamplingParams
 
 
 class Work(NamedTuple):
@@ -36,7 +36,7 @@ TINY_WORK = Work(prompt_tokens=60, samples=3, new_tokens=4)
 def contenders(bench: Bench, work: Work) -> tuple[Contender, Contender]:
     """Return the library's own way and the reader's."""
     prompt = bench.prompt(work.prompt_tokens)
-    sampling = Sampling(n=work.samples, temperature=1.0, max_tokens=work.new_tokens)
+    sampling = SamplingParams(n=work.samples, temperature=1.0, max_tokens=work.new_tokens)
     return (
         Contender("generate", lambda: bench.generate([prompt], work.new_tokens, samples=work.samples)),
         Contender("reader", lambda: bench.reader.generate([prompt], sampling)),
@@ -47,7 +47,7 @@ def same_greedy_tokens(bench: Bench, work: Work) -> bool:
     """Tell whether both say the same where no chance is involved."""
     prompt = bench.prompt(work.prompt_tokens)
     plain = bench.generate([prompt], work.new_tokens)[0, work.prompt_tokens :]
-    (answer,) = bench.reader.generate([prompt], Sampling(max_tokens=work.new_tokens))[0]
+    (answer,) = bench.reader.generate([prompt], SamplingParams(max_tokens=work.new_tokens))[0]
     # The reader does not show a last character of which only some bytes came.
     return bench.tokenizer.decode(plain).rstrip("\ufffd").strip() == answer.text
 

@@ -17,8 +17,8 @@ from transformers import AutoModelForCausalLM, Lfm2Config
 from benchmarks.models import SMALL, TINY, Bench, _tokenizer, arguments, build
 from benchmarks.paired import Comparison, Contender, compare, show
 from benchmarks.throughput import _prompt
-from surerag.readers.transformers import TransformersReader
-from surerag.types import Sampling
+from surerag.readers.local import TransformersReader
+from surerag.messages import SamplingParams
 
 
 def copying(bench: Bench) -> TransformersReader:
@@ -32,7 +32,7 @@ def copying(bench: Bench) -> TransformersReader:
 
 def samples_of_one(bench: Bench, *, tokens: int, n: int, new: int) -> tuple[Contender, Contender]:
     """Ask for many samples of one long prompt."""
-    asked, sampling = [_prompt(tokens, 3)], Sampling(n=n, temperature=1.0, max_tokens=new)
+    asked, sampling = [_prompt(tokens, 3)], SamplingParams(n=n, temperature=1.0, max_tokens=new)
     return _both(bench, asked, sampling)
 
 
@@ -40,7 +40,7 @@ def shared_beginning(bench: Bench, *, tokens: int, prompts: int, new: int) -> tu
     """Ask many prompts that begin alike and end in 20 tokens of their own."""
     beginning = _prompt(tokens, 0)
     asked = [beginning + _prompt(20, 1 + row) for row in range(prompts)]
-    return _both(bench, asked, Sampling(max_tokens=new))
+    return _both(bench, asked, SamplingParams(max_tokens=new))
 
 
 def scored_after(bench: Bench, *, tokens: int, prompts: int, new: int) -> tuple[Contender, Contender]:
@@ -52,7 +52,7 @@ def scored_after(bench: Bench, *, tokens: int, prompts: int, new: int) -> tuple[
         def run() -> object:
             turn = f"{next(turns):04d}"
             asked = [turn + _prompt(tokens, row)[4:] for row in range(prompts)]
-            reader.generate(asked, Sampling(max_tokens=new))
+            reader.generate(asked, SamplingParams(max_tokens=new))
             return reader.score(asked, ["w"] * prompts)
 
         return run
@@ -70,7 +70,7 @@ def called_after_another(bench: Bench, *, tokens: int, calls: int, new: int) -> 
         def run() -> object:
             beginning = f"{next(turns):04d}" + _prompt(tokens, 0)[4:]
             asked = [beginning + _prompt(20, 1 + row) for row in range(calls)]
-            return [reader.generate([prompt], Sampling(max_tokens=new)) for prompt in asked]
+            return [reader.generate([prompt], SamplingParams(max_tokens=new)) for prompt in asked]
 
         return run
 
@@ -104,11 +104,11 @@ def hybrid(*, tiny: bool) -> tuple[Contender, Contender]:
     def plain() -> object:
         return model.generate(**inputs, max_new_tokens=new, do_sample=False, pad_token_id=0)
 
-    sampling = Sampling(max_tokens=new)
+    sampling = SamplingParams(max_tokens=new)
     return Contender("generate", plain), Contender("reader", lambda: reader.generate(asked, sampling))
 
 
-def _both(bench: Bench, asked: list[str], sampling: Sampling) -> tuple[Contender, Contender]:
+def _both(bench: Bench, asked: list[str], sampling: SamplingParams) -> tuple[Contender, Contender]:
     copies = copying(bench)
     return (
         Contender("copies", lambda: copies.generate(asked, sampling)),

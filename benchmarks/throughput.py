@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.models import Bench
-from surerag.types import Sampling
+from surerag.messages import SamplingParams
 
 
 class Rate(NamedTuple):
@@ -54,7 +54,7 @@ def rates(
     found = []
     for rows in batches:
         prompts = [_prompt(prompt_tokens, row) for row in range(rows)]
-        sampling = Sampling(max_tokens=new_tokens)
+        sampling = SamplingParams(max_tokens=new_tokens)
         plain = _median_seconds(lambda p=prompts: bench.generate(p, new_tokens), turns)
         ours = _median_seconds(lambda p=prompts, s=sampling: bench.reader.generate(p, s), turns)
         step = (weights + rows * (prompt_tokens + new_tokens / 2) * a_token) / bandwidth

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from surerag import prompts
 from surerag.framing import MARK, PromptText, as_data, labels, quote_numbers, unquoted
 from surerag.prompts import FROM_CONTEXT, JUDGE_STATEMENT, PromptTemplate, format_passages
-from surerag.world import World
+from world import World
 
 OURS = [value for value in vars(prompts).values() if isinstance(value, PromptTemplate)]
 BREAKS = ["\n", "\r", "\r\n", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]

@@ -33,7 +33,7 @@ def test_the_core_loads_neither_a_backend_nor_a_framework(package: str) -> None:
 
 
 def test_a_public_name_of_the_core_loads_no_backend() -> None:
-    code = "from surerag import LazyRAG, Passage, ScriptedReader, Services, arun, run, run_many"
+    code = "from surerag import LazyRAG, Passage, FakeReader, Services, arun, run, run_many"
     assert loaded_by(code, *HEAVY, *FRAMEWORKS) == []
 
 

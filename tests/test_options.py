@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from surerag import LazyRAG, LazyRAGOptions, PromptSet, PromptTemplate, ScriptedReader
+from surerag import FakeReader, LazyRAG, LazyRAGOptions, PromptSet, PromptTemplate
 from surerag.errors import ConfigurationError, PromptError
+from surerag.messages import Passage
 from surerag.options import Doc, Options, Within, options, takes
-from surerag.types import Passage
 
 OURS = PromptTemplate("ask", "Answer: {question}")
 
@@ -39,7 +39,7 @@ class Corpus:
 
 
 def rag(**chosen: Any) -> LazyRAG:
-    return LazyRAG(ScriptedReader(default="Velm", entropy=0.1), Corpus(), "A summary.", **chosen)
+    return LazyRAG(FakeReader(default="Velm", entropy=0.1), Corpus(), "A summary.", **chosen)
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import pytest
 
 from surerag import AnswerPolicy, LazyRAG, Passage, SelectiveAnswer, UncertaintyRewriter
 from surerag.errors import ConfigurationError
-from surerag.readers.scripted import ScriptedReader, reply
+from surerag.messages import Message, as_messages
+from surerag.readers.fake import FakeReader, reply
 from surerag.refusal import REFUSAL, begins_to_refuse, refuses, worded
-from surerag.types import Message, as_messages
 
 BORN = Passage("Ada was born in Velm.", id="born")
 CHINESE = "我不知道。"
@@ -56,8 +56,8 @@ def test_a_beginning_is_one_from_half_of_it_on() -> None:
 @pytest.mark.parametrize("refusal", ["", " ", "…"])
 def test_a_refusal_has_words(refusal: str) -> None:
     for part in (
-        lambda: LazyRAG(ScriptedReader(), Corpus(), "Ada.", refusal=refusal),
-        lambda: UncertaintyRewriter(ScriptedReader(), Corpus(), refusal=refusal),
+        lambda: LazyRAG(FakeReader(), Corpus(), "Ada.", refusal=refusal),
+        lambda: UncertaintyRewriter(FakeReader(), Corpus(), refusal=refusal),
         lambda: SelectiveAnswer(POLICY, refusal),
     ):
         with pytest.raises(ConfigurationError, match="the refusal is empty"):
@@ -65,7 +65,7 @@ def test_a_refusal_has_words(refusal: str) -> None:
 
 
 def test_wishes_stand_before_the_prompt_and_only_when_wished() -> None:
-    reader = ScriptedReader(["Velm"] * 3)
+    reader = FakeReader(["Velm"] * 3)
     plain = LazyRAG(reader, Corpus(), "Ada was born in Velm.")
     plain.run("Where was Ada born?")
     plain.with_options(refusal=CHINESE, same_language=True).run("艾达在哪里出生?")
@@ -79,7 +79,7 @@ def test_wishes_stand_before_the_prompt_and_only_when_wished() -> None:
 
 def test_in_a_conversation_they_stand_before_the_last_turn() -> None:
     turns = (Message("user", "Hi"), Message("assistant", "Hello"), Message("user", "Where?"))
-    options = LazyRAG(ScriptedReader(), Corpus(), "x", same_language=True)
+    options = LazyRAG(FakeReader(), Corpus(), "x", same_language=True)
     *earlier, last = as_messages(worded(turns, options))
     assert tuple(earlier) == turns[:2]
     assert last == Message("user", "Answer in the language of the question.\nWhere?")
@@ -90,7 +90,7 @@ def test_a_reader_that_is_sure_that_it_does_not_know_retrieves(gate_tokens: int)
     def read(prompt: str):
         return reply("Velm" if "Velm" in prompt else REFUSAL, entropy=0.01)
 
-    rag = LazyRAG(ScriptedReader(read), Corpus(), "Tin melts.", refusal=REFUSAL, gate_tokens=gate_tokens)
+    rag = LazyRAG(FakeReader(read), Corpus(), "Tin melts.", refusal=REFUSAL, gate_tokens=gate_tokens)
     result = rag.run("Where was Ada born?")
     assert (result.answer, result.abstained, result.decision.retrieve) == ("Velm", False, True)
     assert result.decision.reason == "the first pass says that it does not know"
@@ -102,14 +102,14 @@ def test_a_reader_that_is_sure_that_it_does_not_know_retrieves(gate_tokens: int)
 
 def test_so_does_one_whose_samples_agree_that_they_do_not_know() -> None:
     rag = LazyRAG(
-        ScriptedReader(lambda prompt: "Velm" if "Velm" in prompt else REFUSAL),
+        FakeReader(lambda prompt: "Velm" if "Velm" in prompt else REFUSAL),
         Corpus(), "Tin melts.", refusal=REFUSAL, gate="disagreement",
     )  # fmt: skip
     assert rag.run("Where was Ada born?").answer == "Velm"
 
 
 def test_where_nothing_found_supports_an_answer_the_result_says_so() -> None:
-    rag = LazyRAG(ScriptedReader(lambda _: CHINESE), Corpus(), "Tin melts.", refusal=CHINESE)
+    rag = LazyRAG(FakeReader(lambda _: CHINESE), Corpus(), "Tin melts.", refusal=CHINESE)
     result = rag.run("Where was Bo born?")
     assert (result.answer, result.abstained, result.retrievals) == (CHINESE, True, 1)
 
@@ -120,7 +120,7 @@ def test_a_sure_refusal_is_rewritten_and_loses_to_any_answer() -> None:
             return reply("Where was Ada born?")
         return reply("Velm", logprobs=-2.0) if "Velm" in prompt else reply(REFUSAL, logprobs=-0.001)
 
-    part = UncertaintyRewriter(ScriptedReader(read), Corpus(), refusal=REFUSAL)
+    part = UncertaintyRewriter(FakeReader(read), Corpus(), refusal=REFUSAL)
     result = part.run("Where was she born?")
     assert (result.answer, result.kept, result.abstained) == ("Velm", "rewritten", False)
     assert result.steps[0].reason == "the first answer is that it does not know"
@@ -144,7 +144,7 @@ def test_engines_and_chains_take_the_options_over() -> None:
     for part in (LazyRetrievalChain, UncertaintyRewriteRetriever):
         assert {"refusal", "same_language"} <= set(part.model_fields)
     index = SummaryIndex.from_documents([Document(text="Tin melts.")])
-    reader = ScriptedReader(lambda _: REFUSAL)
+    reader = FakeReader(lambda _: REFUSAL)
     engine = LazyRetrievalQueryEngine.from_args(index, reader, summaries="Tin melts.", refusal=REFUSAL)
     response = engine.query("Where was Bo born?")
     assert str(response) == REFUSAL

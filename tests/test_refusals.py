@@ -16,7 +16,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
 import langchain_surerag
 import llama_index_surerag
-from surerag import ClusterCompressor, ContextRefiner, OpenAIReader, ScriptedReader, UncertaintyRewriter
+from surerag import ClusterCompressor, DenseRefiner, FakeReader, OpenAIReader, UncertaintyRewriter
 from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer
 from surerag.errors import (
@@ -27,9 +27,9 @@ from surerag.errors import (
     ServiceError,
     TransientServiceError,
 )
+from surerag.messages import Passage, SamplingParams
 from surerag.readers.failures import kind_of
-from surerag.readers.scripted import reply
-from surerag.types import Passage, Sampling
+from surerag.readers.fake import reply
 from tests.langchain.conftest import chat
 from tests.llama_index.conftest import like
 from tests.servers.fake_openai import FakeOpenAI
@@ -39,7 +39,7 @@ TEXTS = [
     "Ada was born in Velm, a town of painters and of rain.",
     "Velm stands on the Orun, which is a river.",
 ]
-UNSURE = ScriptedReader(lambda _: reply("Velm", entropy=5.0))
+UNSURE = FakeReader(lambda _: reply("Velm", entropy=5.0))
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def compress_documents(server: FakeOpenAI) -> list[str]:
 
 
 def refine_core(server: FakeOpenAI) -> list[str]:
-    tool = ContextRefiner(core_reader(server), ExactEntailer())
+    tool = DenseRefiner(core_reader(server), ExactEntailer())
     return [passage.text for passage in tool.run(QUESTION, passages()).passages]
 
 
@@ -235,11 +235,11 @@ def test_refused_log_probabilities_are_both_a_refusal_and_missing_log_probabilit
 ) -> None:
     server.become(refuses=("logprobs",))
     with pytest.raises(LogprobsError) as caught:
-        core_reader(server).generate(["q"], Sampling())
+        core_reader(server).generate(["q"], SamplingParams())
     assert isinstance(caught.value, MISCONFIGURED)
     server.become(refuses=(), null_logprobs=True)
     with pytest.raises(LogprobsError) as caught:
-        core_reader(server).generate(["q"], Sampling())
+        core_reader(server).generate(["q"], SamplingParams())
     assert not isinstance(caught.value, MISCONFIGURED), "one bad answer"
 
 
@@ -247,21 +247,21 @@ async def test_langchains_errors_stay_langchains_but_for_refusals(server: FakeOp
     reader = langchain_surerag.reader_from_model(chat(server))
 
     async def stream() -> None:
-        async for _ in reader.astream("q", Sampling()):
+        async for _ in reader.astream("q", SamplingParams()):
             pass
 
     for status, error in ((401, RefusedError), (503, openai.InternalServerError)):
         server.fail(status, times=6)
         for ask in (
-            lambda: reader.generate(["q"], Sampling()),
-            lambda: reader.begin(["q"], 2, Sampling()),
-            lambda: list(reader.stream("q", Sampling())),
+            lambda: reader.generate(["q"], SamplingParams()),
+            lambda: reader.begin(["q"], 2, SamplingParams()),
+            lambda: list(reader.stream("q", SamplingParams())),
         ):
             with pytest.raises(error):
                 ask()
         with pytest.raises(error):
-            await reader.agenerate(["q"], Sampling())
+            await reader.agenerate(["q"], SamplingParams())
         with pytest.raises(error):
-            await reader.abegin(["q"], 2, Sampling())
+            await reader.abegin(["q"], 2, SamplingParams())
         with pytest.raises(error):
             await stream()

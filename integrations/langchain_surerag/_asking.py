@@ -36,9 +36,9 @@ from langchain_surerag._overheard import OVERHEARD, Overheard
 from langchain_surerag._passes import PASS, Pass, tagged
 from langchain_surerag.dialects import Asked, Dialect, DialectOptions, LanguageModel, dialect_of
 from surerag.errors import ConfigurationError
-from surerag.readers.openai.parse import usage_of as counted
-from surerag.types import Generation as Answer
-from surerag.types import Prompt, Sampling, Usage, as_messages
+from surerag.messages import Generation as Answer
+from surerag.messages import Prompt, SamplingParams, Usage, as_messages
+from surerag.readers.hosted.parse import usage_of as counted
 
 
 def prompt_value(prompt: Prompt) -> PromptValue:
@@ -73,7 +73,7 @@ class Missing(NamedTuple):
 
 
 def missing(
-    found: Sequence[Sequence[Answer]], prompts: Sequence[Prompt], sampling: Sampling
+    found: Sequence[Sequence[Answer]], prompts: Sequence[Prompt], sampling: SamplingParams
 ) -> list[Missing]:
     """Return the samples that are still to be asked for, each by a request of its own."""
     return [

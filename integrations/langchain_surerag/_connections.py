@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from surerag.readers.openai.limits import Limits, abound, bound
-from surerag.readers.openai.loops import client_of_this_loop
+from surerag.readers.hosted.limits import Limits, abound, bound
+from surerag.readers.hosted.loops import client_of_this_loop
 
 
 class OpenedStreams:

@@ -10,7 +10,7 @@ from surerag import Services
 from surerag import arun as core_arun
 from surerag import run as core_run
 from surerag.effects import Program
-from surerag.types import Event
+from surerag.messages import Event
 
 T = TypeVar("T")
 

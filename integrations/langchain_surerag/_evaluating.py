@@ -19,7 +19,7 @@ from surerag import Passage
 from surerag.component import Component
 from surerag.effects import Program
 from surerag.errors import MISCONFIGURED, InputError, SureragError
-from surerag.types import Event
+from surerag.messages import Event
 
 logger = logging.getLogger("surerag")
 

@@ -13,7 +13,7 @@ from langchain_core.callbacks import adispatch_custom_event, dispatch_custom_eve
 from langchain_core.runnables import RunnableConfig, ensure_config
 
 from langchain_surerag._local_runs import RunEvent
-from surerag.types import Event
+from surerag.messages import Event
 
 
 def announcer(config: RunnableConfig) -> Callable[[Event], None]:

@@ -24,8 +24,8 @@ from langchain_surerag._holding import Hold
 from langchain_surerag._model_reader import ModelReader
 from langchain_surerag._passes import PASS, Pass, pass_of, tagged
 from surerag import Services
-from surerag.effects import Begin, Cancel, Effect, Finish, Generate, Program
-from surerag.types import Begun, Event, Generation, Prompt, Sampling
+from surerag.effects import CancelGeneration, ContinueGeneration, Effect, Generate, Program, StartGeneration
+from surerag.messages import Event, Generation, PartialGeneration, Prompt, SamplingParams
 
 T = TypeVar("T")
 Listener = Callable[[Event], None]
@@ -51,7 +51,7 @@ class RunEvent(Event):
 class LocalRun:
     """One prompt that a reader is asked: the run of a chat model, whoever the reader is."""
 
-    def __init__(self, reader: Any, prompt: Prompt, sampling: Sampling, at: Pass) -> None:
+    def __init__(self, reader: Any, prompt: Prompt, sampling: SamplingParams, at: Pass) -> None:
         self._id: UUID = uuid4()
         self._message_id = f"lc_run--{self._id}"
         self._name = reader.name
@@ -169,7 +169,7 @@ class _Draft(NamedTuple):
     """A run that is open, and what was begun in it."""
 
     run: LocalRun
-    begun: Begun
+    begun: PartialGeneration
 
 
 class Watch:
@@ -226,35 +226,35 @@ class Watch:
 
     def _before(self, effect: Effect, at: Pass) -> None:
         match effect:
-            case Generate(prompts, sampling) | Begin(prompts, _, sampling):
+            case Generate(prompts, sampling) | StartGeneration(prompts, _, sampling):
                 reader = self._reader(effect)
                 if reader is None:
                     return
                 self._open = [LocalRun(reader, prompt, sampling, at) for prompt in prompts]
                 for run in self._open:
                     self._tell(run, "start")
-            case Finish(begun):
+            case ContinueGeneration(begun):
                 self._open = [self._begun[id(item)].run for item in begun if id(item) in self._begun]
                 for run in self._open:
                     self._tell(run, "keep")
-            case Cancel(begun):
+            case CancelGeneration(begun):
                 self._cancelled(begun)
 
     def _after(self, effect: Effect, answer: Any) -> None:
         runs, self._open = self._open, []
         match effect:
-            case Begin() if runs:
+            case StartGeneration() if runs:
                 drafts = map(_Draft, runs, answer)
                 self._begun.update((id(draft.begun), draft) for draft in drafts)
             case Generate() if runs:
                 for run, answers in zip(runs, answer, strict=True):
                     self._tell(run, "end", answers)
-            case Finish(begun) if runs:
+            case ContinueGeneration(begun) if runs:
                 for item, run, whole in zip(begun, runs, answer, strict=True):
                     del self._begun[id(item)]
                     self._tell(run, "end", [whole])
 
-    def _cancelled(self, begun: Sequence[Begun]) -> None:
+    def _cancelled(self, begun: Sequence[PartialGeneration]) -> None:
         for item in begun:
             draft = self._begun.pop(id(item), None)
             if draft is not None:

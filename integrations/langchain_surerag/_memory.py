@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from langchain_surerag.dialects import Asked, Dialect, LanguageModel, tell_overruled
 from surerag.errors import LogprobsRefusedError, RefusedError, ServiceError
 from surerag.readers.failures import kind_of, status_of
-from surerag.readers.openai.failures import said
+from surerag.readers.hosted.failures import said
 from surerag.readers.refusals import Understood, needed, refusals_in, tell_left_out
 
 if TYPE_CHECKING:

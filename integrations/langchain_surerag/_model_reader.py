@@ -30,22 +30,22 @@ from langchain_surerag._passes import PASS
 from langchain_surerag._streams import AsyncOpenStream, Draft, OpenStream, Source
 from langchain_surerag.dialects import Asked, Dialect, DialectOptions, Scoring, Thinking
 from surerag.errors import CapabilityError, ConfigurationError, ServiceError, ThinkingBudgetError
+from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, SamplingParams, TokenTrace, Usage
 from surerag.readers import BaseReader, Capabilities
 from surerag.readers.failures import refusals
 from surerag.readers.fan_out import aeach, each
-from surerag.readers.openai.probe import PROBE_PROMPTS
-from surerag.readers.openai.score import score_trace
+from surerag.readers.hosted.probe import PROBE_PROMPTS
+from surerag.readers.hosted.score import score_trace
 from surerag.readers.protocol import begun_from_whole
 from surerag.readers.usage import UsageCount
-from surerag.types import Begun, Chunk, Generation, Prompt, Sampling, TokenTrace, Usage
 
-ECHO = Asked(Sampling(max_tokens=1), echo=True)
+ECHO = Asked(SamplingParams(max_tokens=1), echo=True)
 SCORING_HINT = (
     'pass scoring="probe" to reader_from_model to try a completions server, scoring="echo" if you know that '
     "it echoes rightly, or use a local model"
 )
 
-_SAID = Asked(Sampling(temperature=1.0, max_tokens=6, seed=1))
+_SAID = Asked(SamplingParams(temperature=1.0, max_tokens=6, seed=1))
 """Sampled, so that its tokens are of different likelihood, and a wrong place shows."""
 _SAME = 0.02
 """Log-probabilities nearer than this are the same: servers that batch differ in the last digits."""
@@ -214,7 +214,7 @@ class ModelReader(BaseReader):
 
     # Whole answers.
 
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         """Return ``sampling.n`` generations for each prompt, in order."""
         whole = Asked(sampling, sampling.n)
         found = self._each(lambda prompt: self._answers(prompt, whole), prompts)
@@ -222,7 +222,7 @@ class ModelReader(BaseReader):
         more = self._each(lambda item: self._answers(item.prompt, item.asked), left_out)
         return filled(found, left_out, more, sampling.n)
 
-    async def agenerate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+    async def agenerate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         """Like ``generate``, with concurrent requests."""
         whole = Asked(sampling, sampling.n)
         found = await self._aeach(lambda prompt: self._aanswers(prompt, whole), prompts)
@@ -277,7 +277,9 @@ class ModelReader(BaseReader):
 
     # The first tokens, and on from there.
 
-    def begin(self, prompts: Sequence[Prompt], n_tokens: int, sampling: Sampling) -> list[Begun]:
+    def begin(
+        self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
+    ) -> list[PartialGeneration]:
         """Open a stream for each prompt and read its first ``n_tokens`` tokens."""
         if self._capabilities.begin != "native":
             return super().begin(prompts, n_tokens, sampling)
@@ -289,7 +291,9 @@ class ModelReader(BaseReader):
                 stream.close()
             raise
 
-    async def abegin(self, prompts: Sequence[Prompt], n_tokens: int, sampling: Sampling) -> list[Begun]:
+    async def abegin(
+        self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
+    ) -> list[PartialGeneration]:
         """Like ``begin``, without blocking the event loop."""
         if self._capabilities.begin != "native":
             answers = await self.agenerate(prompts, replace(sampling, n=1))
@@ -302,25 +306,25 @@ class ModelReader(BaseReader):
                 stream.close()
             raise
 
-    def finish(self, begun: Sequence[Begun]) -> list[Generation]:
+    def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
         """Read each open stream to its end."""
         if self._capabilities.begin != "native":
             return super().finish(begun)
         return self._each(lambda item: _state(item, OpenStream).rest(), begun)
 
-    async def afinish(self, begun: Sequence[Begun]) -> list[Generation]:
+    async def afinish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
         """Like ``finish``, without blocking the event loop."""
         if self._capabilities.begin != "native":
             return super().finish(begun)
         return await self._aeach(lambda item: _state(item, AsyncOpenStream).rest(), begun)
 
-    def cancel(self, begun: Sequence[Begun]) -> None:
+    def cancel(self, begun: Sequence[PartialGeneration]) -> None:
         """End each open stream."""
         for item in begun:
             if self._capabilities.begin == "native":
                 _state(item, OpenStream).drop()
 
-    async def acancel(self, begun: Sequence[Begun]) -> None:
+    async def acancel(self, begun: Sequence[PartialGeneration]) -> None:
         """End each open stream."""
         for item in begun:
             if self._capabilities.begin == "native":
@@ -328,28 +332,28 @@ class ModelReader(BaseReader):
 
     # Streams.
 
-    def stream(self, prompt: Prompt, sampling: Sampling) -> Iterator[Chunk]:
+    def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
         """Yield an answer piece by piece."""
         if self._serial:
             return super().stream(prompt, sampling)
         return self._opened(prompt, sampling).chunks()
 
-    def finish_stream(self, begun: Begun) -> Iterator[Chunk]:
+    def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
         """Yield what was begun, from its first token on."""
         if self._capabilities.begin != "native":
             return super().finish_stream(begun)
         return _state(begun, OpenStream).chunks()
 
-    def astream(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Chunk]:
+    def astream(self, prompt: Prompt, sampling: SamplingParams) -> AsyncIterator[Chunk]:
         """Like ``stream``, without blocking the event loop."""
         # Opened here, in the context of the program that asks; the chunks are read in another.
         return self._awhole(prompt, sampling) if self._serial else self._aopened(prompt, sampling).chunks()
 
-    async def _awhole(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Chunk]:
+    async def _awhole(self, prompt: Prompt, sampling: SamplingParams) -> AsyncIterator[Chunk]:
         [[answer]] = await self.agenerate([prompt], replace(sampling, n=1))
         yield Chunk(answer.text, answer)
 
-    async def afinish_stream(self, begun: Begun) -> AsyncIterator[Chunk]:
+    async def afinish_stream(self, begun: PartialGeneration) -> AsyncIterator[Chunk]:
         """Like ``finish_stream``, without blocking the event loop."""
         if self._capabilities.begin != "native":
             for chunk in super().finish_stream(begun):
@@ -359,13 +363,13 @@ class ModelReader(BaseReader):
             async for chunk in chunks:
                 yield chunk
 
-    def _opened(self, prompt: Prompt, sampling: Sampling) -> OpenStream:
+    def _opened(self, prompt: Prompt, sampling: SamplingParams) -> OpenStream:
         return OpenStream(self._source(self._grafted.stream, prompt, sampling))
 
-    def _aopened(self, prompt: Prompt, sampling: Sampling) -> AsyncOpenStream:
+    def _aopened(self, prompt: Prompt, sampling: SamplingParams) -> AsyncOpenStream:
         return AsyncOpenStream(self._source(self._grafted.astream, prompt, sampling))
 
-    def _source(self, stream: Callable[..., Any], prompt: Prompt, sampling: Sampling) -> Source:
+    def _source(self, stream: Callable[..., Any], prompt: Prompt, sampling: SamplingParams) -> Source:
         asked = Asked(sampling, streamed=True)
         at = PASS.get()
         return Source(
@@ -446,7 +450,7 @@ def _common(dialects: Sequence[Dialect], *, scores: bool) -> Capabilities:
     )
 
 
-def _state(begun: Begun, kind: type[S]) -> S:
+def _state(begun: PartialGeneration, kind: type[S]) -> S:
     if not isinstance(begun.state, kind):
         raise ServiceError(
             "this was begun in another way than it is to be finished",

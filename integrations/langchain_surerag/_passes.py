@@ -14,7 +14,7 @@ from typing import Any, Literal
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import merge_configs
 
-from surerag.effects import Begin, Finish, Generate
+from surerag.effects import ContinueGeneration, Generate, StartGeneration
 
 Pass = Literal["gate", "step", "answer"]
 """What a request is for: a draft that a gate looks at, something on the way, or the answer itself."""
@@ -38,9 +38,9 @@ PASS: ContextVar[Pass | None] = ContextVar("surerag_langchain_pass", default=Non
 def pass_of(effect: object) -> Pass:
     """Return what an effect is for."""
     match effect:
-        case Begin():
+        case StartGeneration():
             return "gate"
-        case Generate(answer=True) | Finish(answer=True):
+        case Generate(answer=True) | ContinueGeneration(answer=True):
             return "answer"
         case _:
             return "step"

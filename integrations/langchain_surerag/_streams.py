@@ -13,12 +13,12 @@ from langchain_core.outputs import Generation as Answer
 from langchain_surerag._asking import Call, Piece
 from langchain_surerag.dialects import Dialect
 from surerag.errors import ServiceError, ThinkingBudgetError
+from surerag.messages import Chunk, Generation, PartialGeneration, SamplingParams, Usage
 from surerag.readers.closing import HangUp, close_in_loop_when_dropped, close_when_dropped
 from surerag.readers.failures import refusals
-from surerag.readers.openai.parse import Draft as Parsed
-from surerag.readers.openai.parse import UnforeseenThoughtsError
+from surerag.readers.hosted.parse import Draft as Parsed
+from surerag.readers.hosted.parse import UnforeseenThoughtsError
 from surerag.readers.pieces import TrimmedPieces
-from surerag.types import Begun, Chunk, Generation, Sampling, Usage
 
 
 class Draft:
@@ -32,7 +32,7 @@ class Draft:
         streamed: Whether it comes in chunks.
     """
 
-    def __init__(self, sampling: Sampling, *, streamed: bool = False) -> None:
+    def __init__(self, sampling: SamplingParams, *, streamed: bool = False) -> None:
         self._sampling = sampling
         self._streamed = streamed
         self._dialect: Dialect | None = None
@@ -154,7 +154,7 @@ class Source:
 
     open: Callable[[Call], Any]
     call: Callable[[], Call]
-    sampling: Sampling
+    sampling: SamplingParams
     count: Callable[[Usage], None]
     saw: Callable[[Draft], bool]
     name: str
@@ -221,8 +221,10 @@ class _Stream(ABC):  # noqa: B024  # what its two children share; neither verb c
         self._shown += piece
         return piece
 
-    def _begun(self, n_tokens: int) -> Begun:
-        return Begun(self._draft.generation(None if self._ended else n_tokens), done=self._ended, state=self)
+    def _begun(self, n_tokens: int) -> PartialGeneration:
+        return PartialGeneration(
+            self._draft.generation(None if self._ended else n_tokens), done=self._ended, state=self
+        )
 
     def _use(self) -> None:
         if self._used:
@@ -240,7 +242,7 @@ class OpenStream(_Stream):
         super().__init__(source)
         self._open()
 
-    def until(self, n_tokens: int) -> Begun:
+    def until(self, n_tokens: int) -> PartialGeneration:
         """Read the first ``n_tokens`` tokens, or all if there are fewer."""
         while self._draft.tokens < n_tokens and self._advance():
             pass
@@ -320,7 +322,7 @@ class AsyncOpenStream(_Stream):
         super().__init__(source)
         self._open()
 
-    async def until(self, n_tokens: int) -> Begun:
+    async def until(self, n_tokens: int) -> PartialGeneration:
         """Read the first ``n_tokens`` tokens, or all if there are fewer."""
         while self._draft.tokens < n_tokens and await self._advance():
             pass

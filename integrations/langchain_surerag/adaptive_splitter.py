@@ -11,7 +11,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_text_splitters import TextSplitter
 
 from langchain_surerag.services import EmbeddingEncoder
-from surerag import AdaptiveChunker, ChunkerOptions, SemanticChunk, arun, run
+from surerag import SemanticChunk, SemanticChunker, SemanticChunkerOptions, arun, run
 from surerag.errors import ConfigurationError
 from surerag.options import check_names, takes
 
@@ -46,7 +46,7 @@ class AdaptiveSemanticSplitter(TextSplitter):
         ['Ada was born in Velm. Ada left Velm in spring.', 'Tin melts easily.']
     """
 
-    @takes(ChunkerOptions)
+    @takes(SemanticChunkerOptions)
     def __init__(
         self,
         embeddings: Any,
@@ -58,7 +58,7 @@ class AdaptiveSemanticSplitter(TextSplitter):
         """Build a splitter; see the class."""
         encoder = EmbeddingEncoder(embeddings) if isinstance(embeddings, Embeddings) else embeddings
         check_names(type(self), options)
-        core = AdaptiveChunker(encoder, length_function, **options)
+        core = SemanticChunker(encoder, length_function, **options)
         super().__init__(
             chunk_size=core.chunk_size,
             chunk_overlap=0,
@@ -84,7 +84,7 @@ class AdaptiveSemanticSplitter(TextSplitter):
         super().__setattr__(name, value)
 
     @property
-    def core(self) -> AdaptiveChunker:
+    def core(self) -> SemanticChunker:
         """The method with its options and its encoder."""
         return self._core
 

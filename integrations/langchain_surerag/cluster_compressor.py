@@ -20,7 +20,7 @@ from langchain_surerag.documents import documents_of, passages_of
 from langchain_surerag.parts import AdaptedPart, config_of, runnable_of
 from langchain_surerag.services import EmbeddingEncoder, reader_of
 from surerag import ClusterCompressor as CoreCompressor
-from surerag import CompressionResult, EDC2Options
+from surerag import EDC2Options, EDC2Result
 
 
 class ClusterCompressor(  # type: ignore[misc]  # a frozen base; fields that are set are in force
@@ -50,9 +50,9 @@ class ClusterCompressor(  # type: ignore[misc]  # a frozen base; fields that are
         PromptError: If a prompt is unknown or its slots do not fit.
 
     Example:
-        >>> from surerag import ScriptedReader
+        >>> from surerag import FakeReader
         >>> from surerag.encoders import HashingEncoder
-        >>> reader = ScriptedReader(["Ada was born in Velm."])
+        >>> reader = FakeReader(["Ada was born in Velm."])
         >>> compressor = ClusterCompressor(reader, HashingEncoder(), pass_below=0)
         >>> found = [Document("Ada, a painter, was born in Velm."), Document("Bo came later.")]
         >>> kept = compressor.compress_documents(found, "Where was Ada born?")
@@ -85,7 +85,7 @@ class ClusterCompressor(  # type: ignore[misc]  # a frozen base; fields that are
 
     def compress(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
-    ) -> CompressionResult:
+    ) -> EDC2Result:
         """Return the whole result: what became of each cluster, calls, tokens and cost."""
         program = self.core.program(query, passages_of(documents))
         config = config_of(callbacks)
@@ -94,7 +94,7 @@ class ClusterCompressor(  # type: ignore[misc]  # a frozen base; fields that are
 
     async def acompress(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
-    ) -> CompressionResult:
+    ) -> EDC2Result:
         """Like ``compress``, without blocking the event loop."""
         program = self.core.program(query, passages_of(documents))
         config = config_of(callbacks)

@@ -57,9 +57,9 @@ class ConsensusAnswer(  # type: ignore[misc]  # a frozen base; fields that are s
 
     Example:
         >>> from langchain_core.documents import Document
-        >>> from surerag import ScriptedReader
+        >>> from surerag import FakeReader
         >>> from surerag.encoders import HashingEncoder
-        >>> reader = ScriptedReader(["Velm: Ada was born there.", "Selected_Answer: Velm"])
+        >>> reader = FakeReader(["Velm: Ada was born there.", "Selected_Answer: Velm"])
         >>> chain = ConsensusAnswer(reader, HashingEncoder())
         >>> chain.invoke({"input": "Where was Ada born?", "context": [Document("Ada was born in Velm.")]})
         'Velm'

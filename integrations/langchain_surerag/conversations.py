@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Literal, TypeVar
 
 from langchain_surerag._programs import mapped
-from surerag.effects import Begin, Effect, Generate, Program, emit, generate
+from surerag.effects import Effect, Generate, Program, StartGeneration, emit, generate
+from surerag.messages import Message, SamplingParams, Template
 from surerag.prompts import REWRITE_IN_CONVERSATION, in_conversation
-from surerag.types import Message, Sampling, Template
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ def condensed(
     An empty one gives way to the question as it was asked.
     """
     prompt = in_conversation(history, template.render(query=question))
-    [[found]] = yield from generate([prompt], Sampling(max_tokens=QUESTION_TOKENS, trace="none"))
+    [[found]] = yield from generate([prompt], SamplingParams(max_tokens=QUESTION_TOKENS, trace="none"))
     alone = found.text.strip() or question
     yield from emit("conversation.condensed", question=question, alone=alone)
     return (yield from goes_on(alone))
@@ -40,7 +40,7 @@ def shown(history: Sequence[Message], program: Program[T]) -> Program[T]:
     """Put a conversation before every prompt of a program."""
 
     def told(effect: Effect) -> Effect:
-        if not isinstance(effect, Generate | Begin):
+        if not isinstance(effect, Generate | StartGeneration):
             return effect
         return replace(effect, prompts=tuple(in_conversation(history, prompt) for prompt in effect.prompts))
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from langchain_surerag._evaluating import ExampleEvaluator, Given
 from langchain_surerag.dense_refiner import JudgedPart
-from surerag import Dense, DenseOptions, DenseResult
+from surerag import DenseEvaluator as Dense
+from surerag import DenseOptions, DenseResult
 from surerag.effects import Program
 from surerag.errors import InputError
 
@@ -55,13 +56,13 @@ class DenseEvaluator(ExampleEvaluator[Dense, DenseResult], JudgedPart[Dense], De
         PromptError: If a prompt is unknown, its slots do not fit, or nobody is asked with it.
 
     Example:
-        >>> from surerag import ScriptedReader
+        >>> from surerag import FakeReader
         >>> from surerag.entailment import ExactEntailer
         >>> def reply(prompt):
         ...     if prompt.startswith("Rewrite"):
         ...         return "Velm is where Ada was born."
         ...     return "Velm" if "Ada was born in Velm" in prompt else "Orun"
-        >>> evaluator = DenseEvaluator(ScriptedReader(reply), ExactEntailer())
+        >>> evaluator = DenseEvaluator(FakeReader(reply), ExactEntailer())
         >>> feedback = evaluator(
         ...     inputs={"question": "Where was Ada born?"}, outputs={"documents": ["Ada was born in Velm."]}
         ... )

@@ -21,18 +21,22 @@ from langchain_surerag.documents import Decision, Listener, Parents, documents_o
 from langchain_surerag.parts import AdaptedPart, config_of, runnable_of
 from langchain_surerag.services import EmbeddingEncoder, reader_of, retriever_of
 from surerag import (
-    AdaptiveChunker,
-    ContextRefiner,
-    Dense,
     DenseCache,
-    RefinementResult,
-    RefinerOptions,
+    DenseRefinerOptions,
+    DenseRefinerResult,
+    SemanticChunker,
+)
+from surerag import (
+    DenseEvaluator as Dense,
+)
+from surerag import (
+    DenseRefiner as ContextRefiner,
 )
 from surerag.effects import Program
 from surerag.errors import ConfigurationError, MissingServiceError
+from surerag.messages import Passage
 from surerag.readers import Reader
 from surerag.services import Services
-from surerag.types import Passage
 
 T = TypeVar("T", bound=Dense | ContextRefiner)
 
@@ -91,7 +95,7 @@ class _Behind:
         return await self._parents.aof(self._chunks, self._on_event)
 
 
-class DenseRefiner(JudgedPart[ContextRefiner], BaseDocumentCompressor, RefinerOptions):  # type: ignore[misc]  # a frozen base; fields that are set are in force
+class DenseRefiner(JudgedPart[ContextRefiner], BaseDocumentCompressor, DenseRefinerOptions):  # type: ignore[misc]  # a frozen base; fields that are set are in force
     """Takes the candidates of a retriever and hands on those that its reader understands best together.
 
     The first ``top_n`` documents are the context, the others candidates. Where the answer changes with the
@@ -141,9 +145,9 @@ class DenseRefiner(JudgedPart[ContextRefiner], BaseDocumentCompressor, RefinerOp
         PromptError: If a prompt is unknown or its slots do not fit.
 
     Example:
-        >>> from surerag import ScriptedReader
+        >>> from surerag import FakeReader
         >>> from surerag.encoders import HashingEncoder
-        >>> reader = ScriptedReader(lambda prompt: "It rained." if prompt.startswith("Rewrite") else "Velm")
+        >>> reader = FakeReader(lambda prompt: "It rained." if prompt.startswith("Rewrite") else "Velm")
         >>> refiner = DenseRefiner(reader, HashingEncoder(), top_n=2)
         >>> found = [Document("Ada was born in Velm."), Document("Bo paints."), Document("Tin melts.")]
         >>> kept = refiner.compress_documents(found, "Where was Ada born?")
@@ -179,7 +183,7 @@ class DenseRefiner(JudgedPart[ContextRefiner], BaseDocumentCompressor, RefinerOp
 
     def refine(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
-    ) -> RefinementResult:
+    ) -> DenseRefinerResult:
         """Return the whole result: the answer, every round with its labels, what left and what came, costs.
 
         Raises:
@@ -191,7 +195,7 @@ class DenseRefiner(JudgedPart[ContextRefiner], BaseDocumentCompressor, RefinerOp
 
     async def arefine(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
-    ) -> RefinementResult:
+    ) -> DenseRefinerResult:
         """Like ``refine``, without blocking the event loop."""
         config = config_of(callbacks)
         async with Announcing(config) as announce:
@@ -211,17 +215,17 @@ class DenseRefiner(JudgedPart[ContextRefiner], BaseDocumentCompressor, RefinerOp
         """Return a runnable from a mapping with ``documents`` and ``query`` to refined documents."""
         return runnable_of(self)
 
-    def _refined(self, documents: Sequence[Document], query: str, on_event: Listener) -> RefinementResult:
+    def _refined(self, documents: Sequence[Document], query: str, on_event: Listener) -> DenseRefinerResult:
         program = self._program(documents, query)
         return run(program, self._asking(documents, on_event), on_event=on_event)
 
     async def _arefined(
         self, documents: Sequence[Document], query: str, on_event: Listener
-    ) -> RefinementResult:
+    ) -> DenseRefinerResult:
         program = self._program(documents, query)
         return await arun(program, self._asking(documents, on_event), on_event=on_event)
 
-    def _program(self, documents: Sequence[Document], query: str) -> Program[RefinementResult]:
+    def _program(self, documents: Sequence[Document], query: str) -> Program[DenseRefinerResult]:
         return self.core.program(query, passages_of(documents), "ask" if self._parents and documents else ())
 
     def _asking(self, documents: Sequence[Document], on_event: Listener) -> Services:
@@ -229,7 +233,7 @@ class DenseRefiner(JudgedPart[ContextRefiner], BaseDocumentCompressor, RefinerOp
         behind = None if self._parents is None else _Behind(self._parents, documents, on_event)
         return replace(self.core.services, documents=behind)
 
-    def _handed_on(self, result: RefinementResult) -> list[Document]:
+    def _handed_on(self, result: DenseRefinerResult) -> list[Document]:
         passages = result.passages
         documents = self._parents.documents_of(passages) if self._parents else documents_of(passages)
         if self.refinement_key is not None:
@@ -270,7 +274,7 @@ class DenseRefiner(JudgedPart[ContextRefiner], BaseDocumentCompressor, RefinerOp
             chunker=self._chunker(encoder, judged["reader"]),
         )
 
-    def _chunker(self, encoder: Any, reader: Reader) -> AdaptiveChunker | None:
+    def _chunker(self, encoder: Any, reader: Reader) -> SemanticChunker | None:
         if self.parents is None:
             if self.splitter is not None:
                 raise ConfigurationError(
@@ -280,4 +284,4 @@ class DenseRefiner(JudgedPart[ContextRefiner], BaseDocumentCompressor, RefinerOp
             return None
         if self.splitter is not None:
             return self.splitter.core
-        return AdaptiveChunker(encoder, getattr(reader, "count_tokens", None))
+        return SemanticChunker(encoder, getattr(reader, "count_tokens", None))

@@ -16,7 +16,7 @@ from langchain_core.stores import BaseStore
 
 from surerag import PROVENANCE_KEY, SOURCES_KEY
 from surerag.errors import ConfigurationError, ServiceError
-from surerag.types import Event, Passage
+from surerag.messages import Event, Passage
 
 logger = logging.getLogger("surerag")
 

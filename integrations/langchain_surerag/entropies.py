@@ -15,9 +15,9 @@ from langchain_core.outputs import ChatGeneration
 from langchain_surerag.dialects import Dialect, DialectOptions, dialect_of
 from langchain_surerag.dialects.openai import OpenAIChatDialect, ResponsesDialect
 from surerag.errors import CapabilityError, ConfigurationError, InputError, LogprobsError
-from surerag.readers.openai.parse import Draft
-from surerag.readers.openai.parse import Wanted as Listed
-from surerag.types import Generation
+from surerag.messages import Generation
+from surerag.readers.hosted.parse import Draft
+from surerag.readers.hosted.parse import Wanted as Listed
 
 VOCABULARY = 300_000
 

@@ -43,9 +43,9 @@ class FactCheckEvaluator(ExampleEvaluator[ClusterCompressor, Judgement], EDC2Opt
         PromptError: If a prompt is unknown or its slots do not fit.
 
     Example:
-        >>> from surerag import ScriptedReader
+        >>> from surerag import FakeReader
         >>> from surerag.encoders import HashingEncoder
-        >>> reader = ScriptedReader(["Reasoning: [1] says Velm.\nAnswer: Nonfactual"])
+        >>> reader = FakeReader(["Reasoning: [1] says Velm.\nAnswer: Nonfactual"])
         >>> evaluator = FactCheckEvaluator(reader, HashingEncoder())
         >>> outputs = {"answer": "Ada was born in Orun.", "documents": ["Ada was born in Velm."]}
         >>> [feedback] = evaluator(inputs={"question": "Where?"}, outputs=outputs)["results"]
@@ -130,9 +130,9 @@ class AnswerChoiceEvaluator(ExampleEvaluator[ClusterCompressor, Choice], EDC2Opt
         PromptError: If a prompt is unknown or its slots do not fit.
 
     Example:
-        >>> from surerag import ScriptedReader
+        >>> from surerag import FakeReader
         >>> from surerag.encoders import HashingEncoder
-        >>> evaluator = AnswerChoiceEvaluator(ScriptedReader(["Choice: Answer 2"]), HashingEncoder())
+        >>> evaluator = AnswerChoiceEvaluator(FakeReader(["Choice: Answer 2"]), HashingEncoder())
         >>> outputs = [{"answer": "Orun", "documents": ["Ada was born in Velm."]}, {"answer": "Velm"}]
         >>> evaluator(inputs={"question": "Where was Ada born?"}, outputs=outputs)["scores"]
         [0.0, 1.0]

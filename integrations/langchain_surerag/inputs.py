@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from langchain_surerag.documents import passages_of
 from surerag.errors import InputError
-from surerag.types import Message, Passage, Role
+from surerag.messages import Message, Passage, Role
 
 ChainInput = str | BaseMessage | PromptValue | Sequence[BaseMessage] | dict[str, Any]
 _KEYS = ("question", "input", "query", "messages")

@@ -28,8 +28,8 @@ from langchain_surerag.services import advised, reader_of, retriever_of
 from langchain_surerag.summaries import Summarize, asummaries_of, summaries_of
 from surerag import LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult, PromptSet, astream, stream
 from surerag.effects import Program
+from surerag.messages import Template
 from surerag.retrieval.index import MAX_IN_MEMORY
-from surerag.types import Template
 
 ChainOutput = dict[str, Any]
 
@@ -84,9 +84,9 @@ class LazyRetrievalChain(  # type: ignore[misc]  # a frozen base; fields that ar
         CapabilityError: If the gate needs log-probabilities that the model cannot give.
 
     Example:
-        >>> from surerag import ScriptedReader
+        >>> from surerag import FakeReader
         >>> from langchain_core.runnables import RunnableLambda
-        >>> reader = ScriptedReader(["Velm"], entropy=0.1)
+        >>> reader = FakeReader(["Velm"], entropy=0.1)
         >>> chain = LazyRetrievalChain(reader, RunnableLambda(lambda question: []), "Ada was born in Velm.")
         >>> output = chain.invoke("Where was Ada born?")
         >>> output["answer"], output["decision"]["retrieve"]

@@ -21,6 +21,7 @@ from langchain_core.runnables import (
 )
 from langchain_core.runnables.config import var_child_runnable_config
 from pydantic import ConfigDict, Field, create_model, field_serializer
+from surerag.adapting import Adapted
 
 from langchain_surerag._driving import arun, run
 from langchain_surerag._events import Announcing, announce
@@ -28,7 +29,6 @@ from langchain_surerag._local_runs import Watch
 from langchain_surerag.prompts import for_core
 from langchain_surerag.prompts import plain as plain_prompts
 from surerag import Services, run_many
-from surerag.adapting import Adapted
 from surerag.effects import Program
 from surerag.errors import ConfigurationError, InputError, MissingServiceError
 from surerag.options import plain

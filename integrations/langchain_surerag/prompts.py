@@ -14,8 +14,8 @@ from langchain_core.prompts.message import BaseMessagePromptTemplate
 from langchain_surerag.inputs import role_of
 from surerag.errors import PromptError
 from surerag.framing import PromptText, as_data
+from surerag.messages import Message, Prompt, Template
 from surerag.prompts import PromptTemplate
-from surerag.types import Message, Prompt, Template
 
 PromptLike = str | LangChainPrompt | ChatPromptTemplate | Sequence[tuple[str, str]]
 """A template with single braces around its slots; LangChain's own template in f-string format, a chat's

@@ -7,11 +7,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import Runnable
+from surerag.adapting import shared
 
 from langchain_surerag._evaluating import ExampleEvaluator, Given, Key
 from langchain_surerag.services import reader_of
 from surerag import SePer, SePerOptions, SePerResult
-from surerag.adapting import shared
 from surerag.effects import Program
 from surerag.entailment import JudgeEntailer
 from surerag.extras import extra
@@ -60,9 +60,9 @@ class DeltaSePerEvaluator(ExampleEvaluator[SePer, SePerResult], SePerOptions):  
         PromptError: If a prompt is unknown or its slots do not fit.
 
     Example:
-        >>> from surerag import ScriptedReader
+        >>> from surerag import FakeReader
         >>> from surerag.entailment import ExactEntailer
-        >>> reader = ScriptedReader(lambda prompt: "Velm" if "born in Velm" in prompt else "Orun")
+        >>> reader = FakeReader(lambda prompt: "Velm" if "born in Velm" in prompt else "Orun")
         >>> evaluator = DeltaSePerEvaluator(reader, ExactEntailer())
         >>> feedback = evaluator(
         ...     inputs={"question": "Where was Ada born?"},

@@ -18,20 +18,20 @@ from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.configurable import DynamicRunnable
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 from numpy.typing import NDArray
+from surerag.adapting import shared, takes_template
 
 from langchain_surerag._counting import Count, counted_by
 from langchain_surerag._events import announced
 from langchain_surerag._model_reader import ModelReader
 from langchain_surerag.dialects import DialectOptions, Scoring
 from langchain_surerag.documents import passages_of
-from surerag.adapting import shared, takes_template
 from surerag.errors import CapabilityError, ConfigurationError, MissingServiceError, ServiceError
+from surerag.messages import Passage
 from surerag.readers import BaseReader, Reader
-from surerag.readers.openai.limits import DEADLINE, MAX_BYTES, Limits
+from surerag.readers.hosted.limits import DEADLINE, MAX_BYTES, Limits
 from surerag.readers.thinking import THINKING_TOKENS
 from surerag.readers.threads import in_thread
 from surerag.services import FoundPassages, Retriever
-from surerag.types import Passage
 
 __all__ = ["ModelReader", "Scoring", "reader_from_model", "reader_of"]
 
@@ -117,9 +117,9 @@ def reader_from_model(
 
     Example:
         >>> from langchain_core.language_models import FakeListChatModel
-        >>> from surerag.types import Sampling
+        >>> from surerag.messages import SamplingParams
         >>> reader = reader_from_model(FakeListChatModel(responses=["Velm"]))
-        >>> reader.generate(["Where was Ada born?"], Sampling())[0][0].text, reader.capabilities.logprobs
+        >>> reader.generate(["Where was Ada born?"], SamplingParams())[0][0].text, reader.capabilities.logprobs
         ('Velm', False)
     """
     limits = Limits(deadline, max_bytes)
@@ -211,7 +211,7 @@ def _is_a(model: object, name: str) -> bool:
 
 
 def _reader_of(model: Any, tokenizer: Any, *, chat_template: bool, **thinking: Any) -> BaseReader:
-    from surerag.readers.transformers import TransformersReader
+    from surerag.readers.local import TransformersReader
 
     reader: BaseReader = TransformersReader(model, tokenizer, chat_template=chat_template, **thinking)
     return reader

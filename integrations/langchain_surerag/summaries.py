@@ -17,12 +17,12 @@ from langchain_core.vectorstores import VectorStore
 from langchain_surerag.services import EmbeddingEncoder, RunnableRetriever, reader_from_model
 from surerag.documents import Document as PlainDocument
 from surerag.errors import ConfigurationError, InputError
+from surerag.messages import Passage
 from surerag.readers import Reader
 from surerag.readers.threads import in_thread
 from surerag.retrieval import LeadSummaries, MetadataSummaries, ModelSummaries, Summarizer, SummaryIndex
 from surerag.retrieval.index import MAX_IN_MEMORY, at_most
 from surerag.services import Retriever
-from surerag.types import Passage
 
 Made = LeadSummaries | MetadataSummaries | ModelSummaries
 """surerag's own ways, with settings of one's own, such as a language."""

@@ -14,7 +14,7 @@ from langchain_surerag.documents import passages_of
 from langchain_surerag.services import RunnableRetriever
 from surerag import SystemAnswer
 from surerag.errors import InputError
-from surerag.types import Passage
+from surerag.messages import Passage
 
 _KEYS = ("input", "question", "query")
 _ANSWERS = ("answer", "output", "result", "response", "text")

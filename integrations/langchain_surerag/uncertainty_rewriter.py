@@ -23,7 +23,7 @@ from langchain_surerag.documents import Decision, documents_of
 from langchain_surerag.inputs import SearchInput, asked
 from langchain_surerag.parts import MethodRunnable, SerializablePart
 from langchain_surerag.services import advised, reader_of, retriever_of
-from surerag import DynQROptions, RewriteResult
+from surerag import DynQROptions, DynQRResult
 from surerag import UncertaintyRewriter as CoreRewriter
 from surerag.effects import Program
 
@@ -86,9 +86,9 @@ class UncertaintyRewriter(  # type: ignore[misc]  # fields that are set are in f
 
     Example:
         >>> from langchain_core.runnables import RunnableLambda
-        >>> from surerag import ScriptedReader
-        >>> from surerag.readers.scripted import reply
-        >>> reader = ScriptedReader([reply("Orun", logprobs=-1.5), "Where was Ada born?", "Velm"])
+        >>> from surerag import FakeReader
+        >>> from surerag.readers.fake import reply
+        >>> reader = FakeReader([reply("Orun", logprobs=-1.5), "Where was Ada born?", "Velm"])
         >>> search = RunnableLambda(lambda query: [Document(f"Found for {query}")])
         >>> UncertaintyRewriter(reader, search).invoke("Where was the painter born?")
         'Where was Ada born?'
@@ -99,28 +99,28 @@ class UncertaintyRewriter(  # type: ignore[misc]  # fields that are set are in f
         def __init__(self, llm: Any = None, retriever: Any = None, **options: Any) -> None:
             super().__init__(llm=llm, retriever=retriever, **options)
 
-    def rewrite(self, input: Any, config: RunnableConfig | None = None) -> RewriteResult:
+    def rewrite(self, input: Any, config: RunnableConfig | None = None) -> DynQRResult:
         """Return the whole result: both queries and answers, each decision and why, costs."""
         # LangChain types what runs under a config as the runnable's own output, a text.
         myself: Any = self
-        result: RewriteResult = myself._call_with_config(self._decided, input, config)
+        result: DynQRResult = myself._call_with_config(self._decided, input, config)
         return result
 
-    async def arewrite(self, input: Any, config: RunnableConfig | None = None) -> RewriteResult:
+    async def arewrite(self, input: Any, config: RunnableConfig | None = None) -> DynQRResult:
         """Like ``rewrite``, without blocking the event loop."""
         myself: Any = self
-        result: RewriteResult = await myself._acall_with_config(self._adecided, input, config)
+        result: DynQRResult = await myself._acall_with_config(self._adecided, input, config)
         return result
 
     def _decided(
         self, given: Any, run_manager: CallbackManagerForChainRun, config: RunnableConfig
-    ) -> RewriteResult:
-        result: RewriteResult = run(self._program(given), self._services(), on_event=announce)
+    ) -> DynQRResult:
+        result: DynQRResult = run(self._program(given), self._services(), on_event=announce)
         return result
 
     async def _adecided(
         self, given: Any, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
-    ) -> RewriteResult:
+    ) -> DynQRResult:
         program = self._program(given)
         async with Announcing(config) as listener:
             return await arun(program, self._services(), on_event=listener)
@@ -129,11 +129,11 @@ class UncertaintyRewriter(  # type: ignore[misc]  # fields that are set are in f
         """Return the arguments that ``as_tool`` shows to a model."""
         return SearchInput
 
-    def _program(self, given: Any) -> Program[RewriteResult]:
+    def _program(self, given: Any) -> Program[DynQRResult]:
         question, history, _ = asked(given)
         return self.core.program(question, history)
 
-    def _output(self, result: RewriteResult) -> str:
+    def _output(self, result: DynQRResult) -> str:
         return result.query
 
 
@@ -159,9 +159,9 @@ class UncertaintyRewriteRetriever(Rewriting, BaseRetriever):  # type: ignore[mis
 
     Example:
         >>> from langchain_core.runnables import RunnableLambda
-        >>> from surerag import ScriptedReader
+        >>> from surerag import FakeReader
         >>> search = RunnableLambda(lambda query: [Document(f"Found for {query}")])
-        >>> retriever = UncertaintyRewriteRetriever(ScriptedReader(["Velm"]), search)
+        >>> retriever = UncertaintyRewriteRetriever(FakeReader(["Velm"]), search)
         >>> [found] = retriever.invoke("Where was Ada born?")
         >>> found.page_content, found.metadata["uncertainty_rewrite"]["kept"]
         ('Found for Where was Ada born?', 'original')
@@ -204,7 +204,7 @@ class UncertaintyRewriteRetriever(Rewriting, BaseRetriever):  # type: ignore[mis
         changed = options if k is None else {"top_n": k, **options}
         return self.core.with_options(**changed) if changed else self.core
 
-    def _found(self, result: RewriteResult) -> list[Document]:
+    def _found(self, result: DynQRResult) -> list[Document]:
         documents = documents_of(result.passages)
         if self.decision_key is not None:
             for document in documents:

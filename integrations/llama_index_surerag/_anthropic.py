@@ -7,7 +7,7 @@ from typing import Any
 
 from llama_index_surerag._lent import standing_in
 from llama_index_surerag.dialects import LLMDialect
-from surerag.readers.openai.loops import client_of_this_loop
+from surerag.readers.hosted.loops import client_of_this_loop
 
 _SAMPLING = frozenset({"temperature", "top_p", "top_k"})
 _PATH = ("messages", "create")

@@ -10,9 +10,9 @@ from llama_index.core.schema import BaseNode, NodeWithScore
 from llama_index_surerag._living import Held, StoredNodes
 from llama_index_surerag._summary_tier import document_id
 from llama_index_surerag.services import Asked, bound_to
+from surerag.messages import Passage
 from surerag.readers.threads import in_thread
 from surerag.services import Retriever
-from surerag.types import Passage
 
 
 class WithoutDeleted:

@@ -16,11 +16,11 @@ from llama_index_surerag._manners import Manners
 from llama_index_surerag._settings import asked
 from llama_index_surerag.dialects import LLMAnswer, LLMDialect
 from llama_index_surerag.prompts import messages_for, text_for
-from surerag.readers.openai.parse import Json
+from surerag.messages import Prompt, SamplingParams
+from surerag.readers.hosted.parse import Json
 from surerag.readers.pieces import cut_at_stop
-from surerag.types import Prompt, Sampling
 
-CallOptions = Callable[[Sampling], Mapping[str, Any]]
+CallOptions = Callable[[SamplingParams], Mapping[str, Any]]
 """What to pass to the LLM with each call, for a sampling: ``{"temperature": sampling.temperature}``."""
 
 _in_process = threading.Lock()
@@ -67,7 +67,7 @@ class DialectRequests:
         """Whether the LLM speaks the chat format."""
         return bool(self._llm.metadata.is_chat_model)
 
-    def answer(self, prompt: Prompt, sampling: Sampling, seed: int) -> LLMAnswer:
+    def answer(self, prompt: Prompt, sampling: SamplingParams, seed: int) -> LLMAnswer:
         """Ask for one answer and read it."""
 
         def call(given: Mapping[str, Any]) -> Any:
@@ -81,7 +81,7 @@ class DialectRequests:
             response = self._manners.send(self._parameters(sampling, seed), sampling, call)
         return self._dialect.read(response)
 
-    async def aanswer(self, prompt: Prompt, sampling: Sampling, seed: int) -> LLMAnswer:
+    async def aanswer(self, prompt: Prompt, sampling: SamplingParams, seed: int) -> LLMAnswer:
         """Like ``answer``."""
 
         async def call(given: Mapping[str, Any]) -> Any:
@@ -94,15 +94,15 @@ class DialectRequests:
         parameters = self._parameters(sampling, seed)
         return self._dialect.read(await self._manners.asend(parameters, sampling, call))
 
-    def ask(self, prompt: Prompt, sampling: Sampling, n: int, seed: int) -> Json:
+    def ask(self, prompt: Prompt, sampling: SamplingParams, n: int, seed: int) -> Json:
         """Return an answer with one choice."""
         return _in_openai_form(_cut(self.answer(prompt, sampling, seed), sampling), "message")
 
-    async def aask(self, prompt: Prompt, sampling: Sampling, n: int, seed: int) -> Json:
+    async def aask(self, prompt: Prompt, sampling: SamplingParams, n: int, seed: int) -> Json:
         """Like ``ask``."""
         return _in_openai_form(_cut(await self.aanswer(prompt, sampling, seed), sampling), "message")
 
-    def open(self, prompt: Prompt, sampling: Sampling) -> Line:
+    def open(self, prompt: Prompt, sampling: SamplingParams) -> Line:
         """Open a stream of LlamaIndex responses, each of which :meth:`piece` reads."""
 
         def call(given: Mapping[str, Any]) -> Iterator[Any]:
@@ -118,7 +118,7 @@ class DialectRequests:
             # A model in this process has one state: nobody else may ask it before its answer is whole.
             return Line(iter(list(pieces)) if self._dialect.alone else pieces)
 
-    async def aopen(self, prompt: Prompt, sampling: Sampling) -> AsyncLine:
+    async def aopen(self, prompt: Prompt, sampling: SamplingParams) -> AsyncLine:
         """Like ``open``."""
 
         async def call(given: Mapping[str, Any]) -> AsyncIterator[Any]:
@@ -138,7 +138,7 @@ class DialectRequests:
         """Return a streamed response in the form of OpenAI's API."""
         return _in_openai_form(self._dialect.piece(response), "delta")
 
-    def _parameters(self, sampling: Sampling, seed: int) -> dict[str, Any]:
+    def _parameters(self, sampling: SamplingParams, seed: int) -> dict[str, Any]:
         dialect = self._dialect
         if not self._traced and "top_k" not in dialect.takes:
             # An LLM of which only text is known answers as it was built.
@@ -153,7 +153,7 @@ class DialectRequests:
         self._manners.tell(found.overridden)
         return {**(dialect.uncut if sampling.temperature > 0 else {}), **found.parameters}
 
-    def _options(self, given: Mapping[str, Any], sampling: Sampling) -> dict[str, Any]:
+    def _options(self, given: Mapping[str, Any], sampling: SamplingParams) -> dict[str, Any]:
         own = self._call_options(sampling) if self._call_options else {}
         return {**self._dialect.options(self._llm, given), **own}
 
@@ -174,7 +174,7 @@ def has_native_async(llm: LLM) -> bool:
     return own["achat" if llm.metadata.is_chat_model else "acomplete"]
 
 
-def _cut(answer: LLMAnswer, sampling: Sampling) -> LLMAnswer:
+def _cut(answer: LLMAnswer, sampling: SamplingParams) -> LLMAnswer:
     """Return an answer up to its stop text, of which the LLM may know nothing."""
     before = cut_at_stop(answer.text, sampling.stop)
     return answer if before is None else replace(answer, text=before, finish="stop")

@@ -7,7 +7,7 @@ from typing import Any
 
 from llama_index_surerag._manners import WITHOUT_LOGPROBS
 from llama_index_surerag.dialects import LLMAnswer, LLMDialect, LLMToken, text_of, value_of
-from surerag.readers.openai.parse import token_count
+from surerag.readers.hosted.parse import token_count
 
 _FIELDS: Mapping[str, str] = {
     "temperature": "temperature",

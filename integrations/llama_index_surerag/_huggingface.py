@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 from llama_index.core.base.llms.generic_utils import messages_to_prompt as generic_messages_to_prompt
 from llama_index.core.llms.llm import default_completion_to_prompt
+from surerag.adapting import takes_template
 
 from llama_index_surerag.prompts import messages_for, text_for
-from surerag.adapting import takes_template
+from surerag.messages import Message
 from surerag.readers import BaseReader
-from surerag.types import Message
 
 
 def reader_from_huggingface_llm(llm: Any, *, chat_template: bool, **thinking: Any) -> BaseReader:

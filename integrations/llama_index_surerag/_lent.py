@@ -13,8 +13,8 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from llama_index_surerag._manners import Manners
-from surerag.readers.openai.limits import Limits, abound, bound
-from surerag.types import Sampling
+from surerag.messages import SamplingParams
+from surerag.readers.hosted.limits import Limits, abound, bound
 
 
 class Body(NamedTuple):
@@ -40,7 +40,7 @@ class Asking(NamedTuple):
     """
 
     manners: Manners
-    sampling: Sampling
+    sampling: SamplingParams
     edit: Callable[[dict[str, Any]], Body]
     limits: Limits
 

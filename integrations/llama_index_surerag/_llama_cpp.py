@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llama_index_surerag.dialects import LLMAnswer, LLMDialect, LLMToken, value_of
-from surerag.readers.openai.parse import token_count
+from surerag.readers.hosted.parse import token_count
 
 
 class LlamaCPPDialect(LLMDialect):

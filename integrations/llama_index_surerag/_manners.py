@@ -15,9 +15,9 @@ from surerag.errors import (
     SureragError,
     TransientServiceError,
 )
+from surerag.messages import SamplingParams
 from surerag.readers.failures import kind_of, status_of
 from surerag.readers.refusals import Understood, needed, refusals_in, tell_left_out
-from surerag.types import Sampling
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ class Manners:
         return min(value, self.understood.most.get(self._names.get(name, name), value))
 
     def send(
-        self, parameters: Mapping[str, Any], sampling: Sampling, call: Callable[[dict[str, Any]], T]
+        self, parameters: Mapping[str, Any], sampling: SamplingParams, call: Callable[[dict[str, Any]], T]
     ) -> T:
         """Make a call with parameters, and again without those that turn out to be refused.
 
@@ -105,7 +105,7 @@ class Manners:
     async def asend(
         self,
         parameters: Mapping[str, Any],
-        sampling: Sampling,
+        sampling: SamplingParams,
         call: Callable[[dict[str, Any]], Awaitable[T]],
     ) -> T:
         """Like ``send``."""
@@ -137,7 +137,7 @@ class Manners:
             warnings.warn(message, LLMSettingWarning, stacklevel=2)
 
     def _learn(
-        self, error: Exception, sent: Mapping[str, Any], sampling: Sampling, understood: Understood
+        self, error: Exception, sent: Mapping[str, Any], sampling: SamplingParams, understood: Understood
     ) -> None:
         """Learn from a failure what to leave out; raise it where asking again would be no use."""
         message = _said(error)
@@ -159,7 +159,9 @@ class Manners:
             self._explain(error, message, refused)
             raise error
 
-    def _tell_left_out(self, asked: Mapping[str, Any], understood: Understood, sampling: Sampling) -> None:
+    def _tell_left_out(
+        self, asked: Mapping[str, Any], understood: Understood, sampling: SamplingParams
+    ) -> None:
         """Say once of each parameter that it is left out, when that may be felt."""
         with self._lock:
             fresh = {name for name in asked if name in understood.dropped} - self._left_out

@@ -36,11 +36,21 @@ from llama_index_surerag.nodes import nodes_of
 from llama_index_surerag.prompts import to_chat_messages
 from llama_index_surerag.services import EmbeddingEncoder, SettingsEncoder
 from surerag import Services
-from surerag.effects import Begin, Cancel, Effect, Embed, Finish, Generate, Give, Program, Retrieve
+from surerag.effects import (
+    CancelGeneration,
+    ContinueGeneration,
+    Effect,
+    Embed,
+    Generate,
+    Program,
+    Retrieve,
+    ReturnAnswer,
+    StartGeneration,
+)
+from surerag.messages import Generation, PartialGeneration, Passage, Prompt, SamplingParams
 from surerag.readers import Reader
 from surerag.retrieval import PassageIndex
 from surerag.services import Encoder
-from surerag.types import Begun, Generation, Passage, Prompt, Sampling
 
 R = TypeVar("R")
 
@@ -103,7 +113,9 @@ def _reported(effect: Effect, services: Services, watch: Watch, calls: _Calls) -
     """Report an effect; what is yielded is to be told the answer."""
     with ExitStack() as inner:
         reports: list[Report] = []
-        if watch.bundle is not None and (isinstance(effect, Give) or getattr(effect, "answer", False)):
+        if watch.bundle is not None and (
+            isinstance(effect, ReturnAnswer) or getattr(effect, "answer", False)
+        ):
             done = inner.enter_context(synthesizing(watch.manager, watch.bundle))
             reports.append(lambda answer: done(Response(_first(answer).text)))
         match effect:
@@ -111,12 +123,12 @@ def _reported(effect: Effect, services: Services, watch: Watch, calls: _Calls) -
                 reader = services.rewriter if role == "rewriter" and services.rewriter else services.reader
                 if reader is not None and not isinstance(reader, LLMReader):
                     reports.append(inner.enter_context(calls.whole(reader, prompts, sampling)))
-            case Begin(prompts, sampling=sampling):
+            case StartGeneration(prompts, sampling=sampling):
                 if services.reader is not None and not isinstance(services.reader, LLMReader):
                     reports.append(calls.begin(services.reader, prompts, sampling))
-            case Finish(begun):
+            case ContinueGeneration(begun):
                 reports.append(lambda answer: calls.end(begun, answer))
-            case Cancel(begun):
+            case CancelGeneration(begun):
                 reports.append(lambda _: calls.end(begun, [one.partial for one in begun]))
             case Embed(texts) if services.encoder is not None:
                 if not isinstance(services.encoder, EmbeddingEncoder | SettingsEncoder):
@@ -259,7 +271,9 @@ def _own_model(name: str) -> OwnModel:
 class _Call:
     """One prompt that a reader of surerag answers: an event pair, a callback pair and a span."""
 
-    def __init__(self, manager: CallbackManager, reader: Reader, prompt: Prompt, sampling: Sampling) -> None:
+    def __init__(
+        self, manager: CallbackManager, reader: Reader, prompt: Prompt, sampling: SamplingParams
+    ) -> None:
         self._manager = manager
         self._messages = to_chat_messages(prompt)
         self._id = str(uuid4())
@@ -312,7 +326,7 @@ class _Calls:
         left.push(self._ended)
 
     @contextmanager
-    def whole(self, reader: Reader, prompts: Sequence[Prompt], sampling: Sampling) -> Iterator[Report]:
+    def whole(self, reader: Reader, prompts: Sequence[Prompt], sampling: SamplingParams) -> Iterator[Report]:
         """Report answers that are asked for and come."""
         made = [_Call(self._manager, reader, prompt, sampling) for prompt in prompts]
 
@@ -327,19 +341,19 @@ class _Calls:
                 made.pop().drop(error)
             raise
 
-    def begin(self, reader: Reader, prompts: Sequence[Prompt], sampling: Sampling) -> Report:
+    def begin(self, reader: Reader, prompts: Sequence[Prompt], sampling: SamplingParams) -> Report:
         """Report answers that are begun; what is returned is to be told the beginnings."""
         made = [_Call(self._manager, reader, prompt, sampling) for prompt in prompts]
         self._begun.update((id(call), call) for call in made)
 
-        def done(begun: Sequence[Begun]) -> None:
+        def done(begun: Sequence[PartialGeneration]) -> None:
             for call, one in zip(made, begun, strict=True):
                 del self._begun[id(call)]
                 self._begun[id(one)] = call
 
         return done
 
-    def end(self, begun: Sequence[Begun], answers: Sequence[Generation]) -> None:
+    def end(self, begun: Sequence[PartialGeneration], answers: Sequence[Generation]) -> None:
         """Report that beginnings were finished or cancelled."""
         for one, answer in reversed(list(zip(begun, answers, strict=True))):
             call = self._begun.pop(id(one), None)

@@ -10,7 +10,7 @@ from llama_index_surerag._fanout import PerLoop
 from llama_index_surerag._lent import standing_in
 from llama_index_surerag._manners import WITHOUT_LOGPROBS
 from llama_index_surerag.dialects import LLMAnswer, LLMDialect, LLMToken, text_of, value_of
-from surerag.readers.openai.parse import token_count
+from surerag.readers.hosted.parse import token_count
 
 _OPTIONS = frozenset({"temperature", "top_p", "top_k", "seed", "stop", "num_predict"})
 """What Ollama takes among its ``options``; the LLM passes no keyword of a call on."""

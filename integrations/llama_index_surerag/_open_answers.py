@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from llama_index_surerag._lent import AsyncLine, Line
 from surerag.errors import ConfigurationError, ServiceError
+from surerag.messages import Chunk, Generation, PartialGeneration, SamplingParams
 from surerag.readers.closing import HangUp, close_in_loop_when_dropped, close_when_dropped
-from surerag.readers.openai.parse import Draft, Json, usage_of
-from surerag.types import Begun, Chunk, Generation, Sampling
+from surerag.readers.hosted.parse import Draft, Json, usage_of
 
 
 class OpenAnswer:
@@ -29,7 +29,7 @@ class OpenAnswer:
         self,
         line: Line | AsyncLine,
         draft: Draft,
-        sampling: Sampling,
+        sampling: SamplingParams,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self.stream = line.stream
@@ -52,7 +52,7 @@ def note_usage(draft: Draft, answer: Json) -> None:
         draft.usage = replace(usage, prompt_tokens=usage.prompt_tokens or draft.usage.prompt_tokens)
 
 
-def opened_by(begun: Begun) -> OpenAnswer:
+def opened_by(begun: PartialGeneration) -> OpenAnswer:
     if not isinstance(begun.state, OpenAnswer):
         raise ConfigurationError(
             "this was not begun by a reader of reader_from_llm", hint="finish it with its reader"
@@ -60,7 +60,7 @@ def opened_by(begun: Begun) -> OpenAnswer:
     return begun.state
 
 
-def take(begun: Begun, loop: asyncio.AbstractEventLoop | None) -> OpenAnswer:
+def take(begun: PartialGeneration, loop: asyncio.AbstractEventLoop | None) -> OpenAnswer:
     """Return an open stream that nobody took before; an answer that has ended may be taken again."""
     handle = opened_by(begun)
     if begun.done:

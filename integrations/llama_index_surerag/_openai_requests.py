@@ -13,10 +13,10 @@ from llama_index_surerag._lent import Asking, AsyncLine, Body, LentAsyncClient, 
 from llama_index_surerag._manners import Manners
 from llama_index_surerag._settings import asked
 from llama_index_surerag.prompts import messages_for, text_for
-from surerag.readers.openai.limits import Limits
-from surerag.readers.openai.loops import client_of_this_loop
-from surerag.readers.openai.parse import Json
-from surerag.types import Prompt, Sampling
+from surerag.messages import Prompt, SamplingParams
+from surerag.readers.hosted.limits import Limits
+from surerag.readers.hosted.loops import client_of_this_loop
+from surerag.readers.hosted.parse import Json
 
 _LIMITS = ("max_completion_tokens", "max_tokens")
 """What a limit on new tokens is called: the newer name first, which an LLM uses where it knows it must."""
@@ -66,7 +66,7 @@ class OpenAIRequests:
         """Whether the LLM speaks the chat format."""
         return bool(self._base.metadata.is_chat_model)
 
-    def ask(self, prompt: Prompt, sampling: Sampling, n: int, seed: int) -> Json:
+    def ask(self, prompt: Prompt, sampling: SamplingParams, n: int, seed: int) -> Json:
         """Return an answer with as many choices as the server cares to give."""
         llm = self._view(sampling)
         self._lend(llm, sampling, n, seed)
@@ -74,7 +74,7 @@ class OpenAIRequests:
             return plain(llm.chat(messages_for(llm, prompt)).raw)
         return plain(llm.complete(text_for(llm, prompt), formatted=True).raw)
 
-    async def aask(self, prompt: Prompt, sampling: Sampling, n: int, seed: int) -> Json:
+    async def aask(self, prompt: Prompt, sampling: SamplingParams, n: int, seed: int) -> Json:
         """Like ``ask``."""
         llm = self._aview(sampling)
         self._alend(llm, sampling, n, seed)
@@ -82,7 +82,7 @@ class OpenAIRequests:
             return plain((await llm.achat(messages_for(llm, prompt))).raw)
         return plain((await llm.acomplete(text_for(llm, prompt), formatted=True)).raw)
 
-    def open(self, prompt: Prompt, sampling: Sampling) -> Line:
+    def open(self, prompt: Prompt, sampling: SamplingParams) -> Line:
         """Open a stream of LlamaIndex responses, each of which :meth:`piece` reads."""
         llm = self._view(sampling)
         client = self._lend(llm, sampling, 1, sampling.seed)
@@ -90,7 +90,7 @@ class OpenAIRequests:
             return Line(llm.stream_chat(messages_for(llm, prompt)), client)
         return Line(llm.stream_complete(text_for(llm, prompt), formatted=True), client)
 
-    async def aopen(self, prompt: Prompt, sampling: Sampling) -> AsyncLine:
+    async def aopen(self, prompt: Prompt, sampling: SamplingParams) -> AsyncLine:
         """Like ``open``."""
         llm = self._aview(sampling)
         client = self._alend(llm, sampling, 1, sampling.seed)
@@ -102,7 +102,7 @@ class OpenAIRequests:
         """Return a streamed response as the server sent it."""
         return plain(response.raw)
 
-    def _body(self, body: dict[str, Any], sampling: Sampling, n: int, seed: int) -> Body:
+    def _body(self, body: dict[str, Any], sampling: SamplingParams, n: int, seed: int) -> Body:
         """Return what is sent in place of what the LLM would send."""
         built = {name: body[name] for name in _OURS if body.get(name) is not None}
         limit = next((name for name in _LIMITS if name in built), "max_tokens")
@@ -130,27 +130,27 @@ class OpenAIRequests:
             parameters["stream_options"] = body.get("stream_options") or {"include_usage": True}
         return Body({name: value for name, value in body.items() if name not in _OURS}, parameters)
 
-    def _asking(self, sampling: Sampling, n: int, seed: int) -> Asking:
+    def _asking(self, sampling: SamplingParams, n: int, seed: int) -> Asking:
         return Asking(self._manners, sampling, lambda body: self._body(body, sampling, n, seed), self._limits)
 
-    def _lend(self, llm: Any, sampling: Sampling, n: int, seed: int) -> LentClient:
+    def _lend(self, llm: Any, sampling: SamplingParams, n: int, seed: int) -> LentClient:
         client = LentClient(llm._get_client(), self._asking(sampling, n, seed))
         llm._client, llm.reuse_client = client, True
         return client
 
-    def _alend(self, llm: Any, sampling: Sampling, n: int, seed: int) -> LentAsyncClient:
+    def _alend(self, llm: Any, sampling: SamplingParams, n: int, seed: int) -> LentAsyncClient:
         client = LentAsyncClient(llm._get_aclient(), self._asking(sampling, n, seed))
         llm._aclient, llm.reuse_client = client, True
         return client
 
-    def _view(self, sampling: Sampling) -> Any:
+    def _view(self, sampling: SamplingParams) -> Any:
         if self._base.reuse_client:
             with self._lock:
                 # Made first, so that it is kept: the copy's own client would be made anew each time.
                 self._base._get_client()
         return self._copy(sampling)
 
-    def _aview(self, sampling: Sampling) -> Any:
+    def _aview(self, sampling: SamplingParams) -> Any:
         llm = self._copy(sampling)
         if llm.reuse_client:
             with self._lock:
@@ -158,7 +158,7 @@ class OpenAIRequests:
             llm._aclient = client_of_this_loop(client)
         return llm
 
-    def _copy(self, sampling: Sampling) -> Any:
+    def _copy(self, sampling: SamplingParams) -> Any:
         if self.chat or self._base.max_tokens is not None:
             return self._base.model_copy()
         # Without a limit, an LLM of the completions API counts the prompt's tokens to compute one.

@@ -12,10 +12,10 @@ from llama_index_surerag._manners import Manners
 from llama_index_surerag._openai_requests import class_temperature, plain
 from llama_index_surerag._settings import asked
 from llama_index_surerag.prompts import messages_for
-from surerag.readers.openai.limits import Limits
-from surerag.readers.openai.loops import client_of_this_loop
-from surerag.readers.openai.parse import Json
-from surerag.types import Prompt, Sampling
+from surerag.messages import Prompt, SamplingParams
+from surerag.readers.hosted.limits import Limits
+from surerag.readers.hosted.loops import client_of_this_loop
+from surerag.readers.hosted.parse import Json
 
 _LOGPROBS = "message.output_text.logprobs"
 _TAKES = frozenset({"max_tokens", "temperature", "top_p", "logprobs", "top_logprobs"})
@@ -46,22 +46,22 @@ class ResponsesRequests:
         """Likeliest tokens that the server lists, as far as is known."""
         return self._manners.most("top_logprobs", self._top_logprobs)
 
-    def ask(self, prompt: Prompt, sampling: Sampling, n: int, seed: int) -> Json:
+    def ask(self, prompt: Prompt, sampling: SamplingParams, n: int, seed: int) -> Json:
         """Return an answer with one choice."""
         llm, _ = self._lent(sampling)
         return _whole(plain(llm.chat(messages_for(llm, prompt)).raw))
 
-    async def aask(self, prompt: Prompt, sampling: Sampling, n: int, seed: int) -> Json:
+    async def aask(self, prompt: Prompt, sampling: SamplingParams, n: int, seed: int) -> Json:
         """Like ``ask``."""
         llm, _ = self._alent(sampling)
         return _whole(plain((await llm.achat(messages_for(llm, prompt))).raw))
 
-    def open(self, prompt: Prompt, sampling: Sampling) -> Line:
+    def open(self, prompt: Prompt, sampling: SamplingParams) -> Line:
         """Open a stream of LlamaIndex responses, each of which :meth:`piece` reads."""
         llm, client = self._lent(sampling)
         return Line(llm.stream_chat(messages_for(llm, prompt)), client)
 
-    async def aopen(self, prompt: Prompt, sampling: Sampling) -> AsyncLine:
+    async def aopen(self, prompt: Prompt, sampling: SamplingParams) -> AsyncLine:
         """Like ``open``."""
         llm, client = self._alent(sampling)
         return AsyncLine(await llm.astream_chat(messages_for(llm, prompt)), client)
@@ -80,7 +80,7 @@ class ResponsesRequests:
             return {"choices": [ended], "usage": _usage(answer)}
         return {"choices": []}
 
-    def _body(self, body: dict[str, Any], sampling: Sampling) -> Body:
+    def _body(self, body: dict[str, Any], sampling: SamplingParams) -> Body:
         """Return what is sent in place of what the LLM would send."""
         built = {name: body[name] for name in _OURS if body.get(name) is not None}
         if "max_output_tokens" in built:
@@ -110,19 +110,19 @@ class ResponsesRequests:
             kept["include"] = [*(kept.get("include") or ()), _LOGPROBS]
         return Body(kept, parameters)
 
-    def _lent(self, sampling: Sampling) -> tuple[Any, LentClient]:
+    def _lent(self, sampling: SamplingParams) -> tuple[Any, LentClient]:
         llm = self._base.model_copy()
         client = LentClient(self._base._client, self._asking(sampling))
         llm._client = client
         return llm, client
 
-    def _alent(self, sampling: Sampling) -> tuple[Any, LentAsyncClient]:
+    def _alent(self, sampling: SamplingParams) -> tuple[Any, LentAsyncClient]:
         llm = self._base.model_copy()
         client = LentAsyncClient(client_of_this_loop(self._base._aclient), self._asking(sampling))
         llm._aclient = client
         return llm, client
 
-    def _asking(self, sampling: Sampling) -> Asking:
+    def _asking(self, sampling: SamplingParams) -> Asking:
         return Asking(self._manners, sampling, lambda body: self._body(body, sampling), self._limits)
 
 

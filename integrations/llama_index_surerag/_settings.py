@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from surerag.errors import CapabilityError
-from surerag.types import Sampling
+from surerag.messages import SamplingParams
 
 
 class LLMSettingWarning(UserWarning):
@@ -34,7 +34,7 @@ class Asked(NamedTuple):
 
 
 def asked(
-    sampling: Sampling,
+    sampling: SamplingParams,
     built: Mapping[str, Any],
     *,
     takes: Collection[str],
@@ -62,9 +62,9 @@ def asked(
 
     Example:
         >>> every = {"temperature", "max_tokens", "logprobs", "top_logprobs"}
-        >>> asked(Sampling(trace="none"), {"temperature": 0.7}, takes=every, top_logprobs=20).parameters
+        >>> asked(SamplingParams(trace="none"), {"temperature": 0.7}, takes=every, top_logprobs=20).parameters
         {'temperature': 0.7, 'max_tokens': 64}
-        >>> asked(Sampling(), {"max_tokens": 9}, takes=every, top_logprobs=20).parameters
+        >>> asked(SamplingParams(), {"max_tokens": 9}, takes=every, top_logprobs=20).parameters
         {'temperature': 0.0, 'max_tokens': 9, 'logprobs': True, 'top_logprobs': 20}
     """
     if sampling.top_k is not None and "top_k" not in takes:
@@ -101,7 +101,7 @@ _HELD = frozenset({*_CHOSEN, "stop"})
 """What stays in force of what a user built in, where the method says nothing of it."""
 
 
-def _of_method(sampling: Sampling, top_logprobs: int, n: int) -> dict[str, Any]:
+def _of_method(sampling: SamplingParams, top_logprobs: int, n: int) -> dict[str, Any]:
     ours: dict[str, Any] = {"temperature": sampling.temperature, "max_tokens": sampling.max_tokens}
     if sampling.temperature > 0:
         # Greedy decoding needs none of them. The mass is said also where it is 1: many a server cuts the

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from llama_index_surerag._lent import AsyncLine, Line
-from surerag.readers.openai.parse import Json
-from surerag.types import Prompt, Sampling
+from surerag.messages import Prompt, SamplingParams
+from surerag.readers.hosted.parse import Json
 
 
 class Source(Protocol):
@@ -32,16 +32,16 @@ class Source(Protocol):
     def top_logprobs(self) -> int:
         """Likeliest tokens that are listed at each step; 0 if there are none."""
 
-    def ask(self, prompt: Prompt, sampling: Sampling, n: int, seed: int) -> Json:
+    def ask(self, prompt: Prompt, sampling: SamplingParams, n: int, seed: int) -> Json:
         """Return an answer with up to ``n`` choices."""
 
-    async def aask(self, prompt: Prompt, sampling: Sampling, n: int, seed: int) -> Json:
+    async def aask(self, prompt: Prompt, sampling: SamplingParams, n: int, seed: int) -> Json:
         """Like ``ask``."""
 
-    def open(self, prompt: Prompt, sampling: Sampling) -> Line:
+    def open(self, prompt: Prompt, sampling: SamplingParams) -> Line:
         """Open a stream of responses."""
 
-    async def aopen(self, prompt: Prompt, sampling: Sampling) -> AsyncLine:
+    async def aopen(self, prompt: Prompt, sampling: SamplingParams) -> AsyncLine:
         """Like ``open``."""
 
     def piece(self, response: Any) -> Json:

@@ -22,10 +22,10 @@ from llama_index_surerag.nodes import summary_node
 from llama_index_surerag.services import Asked, encoder_of
 from surerag.documents import Document
 from surerag.errors import InputError
+from surerag.messages import Passage
 from surerag.readers.threads import in_thread
 from surerag.retrieval.index import MAX_IN_MEMORY, too_many, top_places
 from surerag.services import Encoder
-from surerag.types import Passage
 
 logger = logging.getLogger("surerag")
 

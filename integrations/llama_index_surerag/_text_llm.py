@@ -22,14 +22,14 @@ from surerag.errors import (
     ThinkingBudgetError,
     TransientServiceError,
 )
+from surerag.messages import ANSWER_TOKENS, Chunk, FinishReason, Generation, Prompt, SamplingParams, Usage
 from surerag.readers import BaseReader, Capabilities
 from surerag.readers.closing import HangUp, close_in_loop_when_dropped, close_when_dropped
 from surerag.readers.failures import REFUSED_HINT, kind_of
-from surerag.readers.openai.requests import seed_of
+from surerag.readers.hosted.requests import seed_of
 from surerag.readers.pieces import TrimmedPieces, cut_at_stop
 from surerag.readers.thinking import Thoughts
 from surerag.readers.usage import UsageCount
-from surerag.types import ANSWER_TOKENS, Chunk, FinishReason, Generation, Prompt, Sampling, Usage
 
 
 @contextmanager
@@ -179,13 +179,13 @@ class TextLLMReader(LLMReader):
             thinking=self._thinking,
         )
 
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         """Return ``sampling.n`` answers to each prompt, each by a call of its own."""
         jobs = self._jobs(prompts, sampling)
         answers = self._turns.map(lambda job: self._one(*job, sampling), jobs)
         return _rows(answers, sampling.n)
 
-    async def agenerate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+    async def agenerate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         """Like ``generate``; LLMs without an async of their own work in threads."""
         if not self._requests.native_async:
             return await super().agenerate(prompts, sampling)
@@ -193,7 +193,7 @@ class TextLLMReader(LLMReader):
         answers = await self._turns.amap(lambda job: self._aone(*job, sampling), jobs)
         return _rows(answers, sampling.n)
 
-    def stream(self, prompt: Prompt, sampling: Sampling) -> Iterator[Chunk]:
+    def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
         """Yield an answer as the LLM streams it; whole, if it cannot stream."""
         sampling = replace(sampling, n=1, trace="none")
         said = _Said(sampling)
@@ -217,7 +217,7 @@ class TextLLMReader(LLMReader):
                 hang_up()
         yield self._last(said)
 
-    async def astream(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Chunk]:
+    async def astream(self, prompt: Prompt, sampling: SamplingParams) -> AsyncIterator[Chunk]:
         """Like ``stream``; LLMs without an async of their own work in threads."""
         if not self._requests.native_async:
             async for chunk in super().astream(prompt, sampling):
@@ -245,11 +245,11 @@ class TextLLMReader(LLMReader):
                 hang_up()
         yield self._last(said)
 
-    def _jobs(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[_Job]:
+    def _jobs(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[_Job]:
         self._tell_of_temperature(sampling)
         return [_Job(prompt, sample) for prompt in prompts for sample in range(sampling.n)]
 
-    def _tell_of_temperature(self, sampling: Sampling) -> None:
+    def _tell_of_temperature(self, sampling: SamplingParams) -> None:
         """Say once that several answers are drawn at another temperature than the method's."""
         built = getattr(self._llm, "temperature", None)
         told = self._settings.call_options or "temperature" in self._dialect.takes
@@ -262,7 +262,7 @@ class TextLLMReader(LLMReader):
                 'sampling: {"temperature": sampling.temperature}) passes it with each call',
             )
 
-    def _one(self, prompt: Prompt, sample: int, sampling: Sampling) -> Generation:
+    def _one(self, prompt: Prompt, sample: int, sampling: SamplingParams) -> Generation:
         plain, seed = replace(sampling, trace="none"), seed_of(sampling.seed, sample)
         had_room = self._settings.manners.thinks
         with failures_of(self._llm):
@@ -273,7 +273,7 @@ class TextLLMReader(LLMReader):
             raise spent_thinking(self._llm)
         return found
 
-    async def _aone(self, prompt: Prompt, sample: int, sampling: Sampling) -> Generation:
+    async def _aone(self, prompt: Prompt, sample: int, sampling: SamplingParams) -> Generation:
         plain, seed = replace(sampling, trace="none"), seed_of(sampling.seed, sample)
         had_room = self._settings.manners.thinks
         with failures_of(self._llm):
@@ -288,7 +288,7 @@ class TextLLMReader(LLMReader):
         """Whether asking again, without a limit that was meant for the answer, may bring one."""
         return not had_room and "max_tokens" in self._dialect.takes
 
-    def _read(self, answer: LLMAnswer, sampling: Sampling) -> Generation | None:
+    def _read(self, answer: LLMAnswer, sampling: SamplingParams) -> Generation | None:
         """Return an answer without its thoughts; None if it ended inside them."""
         thoughts = Thoughts()
         thoughts.feed(answer.text)
@@ -334,7 +334,7 @@ _HARMONYS_ENDS = ("<|return|>", "<|end|>", "<|call|>")
 class _Said:
     """A streamed answer: without its thoughts, and up to its stop text."""
 
-    def __init__(self, sampling: Sampling) -> None:
+    def __init__(self, sampling: SamplingParams) -> None:
         self._thoughts = Thoughts()
         self._stop = sampling.stop
         self._shown = Shown(sampling)
@@ -369,7 +369,7 @@ class _Said:
 class Shown:
     """A streamed answer up to its stop text; what might be the beginning of one is held back."""
 
-    def __init__(self, sampling: Sampling) -> None:
+    def __init__(self, sampling: SamplingParams) -> None:
         self.stop = sampling.stop
         self._pieces = TrimmedPieces()
         self._shown = 0

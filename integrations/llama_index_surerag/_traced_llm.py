@@ -16,9 +16,10 @@ from llama_index_surerag._sources import Source, Vocabulary
 from llama_index_surerag._text_llm import LLMReader, LLMSettings, failures_of, spent_thinking
 from llama_index_surerag.prompts import flat_text
 from surerag.errors import ThinkingBudgetError, TransientServiceError
+from surerag.messages import Chunk, FinishReason, Generation, PartialGeneration, Prompt, SamplingParams, Usage
 from surerag.readers import Capabilities
 from surerag.readers.closing import aawait_closed, await_closed
-from surerag.readers.openai.parse import (
+from surerag.readers.hosted.parse import (
     Draft,
     Json,
     UnforeseenThoughtsError,
@@ -26,10 +27,9 @@ from surerag.readers.openai.parse import (
     choices_of,
     streamed_choice,
 )
-from surerag.readers.openai.requests import seed_of
+from surerag.readers.hosted.requests import seed_of
 from surerag.readers.pieces import TrimmedPieces
 from surerag.readers.protocol import begun_from_whole
-from surerag.types import Begun, Chunk, FinishReason, Generation, Prompt, Sampling, Usage
 
 
 class _Request(NamedTuple):
@@ -84,7 +84,7 @@ class TracedLLMReader(LLMReader):
             thinking=self._thinking,
         )
 
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         """Return ``sampling.n`` generations for each prompt.
 
         A server may return fewer choices than asked for: it is asked again for the rest. Greedy
@@ -99,7 +99,9 @@ class TracedLLMReader(LLMReader):
         jobs = self._jobs(prompts, sampling)
         return _rows(self._turns.map(lambda job: self._samples(job, sampling), jobs), prompts, sampling)
 
-    def begin(self, prompts: Sequence[Prompt], n_tokens: int, sampling: Sampling) -> list[Begun]:
+    def begin(
+        self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
+    ) -> list[PartialGeneration]:
         """Read the first ``n_tokens`` tokens of each answer from a stream that stays open.
 
         Of an LLM whose streams carry no log-probabilities, the whole answer is read.
@@ -115,7 +117,7 @@ class TracedLLMReader(LLMReader):
                 self._close(handle)
             raise
 
-    def finish(self, begun: Sequence[Begun]) -> list[Generation]:
+    def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
         """Read the rest of open streams.
 
         Raises:
@@ -123,11 +125,11 @@ class TracedLLMReader(LLMReader):
         """
         return self._turns.map(lambda item: last(list(self.finish_stream(item))), begun)
 
-    def cancel(self, begun: Sequence[Begun]) -> None:
+    def cancel(self, begun: Sequence[PartialGeneration]) -> None:
         """Close open streams; the server stops generating, and those who watch the LLM see its calls end."""
         await_closed(*self._hang_up(begun))
 
-    def stream(self, prompt: Prompt, sampling: Sampling) -> Iterator[Chunk]:
+    def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
         """Yield an answer piece by piece; in one piece, if its trace cannot be streamed."""
         sampling = self._fitting(sampling)
         if not self._held_open(sampling):
@@ -141,7 +143,7 @@ class TracedLLMReader(LLMReader):
             self._give_room(error, had_room)
             yield from self._rest(self._open(prompt, sampling))
 
-    def finish_stream(self, begun: Begun) -> Iterator[Chunk]:
+    def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
         """Yield what was begun from its first token on.
 
         Raises:
@@ -152,7 +154,7 @@ class TracedLLMReader(LLMReader):
             return
         yield from self._rest(take(begun, None))
 
-    async def agenerate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+    async def agenerate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         """Like ``generate``, awaiting the LLM's own async methods; in threads, if it has none."""
         if not self._source.native_async:
             return await super().agenerate(prompts, sampling)
@@ -161,7 +163,9 @@ class TracedLLMReader(LLMReader):
         found = await self._turns.amap(lambda job: self._asamples(job, sampling), jobs)
         return _rows(found, prompts, sampling)
 
-    async def abegin(self, prompts: Sequence[Prompt], n_tokens: int, sampling: Sampling) -> list[Begun]:
+    async def abegin(
+        self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
+    ) -> list[PartialGeneration]:
         """Like ``begin``; to be finished in the same event loop."""
         sampling = self._fitting(sampling)
         if not self._held_open(sampling) or not self._source.native_async:
@@ -177,19 +181,19 @@ class TracedLLMReader(LLMReader):
                 self._close(handle)
             raise
 
-    async def afinish(self, begun: Sequence[Begun]) -> list[Generation]:
+    async def afinish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
         """Like ``finish``."""
 
-        async def one(item: Begun) -> Generation:
+        async def one(item: PartialGeneration) -> Generation:
             return last([chunk async for chunk in self.afinish_stream(item)])
 
         return await self._turns.amap(one, begun)
 
-    async def acancel(self, begun: Sequence[Begun]) -> None:
+    async def acancel(self, begun: Sequence[PartialGeneration]) -> None:
         """Like ``cancel``."""
         await aawait_closed(*self._hang_up(begun))
 
-    async def astream(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Chunk]:
+    async def astream(self, prompt: Prompt, sampling: SamplingParams) -> AsyncIterator[Chunk]:
         """Like ``stream``."""
         sampling = self._fitting(sampling)
         if not self._source.native_async:
@@ -209,7 +213,7 @@ class TracedLLMReader(LLMReader):
             async for chunk in self._arest(await self._aopen(prompt, sampling)):
                 yield chunk
 
-    async def afinish_stream(self, begun: Begun) -> AsyncIterator[Chunk]:
+    async def afinish_stream(self, begun: PartialGeneration) -> AsyncIterator[Chunk]:
         """Like ``finish_stream``."""
         if isinstance(begun.state, Generation):
             yield Chunk(begun.state.text, begun.state)
@@ -220,21 +224,21 @@ class TracedLLMReader(LLMReader):
     def _failures(self) -> AbstractContextManager[None]:
         return failures_of(self._llm, self._settings.manners.logprobs_hint)
 
-    def _fitting(self, sampling: Sampling) -> Sampling:
+    def _fitting(self, sampling: SamplingParams) -> SamplingParams:
         """Return what can be asked of this reader: one that was made for text alone gives no traces."""
         return sampling if self._logprobs else replace(sampling, trace="none")
 
-    def _held_open(self, sampling: Sampling) -> bool:
+    def _held_open(self, sampling: SamplingParams) -> bool:
         return self._source.streams or sampling.trace == "none"
 
-    def _jobs(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[_Job]:
+    def _jobs(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[_Job]:
         """Return what to ask for: all samples of a prompt at a time, or each by itself."""
         count = sampling.n if sampling.temperature > 0 else 1
         if count == 1 or self._source.several:
             return [_Job(prompt, 0, count) for prompt in prompts]
         return [_Job(prompt, sample, 1) for prompt in prompts for sample in range(count)]
 
-    def _samples(self, job: _Job, sampling: Sampling) -> list[Generation]:
+    def _samples(self, job: _Job, sampling: SamplingParams) -> list[Generation]:
         collecting = self._collect(job, sampling)
         with self._failures():
             wanted = next(collecting)
@@ -244,7 +248,7 @@ class TracedLLMReader(LLMReader):
             except StopIteration as stop:
                 return list(stop.value)
 
-    async def _asamples(self, job: _Job, sampling: Sampling) -> list[Generation]:
+    async def _asamples(self, job: _Job, sampling: SamplingParams) -> list[Generation]:
         collecting = self._collect(job, sampling)
         with self._failures():
             wanted = next(collecting)
@@ -254,7 +258,7 @@ class TracedLLMReader(LLMReader):
             except StopIteration as stop:
                 return list(stop.value)
 
-    def _collect(self, job: _Job, sampling: Sampling) -> Generator[_Request, Json, list[Generation]]:
+    def _collect(self, job: _Job, sampling: SamplingParams) -> Generator[_Request, Json, list[Generation]]:
         """Yield requests to make until there are enough answers, and return these."""
         found: list[Generation] = []
         while len(found) < job.samples:
@@ -275,7 +279,7 @@ class TracedLLMReader(LLMReader):
             found += got
         return found
 
-    def _whole(self, prompt: Prompt, sampling: Sampling, answer: Json, choice: Json) -> Generation:
+    def _whole(self, prompt: Prompt, sampling: SamplingParams, answer: Json, choice: Json) -> Generation:
         draft = self._draft(prompt, sampling)
         note_usage(draft, answer)
         draft.feed(choice)
@@ -324,7 +328,7 @@ class TracedLLMReader(LLMReader):
         counted = draft.wanted.logprobs and not self._source.tells_end
         return "length" if counted and draft.limit is not None and draft.tokens >= draft.limit else "stop"
 
-    def _draft(self, prompt: Prompt, sampling: Sampling) -> Draft:
+    def _draft(self, prompt: Prompt, sampling: SamplingParams) -> Draft:
         length = self._vocabulary.count(flat_text(prompt)) if self._vocabulary.count else 0
         return Draft(
             self._wanted(sampling),
@@ -334,24 +338,26 @@ class TracedLLMReader(LLMReader):
             opened=self._settings.manners.opened,
         )
 
-    def _wanted(self, sampling: Sampling) -> Wanted:
+    def _wanted(self, sampling: SamplingParams) -> Wanted:
         top = self._source.top_logprobs if sampling.trace == "entropy" else 0
         return Wanted(sampling.trace != "none", top, self._vocabulary.size)
 
-    def _open(self, prompt: Prompt, sampling: Sampling) -> OpenAnswer:
+    def _open(self, prompt: Prompt, sampling: SamplingParams) -> OpenAnswer:
         sampling = replace(sampling, n=1)
         with self._failures():
             line = self._source.open(prompt, sampling)
         return OpenAnswer(line, self._draft(prompt, sampling), sampling)
 
-    async def _aopen(self, prompt: Prompt, sampling: Sampling) -> OpenAnswer:
+    async def _aopen(self, prompt: Prompt, sampling: SamplingParams) -> OpenAnswer:
         sampling = replace(sampling, n=1)
         with self._failures():
             line = await self._source.aopen(prompt, sampling)
         draft = self._draft(prompt, sampling)
         return OpenAnswer(line, draft, sampling, asyncio.get_running_loop())
 
-    def _begin(self, prompt: Prompt, n_tokens: int, sampling: Sampling, opened: list[OpenAnswer]) -> Begun:
+    def _begin(
+        self, prompt: Prompt, n_tokens: int, sampling: SamplingParams, opened: list[OpenAnswer]
+    ) -> PartialGeneration:
         had_room = self._settings.manners.thinks
         handle = self._open(prompt, sampling)
         opened.append(handle)
@@ -359,20 +365,20 @@ class TracedLLMReader(LLMReader):
             for response in handle.stream:
                 handle.shown += self._feed(handle, response)
                 if handle.draft.tokens >= n_tokens and handle.draft.finish is None:
-                    return Begun(handle.draft.generation(n_tokens), done=False, state=handle)
+                    return PartialGeneration(handle.draft.generation(n_tokens), done=False, state=handle)
                 if handle.draft.full:
                     break
         handle.shown += self._end(handle)
         await_closed(self._close(handle))
         try:
-            return Begun(self._ended(handle), done=True, state=handle)
+            return PartialGeneration(self._ended(handle), done=True, state=handle)
         except ThinkingBudgetError as error:
             self._give_room(error, had_room)
             return self._begin(prompt, n_tokens, sampling, opened)
 
     async def _abegin(
-        self, prompt: Prompt, n_tokens: int, sampling: Sampling, opened: list[OpenAnswer]
-    ) -> Begun:
+        self, prompt: Prompt, n_tokens: int, sampling: SamplingParams, opened: list[OpenAnswer]
+    ) -> PartialGeneration:
         had_room = self._settings.manners.thinks
         handle = await self._aopen(prompt, sampling)
         opened.append(handle)
@@ -380,13 +386,13 @@ class TracedLLMReader(LLMReader):
             async for response in handle.stream:
                 handle.shown += self._feed(handle, response)
                 if handle.draft.tokens >= n_tokens and handle.draft.finish is None:
-                    return Begun(handle.draft.generation(n_tokens), done=False, state=handle)
+                    return PartialGeneration(handle.draft.generation(n_tokens), done=False, state=handle)
                 if handle.draft.full:
                     break
         handle.shown += self._end(handle)
         await aawait_closed(self._close(handle))
         try:
-            return Begun(self._ended(handle), done=True, state=handle)
+            return PartialGeneration(self._ended(handle), done=True, state=handle)
         except ThinkingBudgetError as error:
             self._give_room(error, had_room)
             return await self._abegin(prompt, n_tokens, sampling, opened)
@@ -442,7 +448,7 @@ class TracedLLMReader(LLMReader):
             self._settings.manners.opened = True
             raise
 
-    def _hang_up(self, begun: Sequence[Begun]) -> list[Future[None] | None]:
+    def _hang_up(self, begun: Sequence[PartialGeneration]) -> list[Future[None] | None]:
         return [self._close(opened_by(item)) for item in begun if not isinstance(item.state, Generation)]
 
     def _close(self, handle: OpenAnswer) -> Future[None] | None:
@@ -465,7 +471,7 @@ class TracedLLMReader(LLMReader):
 
 
 def _rows(
-    found: list[list[Generation]], prompts: Sequence[Prompt], sampling: Sampling
+    found: list[list[Generation]], prompts: Sequence[Prompt], sampling: SamplingParams
 ) -> list[list[Generation]]:
     """Return the samples of each prompt, whether they came together or one by one."""
     each = len(found) // max(len(prompts), 1)

@@ -27,15 +27,15 @@ from surerag import (
     SOURCES_KEY,
     UNSUPPORTED_KEY,
     ClusterCompressor,
-    CompressionResult,
     EDC2Options,
+    EDC2Result,
     arun,
     run,
 )
 from surerag.effects import Program
+from surerag.messages import Passage
 from surerag.readers import BaseReader, Reader
 from surerag.services import Encoder, Entailer
-from surerag.types import Passage
 
 
 class ClusterCompressorPostprocessor(  # type: ignore[misc]  # a frozen base; fields that are set are in force
@@ -68,9 +68,9 @@ class ClusterCompressorPostprocessor(  # type: ignore[misc]  # a frozen base; fi
         PromptError: If a prompt is unknown or its slots do not fit.
 
     Example:
-        >>> from surerag import ScriptedReader
+        >>> from surerag import FakeReader
         >>> from surerag.encoders import HashingEncoder
-        >>> reader = ScriptedReader(["Ada was born in Velm."])
+        >>> reader = FakeReader(["Ada was born in Velm."])
         >>> compressor = ClusterCompressorPostprocessor(reader, HashingEncoder(), pass_below=0)
         >>> texts = ["Ada, a painter, was born in Velm.", "Bo came later."]
         >>> nodes = [NodeWithScore(node=TextNode(text=text, id_=text[:2])) for text in texts]
@@ -104,11 +104,11 @@ class ClusterCompressorPostprocessor(  # type: ignore[misc]  # a frozen base; fi
         """Name in what is serialised."""
         return "ClusterCompressorPostprocessor"
 
-    def compress(self, nodes: Sequence[NodeWithScore], query: QueryType) -> CompressionResult:
+    def compress(self, nodes: Sequence[NodeWithScore], query: QueryType) -> EDC2Result:
         """Return the whole result for one query: what became of each cluster, calls, tokens and cost."""
         return run(self._observed(nodes, query), self.core.services, on_event=dispatch)
 
-    async def acompress(self, nodes: Sequence[NodeWithScore], query: QueryType) -> CompressionResult:
+    async def acompress(self, nodes: Sequence[NodeWithScore], query: QueryType) -> EDC2Result:
         """Like ``compress``, without blocking the event loop."""
         return await arun(self._observed(nodes, query), self.core.services, on_event=dispatch)
 
@@ -135,7 +135,7 @@ class ClusterCompressorPostprocessor(  # type: ignore[misc]  # a frozen base; fi
             done(found)
         return found
 
-    def _observed(self, nodes: Sequence[NodeWithScore], query: QueryType) -> Program[CompressionResult]:
+    def _observed(self, nodes: Sequence[NodeWithScore], query: QueryType) -> Program[EDC2Result]:
         bundle, passages = bundle_of(query), passages_with_vectors(nodes)
         program = self.core.program(bundle.query_str, passages, vector_of(bundle, passages))
         return observed(program, self.core.services, Watch(self.callback_manager))

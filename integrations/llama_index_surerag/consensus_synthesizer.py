@@ -26,9 +26,9 @@ from llama_index_surerag.prompts import TemplateLike
 from llama_index_surerag.services import bundle_of
 from surerag import (
     ClusterCompressor,
-    CompressionResult,
     Consensus,
     EDC2Options,
+    EDC2Result,
     SelectedPieces,
     arun,
     astream,
@@ -63,9 +63,9 @@ class ConsensusSynthesizer(WithPrompts[ClusterCompressor], BaseSynthesizer):  # 
         callback_manager: Receives LlamaIndex's callbacks.
 
     Example:
-        >>> from surerag import ScriptedReader
+        >>> from surerag import FakeReader
         >>> from surerag.encoders import HashingEncoder
-        >>> reader = ScriptedReader(["Velm: Ada was born there.", "Selected_Answer: Velm"])
+        >>> reader = FakeReader(["Velm: Ada was born there.", "Selected_Answer: Velm"])
         >>> synthesizer = ConsensusSynthesizer.from_args(reader, HashingEncoder())
         >>> nodes = [NodeWithScore(node=TextNode(text="Ada was born in Velm."))]
         >>> str(synthesizer.synthesize("Where was Ada born?", nodes))
@@ -245,7 +245,7 @@ def told(result: Consensus) -> dict[str, Any]:
     }
 
 
-def _compressed(result: CompressionResult) -> dict[str, Any]:
+def _compressed(result: EDC2Result) -> dict[str, Any]:
     """Return what is known before the answer is selected."""
     return {
         "clusters": [list(report.sources) for report in result.clusters],

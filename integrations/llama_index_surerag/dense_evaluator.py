@@ -11,7 +11,8 @@ from llama_index.core.evaluation import EvaluationResult
 from llama_index_surerag.dense_postprocessor import JudgedPart
 from llama_index_surerag.evaluating import Item, MethodEvaluator
 from llama_index_surerag.events import dispatcher
-from surerag import Costs, Dense, DenseOptions, DenseResult
+from surerag import Costs, DenseOptions, DenseResult
+from surerag import DenseEvaluator as Dense
 from surerag.errors import InputError
 
 
@@ -80,13 +81,13 @@ class DenseEvaluator(MethodEvaluator[Dense, DenseEvaluationResult], JudgedPart[D
         PromptError: If a prompt is unknown, its slots do not fit, or nobody is asked with it.
 
     Example:
-        >>> from surerag import ScriptedReader
+        >>> from surerag import FakeReader
         >>> from surerag.entailment import ExactEntailer
         >>> def reply(prompt):
         ...     if prompt.startswith("Rewrite"):
         ...         return "Velm is where Ada was born."
         ...     return "Velm" if "Ada was born in Velm" in prompt else "Orun"
-        >>> evaluator = DenseEvaluator(ScriptedReader(reply), ExactEntailer())
+        >>> evaluator = DenseEvaluator(FakeReader(reply), ExactEntailer())
         >>> result = evaluator.evaluate("Where was Ada born?", contexts=["Ada was born in Velm."])
         >>> result.answers, result.score, round(result.dense, 4), result.passing
         (('Velm', 'Orun'), 0.0, 0.6931, False)

@@ -41,20 +41,24 @@ from llama_index_surerag.services import (
 )
 from surerag import (
     PROVENANCE_KEY,
-    AdaptiveChunker,
-    ContextRefiner,
-    Dense,
     DenseCache,
-    RefinementResult,
-    RefinerOptions,
+    DenseRefinerOptions,
+    DenseRefinerResult,
+    SemanticChunker,
     Services,
     arun,
     run,
 )
+from surerag import (
+    DenseEvaluator as Dense,
+)
+from surerag import (
+    DenseRefiner as ContextRefiner,
+)
 from surerag.errors import ConfigurationError
+from surerag.messages import Passage
 from surerag.readers import Reader
 from surerag.services import Encoder, Entailer
-from surerag.types import Passage
 
 T = TypeVar("T", bound=Dense | ContextRefiner)
 
@@ -124,7 +128,7 @@ DENSE_KEY = "dense"
 """Where a refined node's metadata tells what was found out; neither LLM nor embedding model is shown it."""
 
 
-class DenseRefinerPostprocessor(JudgedPart[ContextRefiner], BaseNodePostprocessor, RefinerOptions):  # type: ignore[misc]  # a frozen base; fields that are set are in force
+class DenseRefinerPostprocessor(JudgedPart[ContextRefiner], BaseNodePostprocessor, DenseRefinerOptions):  # type: ignore[misc]  # a frozen base; fields that are set are in force
     """Takes the candidates that were retrieved, and hands on those that the LLM understands.
 
     The first ``top_n`` nodes are the context. Each is rephrased alone; where that changes the answer, nodes
@@ -159,7 +163,7 @@ class DenseRefinerPostprocessor(JudgedPart[ContextRefiner], BaseNodePostprocesso
             as many as it was built for), or an index.
         documents: The documents behind the nodes: a docstore that holds them by ``ref_doc_id`` (such as
             that of an ``IngestionPipeline``), documents, or a function from nodes to their documents.
-        chunker: How to cut them: an AdaptiveSemanticNodeParser, or an AdaptiveChunker.
+        chunker: How to cut them: an AdaptiveSemanticNodeParser, or an SemanticChunker.
         dense_cache: What is known already; give one to several components, and a chunk is rephrased once
             for all.
 
@@ -169,9 +173,9 @@ class DenseRefinerPostprocessor(JudgedPart[ContextRefiner], BaseNodePostprocesso
 
     Example:
         >>> from llama_index.core.schema import TextNode
-        >>> from surerag import ScriptedReader
+        >>> from surerag import FakeReader
         >>> from surerag.entailment import ExactEntailer
-        >>> reader = ScriptedReader(lambda prompt: "It rained." if prompt.startswith("Rewrite") else "Velm")
+        >>> reader = FakeReader(lambda prompt: "It rained." if prompt.startswith("Rewrite") else "Velm")
         >>> refiner = DenseRefinerPostprocessor(reader, entailer=ExactEntailer(), top_n=1)
         >>> nodes = [NodeWithScore(node=TextNode(text=text)) for text in ("Ada was born in Velm.", "Bo.")]
         >>> [node] = refiner.postprocess_nodes(nodes, query_str="Where was Ada born?")
@@ -184,7 +188,7 @@ class DenseRefinerPostprocessor(JudgedPart[ContextRefiner], BaseNodePostprocesso
         default=None, exclude=True, repr=False
     )
     documents: SkipValidation[DocumentSource | None] = Field(default=None, exclude=True, repr=False)
-    chunker: SkipValidation[AdaptiveSemanticNodeParser | AdaptiveChunker | None] = Field(
+    chunker: SkipValidation[AdaptiveSemanticNodeParser | SemanticChunker | None] = Field(
         default=None, exclude=True, repr=False
     )
 
@@ -204,7 +208,7 @@ class DenseRefinerPostprocessor(JudgedPart[ContextRefiner], BaseNodePostprocesso
         """Name in serialised settings."""
         return "DenseRefinerPostprocessor"
 
-    def refine(self, nodes: Sequence[NodeWithScore], query: str | QueryBundle) -> RefinementResult:
+    def refine(self, nodes: Sequence[NodeWithScore], query: str | QueryBundle) -> DenseRefinerResult:
         """Return the whole result for one query: every round, its labels, and what it cost."""
         bundle = bundle_of(query)
         written = [node for node in nodes if has_text(node)]
@@ -215,7 +219,7 @@ class DenseRefinerPostprocessor(JudgedPart[ContextRefiner], BaseNodePostprocesso
         watch = Watch(self.callback_manager)
         return run(observed(program, services, watch), services, on_event=dispatch)
 
-    async def arefine(self, nodes: Sequence[NodeWithScore], query: str | QueryBundle) -> RefinementResult:
+    async def arefine(self, nodes: Sequence[NodeWithScore], query: str | QueryBundle) -> DenseRefinerResult:
         """Like ``refine``, without blocking the event loop."""
         bundle = bundle_of(query)
         written = [node for node in nodes if has_text(node)]
@@ -284,12 +288,12 @@ class DenseRefinerPostprocessor(JudgedPart[ContextRefiner], BaseNodePostprocesso
             chunker=chunker,
         )
 
-    def _cutting(self) -> AdaptiveChunker | None:
+    def _cutting(self) -> SemanticChunker | None:
         if self.documents is None:
             return None
         if isinstance(self.chunker, AdaptiveSemanticNodeParser):
             return self.chunker.core
-        return self.chunker or AdaptiveChunker(encoder_of(self.embed_model), TokenCount(Settings.tokenizer))
+        return self.chunker or SemanticChunker(encoder_of(self.embed_model), TokenCount(Settings.tokenizer))
 
 
 def candidates_of(nodes: Sequence[NodeWithScore]) -> list[Passage]:
@@ -309,7 +313,7 @@ def has_text(node: NodeWithScore) -> bool:
 
 
 def refined_nodes(
-    result: RefinementResult, given: Sequence[NodeWithScore], top_n: int
+    result: DenseRefinerResult, given: Sequence[NodeWithScore], top_n: int
 ) -> list[NodeWithScore]:
     """Return the context that a refinement found, as copies of nodes; the first ones where it found none.
 

@@ -11,8 +11,8 @@ from llama_index.core.base.llms.types import ChatResponse, CompletionResponse, T
 from llama_index.core.llms import LLM
 
 from surerag.errors import ConfigurationError
-from surerag.readers.openai.parse import token_count
-from surerag.types import FinishReason
+from surerag.messages import FinishReason
+from surerag.readers.hosted.parse import token_count
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,10 +27,10 @@ from surerag import Passage, arun, run
 from surerag.component import Component
 from surerag.effects import Program
 from surerag.errors import CapabilityError, ConfigurationError, InputError, RefusedError, SureragError
+from surerag.messages import Event
 from surerag.readers import Reader
 from surerag.readers.threads import in_thread
 from surerag.services import Entailer
-from surerag.types import Event
 
 logger = logging.getLogger("surerag")
 

@@ -11,7 +11,7 @@ from llama_index_instrumentation.base import BaseEvent
 
 from llama_index_surerag._spans import Span
 from llama_index_surerag._telemetry import Judged, tell
-from surerag.types import Event
+from surerag.messages import Event
 
 dispatcher = get_dispatcher(__name__)
 

@@ -96,9 +96,9 @@ class FactCheckEvaluator(_EvidenceEvaluator):  # type: ignore[misc]  # as above
         PromptError: If a prompt is unknown or its slots do not fit.
 
     Example:
-        >>> from surerag import ScriptedReader
+        >>> from surerag import FakeReader
         >>> from surerag.encoders import HashingEncoder
-        >>> reader = ScriptedReader(["Reasoning: [1] says Velm.\nAnswer: Nonfactual"])
+        >>> reader = FakeReader(["Reasoning: [1] says Velm.\nAnswer: Nonfactual"])
         >>> evaluator = FactCheckEvaluator(reader, HashingEncoder())
         >>> found = evaluator.evaluate(response="Ada was born in Orun.", contexts=["Ada was born in Velm."])
         >>> found.label, found.passing, found.feedback
@@ -185,9 +185,9 @@ class AnswerChoiceEvaluator(_EvidenceEvaluator):  # type: ignore[misc]  # as abo
         PromptError: If a prompt is unknown or its slots do not fit.
 
     Example:
-        >>> from surerag import ScriptedReader
+        >>> from surerag import FakeReader
         >>> from surerag.encoders import HashingEncoder
-        >>> evaluator = AnswerChoiceEvaluator(ScriptedReader(["Choice: Answer 2"]), HashingEncoder())
+        >>> evaluator = AnswerChoiceEvaluator(FakeReader(["Choice: Answer 2"]), HashingEncoder())
         >>> found = evaluator.evaluate("Where?", "Orun", ["Ada was born in Velm."], second_response="Velm")
         >>> found.chosen, found.score
         (1, 0.0)

@@ -31,11 +31,11 @@ from llama_index_surerag.summaries import Summarize, SummarySource, tier_one
 from surerag import GateDecision, LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult, astream, stream
 from surerag.drivers import AnswerStream, AsyncAnswerStream
 from surerag.errors import ConfigurationError
+from surerag.messages import Passage
 from surerag.options import takes
 from surerag.readers import Reader
 from surerag.retrieval.index import MAX_IN_MEMORY
 from surerag.services import Entailer
-from surerag.types import Passage
 
 
 class LazyRetrievalQueryEngine(MethodEngine[LazyRAG, LazyRAGResult]):

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from llama_index.core.llms import LLM
 from llama_index.core.llms.structured_llm import StructuredLLM
 from llama_index.core.settings import Settings
+from surerag.adapting import shared
 
 from llama_index_surerag._dialect_requests import CallOptions, DialectRequests
 from llama_index_surerag._families import Family, family_of
@@ -20,10 +21,9 @@ from llama_index_surerag._responses_requests import ResponsesRequests
 from llama_index_surerag._sources import Source, Vocabulary
 from llama_index_surerag._text_llm import LLMSettings, TextLLMReader, without_hint
 from llama_index_surerag._traced_llm import TracedLLMReader
-from surerag.adapting import shared
 from surerag.errors import CapabilityError, ConfigurationError
 from surerag.readers import BaseReader, Reader
-from surerag.readers.openai.limits import DEADLINE, MAX_BYTES, Limits
+from surerag.readers.hosted.limits import DEADLINE, MAX_BYTES, Limits
 from surerag.readers.thinking import THINKING_TOKENS
 
 WIDEST_VOCABULARY = 300_000

@@ -19,8 +19,8 @@ from llama_index.core.storage.docstore import BaseDocumentStore
 
 from llama_index_surerag.events import dispatch
 from surerag.errors import ConfigurationError
+from surerag.messages import Event, Passage
 from surerag.readers.threads import in_thread
-from surerag.types import Event, Passage
 
 
 def copy_of(node: NodeWithScore) -> NodeWithScore:

@@ -18,13 +18,13 @@ from llama_index.core.prompts import (
 )
 from llama_index.core.prompts.base import SelectorPromptTemplate
 from llama_index.core.prompts.mixin import PromptDictType, PromptMixin, PromptMixinType
+from surerag.adapting import Adapted
 
 from surerag import PromptSet
-from surerag.adapting import Adapted
 from surerag.errors import PromptError
 from surerag.framing import as_data
+from surerag.messages import Message, Prompt, Template, as_messages
 from surerag.readers import Reader
-from surerag.types import Message, Prompt, Template, as_messages
 
 T = TypeVar("T")
 

@@ -21,14 +21,14 @@ from llama_index_surerag.llm_reader import advising, reader_of
 from llama_index_surerag.nodes import nodes_of, passages_of
 from llama_index_surerag.prompts import TemplateLike, from_chat_messages
 from llama_index_surerag.services import NodeRetriever, bundle_of, retriever_of
-from surerag import DynQROptions, RewriteResult, UncertaintyRewriter
+from surerag import DynQROptions, DynQRResult, UncertaintyRewriter
+from surerag.messages import Passage
 from surerag.options import takes
 from surerag.readers import Reader
 from surerag.services import Entailer
-from surerag.types import Passage
 
 
-class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter, RewriteResult]):
+class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter, DynQRResult]):
     """Answers; rewrites the query only when the answer is uncertain; returns the less uncertain answer.
 
     ``response.metadata`` tells how it came about: ``kept``, ``query``, ``uncertainty``, both answers with
@@ -116,7 +116,7 @@ class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter, RewriteRes
             answered = await self._aanswered(bundle_of(query), from_chat_messages(list(chat_history)))
         return cast("Response", answered)
 
-    def _response(self, result: RewriteResult) -> RESPONSE_TYPE:
+    def _response(self, result: DynQRResult) -> RESPONSE_TYPE:
         return Response(result.answer, nodes_of(result.passages), {**result.to_dict(), **result.spent_dict()})
 
     def _from_nodes(self, bundle: QueryBundle, nodes: Sequence[NodeWithScore]) -> RESPONSE_TYPE:

@@ -20,7 +20,7 @@ from llama_index_surerag.events import dispatch
 from llama_index_surerag.prompts import TemplateLike, from_chat_messages
 from llama_index_surerag.rewrite_engine import rewriter_over
 from llama_index_surerag.services import bundle_of
-from surerag import DynQROptions, RewriteResult, Services, UncertaintyRewriter, arun, run
+from surerag import DynQROptions, DynQRResult, Services, UncertaintyRewriter, arun, run
 from surerag.effects import Program
 from surerag.options import takes
 from surerag.readers import Reader
@@ -120,12 +120,12 @@ class UncertaintyRewriteTransform(WithPrompts[UncertaintyRewriter], BaseQueryTra
 
     def _program(
         self, bundle: QueryBundle, metadata: Mapping[str, Any], services: Services
-    ) -> Program[RewriteResult]:
+    ) -> Program[DynQRResult]:
         history = from_chat_messages(list(metadata.get("chat_history") or ()))
         program = self._core.program(bundle.query_str, history)
         return observed(program, services, Watch(Settings.callback_manager))
 
-    def _rewritten(self, bundle: QueryBundle, result: RewriteResult) -> RewrittenQuery:
+    def _rewritten(self, bundle: QueryBundle, result: DynQRResult) -> RewrittenQuery:
         decision = dict(result.to_dict())
         if result.kept == "original":
             return RewrittenQuery(

@@ -18,12 +18,12 @@ from llama_index.core.schema import BaseNode, Document, ImageDocument, ImageNode
 from llama_index.core.settings import Settings
 from llama_index.core.utils import get_tqdm_iterable
 from pydantic import Field
+from surerag.adapting import Adapted
 
 from llama_index_surerag._fields import EmbedModel
 from llama_index_surerag.events import dispatcher
 from llama_index_surerag.services import encoder_of
-from surerag import AdaptiveChunker, ChunkerOptions, SemanticChunk, arun, run
-from surerag.adapting import Adapted
+from surerag import SemanticChunk, SemanticChunker, SemanticChunkerOptions, arun, run
 from surerag.errors import ConfigurationError
 from surerag.services import Encoder
 
@@ -55,7 +55,7 @@ class TokenCount:
         return len(getattr(found, "input_ids", found))
 
 
-class AdaptiveSemanticNodeParser(Adapted[AdaptiveChunker], NodeParser, ChunkerOptions):  # type: ignore[misc]  # a frozen base; fields that are set are in force
+class AdaptiveSemanticNodeParser(Adapted[SemanticChunker], NodeParser, SemanticChunkerOptions):  # type: ignore[misc]  # a frozen base; fields that are set are in force
     """Cuts documents where neighbouring sentences are unlike, and never above a maximum of tokens.
 
     Chunks are verbatim and in order; together they hold all but white space. Ids, metadata, relationships
@@ -109,8 +109,8 @@ class AdaptiveSemanticNodeParser(Adapted[AdaptiveChunker], NodeParser, ChunkerOp
         """Name in serialised settings."""
         return "AdaptiveSemanticNodeParser"
 
-    def _core(self) -> AdaptiveChunker:
-        return AdaptiveChunker(encoder_of(self.embed_model), TokenCount(self.tokenizer), **self.chosen())
+    def _core(self) -> SemanticChunker:
+        return SemanticChunker(encoder_of(self.embed_model), TokenCount(self.tokenizer), **self.chosen())
 
     def with_quantile(self, documents: Sequence[BaseNode], quantile: float = 0.5) -> Self:
         """Return a copy with the similarity that this share of the neighbouring sentences lies below.

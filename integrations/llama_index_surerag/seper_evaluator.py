@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.evaluation import EvaluationResult
 from llama_index.core.llms import LLM
+from surerag.adapting import shared
 
 from llama_index_surerag._fanout import Turns
 from llama_index_surerag.evaluating import Item, MethodEvaluator, aread, read, texts, texts_or_none
@@ -16,7 +17,6 @@ from llama_index_surerag.events import dispatcher
 from llama_index_surerag.llm_reader import reader_of
 from llama_index_surerag.prompts import for_core
 from surerag import Costs, Drawn, Interval, SampledAnswer, SePer, SePerCase, SePerOptions, SePerResult
-from surerag.adapting import shared
 from surerag.drivers.progress import Progress, reporting
 from surerag.entailment import JudgeEntailer
 from surerag.errors import InputError
@@ -98,9 +98,9 @@ class DeltaSePerEvaluator(MethodEvaluator[SePer, DeltaSePerResult], SePerOptions
         PromptError: If a prompt is unknown or its slots do not fit.
 
     Example:
-        >>> from surerag import ScriptedReader
+        >>> from surerag import FakeReader
         >>> from surerag.entailment import ExactEntailer
-        >>> reader = ScriptedReader(lambda prompt: "Velm" if "born in Velm" in prompt else "Orun")
+        >>> reader = FakeReader(lambda prompt: "Velm" if "born in Velm" in prompt else "Orun")
         >>> evaluator = DeltaSePerEvaluator(reader, ExactEntailer())
         >>> contexts = ["Ada was born in Velm."]
         >>> result = evaluator.evaluate("Where was Ada born?", contexts=contexts, reference="Velm")

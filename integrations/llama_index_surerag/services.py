@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from llama_index_surerag._counting import Count, counted
 from llama_index_surerag.nodes import copy_of, passages_of
 from surerag.errors import ConfigurationError, ServiceError
+from surerag.messages import Passage
 from surerag.readers.threads import in_thread
 from surerag.services import Encoder, FoundPassages, Retriever
-from surerag.types import Passage
 
 S = TypeVar("S")
 

@@ -18,8 +18,8 @@ from llama_index.core.tools import FunctionTool
 from llama_index.core.workflow import Context, Event
 
 from llama_index_surerag.events import listening
+from surerag.messages import Event as MethodEvent
 from surerag.readers.threads import in_thread
-from surerag.types import Event as MethodEvent
 
 
 class MethodStreamEvent(Event):

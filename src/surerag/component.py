@@ -1,288 +1,171 @@
-"""The verbs that every public class of a method has, written once.
+"""The verbs that the public classes of all methods share.
 
-A method's class says which services answer it and how a program for one case is made; everything else comes
-from here::
+A method's class names its services and makes a program for one case; the verbs come from here::
 
-    @dataclass(frozen=True)
-    class LazyRAG(Component[str, LazyRAGResult], LazyRAGOptions):
-        reader: Reader = field(repr=False)
+    class LazyRAG(LazyRAGOptions, Component[LazyRAGResult]):
+        reader: ReaderField
+
+        def _connect(self) -> Services:
+            return Services(reader=self.reader)
 
         def program(self, question: str) -> Program[LazyRAGResult]:
             return lazy_rag(question, self)
-
-        run, arun = sync(program), asynchronous(program)
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sized
-from dataclasses import dataclass, field, fields
-from functools import wraps
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sized
+from typing import Annotated, Any, Generic, Self, TypeVar
+
+from pydantic import Field, PrivateAttr, SkipValidation, model_validator
 
 from surerag import drivers
 from surerag.drivers.progress import Progress
 from surerag.drivers.session import Listener
 from surerag.drivers.streaming import AnswerStream, AsyncAnswerStream
 from surerag.effects import Program
-from surerag.errors import ConfigurationError, InputError
-from surerag.options import Options, from_plain, plain
+from surerag.errors import InputError
+from surerag.options import Options
 from surerag.services import Services
 
-C = TypeVar("C")
 R = TypeVar("R")
 T = TypeVar("T")
-P = ParamSpec("P")
-S = TypeVar("S", bound="Component[Any, Any]")
+Service = Annotated[T, SkipValidation, Field(exclude=True, repr=False)]
+"""Type of a field that holds a model, retriever or encoder: shared by copies, in no serialised form."""
 
 
-@dataclass(frozen=True)
-class Component(Options, Generic[C, R]):
-    """A method with its options and services; ``C`` is one case to work on, ``R`` its result.
+class Component(Options, Generic[R]):
+    """A method with its options and services; ``R`` is the result of one case.
 
-    Where a case has several parts it is a tuple of them, as :meth:`program` takes them.
+    Options and services are checked at construction and at each assignment.
 
-    Attributes:
-        on_event: Called with decisions and warnings, as they happen, in the context of the caller.
+    Raises:
+        ConfigurationError: If an option is out of bounds, or a service of the wrong kind.
+        MissingServiceError: If a service is missing.
+        CapabilityError: If a service cannot do what the method needs.
     """
 
-    on_event: Listener | None = field(default=None, kw_only=True, repr=False, compare=False)
-    _services: Services = field(init=False, repr=False, compare=False)
+    on_event: Service[Listener | None] = None
+    """Called with decisions and warnings as they happen, in the context of the caller."""
 
-    def __post_init__(self) -> None:
-        """Check options and services.
+    _services: Services = PrivateAttr()
 
-        Raises:
-            ConfigurationError: If an option is out of bounds, or a service of the wrong kind.
-            MissingServiceError: If a service is not there.
-            CapabilityError: If a service cannot do what the method needs.
-        """
-        super().__post_init__()
-        object.__setattr__(self, "_services", self._connected())
+    @model_validator(mode="after")
+    def _check_services(self) -> Self:
+        self._services = self._connect()
+        return self
 
-    def __init_subclass__(cls, **arguments: Any) -> None:
-        """Let verbs show the names that they were given."""
-        super().__init_subclass__(**arguments)
-        for name, verb in vars(cls).items():
-            if getattr(verb, "of_program", None) is not None:
-                verb.__name__, verb.__qualname__ = name, f"{cls.__qualname__}.{name}"
-
-    def _connected(self) -> Services:
-        """Return the services, having checked that they do."""
+    def _connect(self) -> Services:
+        """Return the services, checked."""
         raise NotImplementedError
 
     @property
     def services(self) -> Services:
-        """Who answers: what a driver of your own needs beside :meth:`program`."""
+        """The services, as a driver of your own needs them beside :meth:`program`."""
         return self._services
 
     @property
     def answer_tokens(self) -> int:
-        """Length of an answer, at most: the option ``max_tokens``, or the model's own limit."""
+        """Longest answer in tokens: the option ``max_tokens``, or the reader's own limit."""
         return self._services.answer_tokens(getattr(self, "max_tokens", None))
 
     def program(self, *case: Any, **more: Any) -> Program[R]:
-        """Return the method at work on one case, for a driver of your own."""
+        """Return the method's generator for one case; its effects are for a driver to answer."""
         raise NotImplementedError
 
-    def worst_case_calls(self, passages: int) -> int:
-        """Calls that one question can cost: answers asked of models, and pairs asked of an entailer.
+    def run(self, *case: Any, **more: Any) -> R:
+        """Work on one case in this thread. Arguments and errors are those of :meth:`program`."""
+        return drivers.run(self.program(*case, **more), self.services, on_event=self.on_event)
 
-        A bound, known before anything is asked; ``max_calls`` lowers it. Retrieving and embedding, and what a
-        reader tries again on its own, are no calls.
+    async def arun(self, *case: Any, **more: Any) -> R:
+        """Work on one case without blocking the event loop."""
+        return await drivers.arun(self.program(*case, **more), self.services, on_event=self.on_event)
 
-        Args:
-            passages: How many the question comes with, for methods that are given passages.
-        """
-        raise NotImplementedError
-
-    def run_many(
-        self,
-        cases: Iterable[C],
-        *,
-        window: int = 64,
-        progress: Progress = False,
-    ) -> list[R]:
-        """Work on many cases; local models read them in merged batches.
+    def run_many(self, cases: Iterable[Any], *, window: int = 64, progress: Progress = False) -> list[R]:
+        """Work on many cases at once; local models read them in merged batches.
 
         Args:
-            cases: One each; a case of several parts is a tuple.
-            window: Cases at work at a time.
-            progress: True for a bar on a terminal, or a function of what is done and the total.
-
-        Returns:
-            Results in order.
-
-        Raises:
-            Exception: The first failure, after all other cases were worked on.
+            cases: One each; a case of several arguments is a tuple.
+            window: How many are worked on at a time.
+            progress: Whether to show a progress bar, or its label.
         """
         return drivers.run_many(
-            self._all_of(cases), self._services, window=window, on_event=self.on_event, progress=progress
+            self._programs(cases), self.services, window=window, on_event=self.on_event, progress=progress
         )
 
-    async def arun_many(self, cases: Iterable[C], *, window: int = 64, progress: Progress = False) -> list[R]:
-        """Like :meth:`run_many`, without blocking the event loop."""
+    async def arun_many(
+        self, cases: Iterable[Any], *, window: int = 64, progress: Progress = False
+    ) -> list[R]:
+        """Work on many cases at once without blocking the event loop; see :meth:`run_many`."""
         return await drivers.arun_many(
-            self._all_of(cases), self._services, window=window, on_event=self.on_event, progress=progress
+            self._programs(cases), self.services, window=window, on_event=self.on_event, progress=progress
         )
 
-    def iter_many(self, cases: Iterable[C], *, window: int = 64) -> Iterator[R]:
-        """Yield the result of each case in order, as soon as it is there, and keep none.
+    def iter_many(self, cases: Iterable[Any], *, window: int = 64) -> Iterator[R]:
+        """Yield the result of each case in order as soon as it is ready; neither cases nor results are stored."""
+        return drivers.iter_many(self._each(cases), self.services, window=window, on_event=self.on_event)
 
-        Cases are read as there is room: neither they nor their results need fit into memory.
-
-        Raises:
-            Exception: A case's failure, in its place.
-        """
-        return drivers.iter_many(self._each_of(cases), self._services, window=window, on_event=self.on_event)
-
-    def aiter_many(self, cases: Iterable[C], *, window: int = 64) -> AsyncIterator[R]:
-        """Like :meth:`iter_many`, without blocking the event loop."""
-        return drivers.aiter_many(self._each_of(cases), self._services, window=window, on_event=self.on_event)
+    def aiter_many(self, cases: Iterable[Any], *, window: int = 64) -> AsyncIterator[R]:
+        """Yield results as :meth:`iter_many` does, without blocking the event loop."""
+        return drivers.aiter_many(self._each(cases), self.services, window=window, on_event=self.on_event)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return options and the services' identities as plain values; no model, client or key is in it.
-
-        A function goes by its name, and has to be given again to :meth:`from_dict`.
-        """
-        return {**{name: plain(value) for name, value in self.chosen().items()}, **self._identities()}
+        """Return the options, and the names of the models, as JSON values; no model, client or key is in it."""
+        names = {
+            name: service.name
+            for name in type(self).model_fields
+            if isinstance(getattr(service := getattr(self, name), "name", None), str)
+            and name not in self.option_names()
+        }
+        return {**self.model_dump(mode="json", include=set(self.option_names())), **names}
 
     @classmethod
-    def from_dict(cls, settings: Mapping[str, Any], **living: Any) -> Self:
-        """Rebuild from :meth:`to_dict`, with living services and functions injected.
-
-        Raises:
-            ConfigurationError: If there are settings that this class does not know.
-        """
-        services = {item.name for item in fields(cls) if item.init} - cls.OPTIONS.keys()
-        unknown = sorted(settings.keys() - cls.OPTIONS.keys() - services)
-        if unknown:
-            raise ConfigurationError(f"unknown settings {unknown}", hint="load what to_dict() gave")
-        values = {
-            name: from_plain(cls.OPTIONS[name].kind, value)
+    def from_dict(cls, settings: Mapping[str, Any], **services: Any) -> Self:
+        """Rebuild from :meth:`to_dict`, with services (and functions among the options) passed in again."""
+        options = {
+            name: value
             for name, value in settings.items()
-            if name in cls.OPTIONS
+            if name not in cls.model_fields or name in cls.option_names()
         }
-        return cls(**{**values, **living})
+        return cls(**{**options, **services})
 
-    def _identities(self) -> dict[str, str | None]:
-        """Return the names of the models among the services."""
-        models = {item.name: getattr(self, item.name) for item in fields(self) if item.init}
-        return {
-            name: model.name
-            for name, model in models.items()
-            if name not in self.OPTIONS and isinstance(getattr(model, "name", None), str)
-        }
-
-    def _all_of(self, cases: Iterable[C]) -> Iterable[Program[R]]:
-        """Return programs, as many as there are cases where that is known: a progress bar then shows it."""
-        programs = self._each_of(cases)
+    def _programs(self, cases: Iterable[Any]) -> Iterable[Program[R]]:
+        """Return the programs, as a list where the number of cases is known (a progress bar shows it)."""
+        programs = self._each(cases)
         return list(programs) if isinstance(cases, Sized) else programs
 
-    def _each_of(self, cases: Iterable[C]) -> Iterator[Program[R]]:
+    def _each(self, cases: Iterable[Any]) -> Iterator[Program[R]]:
         if isinstance(cases, str) or not isinstance(cases, Iterable):
-            found = "text" if isinstance(cases, str) else type(cases).__name__
             raise InputError(
-                f"cases are a list, and this is a {found}", hint="pass [question], or call run or arun"
+                f"cases must be a list, got {'a text' if isinstance(cases, str) else type(cases).__name__}",
+                hint="pass [question], or call run or arun",
             )
-        return (self._of(case) for case in cases)
+        return (self._program_of(case) for case in cases)
 
-    def _of(self, case: C) -> Program[R]:
-        parts = case if isinstance(case, tuple) else (case,)
-        try:
-            return self.program(*parts)
-        except TypeError:
-            self._check_parts(parts)
-            raise
-
-    def _check_parts(self, parts: tuple[Any, ...]) -> None:
+    def _program_of(self, case: Any) -> Program[R]:
+        arguments = case if isinstance(case, tuple) else (case,)
         signature = inspect.signature(self.program)
         try:
-            signature.bind(*parts)
+            signature.bind(*arguments)
         except TypeError:
-            known = signature.parameters.values()
-            needed = ", ".join(one.name for one in known if one.default is inspect.Parameter.empty)
+            names = [
+                item.name for item in signature.parameters.values() if item.default is inspect.Parameter.empty
+            ]
             raise InputError(
-                f"a case of {type(self).__name__} is ({needed}), and this one has {len(parts)} parts",
+                f"a case of {type(self).__name__} is ({', '.join(names)}), got {len(arguments)} values",
                 hint="pass a list of such tuples",
             ) from None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in self._made()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self.__post_init__()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return an equal component on the same services: a model is never copied by the way."""
-        return self.with_options()
-
-    @classmethod
-    def _made(cls) -> set[str]:
-        """Names of what is made of the other fields."""
-        return {item.name for item in fields(cls) if not item.init}
+        return self.program(*arguments)
 
 
-def sync(program: Callable[Concatenate[S, P], Program[T]]) -> Callable[Concatenate[S, P], T]:
-    """Make the verb that works on one case in the caller's thread."""
+class AnsweringComponent(Component[R], Generic[R]):
+    """A method whose result is an answer, which can be streamed."""
 
-    @wraps(program)
-    def run(self: S, /, *case: P.args, **more: P.kwargs) -> T:
-        return drivers.run(program(self, *case, **more), self.services, on_event=self.on_event)
+    def stream(self, *case: Any, **more: Any) -> AnswerStream[R]:
+        """Answer piece by piece; decisions made before the first word are in the stream's ``events``."""
+        return drivers.stream(self.program(*case, **more), self.services, on_event=self.on_event)
 
-    return _documented(run, "Work on one case, in this thread.")
-
-
-def asynchronous(
-    program: Callable[Concatenate[S, P], Program[T]],
-) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Make the verb that works on one case without blocking the event loop."""
-
-    @wraps(program)
-    async def arun(self: S, /, *case: P.args, **more: P.kwargs) -> T:
-        return await drivers.arun(program(self, *case, **more), self.services, on_event=self.on_event)
-
-    return _documented(arun, "Work on one case, without blocking the event loop.")
-
-
-def streaming(
-    program: Callable[Concatenate[S, P], Program[T]],
-) -> Callable[Concatenate[S, P], AnswerStream[T]]:
-    """Make the verb that returns an answer piece by piece."""
-
-    @wraps(program)
-    def stream(self: S, /, *case: P.args, **more: P.kwargs) -> AnswerStream[T]:
-        return drivers.stream(program(self, *case, **more), self.services, on_event=self.on_event)
-
-    return _documented(
-        stream, "Answer piece by piece; what was decided before the first word is in the stream's ``events``."
-    )
-
-
-def astreaming(
-    program: Callable[Concatenate[S, P], Program[T]],
-) -> Callable[Concatenate[S, P], Coroutine[Any, Any, AsyncAnswerStream[T]]]:
-    """Make the verb that returns an answer piece by piece, without blocking the event loop."""
-
-    @wraps(program)
-    async def astream(self: S, /, *case: P.args, **more: P.kwargs) -> AsyncAnswerStream[T]:
-        return await drivers.astream(program(self, *case, **more), self.services, on_event=self.on_event)
-
-    return _documented(astream, "Like ``stream``, without blocking the event loop.")
-
-
-V = TypeVar("V", bound=Callable[..., Any])
-
-
-def _documented(verb: V, summary: str) -> V:
-    """Give a verb its own first line; arguments and errors are those of the program."""
-    made: Any = verb
-    _, _, rest = (verb.__doc__ or "").partition("\n")
-    made.__doc__ = f"{summary}\n{rest}".rstrip()
-    # The program's arguments, without its return type, which introspection would find otherwise.
-    made.of_program = made.__wrapped__
-    made.__signature__ = inspect.signature(made.of_program).replace(return_annotation=inspect.Signature.empty)
-    del made.__wrapped__
-    return verb
+    async def astream(self, *case: Any, **more: Any) -> AsyncAnswerStream[R]:
+        """Answer piece by piece without blocking the event loop."""
+        return await drivers.astream(self.program(*case, **more), self.services, on_event=self.on_event)

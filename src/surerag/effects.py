@@ -4,7 +4,7 @@ A method is a generator that yields effects and receives their answers, so that 
 on the page once and serves sync, async, batch, streaming and tests alike. Each effect has a function
 of the same name in lower case that yields it and types its answer::
 
-    answers = yield from generate([prompt], Sampling())
+    answers = yield from generate([prompt], SamplingParams())
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from surerag.types import Begun, Event, Generation, Pair, Passage, Prompt, Sampling, TokenTrace
+from surerag.messages import (
+    Event,
+    Generation,
+    Pair,
+    PartialGeneration,
+    Passage,
+    Prompt,
+    SamplingParams,
+    TokenTrace,
+)
 
 R = TypeVar("R")
 TextKind = Literal["query", "document"]
@@ -33,33 +42,33 @@ class Generate:
     """
 
     prompts: tuple[Prompt, ...]
-    sampling: Sampling
+    sampling: SamplingParams
     answer: bool = False
     role: ModelRole = "reader"
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
-    """Ask for the first ``n_tokens`` tokens of each prompt; answered by one :class:`Begun` each."""
+class StartGeneration:
+    """Ask for the first ``n_tokens`` tokens of each prompt; answered by one :class:`PartialGeneration` each."""
 
     prompts: tuple[Prompt, ...]
     n_tokens: int
-    sampling: Sampling
+    sampling: SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
+class ContinueGeneration:
     """Go on with what was begun, reading nothing again; answered by one generation each."""
 
-    begun: tuple[Begun, ...]
+    begun: tuple[PartialGeneration, ...]
     answer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel:
+class CancelGeneration:
     """Free what was begun; answered by None."""
 
-    begun: tuple[Begun, ...]
+    begun: tuple[PartialGeneration, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +107,8 @@ class Entail:
 
 
 @dataclass(frozen=True, slots=True)
-class Give:
-    """Give an answer that is there already; answered by itself.
+class ReturnAnswer:
+    """ReturnAnswer an answer that is there already; answered by itself.
 
     No service is asked: it is for a streaming driver, which makes one piece of it.
     """
@@ -114,34 +123,49 @@ class Emit:
     event: Event
 
 
-Effect = Generate | Begin | Finish | Cancel | Score | Embed | Retrieve | Entail | Give | Emit
+Effect = (
+    Generate
+    | StartGeneration
+    | ContinueGeneration
+    | CancelGeneration
+    | Score
+    | Embed
+    | Retrieve
+    | Entail
+    | ReturnAnswer
+    | Emit
+)
 Program = Generator[Effect, Any, R]
 """A method at work: yields effects, receives their answers, returns its result."""
 
 
 def generate(
-    prompts: Sequence[Prompt], sampling: Sampling, *, answer: bool = False, role: ModelRole = "reader"
+    prompts: Sequence[Prompt], sampling: SamplingParams, *, answer: bool = False, role: ModelRole = "reader"
 ) -> Program[list[list[Generation]]]:
     """Yield :class:`Generate`."""
     result: list[list[Generation]] = yield Generate(tuple(prompts), sampling, answer, role)
     return result
 
 
-def begin(prompts: Sequence[Prompt], n_tokens: int, sampling: Sampling) -> Program[list[Begun]]:
-    """Yield :class:`Begin`."""
-    result: list[Begun] = yield Begin(tuple(prompts), n_tokens, sampling)
+def start_generation(
+    prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
+) -> Program[list[PartialGeneration]]:
+    """Yield :class:`StartGeneration`."""
+    result: list[PartialGeneration] = yield StartGeneration(tuple(prompts), n_tokens, sampling)
     return result
 
 
-def finish(begun: Sequence[Begun], *, answer: bool = False) -> Program[list[Generation]]:
-    """Yield :class:`Finish`."""
-    result: list[Generation] = yield Finish(tuple(begun), answer)
+def continue_generation(
+    begun: Sequence[PartialGeneration], *, answer: bool = False
+) -> Program[list[Generation]]:
+    """Yield :class:`ContinueGeneration`."""
+    result: list[Generation] = yield ContinueGeneration(tuple(begun), answer)
     return result
 
 
-def cancel(begun: Sequence[Begun]) -> Program[None]:
-    """Yield :class:`Cancel`."""
-    yield Cancel(tuple(begun))
+def cancel_generation(begun: Sequence[PartialGeneration]) -> Program[None]:
+    """Yield :class:`CancelGeneration`."""
+    yield CancelGeneration(tuple(begun))
 
 
 def score(prompts: Sequence[Prompt], continuations: Sequence[str]) -> Program[list[TokenTrace]]:
@@ -168,9 +192,9 @@ def entail(pairs: Sequence[Pair]) -> Program[NDArray[np.float64]]:
     return result
 
 
-def give(generation: Generation) -> Program[Generation]:
-    """Yield :class:`Give`."""
-    result: Generation = yield Give(generation)
+def return_answer(generation: Generation) -> Program[Generation]:
+    """Yield :class:`ReturnAnswer`."""
+    result: Generation = yield ReturnAnswer(generation)
     return result
 
 

@@ -15,7 +15,7 @@ from difflib import get_close_matches
 
 from surerag.errors import PromptError
 from surerag.framing import Passages, as_data, quote_numbers
-from surerag.types import Message, Prompt, Template, as_messages
+from surerag.messages import Message, Prompt, Template, as_messages
 
 _SLOT = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)(!plain)?\}")
 _FRAMES_NUMBER = re.compile(r"^\[\d+\] ", re.MULTILINE)

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from surerag.errors import ConfigurationError
+from surerag.messages import Message, Prompt
 from surerag.tokens import UNSPACED
-from surerag.types import Message, Prompt
 
 REFUSAL = "I do not know."
 _UNSPACED_LETTER = re.compile(f"[{UNSPACED}]")

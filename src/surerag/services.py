@@ -1,8 +1,8 @@
-"""Who answers a method's questions: the protocols, and the bundle that a driver is given."""
+"""Services that answer a method's effects: their protocols, and the bundle that a driver takes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surerag.errors import ConfigurationError, MissingServiceError
-from surerag.prices.costs import Costs
+from surerag.messages import ANSWER_TOKENS, Generation, Pair, Passage, Prompt, SamplingParams, TokenTrace
 from surerag.readers.protocol import BaseReader, Capabilities, Reader
-from surerag.types import ANSWER_TOKENS, Generation, Pair, Passage, Prompt, Sampling, TokenTrace
 
 
 @runtime_checkable
@@ -21,20 +20,6 @@ class Retriever(Protocol):
 
     def retrieve(self, query: str, k: int | None) -> Sequence[Passage]:
         """Return at most ``k`` passages, best first; as many as it is set to return where ``k`` is None."""
-
-
-class FoundPassages(list[Passage]):
-    """Passages that models were asked for on the way: a retriever returns them so, to be counted.
-
-    Args:
-        passages: What was found.
-        costs: What the retriever's own models reported.
-        model: Who was asked, for its price.
-    """
-
-    def __init__(self, passages: Iterable[Passage], costs: Costs, model: str = "") -> None:
-        super().__init__(passages)
-        self.costs, self.model = costs, model
 
 
 @runtime_checkable
@@ -61,8 +46,8 @@ class Entailer(Protocol):
         """Return probabilities [pairs, 3] of contradiction, neutral, entailment."""
 
 
-class _Completed(BaseReader):
-    """A reader that has only the least, with the defaults for the rest."""
+class _ReaderAdapter(BaseReader):
+    """A reader with the minimal protocol, completed by the defaults of the other verbs."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -79,19 +64,19 @@ class _Completed(BaseReader):
         count: Callable[[str], int] = getattr(self._reader, "count_tokens", super().count_tokens)
         return count(text)
 
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         return self._reader.generate(prompts, sampling)
 
     def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
         return self._reader.score(prompts, continuations)
 
 
-_SUCH_AS = {
+_HINTS = {
     "entailer": ", such as surerag.entailment.JudgeEntailer(reader), which asks the model itself, or "
     "NLIEntailer.from_pretrained(…)",
     "encoder": ", such as surerag.encoders.HashingEncoder() for a first try",
 }
-"""What there is, where a framework brings none."""
+"""Implementations to suggest where a service is missing."""
 
 
 def as_reader(reader: object) -> BaseReader:
@@ -103,7 +88,7 @@ def as_reader(reader: object) -> BaseReader:
     if isinstance(reader, BaseReader):
         return reader
     if isinstance(reader, Reader):
-        return _Completed(reader)
+        return _ReaderAdapter(reader)
     if isinstance(reader, str):
         raise ConfigurationError(
             f"expected a reader, got the text {reader!r}",
@@ -127,7 +112,6 @@ class Services:
         retriever: Passages of the corpus.
         entailer: Judgements on pairs of statements.
         summaries: Summaries of the corpus' documents, in the shape of a retriever.
-        documents: The documents behind a question's passages, in that shape: all of them, whatever is asked.
         rewriter: The model that rewrites queries; where there is none, the reader does.
     """
 
@@ -136,7 +120,6 @@ class Services:
     retriever: Retriever | None = None
     entailer: Entailer | None = None
     summaries: Retriever | None = None
-    documents: Retriever | None = None
     rewriter: BaseReader | None = None
 
     def __post_init__(self) -> None:
@@ -149,7 +132,6 @@ class Services:
             ("retriever", Retriever),
             ("entailer", Entailer),
             ("summaries", Retriever),
-            ("documents", Retriever),
         ):
             service = getattr(self, field)
             if service is not None and not isinstance(service, protocol):
@@ -168,13 +150,13 @@ class Services:
             if getattr(self, name) is None:
                 raise MissingServiceError(
                     f"{method} needs {_article(name)}",
-                    hint=f"pass {name}=… when you build it{_SUCH_AS.get(name, '')}",
+                    hint=f"pass {name}=… when you build it{_HINTS.get(name, '')}",
                 )
 
-    def answer_tokens(self, wanted: int | None) -> int:
-        """Return how long an answer may be: as long as wanted, else the reader's own limit."""
-        if wanted is not None:
-            return wanted
+    def answer_tokens(self, max_tokens: int | None) -> int:
+        """Return the longest answer in tokens: ``max_tokens``, or the reader's own limit where it is None."""
+        if max_tokens is not None:
+            return max_tokens
         return ANSWER_TOKENS if self.reader is None else self.reader.max_tokens
 
 

@@ -9,22 +9,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from surerag.decisions.benefit import BenefitModel, cross_fitted, fit_benefit
 
 from surerag import (
     BenefitGate,
     ClusterCompressor,
     EntropyGate,
+    FakeReader,
     LazyRAG,
     MarginGate,
     Passage,
-    ScriptedReader,
     UncertaintyRewriter,
     calibrate,
 )
-from surerag.decisions.benefit import BenefitModel, cross_fitted, fit_benefit
 from surerag.decisions.rows import DecisionRow, outcomes_of, signal_of
 from surerag.errors import ConfigurationError, InputError
-from surerag.readers.scripted import reply
+from surerag.readers.fake import reply
 
 
 def doubted_in_vain(n: int, seed: int = 0) -> list[DecisionRow]:
@@ -129,7 +129,7 @@ def script(prompt: str) -> Any:
 def test_lazy_rag_retrieves_where_it_expects_a_benefit() -> None:
     entropy = EntropyGate()
     gate = BenefitGate(model_of(entropy.signal, lowest=0.0, highest=2.0), (entropy, MarginGate()))
-    rag = LazyRAG(ScriptedReader(script, name="one"), Corpus(), "Summary.", gate=gate)
+    rag = LazyRAG(FakeReader(script, name="one"), Corpus(), "Summary.", gate=gate)
     results = rag.run_many(["easy?", "hard?"])
     assert [result.decision.retrieve for result in results] == [False, True]
     assert [result.decision.gate for result in results] == ["benefit"] * 2
@@ -148,7 +148,7 @@ def test_lazy_rag_retrieves_where_it_expects_a_benefit() -> None:
 
 
 def test_rows_hold_the_signals_of_further_gates() -> None:
-    rag = LazyRAG(ScriptedReader(script, name="one"), Corpus(), "Summary.", gate_tokens=3)
+    rag = LazyRAG(FakeReader(script, name="one"), Corpus(), "Summary.", gate_tokens=3)
     rows = rag.rows(["easy?", "hard?"], gates=["margin", EntropyGate(aggregate="max")])
     gates = {rag.signal, MarginGate().signal, EntropyGate(aggregate="max").signal}
     assert set(rows[0].signals) == {*gates, "length_8"}
@@ -168,7 +168,7 @@ def test_a_gate_reads_how_similar_the_summaries_are_which_no_call_tells() -> Non
     weights = ((2.0, -1.0), (0.0, 0.0), (-2.0, 1.0))
     features, ends = ("top_score", entropy.signal), ((0.0, 0.0), (1.0, 2.0))
     gate = BenefitGate(BenefitModel(features, *ends, weights, (0.0, 0.0, 0.0), 1.0, 100), (entropy,))
-    rag = LazyRAG(ScriptedReader(script, name="one"), Corpus(), Scored(), gate=gate)
+    rag = LazyRAG(FakeReader(script, name="one"), Corpus(), Scored(), gate=gate)
     rows = rag.rows(["clear, easy?", "vague, easy?"], gates=[entropy])
     told = [(row.signals["top_score"], row.signals["score_gap"], row.signals["length_8"]) for row in rows]
     assert told == [(0.9, 0.45, 1.0), (0.2, 0.1, 1.0)]
@@ -193,14 +193,14 @@ def test_a_gate_that_cannot_see_a_feature_is_refused() -> None:
 
 
 def test_sampled_answers_have_no_length_that_a_gate_sees() -> None:
-    rag = LazyRAG(ScriptedReader(["Velm", "Orun"] * 9, name="one"), Corpus(), Scored(), gate="disagreement")
+    rag = LazyRAG(FakeReader(["Velm", "Orun"] * 9, name="one"), Corpus(), Scored(), gate="disagreement")
     [row] = rag.rows(["clear?"])
     assert set(row.signals) == {rag.signal, "top_score", "score_gap"}
 
 
 def test_dynqr_reads_how_similar_what_it_retrieved_is() -> None:
     model = model_of("top_score", lowest=0.0, highest=1.0)
-    rewriter = UncertaintyRewriter(ScriptedReader(script, name="one"), Scored(), benefit=model)
+    rewriter = UncertaintyRewriter(FakeReader(script, name="one"), Scored(), benefit=model)
     clear, vague = rewriter.rows(["clear, easy?", "vague, easy?"])
     assert (clear.signals["top_score"], vague.signals["top_score"]) == (0.9, 0.2)
     assert clear.signals[rewriter.signal] == pytest.approx(model.benefit({"top_score": 0.9}))
@@ -212,7 +212,7 @@ def test_dynqr_rewrites_where_it_expects_a_benefit() -> None:
         return reply("Ada was born where?") if "Rewrite" in prompt else script(prompt)
 
     model = model_of("perplexity", lowest=1.0, highest=5.0)
-    rewriter = UncertaintyRewriter(ScriptedReader(say, name="one"), Corpus(), benefit=model)
+    rewriter = UncertaintyRewriter(FakeReader(say, name="one"), Corpus(), benefit=model)
     easy, hard = rewriter.run_many(["easy?", "hard?"])
     assert (easy.acted, hard.acted) == (False, True)
     assert hard.steps[0].metric == "benefit"
@@ -235,7 +235,7 @@ def test_a_compressor_compresses_where_it_is_worth_it() -> None:
             Passage("Bo came later. " * 30, id="b", score=0.1),
         ],
     )
-    reader = ScriptedReader(lambda prompt: "Ada was born in Velm.", name="one")
+    reader = FakeReader(lambda prompt: "Ada was born in Velm.", name="one")
     compressor = ClusterCompressor(reader, clustering="single", threshold=50)
     left = compressor.run("Where?", short)
     assert (left.passages, left.calls, left.tokens_after) == (tuple(short), 0, left.tokens_before)
@@ -262,7 +262,7 @@ def test_rows_of_a_compressor_hold_both_answers_and_what_compressing_costs() -> 
 
     found = [Passage("Ada was born in Velm. " + "Rivers are wet. " * 40, id="a", score=0.9)]
     short = [Passage("Ada was born in Velm.", id="a", score=0.5)]
-    reader = ScriptedReader(say, name="one")
+    reader = FakeReader(say, name="one")
     compressor = ClusterCompressor(reader, clustering="single", pass_below=0, threshold=10_000)
     long_row, short_row = compressor.rows(["Where?", "Where now?"], [found, short], [["Velm"], ["Velm"]])
     assert (long_row.correct_without, long_row.correct_with) == (False, True)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from surerag.decisions.bootstrap import bootstrap_threshold
+
 from surerag.errors import ConfigurationError, InputError
 
 samples = st.lists(

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from surerag import LazyRAG, ScriptedReader, UncertaintyRewriter
+from surerag import FakeReader, LazyRAG, UncertaintyRewriter
 from surerag.decisions.calibrating import calibrate
 from surerag.decisions.gain import gain_at
 from surerag.decisions.policy import CalibrationWarning, Identity, Policy
 from surerag.decisions.rows import DecisionRow, Outcomes, outcomes_of, signal_of
 from surerag.errors import ConfigurationError, InputError
-from surerag.readers.scripted import reply
-from surerag.types import Passage
+from surerag.messages import Passage
+from surerag.readers.fake import reply
 from tests.decisions.samples import policy, rows_of, world
 
 
@@ -210,7 +210,7 @@ def script(prompt: str) -> Any:
 
 
 def test_a_pipeline_is_calibrated_saved_and_refused_with_another_reader(tmp_path: Path) -> None:
-    rag = LazyRAG(ScriptedReader(script, name="one"), Corpus("Detail."), "Summary.")
+    rag = LazyRAG(FakeReader(script, name="one"), Corpus("Detail."), "Summary.")
     questions = [f"{kind} {i}" for i in range(100) for kind in ("easy", "hard")]
     found = calibrate(rag, rag.rows(questions, [["Velm"]] * 200))
     assert (found.threshold, found.rate, found.loss, found.verdict) == (pytest.approx(0.1), 0.5, 0.0, "holds")
@@ -221,7 +221,7 @@ def test_a_pipeline_is_calibrated_saved_and_refused_with_another_reader(tmp_path
         ready = rag.with_options(threshold=loaded)
     assert [result.decision.retrieve for result in ready.run_many(questions[:4])] == [False, True] * 2
     with pytest.raises(ConfigurationError, match="reader 'one' and is used with 'two'"):
-        LazyRAG(ScriptedReader(script, name="two"), Corpus("Detail."), "Summary.", threshold=loaded)
+        LazyRAG(FakeReader(script, name="two"), Corpus("Detail."), "Summary.", threshold=loaded)
     with pytest.raises(ConfigurationError, match="for the signal"):
         rag.with_options(threshold=loaded, gate_tokens=3)
     with pytest.raises(ConfigurationError, match="for the prompts"):
@@ -239,7 +239,7 @@ def living(rag: LazyRAG) -> dict[str, Any]:
     [(["a", "b"], [["x"]], "each of 2 questions, got 1"), ([], [], "no questions")],
 )
 def test_a_useless_sample_costs_nothing(method: Any, questions: Any, golds: Any, told: str) -> None:
-    reader = ScriptedReader(["an answer"])
+    reader = FakeReader(["an answer"])
     made = method(reader, Corpus("a passage"), **({"summaries": "s"} if method is LazyRAG else {}))
     with pytest.raises(InputError, match=told):
         made.rows(questions, golds)

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from surerag import LazyRAG, Passage, ScriptedReader, UncertaintyRewriter
 from surerag.decisions.monitor import Alarm, Monitor
+
+from surerag import FakeReader, LazyRAG, Passage, UncertaintyRewriter
 from surerag.decisions.policy import Identity
 from surerag.decisions.rows import DecisionRow
 from surerag.errors import ConfigurationError, InputError
-from surerag.readers.scripted import reply
+from surerag.readers.fake import reply
 from tests.decisions.samples import policy
 
 
@@ -115,7 +115,7 @@ class Corpus:
 
 
 def test_a_monitor_listens_to_components() -> None:
-    reader = ScriptedReader(lambda _: reply("Velm", entropy=2.0, logprobs=-1.0), name="one")
+    reader = FakeReader(lambda _: reply("Velm", entropy=2.0, logprobs=-1.0), name="one")
     for component in (
         LazyRAG(reader, Corpus(), "Summary.", threshold=1.0),
         UncertaintyRewriter(reader, Corpus(), threshold=1.0),
@@ -131,7 +131,7 @@ def test_a_monitor_counts_a_question_once_however_often_it_retrieves() -> None:
         def retrieve(self, query: str, k: int | None) -> list[Passage]:
             return [Passage(f"Found for {query}.")]
 
-    reader = ScriptedReader(lambda _: reply("Velm", entropy=2.0), name="one")
+    reader = FakeReader(lambda _: reply("Velm", entropy=2.0), name="one")
     monitor = Monitor(policy(1.0), [2.0] * 100)
     rag = LazyRAG(reader, Growing(), "Summary.", threshold=1.0, max_hops=3, on_event=monitor.watch)
     assert [result.retrievals for result in rag.run_many(["Where?", "When?"])] == [3, 3]

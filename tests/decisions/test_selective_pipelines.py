@@ -11,9 +11,9 @@ from llama_index.core.query_engine import CustomQueryEngine
 
 from langchain_surerag import LazyRetrievalChain, SelectiveAnswer
 from llama_index_surerag import LazyRetrievalQueryEngine, SelectiveQueryEngine
-from surerag import AnswerPolicy, LazyRAG, Passage, ScriptedReader, calibrate_answers
+from surerag import AnswerPolicy, FakeReader, LazyRAG, Passage, calibrate_answers
 from surerag.errors import InputError
-from surerag.readers.scripted import reply
+from surerag.readers.fake import reply
 
 
 class Corpus:
@@ -25,8 +25,8 @@ def say(prompt: str) -> Any:
     return reply("Velm", entropy=0.1) if "easy" in prompt else reply("Orun", entropy=2.0)
 
 
-def reader() -> ScriptedReader:
-    return ScriptedReader(say, name="one")
+def reader() -> FakeReader:
+    return FakeReader(say, name="one")
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from surerag.effects import Program, generate
 from surerag.errors import ServiceError
+from surerag.messages import EntropyTrace, Generation, PartialGeneration, Prompt, SamplingParams, TokenTrace
 from surerag.readers.protocol import BaseReader, Capabilities
-from surerag.types import Begun, EntropyTrace, Generation, Prompt, Sampling, TokenTrace
 
 
 class LocalReader(BaseReader):
@@ -28,13 +28,15 @@ class LocalReader(BaseReader):
         self.gate = threading.Event()
         self.gate.set()
 
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         self._note("generate", prompts)
         return [
             [self._whole(str(prompt), f"#{i}" if i else "") for i in range(sampling.n)] for prompt in prompts
         ]
 
-    def begin(self, prompts: Sequence[Prompt], n_tokens: int, sampling: Sampling) -> list[Begun]:
+    def begin(
+        self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
+    ) -> list[PartialGeneration]:
         self._note("begin", prompts)
         begun = []
         for prompt in prompts:
@@ -46,16 +48,16 @@ class LocalReader(BaseReader):
             partial = (
                 whole if done else Generation("".join(head.tokens).strip(), 3, head, "partial", n_tokens)
             )
-            begun.append(Begun(partial, done, whole))
+            begun.append(PartialGeneration(partial, done, whole))
         self.open.update(map(id, begun))
         return begun
 
-    def finish(self, begun: Sequence[Begun]) -> list[Generation]:
+    def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
         self.batches.append(("finish", len(begun)))
         self.open -= set(map(id, begun))
         return [item.state for item in begun]
 
-    def cancel(self, begun: Sequence[Begun]) -> None:
+    def cancel(self, begun: Sequence[PartialGeneration]) -> None:
         self.open -= set(map(id, begun))
 
     def _note(self, verb: str, prompts: Sequence[Prompt]) -> None:
@@ -78,5 +80,5 @@ def _trace(tokens: tuple[str, ...], entropy: float) -> TokenTrace:
 
 def ask_once(prompt: str) -> Program[str]:
     """Ask one prompt."""
-    [[answer]] = yield from generate([prompt], Sampling())
+    [[answer]] = yield from generate([prompt], SamplingParams())
     return answer.text

@@ -12,9 +12,9 @@ import pytest
 from surerag.drivers import arun, arun_many
 from surerag.effects import Program, begin, finish, retrieve
 from surerag.errors import ServiceError
-from surerag.readers.scripted import ScriptedReader
+from surerag.messages import Passage, SamplingParams
+from surerag.readers.fake import FakeReader
 from surerag.services import Services
-from surerag.types import Passage, Sampling
 from tests.drivers.local_reader import LocalReader, ask_once
 
 label: ContextVar[str] = ContextVar("label", default="none")
@@ -84,7 +84,7 @@ async def test_services_that_only_block_work_in_a_thread_with_the_callers_contex
 
 
 async def test_cancelling_frees_what_was_begun() -> None:
-    reader = ScriptedReader(lambda prompt: "one two three")
+    reader = FakeReader(lambda prompt: "one two three")
     reached = asyncio.Event()
 
     class Slow:
@@ -97,7 +97,7 @@ async def test_cancelling_frees_what_was_begun() -> None:
             return []
 
     def program() -> Program[None]:
-        yield from begin(["q"], 1, Sampling())
+        yield from begin(["q"], 1, SamplingParams())
         yield from retrieve("q", 1)
 
     task = asyncio.create_task(arun(program(), Services(reader, retriever=Slow())))
@@ -114,7 +114,7 @@ async def test_cancelling_while_a_local_model_begins_frees_it_too() -> None:
     reader.gate.clear()
 
     def program() -> Program[None]:
-        yield from begin(["q"], 1, Sampling())
+        yield from begin(["q"], 1, SamplingParams())
 
     task = asyncio.create_task(arun(program(), Services(reader)))
     await asyncio.sleep(0.05)
@@ -148,7 +148,7 @@ def test_one_reader_serves_several_event_loops() -> None:
     reader = LocalReader(answer=lambda prompt: "one two three")
 
     def program() -> Program[str]:
-        [begun] = yield from begin(["q"], 1, Sampling())
+        [begun] = yield from begin(["q"], 1, SamplingParams())
         [whole] = yield from finish([begun])
         return whole.text
 

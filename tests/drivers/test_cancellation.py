@@ -12,10 +12,10 @@ import pytest
 
 from surerag.drivers import arun, arun_many, astream
 from surerag.effects import Program, begin, finish, generate, retrieve
+from surerag.messages import Chunk, Generation, PartialGeneration, Passage, Prompt, SamplingParams
+from surerag.readers.fake import FakeReader
 from surerag.readers.protocol import BaseReader, Capabilities
-from surerag.readers.scripted import ScriptedReader
 from surerag.services import Services
-from surerag.types import Begun, Chunk, Generation, Passage, Prompt, Sampling
 
 SOON = 15.0
 """Seconds within which what does not block has happened, on a busy machine."""
@@ -43,21 +43,23 @@ class BlockingReader(BaseReader):
     def __init__(self) -> None:
         self.entered = threading.Event()
         self.released = threading.Event()
-        self.open: list[Begun] = []
+        self.open: list[PartialGeneration] = []
 
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         self._wait()
         return [[Generation(str(prompt))] for prompt in prompts]
 
-    def begin(self, prompts: Sequence[Prompt], n_tokens: int, sampling: Sampling) -> list[Begun]:
+    def begin(
+        self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
+    ) -> list[PartialGeneration]:
         self._wait()
-        self.open = [Begun(Generation(str(prompt)), done=False) for prompt in prompts]
+        self.open = [PartialGeneration(Generation(str(prompt)), done=False) for prompt in prompts]
         return list(self.open)
 
-    def cancel(self, begun: Sequence[Begun]) -> None:
+    def cancel(self, begun: Sequence[PartialGeneration]) -> None:
         self.open = [item for item in self.open if item not in begun]
 
-    def stream(self, prompt: Prompt, sampling: Sampling) -> Iterator[Chunk]:
+    def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
         yield Chunk("first ")
         self._wait()
         yield Chunk("second", Generation("first second"))
@@ -113,7 +115,7 @@ async def test_what_a_blocking_reader_began_for_a_cancelled_call_is_freed() -> N
     reader = BlockingReader()
 
     def program() -> Program[None]:
-        yield from begin(["q"], 1, Sampling())
+        yield from begin(["q"], 1, SamplingParams())
 
     task = asyncio.create_task(arun(program(), Services(reader)))
     await asyncio.to_thread(reader.entered.wait, 10)
@@ -129,10 +131,10 @@ async def test_what_a_blocking_reader_began_for_a_cancelled_call_is_freed() -> N
 
 
 async def test_what_was_begun_before_is_freed_when_another_service_blocks() -> None:
-    reader, corpus = ScriptedReader(lambda prompt: "one two three"), Blocking()
+    reader, corpus = FakeReader(lambda prompt: "one two three"), Blocking()
 
     def program() -> Program[None]:
-        begun = yield from begin(["q"], 1, Sampling())
+        begun = yield from begin(["q"], 1, SamplingParams())
         yield from retrieve("q", 1)
         yield from finish(begun)
 
@@ -146,7 +148,7 @@ async def test_a_stream_that_blocks_is_left_at_once_and_closed_later() -> None:
     reader = BlockingReader()
 
     def program() -> Program[str]:
-        [[answer]] = yield from generate(["q"], Sampling(), answer=True)
+        [[answer]] = yield from generate(["q"], SamplingParams(), answer=True)
         return answer.text
 
     async def read() -> None:

@@ -14,22 +14,22 @@ from numpy.typing import NDArray
 from surerag.drivers import run, run_many
 from surerag.effects import Program, begin, embed, entail, finish, generate, retrieve, score
 from surerag.errors import ConfigurationError, ServiceError
+from surerag.messages import Pair, Passage, SamplingParams, TokenTrace
+from surerag.readers.fake import FakeReader
 from surerag.readers.protocol import BaseReader
-from surerag.readers.scripted import ScriptedReader
 from surerag.services import Services
-from surerag.types import Pair, Passage, Sampling, TokenTrace
 from tests.drivers.local_reader import LocalReader
 
 label: ContextVar[str] = ContextVar("label", default="none")
 
 
 def ask_once(prompt: str, n: int = 1) -> Program[list[str]]:
-    [answers] = yield from generate([prompt], Sampling(n=n))
+    [answers] = yield from generate([prompt], SamplingParams(n=n))
     return [answer.text for answer in answers]
 
 
 def gated(prompt: str) -> Program[str]:
-    [begun] = yield from begin([prompt], 1, Sampling())
+    [begun] = yield from begin([prompt], 1, SamplingParams())
     if prompt.startswith("drop"):
         return "dropped"
     [whole] = yield from finish([begun])
@@ -207,7 +207,7 @@ def test_the_users_own_services_run_in_each_programs_context() -> None:
 
 def test_a_server_is_asked_concurrently_and_answers_the_same() -> None:
     programs = [gated(f"keep {i}") for i in range(8)]
-    reader = ScriptedReader(lambda prompt: f"{prompt} and more")
+    reader = FakeReader(lambda prompt: f"{prompt} and more")
     together = run_many(programs, Services(reader), window=4)
     alone = [run(gated(f"keep {i}"), Services(reader)) for i in range(8)]
     assert together == alone
@@ -228,7 +228,7 @@ def test_programs_for_a_server_are_read_only_as_there_is_room() -> None:
             yield ask_once(f"q{i}")
 
     with ThreadPoolExecutor(1) as pool:
-        reader = ScriptedReader(script)
+        reader = FakeReader(script)
         future = pool.submit(run_many, programs(), Services(reader), window=3)
         while len(reader.history) < 3:
             pass
@@ -237,7 +237,7 @@ def test_programs_for_a_server_are_read_only_as_there_is_room() -> None:
         assert future.result() == [[f"q{i}"] for i in range(12)]
 
 
-@pytest.mark.parametrize("reader", [LocalReader(), ScriptedReader(["a"])])
+@pytest.mark.parametrize("reader", [LocalReader(), FakeReader(["a"])])
 def test_running_nothing_at_a_time_is_refused(reader: BaseReader) -> None:
     with pytest.raises(ConfigurationError, match="window"):
         run_many([ask_once("a")], Services(reader), window=0)

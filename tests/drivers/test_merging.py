@@ -16,13 +16,13 @@ from surerag.drivers.merging import queue_of
 from surerag.drivers.session import Answered, Failed
 from surerag.effects import Generate, Program, generate
 from surerag.errors import ConfigurationError, ContextLengthError, ServiceError
+from surerag.messages import Generation, Prompt, SamplingParams
 from surerag.services import Services
-from surerag.types import Generation, Prompt, Sampling
 from tests.drivers.local_reader import LocalReader
 
 
 def ask_once(prompt: str) -> Program[str]:
-    [[answer]] = yield from generate([prompt], Sampling())
+    [[answer]] = yield from generate([prompt], SamplingParams())
     return answer.text
 
 
@@ -68,7 +68,7 @@ def test_an_interrupt_in_the_leader_releases_those_who_wait() -> None:
 
     queue = queue_of(reader := Interrupted())
     with pytest.raises(KeyboardInterrupt):
-        queue.ask(Generate(("a",), Sampling()))
+        queue.ask(Generate(("a",), SamplingParams()))
     assert not queue._leading.locked()
     assert reader.open == set()
 
@@ -110,7 +110,7 @@ def asked_by_threads(reader: LocalReader, count: int, rounds: int) -> None:
     def work(number: int) -> None:
         with queue.program():
             for turn in range(rounds):
-                [[answer]] = queue.ask(Generate((f"q{number}-{turn}",), Sampling()))
+                [[answer]] = queue.ask(Generate((f"q{number}-{turn}",), SamplingParams()))
                 assert answer.text == f"q{number}-{turn}"
 
     with ThreadPoolExecutor(count) as pool:
@@ -119,7 +119,7 @@ def asked_by_threads(reader: LocalReader, count: int, rounds: int) -> None:
 
 
 class Slow(LocalReader):
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         time.sleep(0.02)
         return super().generate(prompts, sampling)
 
@@ -135,10 +135,10 @@ def test_nobody_waits_for_a_program_that_does_something_else(monkeypatch: pytest
     monkeypatch.setattr(merge_settings, "window", 0.2)
     queue = queue_of(reader := Slow())
     with queue.program(), queue.program():
-        queue.ask(Generate(("first",), Sampling()))
+        queue.ask(Generate(("first",), SamplingParams()))
         started = time.monotonic()
         for turn in range(20):
-            queue.ask(Generate((f"q{turn}",), Sampling()))
+            queue.ask(Generate((f"q{turn}",), SamplingParams()))
         assert time.monotonic() - started < 20 * 0.2
     # Two that meet again are worth waiting for again.
     asked_by_threads(reader, 2, 20)
@@ -150,7 +150,7 @@ def test_different_settings_share_a_call() -> None:
     different = [
         Generate(
             (f"q{seed}",),
-            Sampling(seed=seed, max_tokens=10 + seed, temperature=1.0, stop=("x",) * (seed % 2)),
+            SamplingParams(seed=seed, max_tokens=10 + seed, temperature=1.0, stop=("x",) * (seed % 2)),
         )
         for seed in range(8)
     ]
@@ -158,7 +158,7 @@ def test_different_settings_share_a_call() -> None:
 
     class Together(LocalReader):
         def generate_each(
-            self, prompts: Sequence[Prompt], samplings: Sequence[Sampling]
+            self, prompts: Sequence[Prompt], samplings: Sequence[SamplingParams]
         ) -> list[list[Generation]]:
             calls.append(len(prompts))
             return [self.generate([p], s)[0] for p, s in zip(prompts, samplings, strict=True)]
@@ -174,7 +174,7 @@ def test_different_settings_share_a_call() -> None:
 class Window(LocalReader):
     """Refuses prompts of more than ten characters, and says which."""
 
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         self._note("generate", prompts)
         if unfit := [prompt for prompt in prompts if len(str(prompt)) > 10]:
             raise ContextLengthError("too long", inputs=unfit)
@@ -186,7 +186,7 @@ def test_one_bad_request_costs_the_others_few_calls(place: int) -> None:
     long, poisoned = [f"q{number}" for number in range(64)], [f"q{number}" for number in range(64)]
     long[place], poisoned[place] = "q" * 20, "poison"
     for reader, prompts, most in ((Window(), long, 3), (LocalReader(), poisoned, 13)):
-        outcomes = ask_merged([Generate((prompt,), Sampling()) for prompt in prompts], reader)
+        outcomes = ask_merged([Generate((prompt,), SamplingParams()) for prompt in prompts], reader)
         failed = [index for index, outcome in enumerate(outcomes) if isinstance(outcome, Failed)]
         assert failed == [place]
         answers = [o.value[0][0].text for o in outcomes if isinstance(o, Answered)]
@@ -202,7 +202,7 @@ def test_a_program_that_ends_in_the_middle_of_anything_waits_for_nobody() -> Non
     dropped.__enter__()
 
     async def ask() -> str:
-        [[answer]] = await queue.aask(Generate(("q",), Sampling()))
+        [[answer]] = await queue.aask(Generate(("q",), SamplingParams()))
         return str(answer.text)
 
     with ThreadPoolExecutor(2) as pool:

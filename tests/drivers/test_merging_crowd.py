@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from surerag.drivers.merging import queue_of
-from surerag.effects import Begin, Cancel, Effect, Finish, Generate
+from surerag.effects import CancelGeneration, ContinueGeneration, Effect, Generate, StartGeneration
 from surerag.errors import ServiceError
-from surerag.types import Begun, Generation, Prompt, Sampling
+from surerag.messages import Generation, PartialGeneration, Prompt, SamplingParams
 from tests.drivers.local_reader import LocalReader
 from tests.waiting import eventually
 
@@ -27,7 +27,7 @@ class Crowded(LocalReader):
         self.asked: Counter[str] = Counter()
         self._busy = threading.Lock()
 
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         assert self._busy.acquire(blocking=False), "two batches at once"
         try:
             time.sleep(0.001)
@@ -36,7 +36,9 @@ class Crowded(LocalReader):
         finally:
             self._busy.release()
 
-    def begin(self, prompts: Sequence[Prompt], n_tokens: int, sampling: Sampling) -> list[Begun]:
+    def begin(
+        self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
+    ) -> list[PartialGeneration]:
         time.sleep(0.001)
         return super().begin(prompts, n_tokens, sampling)
 
@@ -44,14 +46,16 @@ class Crowded(LocalReader):
 def effects(name: str, rng: random.Random) -> list[Effect]:
     """Return one request of a mixed kind; one in twenty fails."""
     prompt = f"{name} poison" if rng.random() < 0.05 else f"{name} says so"
-    sampling = Sampling(
+    sampling = SamplingParams(
         n=rng.choice([1, 1, 3]), temperature=1.0, seed=rng.randrange(3), max_tokens=rng.choice([8, 16])
     )
-    return [Begin((prompt,), 1, sampling)] if rng.random() < 0.4 else [Generate((prompt,), sampling)]
+    return (
+        [StartGeneration((prompt,), 1, sampling)] if rng.random() < 0.4 else [Generate((prompt,), sampling)]
+    )
 
 
 def check(effect: Effect, answer: object) -> None:
-    assert isinstance(effect, Generate | Begin)
+    assert isinstance(effect, Generate | StartGeneration)
     [own] = effect.prompts
     assert "poison" not in str(own)
     texts = (
@@ -75,9 +79,9 @@ def test_nothing_is_lost_and_nothing_is_mixed_up() -> None:
         with turn:
             outcomes[kind] += 1
 
-    def settle(effect: Effect, answer: list[Begun]) -> None:
-        if isinstance(effect, Begin):
-            queue.ask((Cancel if random.random() < 0.5 else Finish)(tuple(answer)))
+    def settle(effect: Effect, answer: list[PartialGeneration]) -> None:
+        if isinstance(effect, StartGeneration):
+            queue.ask((CancelGeneration if random.random() < 0.5 else ContinueGeneration)(tuple(answer)))
 
     def thread(number: int) -> None:
         rng = random.Random(number)
@@ -88,7 +92,7 @@ def test_nothing_is_lost_and_nothing_is_mixed_up() -> None:
                     try:
                         answer = queue.ask(effect)
                     except ServiceError:
-                        assert "poison" in str(effect.prompts[0])  # type: ignore[union-attr]  # Begin or Generate
+                        assert "poison" in str(effect.prompts[0])  # type: ignore[union-attr]  # StartGeneration or Generate
                         note("failed")
                     else:
                         check(effect, answer)
@@ -108,12 +112,12 @@ def test_nothing_is_lost_and_nothing_is_mixed_up() -> None:
                 except TimeoutError:
                     note("given up")
                 except ServiceError:
-                    assert "poison" in str(effect.prompts[0])  # type: ignore[union-attr]  # Begin or Generate
+                    assert "poison" in str(effect.prompts[0])  # type: ignore[union-attr]  # StartGeneration or Generate
                     note("failed")
                 else:
                     check(effect, answer)
-                    if isinstance(effect, Begin):
-                        await queue.aask(Cancel(tuple(answer)))
+                    if isinstance(effect, StartGeneration):
+                        await queue.aask(CancelGeneration(tuple(answer)))
                     note("answered")
 
     async def tasks(loop: int) -> None:

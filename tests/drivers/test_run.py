@@ -10,15 +10,15 @@ import pytest
 from surerag.drivers import run
 from surerag.effects import Program, begin, embed, emit, finish, generate, retrieve
 from surerag.errors import MissingServiceError, ServiceError
+from surerag.messages import Event, Passage, SamplingParams
 from surerag.services import Services
-from surerag.types import Event, Passage, Sampling
 from tests.drivers.local_reader import LocalReader
 
 label: ContextVar[str] = ContextVar("label", default="none")
 
 
 def ask_once(prompt: str) -> Program[str]:
-    [[answer]] = yield from generate([prompt], Sampling())
+    [[answer]] = yield from generate([prompt], SamplingParams())
     return answer.text
 
 
@@ -29,7 +29,7 @@ def test_a_program_gets_its_answers_and_returns_its_result() -> None:
 def test_a_failure_is_raised_inside_the_program_which_may_go_on() -> None:
     def careful() -> Program[str]:
         try:
-            yield from generate(["poison"], Sampling())
+            yield from generate(["poison"], SamplingParams())
         except ServiceError:
             return (yield from ask_once("antidote"))
         return "not reached"
@@ -72,12 +72,12 @@ def test_what_a_program_leaves_open_is_cancelled() -> None:
     reader = LocalReader(answer=lambda prompt: "one two three")
 
     def forgetful() -> Program[str]:
-        [kept, _] = yield from begin(["a", "b"], 1, Sampling())
+        [kept, _] = yield from begin(["a", "b"], 1, SamplingParams())
         [whole] = yield from finish([kept])
         return whole.text
 
     def failing() -> Program[None]:
-        yield from begin(["a"], 1, Sampling())
+        yield from begin(["a"], 1, SamplingParams())
         raise ValueError("mine")
 
     assert run(forgetful(), Services(reader)) == "one two three"

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from surerag.prices.table import ENVIRONMENT
 
 from surerag import (
     ClusterCompressor,
     Costs,
-    Dense,
+    DenseEvaluator,
+    FakeReader,
     LazyRAG,
     Passage,
-    ScriptedReader,
     SePer,
     UncertaintyRewriter,
 )
@@ -23,7 +24,6 @@ from surerag.component import Component
 from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer
 from surerag.errors import ConfigurationError
-from surerag.prices.table import ENVIRONMENT
 
 PASSAGES = [Passage("Ada was born in Velm.", id="a"), Passage("Bo was born in Orun.", id="b")]
 ASKED = "Where was Ada born?"
@@ -34,19 +34,19 @@ class Corpus:
         return PASSAGES[:k]
 
 
-def reader(name: str = "scripted") -> ScriptedReader:
+def reader(name: str = "scripted") -> FakeReader:
     """Return a reader whose answers differ from context to context, so that something is judged."""
-    return ScriptedReader(
+    return FakeReader(
         lambda prompt: "entailment" if "entail" in prompt else f"Velm {len(prompt) % 7}", name=name
     )
 
 
-def components(model: ScriptedReader) -> dict[str, tuple[Component[Any, Any], tuple[Any, ...]]]:
+def components(model: FakeReader) -> dict[str, tuple[Component[Any, Any], tuple[Any, ...]]]:
     return {
         "l-rag": (LazyRAG(model, Corpus(), mode="standard"), (ASKED,)),
         "dynqr": (UncertaintyRewriter(model, Corpus(), threshold=0.0), (ASKED,)),
         "edc2": (ClusterCompressor(model, HashingEncoder(), pass_below=0), (ASKED, PASSAGES)),
-        "dense": (Dense(model), (ASKED, PASSAGES)),
+        "dense": (DenseEvaluator(model), (ASKED, PASSAGES)),
         "seper": (SePer(model, ExactEntailer(), n_samples=2), (ASKED, ["Velm"], PASSAGES)),
     }
 
@@ -91,7 +91,7 @@ def test_every_driver_counts_alike(method: str) -> None:
 
 def test_what_a_judge_in_words_read_counts_and_not_twice_for_pairs_that_are_asked_once() -> None:
     model = reader()
-    first = Dense(model).run(ASKED, PASSAGES)
+    first = DenseEvaluator(model).run(ASKED, PASSAGES)
     used = Costs.of(model.usage)
     assert first.calls.judgements > 0
     assert first.spent.prompt_tokens == used.prompt_tokens
@@ -136,7 +136,7 @@ def test_a_file_of_prices_that_cannot_be_read_is_told_before_anything_is_asked(
 def test_a_result_with_another_cost_is_an_equal_result_and_parts_say_nothing() -> None:
     component, case = components(reader())["l-rag"]
     assert component.run(*case).spent is not None
-    dense = Dense(reader()).run(ASKED, PASSAGES)
+    dense = DenseEvaluator(reader()).run(ASKED, PASSAGES)
     told = dense.spent_dict()["spent"]
     assert {**told, "seconds": dense.spent.seconds} == dense.spent.to_dict()
     assert replace(dense, spent=None) == dense

@@ -6,25 +6,25 @@ import pytest
 
 from surerag.drivers import astream, run, stream
 from surerag.effects import Program, begin, cancel, emit, finish, generate
-from surerag.readers.scripted import ScriptedReader
+from surerag.messages import SamplingParams
+from surerag.readers.fake import FakeReader
 from surerag.services import Services
-from surerag.types import Sampling
 from tests.drivers.local_reader import LocalReader
 
 
 def gated(accept: bool) -> Program[str]:
-    [begun] = yield from begin(["q"], 2, Sampling())
+    [begun] = yield from begin(["q"], 2, SamplingParams())
     yield from emit("decided", detail=accept, accept=accept)
     if accept:
         [answer] = yield from finish([begun], answer=True)
     else:
         yield from cancel([begun])
-        [[answer]] = yield from generate(["q again"], Sampling(), answer=True)
+        [[answer]] = yield from generate(["q again"], SamplingParams(), answer=True)
     return answer.text.upper()
 
 
-def reader() -> ScriptedReader:
-    return ScriptedReader(lambda prompt: f"{prompt} it is so and no other way")
+def reader() -> FakeReader:
+    return FakeReader(lambda prompt: f"{prompt} it is so and no other way")
 
 
 @pytest.mark.parametrize("accept", [True, False])
@@ -82,7 +82,7 @@ def test_a_local_reader_without_streaming_gives_one_piece() -> None:
 
 def test_a_failure_before_the_answer_is_raised_at_once() -> None:
     def failing() -> Program[str]:
-        yield from generate(["poison"], Sampling())
+        yield from generate(["poison"], SamplingParams())
         return "not reached"
 
     with pytest.raises(Exception, match="poisoned"):

@@ -11,14 +11,14 @@ import pytest
 import torch
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
-from surerag import ScriptedReader
+from surerag import FakeReader
 from surerag.encoders import packaged_minilm_path
 from surerag.entailment import ExactEntailer, JudgeEntailer, NLIEntailer
 from surerag.entailment.judge import parse_label
 from surerag.errors import ConfigurationError, ContextLengthError, PromptError
+from surerag.messages import Generation, Pair, TokenTrace
 from surerag.prompts import PromptTemplate
 from surerag.readers.protocol import Capabilities
-from surerag.types import Generation, Pair, TokenTrace
 from tests.blocking import Gate, cancelled_without_trace
 
 PAIRS = [
@@ -154,7 +154,7 @@ def test_a_classifier_of_something_else_is_refused() -> None:
 
 def test_nothing_to_judge() -> None:
     model, tokenizer = tiny({0: "contradiction", 1: "neutral", 2: "entailment"})
-    for entailer in (NLIEntailer(model, tokenizer), ExactEntailer(), JudgeEntailer(ScriptedReader([]))):
+    for entailer in (NLIEntailer(model, tokenizer), ExactEntailer(), JudgeEntailer(FakeReader([]))):
         assert entailer.entail([]).shape == (0, 3)
 
 
@@ -180,7 +180,7 @@ def test_a_judges_words(reply: str, label: int | None) -> None:
 
 
 async def test_a_judge_asks_once_a_pair_and_counts_what_it_cannot_read() -> None:
-    reader = ScriptedReader(["entailment", "who knows", "Contradiction."], logprob=-0.1)
+    reader = FakeReader(["entailment", "who knows", "Contradiction."], logprob=-0.1)
     judge = JudgeEntailer(reader)
     rows = await judge.aentail(PAIRS)
     sure = np.exp(-0.1)
@@ -192,19 +192,19 @@ async def test_a_judge_asks_once_a_pair_and_counts_what_it_cannot_read() -> None
 
 
 def test_a_judge_without_log_probabilities_is_sure_of_its_word() -> None:
-    judge = JudgeEntailer(ScriptedReader(["neutral"], logprob=None, entropy=None))
+    judge = JudgeEntailer(FakeReader(["neutral"], logprob=None, entropy=None))
     assert judge.entail(PAIRS[:1]).tolist() == [[0, 1, 0]]
 
 
 def test_a_judges_prompt_keeps_its_slots() -> None:
     with pytest.raises(PromptError, match="slots"):
-        JudgeEntailer(ScriptedReader([]), prompt=PromptTemplate("mine", "{premise}"))
+        JudgeEntailer(FakeReader([]), prompt=PromptTemplate("mine", "{premise}"))
 
 
 def test_only_the_label_counts_however_chatty_the_judge_is() -> None:
     tokens = ("The", " answer", " is:", " ent", "ailment", ",", " clearly")
     trace = TokenTrace(tokens, (-2.0, -1.5, -0.7, -0.1, -0.05, -1.0, -3.0))
-    judge = JudgeEntailer(ScriptedReader([Generation("".join(tokens), trace=trace)]))
+    judge = JudgeEntailer(FakeReader([Generation("".join(tokens), trace=trace)]))
     [row] = judge.entail(PAIRS[:1])
     assert row[2] == pytest.approx(np.exp(-0.15))
     assert row.sum() == pytest.approx(1)
@@ -212,7 +212,7 @@ def test_only_the_label_counts_however_chatty_the_judge_is() -> None:
 
 def test_judges_with_other_prompts_have_other_names() -> None:
     prompt = PromptTemplate("mine", "{question} {premise} {hypothesis}?")
-    reader = ScriptedReader([])
+    reader = FakeReader([])
     names = {JudgeEntailer(reader).name, JudgeEntailer(reader, prompt=prompt).name}
     assert len(names) == 2
 
@@ -220,7 +220,7 @@ def test_judges_with_other_prompts_have_other_names() -> None:
 async def test_a_judgement_that_is_cancelled_leaves_nothing_behind() -> None:
     gate = Gate()
 
-    class Slow(ScriptedReader):
+    class Slow(FakeReader):
         @property
         def capabilities(self) -> Capabilities:
             return Capabilities(logprobs=False, entropy=None, native_async=False)

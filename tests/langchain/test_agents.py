@@ -25,7 +25,7 @@ from langchain_surerag import (
     ask_a_person,
     entropy_of,
 )
-from surerag import ScriptedReader
+from surerag import FakeReader
 from surerag.encoders import HashingEncoder
 from surerag.errors import CapabilityError, ConfigurationError, InputError, LogprobsError
 from tests.langchain.conftest import HashEmbeddings, chat
@@ -198,7 +198,7 @@ def test_what_cannot_work_is_refused() -> None:
 
 
 def compressor(reply: str = "Velm.") -> ClusterCompressor:
-    return ClusterCompressor(ScriptedReader(lambda _: reply), HashingEncoder(), pass_below=0)
+    return ClusterCompressor(FakeReader(lambda _: reply), HashingEncoder(), pass_below=0)
 
 
 @pytest.mark.parametrize("asynchronously", [False, True])

@@ -6,7 +6,7 @@ import pytest
 from langchain_classic.retrievers import ContextualCompressionRetriever
 
 from langchain_surerag import ClusterCompressor, LazyRetrievalChain, UncertaintyRewriter
-from surerag import ScriptedReader
+from surerag import FakeReader
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError
 from tests.langchain.dense_cases import Heard, Store, documents, texts, tool
@@ -39,7 +39,7 @@ def test_a_part_that_is_given_calls_for_nothing_hands_on_the_first_documents(
 
 
 def test_every_part_says_its_bound() -> None:
-    reader = ScriptedReader()
+    reader = FakeReader()
     chain = LazyRetrievalChain(reader, Store(), "A summary.")
     rewriter = UncertaintyRewriter(reader, Store(), candidates=2)
     compressor = ClusterCompressor(reader, HashingEncoder(), bridging=1)

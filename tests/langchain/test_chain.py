@@ -15,12 +15,12 @@ from langchain_core.runnables import ConfigurableField, RunnableLambda, Runnable
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from langchain_surerag import LazyRetrievalChain, create_lazy_retrieval_tool, summaries_of
-from surerag import ScriptedReader
+from surerag import FakeReader
 from surerag.decisions.policy import Identity
 from surerag.errors import CapabilityError, ConfigurationError, InputError, MissingServiceError, PromptError
-from surerag.readers.scripted import reply
+from surerag.messages import Generation
+from surerag.readers.fake import reply
 from surerag.retrieval import LeadSummaries, PassageIndex
-from surerag.types import Generation
 from tests.decisions.samples import policy
 from tests.drivers.local_reader import LocalReader
 from tests.langchain.conftest import HashEmbeddings, chat
@@ -30,8 +30,8 @@ SURE, UNSURE = 0.1, 2.0
 SUMMARY = "Ada was born in Velm."
 
 
-def reader_that_is(entropy: float, answer: str = "In Velm on the Orun") -> ScriptedReader:
-    return ScriptedReader(lambda _: answer, entropy=entropy)
+def reader_that_is(entropy: float, answer: str = "In Velm on the Orun") -> FakeReader:
+    return FakeReader(lambda _: answer, entropy=entropy)
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_without_k_the_retriever_decides_how_many(retriever: Any) -> None:
     [("none", 0, ["generate"]), ("standard", 1, ["generate"]), ("strong", 1, ["generate"])],
 )
 def test_modes(retriever: Any, mode: str, retrievals: int, verbs: list[str]) -> None:
-    reader = ScriptedReader(["Velm"], logprob=None)
+    reader = FakeReader(["Velm"], logprob=None)
     output = LazyRetrievalChain(reader, retriever, SUMMARY, mode=mode, return_details=True).invoke("Where?")
     assert output["usage"]["retrievals"] == retrievals
     assert output["mode"] == mode
@@ -167,11 +167,9 @@ def test_configurable_retry_and_fallbacks(retriever: Any) -> None:
     ]
     assert decided == [True, False]
     assert chain.invoke("?", {"configurable": {"mode": "none"}})["decision"]["reason"] == "mode none"
-    broken = LazyRetrievalChain(
-        ScriptedReader([RuntimeError("down"), "Velm"], entropy=SURE), retriever, SUMMARY
-    )
+    broken = LazyRetrievalChain(FakeReader([RuntimeError("down"), "Velm"], entropy=SURE), retriever, SUMMARY)
     assert broken.with_retry(wait_exponential_jitter=False).invoke("?")["answer"] == "Velm"
-    failing = LazyRetrievalChain(ScriptedReader([RuntimeError("down")], entropy=SURE), retriever, SUMMARY)
+    failing = LazyRetrievalChain(FakeReader([RuntimeError("down")], entropy=SURE), retriever, SUMMARY)
     assert failing.with_fallbacks([chain]).invoke("?")["answer"] == "In Velm on the Orun"
 
 
@@ -347,7 +345,7 @@ async def test_a_gate_before_each_hop() -> None:
         return reply("It was founded by Ada" if first.page_content in prompt else "Hm", entropy=UNSURE)
 
     chain = LazyRetrievalChain(
-        ScriptedReader(reading), RunnableLambda(search), "Orun makes tin.", max_hops=2, return_details=True
+        FakeReader(reading), RunnableLambda(search), "Orun makes tin.", max_hops=2, return_details=True
     )
     asked = "Where was the founder of Orun born?"
     for output in (chain.invoke(asked), await chain.ainvoke(asked), chain.batch([asked])[0]):

@@ -16,7 +16,7 @@ from langchain_core.runnables.utils import AddableDict
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from langchain_surerag import LazyRetrievalChain
-from surerag import ScriptedReader
+from surerag import FakeReader
 from tests.drivers.local_reader import LocalReader
 from tests.langchain.conftest import HashEmbeddings, chat
 from tests.servers.fake_openai import FakeOpenAI
@@ -34,9 +34,7 @@ def retriever(documents: list[Document]) -> Any:
 
 
 def scripted(retriever: Any, entropy: float, **settings: Any) -> LazyRetrievalChain:
-    return LazyRetrievalChain(
-        ScriptedReader(lambda _: ANSWER, entropy=entropy), retriever, SUMMARY, **settings
-    )
+    return LazyRetrievalChain(FakeReader(lambda _: ANSWER, entropy=entropy), retriever, SUMMARY, **settings)
 
 
 @pytest.mark.parametrize("entropy", [0.1, 2.0])
@@ -56,7 +54,7 @@ async def test_chunks_add_up_to_the_answer(retriever: Any, entropy: float) -> No
 
 
 def test_an_empty_answer_streams_as_one(retriever: Any) -> None:
-    chain = LazyRetrievalChain(ScriptedReader(lambda _: "", entropy=0.1), retriever, SUMMARY)
+    chain = LazyRetrievalChain(FakeReader(lambda _: "", entropy=0.1), retriever, SUMMARY)
     added: Any = None
     for chunk in chain.stream("Where?"):
         added = chunk if added is None else added + chunk

@@ -22,7 +22,7 @@ from langchain_core.tracers import BaseTracer
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 
 from langchain_surerag import ClusterCompressor
-from surerag import EDC2Options, FewShot, ScriptedReader, Stretch
+from surerag import EDC2Options, FakeReader, FewShot, Stretch
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, InputError, MissingServiceError, PromptError
 from surerag.prompts import NOTHING_TO_EXTRACT
@@ -51,7 +51,7 @@ def quoting(prompt: str) -> str:
 
 
 def tool(replies: Any = quoting, **settings: Any) -> ClusterCompressor:
-    reader = ScriptedReader(replies)
+    reader = FakeReader(replies)
     return ClusterCompressor(
         reader, HashingEncoder(), **{"pass_below": 0, "first_cluster_size": 2, **settings}
     )
@@ -225,7 +225,7 @@ def test_failures_leave_documents_as_they_are() -> None:
 
 
 def test_prompts_and_settings() -> None:
-    reader = ScriptedReader(quoting)
+    reader = FakeReader(quoting)
     compressor = ClusterCompressor(
         reader,
         HashingEncoder(),

@@ -10,20 +10,20 @@ from llama_index.core.schema import NodeWithScore, TextNode
 
 import langchain_surerag
 import llama_index_surerag
-from surerag import ClusterCompressor, ScriptedReader
+from surerag import ClusterCompressor, FakeReader
 from surerag.encoders import HashingEncoder
 from surerag.prompts import NOTHING_TO_EXTRACT
-from surerag.world import World
+from world import World
 
 WORLD = World(seed=3, size=60)
 
 
-def quoting(entity: str) -> ScriptedReader:
+def quoting(entity: str) -> FakeReader:
     def answer(prompt: str) -> str:
         documents = prompt.split("Documents:\n")[-1].splitlines()
         return next((line.split("] ")[-1] for line in documents if entity in line), NOTHING_TO_EXTRACT)
 
-    return ScriptedReader(answer)
+    return FakeReader(answer)
 
 
 @pytest.mark.parametrize(

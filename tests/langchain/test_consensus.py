@@ -18,7 +18,7 @@ from langsmith.evaluation.evaluator import DynamicComparisonRunEvaluator
 from langsmith.schemas import Example, Run
 
 from langchain_surerag import AnswerChoiceEvaluator, ConsensusAnswer, FactCheckEvaluator
-from surerag import ScriptedReader
+from surerag import FakeReader
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, InputError, MissingServiceError
 
@@ -38,7 +38,7 @@ def reply(prompt: str) -> str:
 
 
 def tool(**settings: Any) -> ConsensusAnswer:
-    return ConsensusAnswer(ScriptedReader(reply), HashingEncoder(), first_cluster_size=2, **settings)
+    return ConsensusAnswer(FakeReader(reply), HashingEncoder(), first_cluster_size=2, **settings)
 
 
 def given() -> dict[str, Any]:
@@ -100,7 +100,7 @@ def test_it_is_written_down_without_its_models_and_gets_them_back() -> None:
     assert loaded.bridging == 1
     with pytest.raises(MissingServiceError, match="attach"):
         loaded.invoke(given())
-    attached = loaded.attach(llm=ScriptedReader(reply), embeddings=HashingEncoder())
+    attached = loaded.attach(llm=FakeReader(reply), embeddings=HashingEncoder())
     assert attached.invoke(given()) == "Velm"
 
 
@@ -114,7 +114,7 @@ def judge(prompt: str) -> str:
 
 
 def test_answers_are_checked_in_langsmiths_evaluate() -> None:
-    checker = FactCheckEvaluator(ScriptedReader(judge), HashingEncoder(), pass_below=0)
+    checker = FactCheckEvaluator(FakeReader(judge), HashingEncoder(), pass_below=0)
     answers = {"a": "Ada was born in Velm.", "b": "Ada was born in Tarn."}
     examples = [
         Example(id=uuid4(), dataset_id=uuid4(), inputs={"question": QUESTION, "which": which})
@@ -131,7 +131,7 @@ def test_answers_are_checked_in_langsmiths_evaluate() -> None:
 
 
 def test_what_cannot_be_checked_is_marked_and_asks_nobody_else() -> None:
-    checker = FactCheckEvaluator(ScriptedReader(["Hard to say."]), HashingEncoder())
+    checker = FactCheckEvaluator(FakeReader(["Hard to say."]), HashingEncoder())
     outputs = {"answer": "Ada was born in Velm.", "documents": list(TEXTS[:1])}
     [found] = checker(inputs={"question": QUESTION}, outputs=outputs)["results"]
     assert found["score"] is None and "Hard to say" in found["comment"] and found["extra"]["error"]
@@ -140,7 +140,7 @@ def test_what_cannot_be_checked_is_marked_and_asks_nobody_else() -> None:
 
 
 def test_whom_an_answer_is_about_is_read_from_the_inputs() -> None:
-    reader = ScriptedReader(["Answer: Factual"])
+    reader = FakeReader(["Answer: Factual"])
     checker = FactCheckEvaluator(reader, HashingEncoder(), subject_key="person")
     outputs = {"answer": "She was born in Velm.", "documents": list(TEXTS[:1])}
     checker(inputs={"person": "Ada"}, outputs=outputs)
@@ -165,7 +165,7 @@ def runs() -> list[Run]:
 
 @pytest.mark.parametrize("both", [False, True])
 def test_two_experiments_are_compared_as_langsmith_compares_them(both: bool) -> None:
-    chooser = AnswerChoiceEvaluator(ScriptedReader(judge), HashingEncoder(), both_orders=both)
+    chooser = AnswerChoiceEvaluator(FakeReader(judge), HashingEncoder(), both_orders=both)
     compared = runs()
     example = Example(id=uuid4(), inputs={"question": QUESTION})
     with tracing_context(enabled=False):
@@ -174,13 +174,13 @@ def test_two_experiments_are_compared_as_langsmith_compares_them(both: bool) -> 
 
 
 async def test_sync_and_async_choices_agree_and_a_draw_is_a_half() -> None:
-    chooser = AnswerChoiceEvaluator(ScriptedReader(judge), HashingEncoder())
+    chooser = AnswerChoiceEvaluator(FakeReader(judge), HashingEncoder())
     outputs = [{"answer": "Tarn", "documents": list(TEXTS)}, {"answer": "Velm"}]
     found = chooser(inputs={"question": QUESTION}, outputs=outputs)
     assert found == await chooser.acall(inputs={"question": QUESTION}, outputs=outputs)
     assert found["scores"] == [0.0, 1.0]
     drawn = AnswerChoiceEvaluator(
-        ScriptedReader(["Choice: Answer 1", "Choice: Answer 1"]), HashingEncoder(), both_orders=True
+        FakeReader(["Choice: Answer 1", "Choice: Answer 1"]), HashingEncoder(), both_orders=True
     )
     one = [{"answer": "Tarn", "documents": list(TEXTS[:1])}, {"answer": "Velm"}]
     assert drawn(inputs={"question": QUESTION}, outputs=one)["scores"] == [0.5, 0.5]

@@ -27,7 +27,7 @@ from langchain_surerag import (
     create_lazy_retrieval_tool,
     summaries_of,
 )
-from surerag import ScriptedReader
+from surerag import FakeReader
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, InputError
 from tests.langchain.conftest import HashEmbeddings, chat
@@ -47,9 +47,7 @@ class Counting(HashEmbeddings):
 
 
 async def test_a_rewriter_as_a_tool() -> None:
-    tool = UncertaintyRewriter(ScriptedReader(lambda _: "Velm"), found).as_tool(
-        name="rewrite", description="?"
-    )
+    tool = UncertaintyRewriter(FakeReader(lambda _: "Velm"), found).as_tool(name="rewrite", description="?")
     assert tool.args == {
         "question": {"title": "Question", "type": "string", "description": "question to search for"}
     }
@@ -59,10 +57,10 @@ async def test_a_rewriter_as_a_tool() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda search: LazyRetrievalChain(ScriptedReader([]), search, "Ada."),
-        lambda search: UncertaintyRewriter(ScriptedReader([]), search),
-        lambda search: UncertaintyRewriteRetriever(ScriptedReader([]), search),
-        lambda search: DenseRefiner(ScriptedReader([]), HashEmbeddings(), retriever=search),
+        lambda search: LazyRetrievalChain(FakeReader([]), search, "Ada."),
+        lambda search: UncertaintyRewriter(FakeReader([]), search),
+        lambda search: UncertaintyRewriteRetriever(FakeReader([]), search),
+        lambda search: DenseRefiner(FakeReader([]), HashEmbeddings(), retriever=search),
     ],
 )
 def test_what_is_no_retriever_is_told_how_to_become_one(make: Any) -> None:
@@ -76,7 +74,7 @@ def test_what_is_no_retriever_is_told_how_to_become_one(make: Any) -> None:
 
 
 async def test_a_compressors_options_can_be_configured() -> None:
-    compressor = ClusterCompressor(ScriptedReader(lambda _: "Ada was born in Velm."), HashingEncoder())
+    compressor = ClusterCompressor(FakeReader(lambda _: "Ada was born in Velm."), HashingEncoder())
     runnable = compressor.as_runnable().configurable_fields(
         pass_below=ConfigurableField(id="pass_below"), budget=ConfigurableField(id="budget")
     )
@@ -153,12 +151,12 @@ class Forbidden(Embeddings):
 
 async def test_a_chain_of_documents_without_blocking() -> None:
     chain = await LazyRetrievalChain.afrom_documents(
-        [Document(LONG, id="ada")], ScriptedReader(["Velm"], entropy=0.0), found, HashEmbeddings()
+        [Document(LONG, id="ada")], FakeReader(["Velm"], entropy=0.0), found, HashEmbeddings()
     )
     assert [document.id for document in (await chain.ainvoke("Where?"))["context"]] == ["ada"]
     store = InMemoryVectorStore(HashEmbeddings())
     chain = LazyRetrievalChain.from_documents(
-        [Document(LONG, id="bo")], ScriptedReader(["Velm"], entropy=0.0), found, store=store
+        [Document(LONG, id="bo")], FakeReader(["Velm"], entropy=0.0), found, store=store
     )
     assert [document.id for document in chain.invoke("Where?")["context"]] == ["bo"]
     with pytest.raises(ConfigurationError, match="vector store"):
@@ -188,9 +186,7 @@ class TestRetriever(RetrieversIntegrationTests):
             store = InMemoryVectorStore.from_documents(
                 [Document(f"Velm has {number} wells.") for number in range(9)], HashEmbeddings()
             )
-            return UncertaintyRewriteRetriever(
-                ScriptedReader(lambda _: "Velm"), store.as_retriever(), top_n=k
-            )
+            return UncertaintyRewriteRetriever(FakeReader(lambda _: "Velm"), store.as_retriever(), top_n=k)
 
         return make
 
@@ -208,7 +204,7 @@ class TestTool(ToolsUnitTests):
 
     @property
     def tool_constructor(self) -> Any:
-        chain = LazyRetrievalChain(ScriptedReader(lambda _: "Velm"), found, "Ada was born in Velm.")
+        chain = LazyRetrievalChain(FakeReader(lambda _: "Velm"), found, "Ada was born in Velm.")
         return create_lazy_retrieval_tool(chain, "ask", "Answers.")
 
     @property
@@ -219,5 +215,5 @@ class TestTool(ToolsUnitTests):
 class TestRewritingTool(TestTool):
     @property
     def tool_constructor(self) -> Any:
-        rewriter = UncertaintyRewriter(ScriptedReader(lambda _: "Velm"), found)
+        rewriter = UncertaintyRewriter(FakeReader(lambda _: "Velm"), found)
         return rewriter.as_tool(name="rewrite", description="Rewrites.")

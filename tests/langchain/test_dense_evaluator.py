@@ -21,7 +21,8 @@ from langsmith import aevaluate, evaluate
 from langsmith.schemas import Example
 
 from langchain_surerag import DenseEvaluator
-from surerag import Dense, DenseOptions, ScriptedReader
+from surerag import DenseEvaluator as Dense
+from surerag import DenseOptions, FakeReader
 from surerag.entailment import ExactEntailer
 from surerag.errors import ConfigurationError, PromptError, ServiceError
 from tests.langchain.conftest import KEY, chat
@@ -133,7 +134,7 @@ def test_in_langsmiths_evaluate(max_concurrency: int) -> None:
     rows = evaluate(
         retrieve,
         data=examples(),
-        evaluators=[tool(ScriptedReader(reply))],
+        evaluators=[tool(FakeReader(reply))],
         max_concurrency=max_concurrency,
         upload_results=False,
     )
@@ -142,7 +143,7 @@ def test_in_langsmiths_evaluate(max_concurrency: int) -> None:
 
 @pytest.mark.parametrize("form", ["evaluator", "coroutine"])
 async def test_in_langsmiths_aevaluate(form: str) -> None:
-    evaluator = tool(ScriptedReader(reply))
+    evaluator = tool(FakeReader(reply))
     chosen = evaluator if form == "evaluator" else evaluator.acall
     rows = await aevaluate(
         aretrieve, data=examples(), evaluators=[chosen], max_concurrency=3, upload_results=False
@@ -194,7 +195,7 @@ def test_without_a_judge_the_model_itself_is_asked_with_your_words() -> None:
             return "a'"
         return "B" if shown(prompt) == ("a'",) else "A"
 
-    reader = ScriptedReader(answer)
+    reader = FakeReader(answer)
     evaluator = DenseEvaluator(reader, prompts={"entailment": "Same? {question}|{premise}|{hypothesis}"})
     found = evaluator(inputs={"question": "{x}?"}, outputs={"documents": documents("a")})
     assert scores(found) == {"dense_entropy": 0.0, "dense_certain": 1}
@@ -232,7 +233,7 @@ async def test_the_global_cache_and_secrets(server: FakeOpenAI) -> None:
 
 
 async def test_failures_are_custom_events_of_the_run_around_them() -> None:
-    evaluator, heard = tool(ScriptedReader(reply)), Heard()
+    evaluator, heard = tool(FakeReader(reply)), Heard()
     steps = RunnableLambda(lambda given: evaluator(**given), lambda given: evaluator.acall(**given))
     good: dict[str, Any] = {"inputs": {"question": "Where was Ada born?"}}
     good["outputs"] = retrieve(good["inputs"])
@@ -260,7 +261,7 @@ def test_options_are_those_of_the_core_and_take_effect_or_raise() -> None:
 
 
 def test_copies_and_pickles_measure_as_it_does() -> None:
-    evaluator = DenseEvaluator(ScriptedReader(["A"]), ExactEntailer(), threshold=0.4, key="mine")
+    evaluator = DenseEvaluator(FakeReader(["A"]), ExactEntailer(), threshold=0.4, key="mine")
     copied = copy.deepcopy(evaluator)
     assert copied.core.reader is evaluator.core.reader
     for again in (copied, pickle.loads(pickle.dumps(evaluator))):

@@ -15,7 +15,8 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_text_splitters import CharacterTextSplitter
 
 from langchain_surerag import AdaptiveSemanticSplitter, DenseRefiner
-from surerag import ContextRefiner, Passage, ScriptedReader
+from surerag import DenseRefiner as ContextRefiner
+from surerag import FakeReader, Passage
 from surerag.entailment import ExactEntailer
 from surerag.errors import ConfigurationError, MissingServiceError, ServiceError
 from tests.langchain.conftest import HashEmbeddings
@@ -46,7 +47,7 @@ def stored() -> InMemoryStore:
     return store
 
 
-def tool(parents: Any, reader: ScriptedReader | None = None, **settings: Any) -> DenseRefiner:
+def tool(parents: Any, reader: FakeReader | None = None, **settings: Any) -> DenseRefiner:
     splitter = AdaptiveSemanticSplitter(HashEmbeddings(), similarity_threshold=0.9)
     services: dict[str, Any] = {"entailer": ExactEntailer(), "splitter": splitter, "top_n": 2}
     return DenseRefiner(reader or script(born), **{**services, **settings}, parents=parents)
@@ -231,7 +232,7 @@ def test_documents_behind_what_is_understood_are_not_fetched() -> None:
         asked.append(len(chunks))
         return []
 
-    reader = ScriptedReader(lambda prompt: "It rained." if prompt.startswith("Rewrite") else "Velm")
+    reader = FakeReader(lambda prompt: "It rained." if prompt.startswith("Rewrite") else "Velm")
     refiner = DenseRefiner(reader, HashEmbeddings(), entailer=ExactEntailer(), parents=fetched)
     refiner.compress_documents([Document("Ada was born in Velm.")], "Where was Ada born?")
     assert asked == []

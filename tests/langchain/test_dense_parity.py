@@ -14,11 +14,21 @@ from langsmith import aevaluate, evaluate
 from langsmith.schemas import Example
 
 from langchain_surerag import DenseEvaluator, DenseRefiner
-from surerag import ContextRefiner, Dense, DenseCache, Passage, TransformersReader
+from surerag import (
+    DenseCache,
+    Passage,
+    TransformersReader,
+)
+from surerag import (
+    DenseEvaluator as Dense,
+)
+from surerag import (
+    DenseRefiner as ContextRefiner,
+)
 from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer, JudgeEntailer
-from surerag.world import World, embedded_reader
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
+from world import World, embedded_reader
 
 TEXTS = {
     "Where does Velm lie?": ["Velm lies on the Orun.", "Tarn is old.", "Bo paints."],

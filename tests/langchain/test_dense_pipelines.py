@@ -20,7 +20,7 @@ from langchain_core.tracers import BaseTracer
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 
 from langchain_surerag import AdaptiveSemanticSplitter, DenseRefiner
-from surerag import ScriptedReader
+from surerag import FakeReader
 from surerag.entailment import ExactEntailer
 from surerag.errors import InputError
 from tests.langchain.conftest import HashEmbeddings, chat
@@ -68,7 +68,7 @@ async def test_after_a_splitter_and_a_filter_in_a_pipeline() -> None:
     ]
     splitter = AdaptiveSemanticSplitter(HashEmbeddings(), similarity_threshold=0.9, add_start_index=True)
     redundant = EmbeddingsRedundantFilter(embeddings=HashEmbeddings(), similarity_threshold=0.999)
-    refiner = DenseRefiner(ScriptedReader(reply), HashEmbeddings(), entailer=ExactEntailer(), top_n=2)
+    refiner = DenseRefiner(FakeReader(reply), HashEmbeddings(), entailer=ExactEntailer(), top_n=2)
     pipeline = DocumentCompressorPipeline(transformers=[splitter, redundant, refiner])
     question = "Where was Ada born?"
     for found in (

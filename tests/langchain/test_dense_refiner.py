@@ -17,7 +17,8 @@ from langchain_core.prompts import PromptTemplate
 from langchain_core.runnables import RunnableLambda
 
 from langchain_surerag import AdaptiveSemanticSplitter, DenseRefiner
-from surerag import ContextRefiner, DenseCache, RefinerOptions, ScriptedReader
+from surerag import DenseCache, DenseRefinerOptions, FakeReader
+from surerag import DenseRefiner as ContextRefiner
 from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer
 from surerag.errors import (
@@ -210,7 +211,7 @@ def test_settings_are_written_down_and_models_and_secrets_are_not(server: FakeOp
     again = DenseRefiner(chat(server), HashEmbeddings(), **dumped)
     assert again.model_dump() == refiner.model_dump()
     assert again.core.to_dict() == refiner.core.to_dict()
-    plain = DenseRefiner(ScriptedReader(steady), HashingEncoder(), entailer=ExactEntailer())
+    plain = DenseRefiner(FakeReader(steady), HashingEncoder(), entailer=ExactEntailer())
     loaded = pickle.loads(pickle.dumps(plain))
     assert texts(loaded.compress_documents(documents(), QUESTION)) == "abcde"
 
@@ -218,7 +219,7 @@ def test_settings_are_written_down_and_models_and_secrets_are_not(server: FakeOp
 def test_options_are_those_of_the_core_and_take_effect_or_raise() -> None:
     refiner = tool()
     fields = DenseRefiner.model_fields
-    for name, option in RefinerOptions.OPTIONS.items():
+    for name, option in DenseRefinerOptions.OPTIONS.items():
         assert (fields[name].default, fields[name].description) == (option.default, option.doc)
     assert (tool().core.largest, tool(max_chunks=7).core.largest) == (3, 7)
     refiner.top_n = 2

@@ -19,7 +19,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_text_splitters import TextSplitter
 
 from langchain_surerag import AdaptiveSemanticSplitter
-from surerag import AdaptiveChunker
+from surerag import SemanticChunker
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, InputError, MissingServiceError, ServiceError
 from tests.langchain.conftest import HashEmbeddings
@@ -71,7 +71,7 @@ async def test_any_script_and_any_layout(
     )
     chunks = splitter.create_documents([text])
     check(text, chunks, splitter.core.tokens, t_max)
-    core = AdaptiveChunker(
+    core = SemanticChunker(
         HashingEncoder(64), count, similarity_threshold=tau, chunk_size=t_max, language=language
     ).run(text)
     assert [(chunk.page_content, chunk.metadata["start_index"]) for chunk in chunks] == [
@@ -189,7 +189,7 @@ def test_tau_is_fitted_to_a_corpus() -> None:
         HashEmbeddings(), similarity_threshold=1.0, chunk_size=99, add_start_index=True
     )
     fitted = splitter.with_quantile([Document(PROSE), AGAIN], 0.25)
-    again = AdaptiveChunker(fitted.core.encoder).with_quantile([PROSE, AGAIN], 0.25)
+    again = SemanticChunker(fitted.core.encoder).with_quantile([PROSE, AGAIN], 0.25)
     assert fitted.core.similarity_threshold == again.similarity_threshold < 1
     assert (fitted.core.chunk_size, splitter.core.similarity_threshold) == (99, 1.0)
     assert len(fitted.split_text(PROSE)) < len(splitter.split_text(PROSE))

@@ -20,12 +20,12 @@ from pydantic import BaseModel
 from langchain_surerag import Dialect, LazyRetrievalChain, reader_from_model, register_dialect
 from langchain_surerag.dialects import registry
 from surerag.errors import CapabilityError, ConfigurationError
-from surerag.types import Sampling
+from surerag.messages import SamplingParams
 from tests.langchain.conftest import KEY, chat
 from tests.servers.fake_openai import FakeOpenAI
 from tests.servers.toy_model import Script
 
-GREEDY = Sampling(max_tokens=12)
+GREEDY = SamplingParams(max_tokens=12)
 
 
 class Oracle(BaseChatModel):
@@ -117,7 +117,7 @@ def test_a_class_of_ones_own_is_text_alone_until_it_is_registered() -> None:
 @pytest.mark.usefixtures("registered")
 def test_a_registered_class_gives_log_probabilities_and_entropies() -> None:
     reader = reader_from_model(Oracle(), vocabulary_size=2)
-    [[answer]] = reader.generate(["?"], Sampling(max_tokens=3))
+    [[answer]] = reader.generate(["?"], SamplingParams(max_tokens=3))
     assert (answer.text, answer.trace.tokens) == ("In the city", ("In", " the", " city"))
     assert answer.trace.logprobs == pytest.approx([math.log(0.9)] * 3)
     entropy = -0.9 * math.log(0.9) - 0.1 * math.log(0.1)
@@ -125,7 +125,7 @@ def test_a_registered_class_gives_log_probabilities_and_entropies() -> None:
     [begun] = reader.begin(["?"], 2, GREEDY)
     assert begun.partial.text == "In the"
     assert reader.finish([begun])[0].text == "In the city of Velm"
-    assert reader.generate(["?"], Sampling(trace="none"))[0][0].trace is None
+    assert reader.generate(["?"], SamplingParams(trace="none"))[0][0].trace is None
 
 
 @pytest.mark.usefixtures("registered")

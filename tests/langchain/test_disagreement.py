@@ -22,7 +22,7 @@ from langchain_surerag import (
 from surerag import CombinedGate, DisagreementGate, EntropyGate, LazyRAG, any_of
 from surerag.entailment import ExactEntailer
 from surerag.errors import CapabilityError, MissingServiceError
-from surerag.readers.scripted import ScriptedReader
+from surerag.readers.fake import FakeReader
 from tests.methods.disagreeing import Guessing, text_reader
 
 KNOWN, UNKNOWN = "Where was Ada born?", "Where does the Orun end?"
@@ -122,7 +122,7 @@ def test_gates_with_settings_entailers_and_functions_go_through_a_chain() -> Non
     "gate", ["disagreement", DisagreementGate(n_samples=3), any_of(EntropyGate(tokens=3), "disagreement")]
 )
 def test_gates_are_written_down_and_read_again(gate: Any) -> None:
-    reader = ScriptedReader(["Velm"])
+    reader = FakeReader(["Velm"])
     written = dumps(LazyRetrievalChain(reader, SEARCH, SUMMARY, gate=gate))
     again = loads(written, valid_namespaces=["langchain_surerag"], allowed_objects=[LazyRetrievalChain])
     assert again.gate == gate

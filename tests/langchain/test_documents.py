@@ -23,7 +23,7 @@ from langchain_surerag import (
     retrieval_node,
     summaries_of,
 )
-from surerag import ScriptedReader
+from surerag import FakeReader
 from surerag.encoders import HashingEncoder
 from tests.langchain.conftest import HashEmbeddings
 
@@ -41,7 +41,7 @@ class Counting(HashEmbeddings):
 
 
 def compressor() -> ClusterCompressor:
-    return ClusterCompressor(ScriptedReader(lambda _: SHORT), HashingEncoder(), pass_below=0)
+    return ClusterCompressor(FakeReader(lambda _: SHORT), HashingEncoder(), pass_below=0)
 
 
 def test_a_filter_after_the_compressor_sees_what_it_made() -> None:
@@ -65,7 +65,7 @@ def test_compressed_documents_are_plain() -> None:
 
     [compressed] = compressor().compress_documents([Mine(LONG)], "Where?")
     assert type(compressed) is Document
-    whole = ClusterCompressor(ScriptedReader([]), HashingEncoder(), pass_below=9999)
+    whole = ClusterCompressor(FakeReader([]), HashingEncoder(), pass_below=9999)
     [passed] = whole.compress_documents([Mine(LONG)], "Where?")
     assert isinstance(passed, Mine)
 
@@ -75,14 +75,14 @@ def test_ids_are_none_where_there_were_none() -> None:
     sources = [source["id"] for document in found for source in document.metadata["compressed_from"]]
     assert sorted(sources, key=str) == [None, "b"]
     index = summaries_of([Document(LONG), Document(LONG, id="b")], embeddings=HashEmbeddings())
-    chain = LazyRetrievalChain(ScriptedReader(["Velm"], entropy=0.0), RunnableLambda(lambda _: []), index)
+    chain = LazyRetrievalChain(FakeReader(["Velm"], entropy=0.0), RunnableLambda(lambda _: []), index)
     assert sorted((one.id for one in chain.invoke("Where?")["context"]), key=str) == [None, "b"]
 
 
 def test_metadata_is_copied_to_the_bottom() -> None:
     lock = threading.Lock()
     given = Document(LONG, metadata={"tags": ["a", {"b": [1]}], "lock": lock})
-    for part in (compressor(), ClusterCompressor(ScriptedReader([]), HashingEncoder(), pass_below=9999)):
+    for part in (compressor(), ClusterCompressor(FakeReader([]), HashingEncoder(), pass_below=9999)):
         [found] = part.compress_documents([given], "Where?")
         found.metadata["tags"][1]["b"].append(2)
         assert found.metadata["lock"] is lock
@@ -91,7 +91,7 @@ def test_metadata_is_copied_to_the_bottom() -> None:
 
 def decided() -> UncertaintyRewriteRetriever:
     return UncertaintyRewriteRetriever(
-        ScriptedReader(lambda _: "Velm"), RunnableLambda(lambda _: [Document(LONG, id="a")])
+        FakeReader(lambda _: "Velm"), RunnableLambda(lambda _: [Document(LONG, id="a")])
     )
 
 
@@ -119,7 +119,7 @@ async def test_decisions_survive_checkpoints() -> None:
 @pytest.mark.parametrize("entropy", [0.0, 9.0])
 def test_what_answered_is_the_context(entropy: float) -> None:
     chain = LazyRetrievalChain(
-        ScriptedReader(lambda _: "Velm", entropy=entropy),
+        FakeReader(lambda _: "Velm", entropy=entropy),
         RunnableLambda(lambda _: [Document("Orun.", id="orun")]),
         summaries_of([Document(LONG, id="ada")], embeddings=HashEmbeddings()),
     )

@@ -21,7 +21,7 @@ from langchain_surerag import (
     UncertaintyRewriteRetriever,
     lazy_retrieval_node,
 )
-from surerag import ScriptedReader
+from surerag import FakeReader
 from surerag.encoders import HashingEncoder
 from surerag.errors import ServiceError
 from tests.langchain.handlers import Seen
@@ -84,7 +84,7 @@ async def test_a_pipelines_runs_begin_and_end(model: Any, threshold: float, way:
 @pytest.mark.parametrize("threshold", [OPEN, SHUT])
 async def test_a_local_answer_streams_through_a_graph(threshold: float, flowing: bool) -> None:
     drafted, informed = "A mere DRAFT of it.", "So it is Velm."
-    reader = ScriptedReader(lambda prompt: informed if "details" in prompt else drafted, entropy=1.0)
+    reader = FakeReader(lambda prompt: informed if "details" in prompt else drafted, entropy=1.0)
     chain = chain_on(reader, threshold)
     shown = informed if threshold == OPEN else drafted
 
@@ -120,14 +120,14 @@ async def test_handlers_that_await_are_awaited_in_the_callers_loop() -> None:
         async def on_llm_end(self, *_: Any, **__: Any) -> None:
             seen.append(("end", asyncio.get_running_loop()))
 
-    chain = chain_on(ScriptedReader(lambda _: "Velm", entropy=1.0), OPEN)
+    chain = chain_on(FakeReader(lambda _: "Velm", entropy=1.0), OPEN)
     await chain.ainvoke("Where?", {"callbacks": [Handler()]})
     loop = asyncio.get_running_loop()
     assert seen == [(name, loop) for name in ("surerag:gate", "end", "surerag:answer", "end")]
 
 
 async def test_a_request_that_fails_is_a_run_that_failed() -> None:
-    chain = chain_on(ScriptedReader([]), OPEN, mode="none")
+    chain = chain_on(FakeReader([]), OPEN, mode="none")
     for way in ("invoke", "ainvoke"):
         seen = Seen()
         with pytest.raises(ServiceError):
@@ -137,14 +137,14 @@ async def test_a_request_that_fails_is_a_run_that_failed() -> None:
 
 async def test_a_stream_that_is_left_closes_its_run() -> None:
     seen = Seen()
-    stream = chain_on(ScriptedReader(lambda _: "one two three four"), SHUT).stream("?", {"callbacks": [seen]})
+    stream = chain_on(FakeReader(lambda _: "one two three four"), SHUT).stream("?", {"callbacks": [seen]})
     next(stream)
     stream.close()
     assert [call[0] for call in seen.calls] == ["start", "error"]
 
 
 async def test_other_parts_requests_are_runs_under_theirs() -> None:
-    reader = ScriptedReader(lambda _: "Ada was born in Velm.")
+    reader = FakeReader(lambda _: "Ada was born in Velm.")
     retriever = UncertaintyRewriteRetriever(reader, found)
     with collect_runs() as collected:
         retriever.invoke("Where?")
@@ -152,14 +152,12 @@ async def test_other_parts_requests_are_runs_under_theirs() -> None:
     for root in collected.traced_runs:
         kinds = [run.run_type for run in root.child_runs]
         assert set(kinds) & {"llm", "chat_model"}
-    part = ClusterCompressor(
-        ScriptedReader(lambda _: "Ada was born in Velm."), HashingEncoder(), pass_below=0
-    )
+    part = ClusterCompressor(FakeReader(lambda _: "Ada was born in Velm."), HashingEncoder(), pass_below=0)
     seen = Seen()
     documents = [Document("Ada was born in Velm. Bo came much later, and stayed in Tarn for years.")]
     part.compress_documents(documents, "Where?", [seen])
     await part.acompress_documents(documents, "Where?", [seen])
     assert [call[0] for call in seen.calls].count("start") == seen.calls.count(("end",)) >= 2
     assert {call for call in seen.calls if call[0] == "start"} == {
-        ("start", "ScriptedReader", "nostream", "surerag:step")
+        ("start", "FakeReader", "nostream", "surerag:step")
     }

@@ -11,7 +11,7 @@ from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from langchain_surerag import LazyRetrievalChain
-from surerag import ScriptedReader
+from surerag import FakeReader
 from tests.langchain.conftest import HashEmbeddings
 
 DOCUMENTS = [Document("Ada was born in Velm.", id="ada")]
@@ -42,7 +42,7 @@ def embeddings() -> Awaited:
 def chain(embeddings: Awaited) -> Any:
     retriever = InMemoryVectorStore.from_documents(DOCUMENTS, embeddings).as_retriever()
     made = LazyRetrievalChain.from_documents(
-        DOCUMENTS, ScriptedReader(lambda _: "Velm", entropy=2.0), retriever, embeddings
+        DOCUMENTS, FakeReader(lambda _: "Velm", entropy=2.0), retriever, embeddings
     )
     embeddings.asked.clear()
     return made

@@ -15,10 +15,10 @@ from langchain_core.runnables import RunnableLambda
 from langchain_core.runnables.history import RunnableWithMessageHistory
 
 from langchain_surerag import ClusterCompressor, LazyRetrievalChain, UncertaintyRewriter
-from surerag import ScriptedReader
+from surerag import FakeReader
 from surerag.encoders import HashingEncoder
 from surerag.errors import InputError, PromptError
-from surerag.types import Message, as_messages
+from surerag.messages import Message, as_messages
 from tests.langchain.conftest import chat
 from tests.servers.fake_openai import FakeOpenAI
 
@@ -36,7 +36,7 @@ def say(prompt: Any) -> str:
     return ALONE if "Rewrite" in as_messages(prompt)[-1].content else "Velm"
 
 
-class Told(ScriptedReader):
+class Told(FakeReader):
     """Remembers prompts as they were, turn by turn."""
 
     def __init__(self, *replies: Any, **settings: Any) -> None:

@@ -22,7 +22,7 @@ from langchain_surerag import (
     retrieval_node,
     rewriting_node,
 )
-from surerag import ScriptedReader
+from surerag import FakeReader
 from surerag.encoders import HashingEncoder
 from tests.langchain.conftest import chat
 from tests.servers.fake_openai import FakeOpenAI
@@ -84,8 +84,8 @@ async def test_the_message_that_streams_is_the_one_in_the_state(
 
 
 async def test_rewriting_retrieving_and_compressing() -> None:
-    rewriter = UncertaintyRewriter(ScriptedReader(lambda _: "Velm"), search)
-    compressor = ClusterCompressor(ScriptedReader(lambda _: "Velm."), HashingEncoder(), pass_below=0)
+    rewriter = UncertaintyRewriter(FakeReader(lambda _: "Velm"), search)
+    compressor = ClusterCompressor(FakeReader(lambda _: "Velm."), HashingEncoder(), pass_below=0)
     graph = StateGraph(RAGState)
     graph.add_sequence(
         [

@@ -11,7 +11,7 @@ from langchain_core.runnables import RunnableLambda
 
 from langchain_surerag import ClusterCompressor, LazyRetrievalChain
 from surerag.encoders import HashingEncoder
-from surerag.world import embedded_reader
+from world import embedded_reader
 
 pytest.importorskip("openinference.instrumentation.langchain", reason="make test-models has it")
 pytest.importorskip("opentelemetry.sdk.trace", reason="make test-models has it")

@@ -12,16 +12,16 @@ import transformers
 from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_huggingface import ChatHuggingFace, HuggingFacePipeline
+from surerag.adapting import ChatTemplateWarning
 
 from langchain_surerag import LazyRetrievalChain, RunnableRetriever, reader_from_model, summaries_of
 from surerag import LazyRAG, TransformersReader
-from surerag.adapting import ChatTemplateWarning
-from surerag.types import Message, Sampling
+from surerag.messages import Message, SamplingParams
 from tests.langchain.conftest import HashEmbeddings
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
 
 QUESTIONS = ["Where does Velm lie?", "Where was Ada born?", "What is the Orun?", "Is Tarn old?", "Why?"]
-GREEDY = Sampling(max_tokens=6)
+GREEDY = SamplingParams(max_tokens=6)
 
 
 @pytest.fixture(scope="module")

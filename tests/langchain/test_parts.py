@@ -24,7 +24,7 @@ from langchain_openai import ChatOpenAI
 import langchain_surerag
 from langchain_surerag import EmbeddingEncoder, LazyRetrievalChain, RunnableRetriever
 from langchain_surerag.documents import documents_of, passages_of
-from surerag import ScriptedReader
+from surerag import FakeReader
 from surerag.errors import ConfigurationError, MissingExtraError, MissingServiceError, ServiceError
 from surerag.services import Encoder, Retriever
 from tests.blocking import Gate, cancelled_without_trace
@@ -203,7 +203,7 @@ def test_settings_and_model_are_written_down_without_secrets(
 
 @pytest.mark.usefixtures("beta_allowed")
 def test_what_is_alive_is_left_out_and_attached_again() -> None:
-    reader = ScriptedReader(lambda _: "Velm", entropy=0.1)
+    reader = FakeReader(lambda _: "Velm", entropy=0.1)
     source = RunnableLambda(lambda _: [])
     loaded = load_chain(dumps(LazyRetrievalChain(reader, source, source)))
     assert loaded.detached == ("llm", "retriever", "summaries")

@@ -7,7 +7,7 @@ import transformers
 from langchain_huggingface import ChatHuggingFace, HuggingFacePipeline
 
 from langchain_surerag import reader_from_model
-from surerag.types import Sampling
+from surerag.messages import SamplingParams
 from tests.readers.thinking_models import MARKED, QWEN3, thinking_model, thinking_tokenizer
 
 
@@ -21,7 +21,7 @@ def test_settings_about_thinking_reach_the_reader() -> None:
             off = reader_from_model(llm)
             on = reader_from_model(llm, thinking=True, thinking_tokens=30)
             assert (off.capabilities.thinking, on.capabilities.thinking) == ("off", "apart")
-            sampling = Sampling(max_tokens=4)
+            sampling = SamplingParams(max_tokens=4)
             assert off.generate(["x"], sampling)[0][0].thinking_tokens == 0
             assert on.generate(["x"], sampling)[0][0].thinking_tokens > 2
             # One reader, and so one queue, for all who use a pipeline in one way.

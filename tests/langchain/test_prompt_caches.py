@@ -6,7 +6,7 @@ from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 
 from langchain_surerag import reader_from_model
-from surerag.types import Sampling
+from surerag.messages import SamplingParams
 from tests.langchain.conftest import chat
 from tests.servers.fake_openai import FakeOpenAI, Quirks
 from tests.servers.toy_model import Script, split
@@ -17,10 +17,10 @@ PROMPTS = ["Ada the painter was born in Velm. Where?", "Ada the painter was born
 def test_what_a_server_had_in_its_cache_is_counted() -> None:
     with FakeOpenAI(Script(lambda _: "in Velm"), Quirks(prefix_cache=True)) as server:
         reader = reader_from_model(chat(server), max_concurrency=1)
-        [[first], [second]] = reader.generate(PROMPTS, Sampling(trace="none"))
+        [[first], [second]] = reader.generate(PROMPTS, SamplingParams(trace="none"))
         assert first.cached_tokens == 0
         assert 0 < second.cached_tokens < second.prompt_tokens
-        *_, last = reader.stream(PROMPTS[0], Sampling(trace="none"))
+        *_, last = reader.stream(PROMPTS[0], SamplingParams(trace="none"))
         assert last.generation is not None
         assert last.generation.cached_tokens == len(split(PROMPTS[0]))
         assert reader.usage.cached_tokens == second.cached_tokens + last.generation.cached_tokens
@@ -38,6 +38,6 @@ def test_what_langchain_counts_of_any_provider_is_counted() -> None:
         },
     )
     reader = reader_from_model(GenericFakeChatModel(messages=iter([message])))
-    [[answer]] = reader.generate(PROMPTS[:1], Sampling(trace="none"))
+    [[answer]] = reader.generate(PROMPTS[:1], SamplingParams(trace="none"))
     assert (answer.prompt_tokens, answer.cached_tokens) == (100, 90)
     assert reader.usage.cached_tokens == 90

@@ -16,9 +16,9 @@ from langchain_core.runnables import RunnableLambda
 
 from langchain_surerag import LazyRetrievalChain, OverruledWarning, reader_from_model
 from surerag.errors import CapabilityError, LogprobsError, LogprobsRefusedError
+from surerag.messages import SamplingParams
 from surerag.readers import BaseReader
 from surerag.readers.refusals import LeftOutWarning
-from surerag.types import Sampling
 from tests.langchain.conftest import KEY, chat
 from tests.servers.anthropic import FakeAnthropic, no_temperature, one_of_two
 from tests.servers.fake_openai import FakeOpenAI, Wire
@@ -29,9 +29,9 @@ from tests.servers.refusing import Refusing, Rule
 from tests.servers.toy_model import Script, ToyModel, split
 
 QUESTION = "Where does Velm lie?"
-PLAIN = Sampling(max_tokens=6, trace="none")
-MEASURED = Sampling(max_tokens=6, trace="entropy")
-DRAWN = Sampling(n=3, temperature=1.0, max_tokens=6, trace="logprobs")
+PLAIN = SamplingParams(max_tokens=6, trace="none")
+MEASURED = SamplingParams(max_tokens=6, trace="entropy")
+DRAWN = SamplingParams(n=3, temperature=1.0, max_tokens=6, trace="logprobs")
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_ollama_is_asked_for_text_alone_where_that_is_all() -> None:
     ollama = pytest.importorskip("langchain_ollama")
     with FakeOllama(Script(lambda _: "In Velm. Question: what?")) as server:
         model = ollama.ChatOllama(model="toy", base_url=server.url, temperature=0.3, stop=["##"])
-        sampling = Sampling(max_tokens=9, stop=("Question:",), trace="none")
+        sampling = SamplingParams(max_tokens=9, stop=("Question:",), trace="none")
         assert reader_from_model(model).generate([QUESTION], sampling)[0][0].text == "In Velm."
         [body] = server.bodies
         assert not body.get("logprobs")
@@ -127,7 +127,7 @@ def test_ollamas_thinking_is_told_from_the_answer(reasoning: bool | None) -> Non
         model = ollama.ChatOllama(model="toy", base_url=server.url, reasoning=reasoning)
         reader = reader_from_model(model)
         assert (reader.capabilities.thinking == "off") == (reasoning is False)
-        [[answer]] = reader.generate([QUESTION], Sampling(max_tokens=20))
+        [[answer]] = reader.generate([QUESTION], SamplingParams(max_tokens=20))
         assert (answer.text, answer.trace.tokens) == ("In Velm", ("In", " Velm"))
         assert (answer.thinking_tokens > 0) == (reasoning is not False)
 
@@ -248,7 +248,7 @@ def test_claude_takes_temperature_or_top_p(claude: Any) -> None:
             assert reader.generate([QUESTION], PLAIN)[0][0].text == "In Velm"
             # The temperature is needed to draw several; the user's nucleus gives way.
             warnings.simplefilter("ignore", OverruledWarning)
-            drawn = Sampling(n=2, temperature=0.5, max_tokens=6, trace="none")
+            drawn = SamplingParams(n=2, temperature=0.5, max_tokens=6, trace="none")
             assert len(reader.generate([QUESTION], drawn)[0]) == 2
         assert server.answered[-1]["temperature"] == 0.5
         assert "top_p" not in server.answered[-1]
@@ -297,7 +297,7 @@ async def test_the_responses_api_gives_log_probabilities(expected: Any) -> None:
     with provider("responses", ToyModel(sharpness=2.0)) as server:
         model = chat(server, base_url=server.url, model="gpt-4o", use_responses_api=True)
         reader = reader_from_model(model, vocabulary_size=ToyModel.vocabulary_size)
-        sampling = Sampling(max_tokens=16, trace="entropy")
+        sampling = SamplingParams(max_tokens=16, trace="entropy")
         [[whole]] = reader.generate([QUESTION], sampling)
         assert whole.trace.tokens[:6] == expected.trace.tokens
         assert whole.trace.entropy.middle[:6] == pytest.approx(expected.trace.entropy.middle)
@@ -320,9 +320,9 @@ def test_the_responses_api_takes_no_short_length_and_the_answer_is_cut_here() ->
     with provider("responses", Script(lambda _: "In Velm on the river Orun")) as server:
         model = chat(server, base_url=server.url, model="gpt-4o", use_responses_api=True)
         reader = reader_from_model(model)
-        [[answer]] = reader.generate([QUESTION], Sampling(max_tokens=2))
+        [[answer]] = reader.generate([QUESTION], SamplingParams(max_tokens=2))
         assert (answer.text, answer.finish, len(answer.trace)) == ("In Velm", "length", 2)
-        [[text]] = reader.generate([QUESTION], Sampling(max_tokens=2, trace="none"))
+        [[text]] = reader.generate([QUESTION], SamplingParams(max_tokens=2, trace="none"))
         assert (text.finish, text.completion_tokens) == ("length", 2)
         assert [request.body["max_output_tokens"] for request in server.requests] == [16, 16]
 
@@ -338,7 +338,7 @@ def test_text_alone_works_over_the_responses_api_also_of_models_that_reason() ->
                 temperature=None,
             )
             reader = reader_from_model(model)
-            sampling = Sampling(max_tokens=20, stop=("Question:",), trace="none")
+            sampling = SamplingParams(max_tokens=20, stop=("Question:",), trace="none")
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", LeftOutWarning)
                 assert reader.generate([QUESTION], sampling)[0][0].text == "In Velm."

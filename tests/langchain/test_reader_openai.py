@@ -16,15 +16,15 @@ from langchain_core.runnables import ConfigurableField
 
 from langchain_surerag import reader_from_model
 from surerag.errors import ConfigurationError, LogprobsError, ServiceError
+from surerag.messages import Generation, Message, SamplingParams
 from surerag.readers import BaseReader
-from surerag.readers.openai import OpenAIReader
-from surerag.types import Generation, Message, Sampling
+from surerag.readers.hosted import OpenAIReader
 from tests.langchain.conftest import KEY, chat, completions
 from tests.servers.fake_openai import FakeOpenAI
 from tests.servers.toy_model import Script, ToyModel
 
-GREEDY = Sampling(max_tokens=12)
-SAMPLED = Sampling(n=4, temperature=1.0, max_tokens=6, seed=4)
+GREEDY = SamplingParams(max_tokens=12)
+SAMPLED = SamplingParams(n=4, temperature=1.0, max_tokens=6, seed=4)
 WORDS = "one two three four five six seven"
 
 

@@ -19,14 +19,14 @@ from langchain_surerag import (
     summaries_of,
 )
 from surerag.entailment import ExactEntailer
-from surerag.types import Sampling
+from surerag.messages import SamplingParams
 from tests.langchain.conftest import HashEmbeddings, chat, completions
 from tests.servers.fake_openai import FakeOpenAI
 from tests.servers.toy_model import Script
 
-PLAIN = Sampling(max_tokens=9, trace="none")
-MEASURED = Sampling(max_tokens=9, trace="entropy")
-DRAWN = Sampling(n=4, temperature=1.0, max_tokens=9, trace="logprobs")
+PLAIN = SamplingParams(max_tokens=9, trace="none")
+MEASURED = SamplingParams(max_tokens=9, trace="entropy")
+DRAWN = SamplingParams(n=4, temperature=1.0, max_tokens=9, trace="logprobs")
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,7 @@ def test_text_alone_is_asked_for_with_a_length_and_the_likeliest_words(server: F
 def test_log_probabilities_and_alternatives_are_asked_for_where_they_are_used(
     server: FakeOpenAI, trace: Any, asked: dict[str, Any]
 ) -> None:
-    sampling = Sampling(max_tokens=9, trace=trace)
+    sampling = SamplingParams(max_tokens=9, trace=trace)
     [[answer]] = reader_from_model(chat(server)).generate(["?"], sampling)
     assert body(server) == {"max_tokens": 9, "temperature": 0.0, **asked}
     assert (answer.trace is None) == (trace == "none")
@@ -66,7 +66,7 @@ def test_log_probabilities_and_alternatives_are_asked_for_where_they_are_used(
 
 @pytest.mark.parametrize(("trace", "asked"), [("none", None), ("logprobs", 1), ("entropy", 5)])
 def test_completions_are_asked_for_as_much(server: FakeOpenAI, trace: Any, asked: int | None) -> None:
-    sampling = Sampling(max_tokens=9, trace=trace)
+    sampling = SamplingParams(max_tokens=9, trace=trace)
     [[answer]] = reader_from_model(completions(server)).generate(["?"], sampling)
     assert body(server).get("logprobs") == asked
     assert (answer.trace is None) == (trace == "none")
@@ -82,7 +82,7 @@ def test_drawn_answers_are_drawn_from_the_whole_distribution(server: FakeOpenAI)
 def test_what_a_user_built_and_bound_holds_for_plain_text(server: FakeOpenAI) -> None:
     model = chat(server, temperature=0.2, top_p=0.5, seed=7, stop=["##"]).bind(max_tokens=3, user="me")
     reader = reader_from_model(model)
-    reader.generate(["?"], Sampling(max_tokens=9, stop=("\n",), trace="none"))
+    reader.generate(["?"], SamplingParams(max_tokens=9, stop=("\n",), trace="none"))
     expected = {
         "max_tokens": 3,
         "temperature": 0.2,

@@ -11,9 +11,9 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 
 from langchain_surerag import reader_from_model
 from surerag.errors import CapabilityError, ConfigurationError, LogprobsError, ServiceError
-from surerag.types import Sampling
+from surerag.messages import SamplingParams
 
-GREEDY = Sampling()
+GREEDY = SamplingParams()
 
 
 class Heated(BaseChatModel):
@@ -55,7 +55,10 @@ async def test_any_model_gives_text(model: Any) -> None:
     assert reader.capabilities.entropy is None
     for [[answer]] in (reader.generate(["?"], GREEDY), await reader.agenerate(["?"], GREEDY)):
         assert (answer.text, answer.trace) == ("In Velm, I think", None)
-    assert [len(samples) for samples in reader.generate(["a", "b"], Sampling(n=3, temperature=1))] == [3, 3]
+    assert [len(samples) for samples in reader.generate(["a", "b"], SamplingParams(n=3, temperature=1))] == [
+        3,
+        3,
+    ]
     for begun in (*reader.begin(["?"], 2, GREEDY), *(await reader.abegin(["?"], 2, GREEDY))):
         assert begun.done
         assert reader.finish([begun])[0].text == "In Velm, I think"
@@ -68,7 +71,7 @@ async def test_any_model_gives_text(model: Any) -> None:
 def test_a_stop_text_is_kept_to_by_models_that_ignore_it() -> None:
     model = GenericFakeChatModel(messages=iter([AIMessage("In Velm. Question: what?")] * 3))
     reader = reader_from_model(model)
-    sampling = Sampling(stop=("Question:",))
+    sampling = SamplingParams(stop=("Question:",))
     assert reader.generate(["?"], sampling)[0][0].text == "In Velm."
     chunks = list(reader.stream("?", sampling))
     assert "".join(chunk.text for chunk in chunks) == "In Velm."
@@ -77,7 +80,7 @@ def test_a_stop_text_is_kept_to_by_models_that_ignore_it() -> None:
 
 def test_sampling_sets_the_fields_that_a_model_has() -> None:
     model = Heated()
-    [[answer]] = reader_from_model(model).generate(["?"], Sampling(max_tokens=9))
+    [[answer]] = reader_from_model(model).generate(["?"], SamplingParams(max_tokens=9))
     assert answer.text == "t=0.0 max=9 kwargs=[]"
     assert model.temperature == 0.7
 

@@ -14,15 +14,15 @@ from langchain_core.runnables import RunnableLambda
 from langchain_surerag import DeltaSePerEvaluator, LazyRetrievalChain, reader_from_model
 from surerag.entailment import ExactEntailer
 from surerag.errors import LogprobsRefusedError, ThinkingBudgetError
+from surerag.messages import SamplingParams
 from surerag.readers.refusals import LeftOutWarning
-from surerag.types import Sampling
 from tests.langchain.conftest import KEY, chat
 from tests.servers.fake_openai import FakeOpenAI
 from tests.servers.providers import THOUGHT, ProviderServer, provider
 from tests.servers.toy_model import Script, ToyModel
 
-MEASURED = Sampling(max_tokens=6, trace="entropy")
-PLAIN = Sampling(max_tokens=6, trace="none")
+MEASURED = SamplingParams(max_tokens=6, trace="entropy")
+PLAIN = SamplingParams(max_tokens=6, trace="none")
 ALL_IN_ONE_LIST = ["vllm-qwen3", "vllm-qwen3-raw", "vllm-r1-raw", "gpt-oss-raw"]
 
 
@@ -59,8 +59,8 @@ def test_a_stream_shows_no_thoughts(name: str) -> None:
     with provider(name, Script(lambda _: "In Velm, on the Orun")) as server:
         reader = reader_from_model(model_of(server))
         # That R1 begins inside its thoughts shows from a whole answer.
-        reader.generate(["?"], Sampling(max_tokens=40, trace="none"))
-        chunks = list(reader.stream("?", Sampling(max_tokens=20, trace="none")))
+        reader.generate(["?"], SamplingParams(max_tokens=40, trace="none"))
+        chunks = list(reader.stream("?", SamplingParams(max_tokens=20, trace="none")))
         assert "".join(chunk.text for chunk in chunks) == "In Velm, on the Orun"
         assert chunks[-1].generation.text == "In Velm, on the Orun"
 
@@ -130,7 +130,7 @@ def test_stop_texts_are_kept_to_in_the_answer_and_not_in_the_thoughts() -> None:
     with provider("vllm-qwen3-raw", Script(lambda _: "In Velm. Question: what?")) as server:
         reader = reader_from_model(model_of(server))
         for _ in range(2):
-            sampling = Sampling(max_tokens=20, stop=("Tarn", "Question:"), trace="entropy")
+            sampling = SamplingParams(max_tokens=20, stop=("Tarn", "Question:"), trace="entropy")
             [[answer]] = reader.generate(["?"], sampling)
             assert answer.text == "In Velm."
             assert answer.trace.tokens == ("In", " Velm.")

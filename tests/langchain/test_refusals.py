@@ -22,8 +22,8 @@ from langchain_surerag import (
 )
 from surerag.entailment import ExactEntailer
 from surerag.errors import LogprobsRefusedError, RefusedError
+from surerag.messages import SamplingParams
 from surerag.readers.refusals import LeftOutWarning
-from surerag.types import Sampling
 from tests.langchain.conftest import KEY, HashEmbeddings, chat, completions
 from tests.servers.fake_openai import FakeOpenAI
 from tests.servers.refusing import (
@@ -39,9 +39,9 @@ from tests.servers.refusing import (
 )
 from tests.servers.toy_model import Script, ToyModel
 
-TEXT = Sampling(max_tokens=9, trace="none")
-MEASURED = Sampling(max_tokens=9, trace="entropy")
-DRAWN = Sampling(n=3, temperature=1.0, max_tokens=9, trace="none")
+TEXT = SamplingParams(max_tokens=9, trace="none")
+MEASURED = SamplingParams(max_tokens=9, trace="entropy")
+DRAWN = SamplingParams(n=3, temperature=1.0, max_tokens=9, trace="none")
 
 
 def say_velm(prompt: str) -> str:
@@ -51,7 +51,7 @@ def say_velm(prompt: str) -> str:
 def test_a_reasoning_model_answers_and_is_refused_once_only() -> None:
     with Refusing(REASONING, Script(say_velm)) as server:
         reader = reader_from_model(chat(server))
-        sampling = Sampling(max_tokens=9, stop=("\n",), trace="none")
+        sampling = SamplingParams(max_tokens=9, stop=("\n",), trace="none")
         with pytest.warns(LeftOutWarning, match="refuses temperature"):
             assert reader.generate(["?"], sampling)[0][0].text == "Velm"
         asked = len(server.requests)
@@ -88,7 +88,7 @@ def test_many_threads_learn_the_same_from_one_model() -> None:
 def test_a_stop_text_that_is_refused_is_kept_to_here() -> None:
     with Refusing([unsupported("stop")], Script(lambda _: "In Velm. Question: what?")) as server:
         reader = reader_from_model(chat(server))
-        sampling = Sampling(max_tokens=9, stop=("Question:",), trace="none")
+        sampling = SamplingParams(max_tokens=9, stop=("Question:",), trace="none")
         assert reader.generate(["?"], sampling)[0][0].text == "In Velm."
         [body] = server.answered
         assert "stop" not in body
@@ -98,10 +98,12 @@ def test_a_stop_text_that_is_refused_is_kept_to_here() -> None:
 def test_a_refused_number_of_answers_becomes_single_requests(rule: Rule) -> None:
     with Refusing([rule], ToyModel(sharpness=2.0)) as server:
         reader = reader_from_model(chat(server))
-        [samples] = reader.generate(["Velm"], Sampling(n=3, temperature=1.0, max_tokens=6, trace="logprobs"))
+        [samples] = reader.generate(
+            ["Velm"], SamplingParams(n=3, temperature=1.0, max_tokens=6, trace="logprobs")
+        )
         assert len({sample.text for sample in samples}) > 1
         assert len({body["seed"] for body in server.answered}) == len(server.answered) == 3
-        reader.generate(["Tarn"], Sampling(n=3, temperature=1.0, max_tokens=6, trace="logprobs"))
+        reader.generate(["Tarn"], SamplingParams(n=3, temperature=1.0, max_tokens=6, trace="logprobs"))
         assert (server.refused, len(server.answered)) == (1, 6)
 
 
@@ -145,13 +147,13 @@ def test_a_refused_temperature_raises_where_several_answers_are_drawn() -> None:
     with Refusing([FIXED_TEMPERATURE], Script(say_velm)) as server:
         reader = reader_from_model(chat(server))
         with pytest.raises(RefusedError, match=r"refuses temperature: .*reasoning_effort=\"none\""):
-            reader.generate(["?"], Sampling(n=3, temperature=0.7, trace="none"))
+            reader.generate(["?"], SamplingParams(n=3, temperature=0.7, trace="none"))
         # Also once a text, which can do without, has found it out.
         reader = reader_from_model(chat(server))
         with pytest.warns(LeftOutWarning):
             reader.generate(["?"], TEXT)
         with pytest.raises(RefusedError, match="Only the default"):
-            reader.generate(["?"], Sampling(n=3, temperature=0.7, trace="none"))
+            reader.generate(["?"], SamplingParams(n=3, temperature=0.7, trace="none"))
         # At its own temperature it draws them.
         assert [answer.text for answer in reader.generate(["?"], DRAWN)[0]] == ["Velm"] * 3
 

@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.retrievers import BaseRetriever
 
 from langchain_surerag import LazyRetrievalChain
-from surerag import ScriptedReader, compare
+from surerag import FakeReader, compare
 
 MODEL = FakeListChatModel(responses=["Where is Ada's town of birth?"])
 
@@ -39,9 +39,7 @@ class Plain(BaseRetriever):
 
 
 def chain(retriever: BaseRetriever) -> LazyRetrievalChain:
-    return LazyRetrievalChain(
-        ScriptedReader(lambda _: "Velm"), retriever, mode="standard", return_details=True
-    )
+    return LazyRetrievalChain(FakeReader(lambda _: "Velm"), retriever, mode="standard", return_details=True)
 
 
 async def test_through_the_core_the_chain_and_their_async() -> None:

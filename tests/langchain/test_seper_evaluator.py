@@ -25,7 +25,7 @@ from langsmith import aevaluate, evaluate
 from langsmith.schemas import Example
 
 from langchain_surerag import DeltaSePerEvaluator
-from surerag import Adaptive, ScriptedReader
+from surerag import Adaptive, FakeReader
 from surerag.entailment import ExactEntailer
 from surerag.errors import (
     ConfigurationError,
@@ -51,9 +51,7 @@ def knowing(prompt: str) -> str:
 
 
 def tool(reader: Any = None, **settings: Any) -> DeltaSePerEvaluator:
-    return DeltaSePerEvaluator(
-        reader or ScriptedReader(knowing), ExactEntailer(), **{"n_samples": 3, **settings}
-    )
+    return DeltaSePerEvaluator(reader or FakeReader(knowing), ExactEntailer(), **{"n_samples": 3, **settings})
 
 
 def scores(feedback: dict[str, Any]) -> dict[str, Any]:
@@ -63,7 +61,7 @@ def scores(feedback: dict[str, Any]) -> dict[str, Any]:
 def test_samples_cut_at_the_limit_are_counted() -> None:
     run = Example(id=uuid4(), outputs={"documents": [DOCUMENTS["Ada"]]})
     example = Example(id=uuid4(), inputs={"question": QUESTION}, outputs={"answer": "Velm"})
-    reader = ScriptedReader(lambda _: "As far as anybody knows")
+    reader = FakeReader(lambda _: "As far as anybody knows")
     for max_tokens, truncated in ((2, 6), (512, 0)):
         found = tool(reader, max_tokens=max_tokens)(run, example)
         assert found["results"][0]["value"]["truncated"] == truncated
@@ -71,7 +69,7 @@ def test_samples_cut_at_the_limit_are_counted() -> None:
 
 @pytest.mark.parametrize("way", ["sync", "async"])
 def test_worked_by_hand_with_all_parts(way: str) -> None:
-    reader = ScriptedReader(sampled(*BEFORE, *AFTER), entropy=None)
+    reader = FakeReader(sampled(*BEFORE, *AFTER), entropy=None)
     evaluator = DeltaSePerEvaluator(reader, Judge(LIKE), n_samples=4)
     run = Example(id=uuid4(), outputs={"documents": [DOCUMENTS["Ada"]]})
     example = Example(id=uuid4(), inputs={"question": QUESTION}, outputs={"answer": "Velm"})
@@ -215,13 +213,13 @@ def test_what_cannot_be_measured_says_where_to_look() -> None:
         [again] = asyncio.run(evaluator.acall(**given))["results"]
         assert again == item
     with pytest.raises(MissingServiceError, match="entailer"):
-        DeltaSePerEvaluator(ScriptedReader(knowing))
+        DeltaSePerEvaluator(FakeReader(knowing))
     with pytest.raises(ConfigurationError, match="chat model"):
         DeltaSePerEvaluator("gpt", ExactEntailer())  # type: ignore[arg-type]
 
 
 def test_prompts_are_yours() -> None:
-    reader = ScriptedReader(knowing)
+    reader = FakeReader(knowing)
     prompts = {
         "closed_book": "Say: {question}",
         "from_passages": PromptTemplate.from_template("{passages}|{question}"),
@@ -316,7 +314,7 @@ async def test_the_global_cache_changes_nothing_for_a_chat_model(quirks: Quirks 
 
 def test_a_model_judges_in_words() -> None:
     judge = FakeListChatModel(responses=["entailment"])
-    found = DeltaSePerEvaluator(ScriptedReader(knowing), judge, n_samples=2)(
+    found = DeltaSePerEvaluator(FakeReader(knowing), judge, n_samples=2)(
         inputs={"question": QUESTION},
         outputs={"documents": [DOCUMENTS["Ada"]]},
         reference_outputs={"answer": "In the town of Velm"},
@@ -355,7 +353,7 @@ def test_an_unknown_option_is_refused_and_the_near_one_named(name: str, near: st
 
 
 def test_what_is_set_is_in_force_or_refused() -> None:
-    reader = ScriptedReader(sampled(*BEFORE, *AFTER, *BEFORE, *AFTER), entropy=None)
+    reader = FakeReader(sampled(*BEFORE, *AFTER, *BEFORE, *AFTER), entropy=None)
     evaluator = DeltaSePerEvaluator(reader, Judge(LIKE), n_samples=3)
     with pytest.raises(ConfigurationError, match="kernel must be one of soft, hard, got 'medium'"):
         evaluator.kernel = "medium"  # type: ignore[assignment]

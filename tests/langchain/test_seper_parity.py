@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 import langchain_surerag
 import llama_index_surerag
 from surerag import Adaptive, Passage, SePer, SePerCase, SePerResult, TransformersReader
-from surerag.types import Pair
+from surerag.messages import Pair
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
 
 TEXTS = {

@@ -14,7 +14,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 
 from langchain_surerag.systems import as_system
-from surerag import ScriptedReader, compare
+from surerag import FakeReader, compare
 
 QUESTIONS = [(f"Where was P{n} born?", ["Velm"]) for n in range(4)]
 
@@ -56,6 +56,6 @@ def test_chains_of_texts_of_mappings_and_with_their_context_are_systems():
 
 
 def test_retrievers_answer_through_a_reader():
-    reader = ScriptedReader(lambda prompt: "Velm" if "born in Velm" in prompt else "?")
+    reader = FakeReader(lambda prompt: "Velm" if "born in Velm" in prompt else "?")
     report = compare({"found": Found()}, QUESTIONS, reader=reader)
     assert report.system("found").measures["accuracy"].value == 1.0

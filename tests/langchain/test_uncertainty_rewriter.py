@@ -28,11 +28,11 @@ from langchain_openai import ChatOpenAI
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 
 from langchain_surerag.uncertainty_rewriter import UncertaintyRewriter, UncertaintyRewriteRetriever
-from surerag import ScriptedReader
+from surerag import FakeReader
 from surerag import UncertaintyRewriter as CoreRewriter
 from surerag.errors import CapabilityError, ConfigurationError, InputError, MissingServiceError, PromptError
-from surerag.readers.scripted import reply
-from surerag.types import Generation
+from surerag.messages import Generation
+from surerag.readers.fake import reply
 from tests.decisions.samples import policy
 from tests.langchain.conftest import KEY, chat
 from tests.methods.dynqr.painter import CLEAR, QUESTIONS, VAGUE, Batches, Library, knowing
@@ -67,8 +67,8 @@ class Store(BaseRetriever):
         return self._get_relevant_documents(query, run_manager=run_manager, k=k)
 
 
-def reader() -> ScriptedReader:
-    return ScriptedReader(knowing)
+def reader() -> FakeReader:
+    return FakeReader(knowing)
 
 
 def retriever(**settings: Any) -> UncertaintyRewriteRetriever:
@@ -187,7 +187,7 @@ async def test_create_history_aware_retriever() -> None:
     # Around the retriever, another model condenses; in the model's place, the rewriter does.
     condensing = FakeListChatModel(responses=[VAGUE])
     around = create_history_aware_retriever(condensing, retriever(), REPHRASE)
-    rewriter = UncertaintyRewriter(ScriptedReader(conversing), Store())
+    rewriter = UncertaintyRewriter(FakeReader(conversing), Store())
     within = create_history_aware_retriever(rewriter, Store(), REPHRASE)
     for chain in (around, within, rewriter | Store()):
         assert ids(chain.invoke(asked)) == ids(await chain.ainvoke(asked)) == ["ada", "common"]
@@ -303,12 +303,12 @@ async def test_a_failing_rewriter_is_an_event_and_the_original_stands() -> None:
     def broken(prompt: str) -> str:
         raise TimeoutError("too slow")
 
-    tool = retriever(rewriter=ScriptedReader(broken))
+    tool = retriever(rewriter=FakeReader(broken))
     assert ids(tool.invoke(VAGUE)) == ["vague", "common"]
     events = [e async for e in tool.astream_events(VAGUE, version="v2") if e["event"] == "on_custom_event"]
     assert "uncertainty_rewriting.failed" in [event["name"] for event in events]
     with pytest.raises(TimeoutError):
-        retriever(rewriter=ScriptedReader(broken), on_failure="raise").invoke(VAGUE)
+        retriever(rewriter=FakeReader(broken), on_failure="raise").invoke(VAGUE)
 
 
 async def test_it_is_truly_async() -> None:
@@ -374,7 +374,7 @@ def test_what_is_set_or_copied_is_in_force_and_copies_share_services(kind: Any) 
     deep = copy.deepcopy(tool)
     assert deep.core.reader is tool.core.reader
     assert deep.core.chosen() == tool.core.chosen()
-    again = pickle.loads(pickle.dumps(kind(ScriptedReader(["Velm"]), Store(), threshold=1.3, top_n=1)))
+    again = pickle.loads(pickle.dumps(kind(FakeReader(["Velm"]), Store(), threshold=1.3, top_n=1)))
     assert (again.core.threshold, again.core.top_n) == (1.3, 1)
     assert again.core.run(CLEAR).answer == "Velm"
 
@@ -397,7 +397,7 @@ def test_fields_are_configurable_and_a_calibration_takes_the_thresholds_place() 
         warnings.simplefilter("error")
         assert UncertaintyRewriter(reader(), Store(), threshold=mine).invoke(VAGUE) == VAGUE
     with pytest.raises(ConfigurationError, match="for the reader 'scripted'"):
-        UncertaintyRewriter(ScriptedReader(knowing, name="another"), Store(), threshold=mine)
+        UncertaintyRewriter(FakeReader(knowing, name="another"), Store(), threshold=mine)
     assert retriever().with_fallbacks([Store()]).with_retry().invoke(VAGUE)
 
 

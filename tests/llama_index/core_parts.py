@@ -6,8 +6,8 @@ from typing import Any
 
 from llama_index_surerag import EmbeddingEncoder
 from surerag import LazyRAG
+from surerag.messages import Passage
 from surerag.retrieval import PassageIndex, SummaryIndex
-from surerag.types import Passage
 from tests.llama_index import corpus
 from tests.llama_index.corpus import HashEmbedding
 

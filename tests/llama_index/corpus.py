@@ -14,7 +14,7 @@ from llama_index.core.schema import (
 )
 
 from surerag.encoders import HashingEncoder
-from surerag.readers.scripted import ScriptedReader
+from surerag.readers.fake import FakeReader
 
 KNOWN = "Where was Ada born?"
 UNKNOWN = "Where does the Orun end?"
@@ -95,7 +95,7 @@ def entropy(prompt: str) -> float:
     return 2.0 if answer(prompt).startswith("perhaps") else 0.1
 
 
-class Knowing(ScriptedReader):
+class Knowing(FakeReader):
     """Sure of what it is shown, unsure of the rest."""
 
     def _next(self, prompt: str, sampling: Any) -> Any:

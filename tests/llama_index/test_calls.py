@@ -13,7 +13,7 @@ from llama_index_surerag import (
     LazyRetrievalQueryEngine,
     UncertaintyRewriteQueryEngine,
 )
-from surerag import ScriptedReader
+from surerag import FakeReader
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError
 from tests.llama_index.dense_cases import Found, letter_nodes, texts, tool, warnings
@@ -44,7 +44,7 @@ def test_a_part_that_is_given_calls_for_nothing_hands_on_the_first_nodes(spans: 
 
 
 def test_every_part_says_its_bound() -> None:
-    reader = ScriptedReader()
+    reader = FakeReader()
     compressor = ClusterCompressorPostprocessor(reader, HashingEncoder(), bridging=1)
     for part in (compressor, tool()):
         assert part.worst_case_calls(20) == part.core.worst_case_calls(20) > 1

@@ -18,7 +18,7 @@ from llama_index.core.selectors import LLMMultiSelector, LLMSingleSelector
 from llama_index.core.tools import QueryEngineTool
 
 from llama_index_surerag import ClusterCompressorPostprocessor
-from surerag import ScriptedReader
+from surerag import FakeReader
 from surerag.prompts import NOTHING_TO_EXTRACT
 from tests.llama_index.corpus import KNOWN, UNKNOWN, HashEmbedding
 from tests.llama_index.models import Calling, Scripted, Splitting
@@ -42,12 +42,12 @@ def quoting(prompt: str) -> str:
 
 
 @pytest.fixture
-def reader() -> ScriptedReader:
-    return ScriptedReader(quoting)
+def reader() -> FakeReader:
+    return FakeReader(quoting)
 
 
 @pytest.fixture
-def compressor(reader: ScriptedReader) -> ClusterCompressorPostprocessor:
+def compressor(reader: FakeReader) -> ClusterCompressorPostprocessor:
     return ClusterCompressorPostprocessor(reader, HashEmbedding(), first_cluster_size=2, pass_below=0)
 
 
@@ -84,7 +84,7 @@ def sources(response: Any) -> list[tuple[str, list[str]]]:
 
 @pytest.mark.parametrize("use_async", [False, True])
 async def test_sub_questions_are_each_answered_from_clusters_compressed_for_them(
-    tool: QueryEngineTool, reader: ScriptedReader, use_async: bool
+    tool: QueryEngineTool, reader: FakeReader, use_async: bool
 ) -> None:
     outer = SubQuestionQueryEngine.from_defaults(
         [tool], MockLLM(), Splitting(), use_async=False, verbose=False
@@ -192,7 +192,7 @@ async def test_an_engine_bridges_to_what_matters_only_through_another_fact(bridg
         return " ".join(found) or NOTHING_TO_EXTRACT
 
     compressor = ClusterCompressorPostprocessor(
-        ScriptedReader(extract),
+        FakeReader(extract),
         HashEmbedding(),
         first_cluster_size=1,
         max_cluster_size=1,

@@ -29,7 +29,7 @@ from llama_index.core.schema import (
 )
 
 from llama_index_surerag import ClusterCompressorPostprocessor, ProgressEvent
-from surerag import SOURCES_KEY, EDC2Options, FewShot, ScriptedReader
+from surerag import SOURCES_KEY, EDC2Options, FakeReader, FewShot
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, MissingServiceError, PromptError, ServiceError
 from surerag.prompts import NOTHING_TO_EXTRACT
@@ -68,7 +68,7 @@ def quoting(prompt: str) -> str:
 
 
 def tool(replies: Any = quoting, **settings: Any) -> ClusterCompressorPostprocessor:
-    reader = replies if isinstance(replies, ScriptedReader) else ScriptedReader(replies)
+    reader = replies if isinstance(replies, FakeReader) else FakeReader(replies)
     settings = {"pass_below": 0, "first_cluster_size": 2, **settings}
     return ClusterCompressorPostprocessor(reader, HashingEncoder(), **settings)
 
@@ -246,7 +246,7 @@ ASKED: list[str] = []
 
 
 def test_embeddings_come_from_the_nodes_and_the_bundle_where_they_are_there() -> None:
-    compressor = ClusterCompressorPostprocessor(ScriptedReader(quoting), CountingEmbedding(), pass_below=0)
+    compressor = ClusterCompressorPostprocessor(FakeReader(quoting), CountingEmbedding(), pass_below=0)
     ASKED.clear()
     compressor.postprocess_nodes(
         nodes(embedding=[1.0, 0.0]), query_bundle=QueryBundle(QUESTION, embedding=[0.0, 1.0])
@@ -276,7 +276,7 @@ def test_models_default_to_those_of_the_settings(settings: None) -> None:
 
 
 def test_prompts_are_shown_changed_and_checked() -> None:
-    reader = ScriptedReader(quoting)
+    reader = FakeReader(quoting)
     compressor = tool(reader, prompts={"extract": "{examples}Q {query_str} D {passages} E"})
     compressor.postprocess_nodes(nodes(), query_str="Who {is} Ada?")
     assert reader.prompts[0].startswith("Q Who {is} Ada? D [1] ")
@@ -302,7 +302,7 @@ def test_settings_survive_serialisation_and_no_model_is_in_it() -> None:
     )
     plain = json.loads(json.dumps(compressor.to_dict()))
     assert not {"llm", "embed_model", "tokenizer"} & plain.keys()
-    reader = ScriptedReader(quoting)
+    reader = FakeReader(quoting)
     again = ClusterCompressorPostprocessor.from_dict(plain, llm=reader, embed_model=HashingEncoder())
     assert again.to_dict() == compressor.to_dict()
     assert again.examples == (FewShot("Who?", ("Bo.",), "Bo"),)
@@ -336,7 +336,7 @@ async def test_query_engines_are_equal_sync_and_async_and_nest_spans_and_callbac
     assert "ery" in parents["ClusterCompressorPostprocessor._apostprocess_nodes"]
 
 
-class Slow(ScriptedReader):
+class Slow(FakeReader):
     """Answers only when as many calls are open as it expects; tells how many were."""
 
     def __init__(self, together: int) -> None:

@@ -15,7 +15,7 @@ from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import NodeWithScore, TextNode
 
 from llama_index_surerag import AnswerChoiceEvaluator, ConsensusSynthesizer, FactCheckEvaluator
-from surerag import ClusterCompressor, EDC2Options, ScriptedReader
+from surerag import ClusterCompressor, EDC2Options, FakeReader
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, PromptError
 from tests.llama_index.corpus import HashEmbedding
@@ -48,7 +48,7 @@ class Replying(CustomLLM):
 
 def tool(**settings: Any) -> ConsensusSynthesizer:
     return ConsensusSynthesizer.from_args(
-        ScriptedReader(reply), HashEmbedding(), first_cluster_size=2, **settings
+        FakeReader(reply), HashEmbedding(), first_cluster_size=2, **settings
     )
 
 
@@ -116,7 +116,7 @@ def test_prompts_are_shown_and_replaced_and_settings_checked() -> None:
     with pytest.raises(PromptError):
         tool(prompts={"consensus": "Choose: {answers}"})
     with pytest.raises(ConfigurationError, match="first_cluster_size"):
-        ConsensusSynthesizer.from_args(ScriptedReader(), HashEmbedding(), first_cluster=2)
+        ConsensusSynthesizer.from_args(FakeReader(), HashEmbedding(), first_cluster=2)
     assert synthesizer.to_dict()["first_cluster_size"] == 2
     assert set(EDC2Options.OPTIONS) <= set(synthesizer.to_dict())
 
@@ -138,8 +138,8 @@ def judge(prompt: str) -> str:
 
 
 async def test_a_batch_of_statements_is_checked_by_llama_indexs_runner() -> None:
-    checker = FactCheckEvaluator(ScriptedReader(judge), HashingEncoder(), pass_below=0)
-    chooser = AnswerChoiceEvaluator(ScriptedReader(judge), HashingEncoder(), both_orders=True)
+    checker = FactCheckEvaluator(FakeReader(judge), HashingEncoder(), pass_below=0)
+    chooser = AnswerChoiceEvaluator(FakeReader(judge), HashingEncoder(), both_orders=True)
     runner = BatchEvalRunner({"facts": checker, "choice": chooser}, workers=4)
     found = await runner.aevaluate_response_strs(
         queries=[QUESTION] * 3,
@@ -159,20 +159,20 @@ async def test_a_batch_of_statements_is_checked_by_llama_indexs_runner() -> None
 
 
 def test_a_response_is_checked_against_its_own_sources() -> None:
-    checker = FactCheckEvaluator(ScriptedReader(judge), HashingEncoder(), pass_below=0)
+    checker = FactCheckEvaluator(FakeReader(judge), HashingEncoder(), pass_below=0)
     response = engine().query(QUESTION)
     assert checker.evaluate_response(QUESTION, response).label == "factual"
 
 
 def test_an_unclear_verdict_is_no_verdict() -> None:
-    checker = FactCheckEvaluator(ScriptedReader(["Hard to say."]), HashingEncoder())
+    checker = FactCheckEvaluator(FakeReader(["Hard to say."]), HashingEncoder())
     found = checker.evaluate(response="Ada was born in Velm.", contexts=list(TEXTS[:1]))
     assert found.invalid_result and found.score is None and "Hard to say" in (found.invalid_reason or "")
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
 def test_whom_a_statement_is_about_comes_with_the_item(way: str) -> None:
-    reader = ScriptedReader(["Answer: Factual"])
+    reader = FakeReader(["Answer: Factual"])
     checker = FactCheckEvaluator(reader, HashingEncoder())
     item: dict[str, Any] = {
         "response": "She was born in Velm.",
@@ -184,7 +184,7 @@ def test_whom_a_statement_is_about_comes_with_the_item(way: str) -> None:
 
 
 def test_either_order_has_to_choose_the_same_answer() -> None:
-    first = ScriptedReader(["Choice: Answer 1", "Choice: Answer 1"])
+    first = FakeReader(["Choice: Answer 1", "Choice: Answer 1"])
     chooser = AnswerChoiceEvaluator(first, HashingEncoder(), both_orders=True)
     found = chooser.evaluate(QUESTION, "Velm", list(TEXTS[:1]), second_response="Tarn")
     assert (found.chosen, found.score, found.passing) == (None, 0.5, False)

@@ -15,7 +15,8 @@ from llama_index.core.schema import MetadataMode, NodeRelationship, NodeWithScor
 from llama_index.core.storage.docstore import SimpleDocumentStore
 
 from llama_index_surerag import AdaptiveSemanticNodeParser, DenseRefinerPostprocessor
-from surerag import AdaptiveChunker, ContextRefiner, Passage
+from surerag import DenseRefiner as ContextRefiner
+from surerag import Passage, SemanticChunker
 from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer
 from surerag.errors import ConfigurationError
@@ -92,7 +93,7 @@ async def test_documents_of_uncertain_questions_are_cut_anew(documents: Any) -> 
     core = ContextRefiner(
         script(answers, rephrase=lambda text: f"So: {text}"),
         ExactEntailer(),
-        chunker=AdaptiveChunker(
+        chunker=SemanticChunker(
             HashingEncoder(), refiner.chunker.core.count_tokens, similarity_threshold=0.4
         ),
         top_n=2,
@@ -156,7 +157,7 @@ def test_what_cannot_be_a_source_of_documents_is_refused() -> None:
         with pytest.raises(ConfigurationError, match="document"):
             tool(documents=documents)
     with pytest.raises(ConfigurationError, match="nothing to cut"):
-        tool(chunker=AdaptiveChunker(HashingEncoder()))
+        tool(chunker=SemanticChunker(HashingEncoder()))
 
 
 async def asked(engine: RetrieverQueryEngine, question: str) -> list[NodeWithScore]:

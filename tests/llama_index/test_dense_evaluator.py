@@ -22,11 +22,12 @@ from llama_index.core.prompts.default_prompts import DEFAULT_TEXT_QA_PROMPT
 from llama_index.core.schema import ImageNode, NodeWithScore, TextNode
 
 from llama_index_surerag import DeltaSePerEvaluator, DenseEvaluationResult, DenseEvaluator
-from surerag import Dense, DenseOptions, Passage, ScriptedReader
+from surerag import DenseEvaluator as Dense
+from surerag import DenseOptions, FakeReader, Passage
 from surerag.entailment import ExactEntailer
 from surerag.errors import ConfigurationError, PromptError, ServiceError
+from surerag.messages import SamplingParams
 from surerag.readers.protocol import Capabilities
-from surerag.types import Sampling
 from tests.blocking import Gate, cancelled_without_trace
 from tests.llama_index.conftest import Length
 from tests.llama_index.corpus import HashEmbedding
@@ -97,7 +98,7 @@ CONTEXTS: list[Any] = [["a", "b"], ["c"], ["a"], [""]]
 def poisoned(prompt: str) -> str:
     if "poison" in prompt:
         raise ServiceError("the server is down", hint="start it")
-    [[reply]] = script(SAID).generate([prompt], Sampling())
+    [[reply]] = script(SAID).generate([prompt], SamplingParams())
     return reply.text
 
 
@@ -110,7 +111,7 @@ def as_expected(results: Sequence[Any]) -> None:
 
 
 async def test_in_the_batch_runner_alone_and_among_others() -> None:
-    reader = ScriptedReader(poisoned)
+    reader = FakeReader(poisoned)
     given: dict[str, Any] = {
         "queries": QUERIES,
         "response_strs": ["Velm"] * len(QUERIES),
@@ -161,7 +162,7 @@ def test_what_cannot_be_measured_says_why_and_sends_an_event(spans: Any) -> None
         assert (result.score, result.passing, result.dense) == (None, None, None)
     assert sum(getattr(event, "name", "") == "dense.invalid" for event in EVENTS) == len(cases)
 
-    class Broken(ScriptedReader):
+    class Broken(FakeReader):
         def generate(self, prompts: Any, sampling: Any) -> Any:
             raise KeyError("choices")
 
@@ -182,7 +183,7 @@ async def test_what_was_not_rephrased_is_not_taken_for_understood() -> None:
 def test_a_judge_that_talks_nonsense_is_counted_and_entails_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    judge = ScriptedReader(lambda _: "entailment or contradiction")
+    judge = FakeReader(lambda _: "entailment or contradiction")
     evaluator = tool(entailer=judge)
     result = evaluator.evaluate(QUESTION, contexts=["a", "b"])
     assert result.dense > 0.5
@@ -233,12 +234,12 @@ def test_prompts_are_shown_changed_and_checked() -> None:
         with pytest.raises(PromptError):
             evaluator.update_prompts(changes)
     assert isinstance(evaluator.get_prompts()["answer"], ChatPromptTemplate)
-    judged = DenseEvaluator(script(SAID), ScriptedReader(lambda prompt: str(prompt)))
+    judged = DenseEvaluator(script(SAID), FakeReader(lambda prompt: str(prompt)))
     judged.update_prompts({"entailment": PromptTemplate("entailment {question}{premise}{hypothesis}")})
     assert judged.evaluate("Q?", contexts=["a", "b"]).dense == 0
 
 
-class Crowded(ScriptedReader):
+class Crowded(FakeReader):
     """Tells how many calls were open at a time."""
 
     def __init__(self) -> None:
@@ -261,7 +262,7 @@ class Crowded(ScriptedReader):
         self._enter(1)
         await asyncio.sleep(0.01)
         self._enter(-1)
-        return ScriptedReader.generate(self, prompts, sampling)
+        return FakeReader.generate(self, prompts, sampling)
 
 
 def test_concurrency_is_bounded_over_all_callers_of_each_loop() -> None:
@@ -327,7 +328,7 @@ def test_options_are_those_of_the_core_and_take_effect_or_raise() -> None:
 
 
 def test_copies_and_pickles_measure_as_it_does() -> None:
-    evaluator = DenseEvaluator(ScriptedReader(["A"]), ExactEntailer(), threshold=0.4)
+    evaluator = DenseEvaluator(FakeReader(["A"]), ExactEntailer(), threshold=0.4)
     copied = copy.deepcopy(evaluator)
     assert copied.core.reader is evaluator.core.reader
     for again in (copied, pickle.loads(pickle.dumps(evaluator))):
@@ -338,7 +339,7 @@ def test_copies_and_pickles_measure_as_it_does() -> None:
 async def test_a_measurement_that_is_cancelled_is_cancelled_and_not_invalid(native: bool, spans: Any) -> None:
     gate = Gate()
 
-    class Slow(ScriptedReader):
+    class Slow(FakeReader):
         @property
         def capabilities(self) -> Capabilities:
             return Capabilities(logprobs=False, entropy=None, native_async=native)

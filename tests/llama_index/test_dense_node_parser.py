@@ -27,9 +27,9 @@ from llama_index.core.schema import ImageDocument, ImageNode, NodeRelationship, 
 from llama_index.core.storage.docstore import SimpleDocumentStore
 from transformers import AutoTokenizer
 
-import surerag.world
+import world
 from llama_index_surerag import AdaptiveSemanticNodeParser
-from surerag import AdaptiveChunker, ChunkerOptions
+from surerag import SemanticChunker, SemanticChunkerOptions
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, InputError
 from tests.llama_index.corpus import HashEmbedding
@@ -95,7 +95,7 @@ async def test_nodes_are_what_the_core_cuts_with_everything_that_llama_index_add
     before = given_document.model_dump_json()
     cut = parser()
     nodes = cut.get_nodes_from_documents([given_document])
-    expected = AdaptiveChunker(
+    expected = SemanticChunker(
         HashingEncoder(256), lambda text: len(words(text)), similarity_threshold=0.3
     ).run(TEXT)
     assert [(node.text, node.start_char_idx, node.end_char_idx) for node in nodes] == [
@@ -300,7 +300,7 @@ def test_many_documents_are_embedded_in_few_calls() -> None:
 
 
 def small_tokenizer() -> Any:
-    return AutoTokenizer.from_pretrained(Path(surerag.world.__file__).parent / "small_reader")
+    return AutoTokenizer.from_pretrained(Path(world.__file__).parent / "small_reader")
 
 
 TOKENIZERS: dict[str, Callable[[], Any]] = {
@@ -403,7 +403,7 @@ def test_tau_can_be_fitted_to_the_model() -> None:
     texts = [document(), document("Bo paints. Bo paints rivers.")]
     cut = parser()
     fitted = cut.with_quantile(texts, 1.0)
-    expected = AdaptiveChunker(HashingEncoder(256)).with_quantile([text.text for text in texts], 1.0)
+    expected = SemanticChunker(HashingEncoder(256)).with_quantile([text.text for text in texts], 1.0)
     assert (fitted.similarity_threshold, cut.similarity_threshold) == (expected.similarity_threshold, 0.3)
     assert len(cut.with_quantile(texts, 0.0)([document()])) == 1
     with pytest.raises(ConfigurationError, match="quantile"):
@@ -422,7 +422,7 @@ async def test_spans_and_callbacks(spans: Any) -> None:
 
 def test_options_are_those_of_the_core_and_take_effect_or_raise() -> None:
     fields = AdaptiveSemanticNodeParser.model_fields
-    for name, option in ChunkerOptions.OPTIONS.items():
+    for name, option in SemanticChunkerOptions.OPTIONS.items():
         assert (fields[name].default, fields[name].description) == (option.default, option.doc)
     cut = parser(similarity_threshold=-1.0)
     assert len(cut([document()])) == 1

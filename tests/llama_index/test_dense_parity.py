@@ -6,12 +6,13 @@ import pytest
 from llama_index.core.schema import NodeWithScore, TextNode
 
 from llama_index_surerag import DenseEvaluator, DenseRefinerPostprocessor
-from surerag import ContextRefiner, Dense
+from surerag import DenseEvaluator as Dense
+from surerag import DenseRefiner as ContextRefiner
 from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer, JudgeEntailer
-from surerag.world import World, embedded_reader
 from tests.llama_index.conftest import like
 from tests.servers.fake_openai import FakeOpenAI, Quirks
+from world import World, embedded_reader
 
 
 async def test_with_the_embedded_reader_who_judges_itself() -> None:

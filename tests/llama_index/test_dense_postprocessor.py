@@ -21,11 +21,12 @@ from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import ImageNode, IndexNode, MetadataMode, NodeWithScore, QueryBundle, TextNode
 
 from llama_index_surerag import DenseRefinerPostprocessor
-from surerag import ContextRefiner, DenseCache, RefinerOptions, ScriptedReader
+from surerag import DenseCache, DenseRefinerOptions, FakeReader
+from surerag import DenseRefiner as ContextRefiner
 from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer
 from surerag.errors import ConfigurationError, PromptError, ServiceError
-from surerag.types import Sampling
+from surerag.messages import SamplingParams
 from tests.llama_index.dense_cases import (
     Found,
     LetterEmbedding,
@@ -96,7 +97,7 @@ def test_what_goes_in_is_not_changed_and_what_comes_out_is_a_copy() -> None:
 
 @pytest.mark.parametrize("query", [None, QueryBundle("  ")])
 async def test_without_a_query_the_first_nodes_come_back_with_a_warning(spans: Any, query: Any) -> None:
-    refiner = tool(ScriptedReader([]))
+    refiner = tool(FakeReader([]))
     first = dumped(letter_nodes("abc"))
     assert dumped(refiner.postprocess_nodes(letter_nodes(), query_bundle=query)) == first
     assert dumped(await refiner.apostprocess_nodes(letter_nodes(), query_bundle=query)) == first
@@ -106,7 +107,7 @@ async def test_without_a_query_the_first_nodes_come_back_with_a_warning(spans: A
 
 
 def test_no_node_and_nodes_of_other_kinds() -> None:
-    assert tool(ScriptedReader([])).postprocess_nodes([], query_str=QUESTION) == []
+    assert tool(FakeReader([])).postprocess_nodes([], query_str=QUESTION) == []
     image = NodeWithScore(node=ImageNode(id_="i", image_url="http://x/y.png", metadata={"file": "y"}))
     others = [
         image,
@@ -119,7 +120,7 @@ def test_no_node_and_nodes_of_other_kinds() -> None:
     assert [node.node_id for node in found] == ["x", "id-c", "i", "e"]
     assert isinstance(found[0].node, IndexNode)
     assert dumped(found[2:3]) == dumped([image])
-    blank = tool(ScriptedReader([])).postprocess_nodes([image], query_str=QUESTION)
+    blank = tool(FakeReader([])).postprocess_nodes([image], query_str=QUESTION)
     assert dumped(blank) == dumped([image])
 
 
@@ -133,18 +134,18 @@ async def test_a_failing_llm_leaves_the_first_nodes_with_a_warning_and_an_event(
         return "A"
 
     first = dumped(letter_nodes("abc"))
-    refiner = tool(ScriptedReader(reply))
+    refiner = tool(FakeReader(reply))
     assert dumped(await refiner.apostprocess_nodes(letter_nodes(), query_str=QUESTION)) == first
     assert dumped(refiner.postprocess_nodes(letter_nodes(), query_str=QUESTION)) == first
     assert [event.name for event in warnings()] == ["context_refiner.failed"] * 2
     assert "time-out" in warnings()[0].data["reason"]
     assert "_apostprocess_nodes" in (warnings()[0].span_id or "")
     with pytest.raises(ServiceError, match="time-out"):
-        tool(ScriptedReader(reply), on_failure="raise").postprocess_nodes(letter_nodes(), query_str=QUESTION)
+        tool(FakeReader(reply), on_failure="raise").postprocess_nodes(letter_nodes(), query_str=QUESTION)
 
 
 def test_a_judge_that_talks_nonsense_is_counted_and_entails_nothing() -> None:
-    reader, judge = script(distinct), ScriptedReader(lambda _: "Bananas, perhaps?")
+    reader, judge = script(distinct), FakeReader(lambda _: "Bananas, perhaps?")
     refiner = tool(reader, entailer=judge, rounds=1)
     assert refiner.unparsed == 0
     found = refiner.postprocess_nodes(letter_nodes(), query_str=QUESTION)
@@ -207,7 +208,7 @@ def test_models_default_to_those_of_the_settings(settings: None) -> None:
     def say(prompt: str) -> str:
         if prompt.startswith("Two possible answers"):
             return "contradiction"
-        [[reply]] = reader.generate([prompt], Sampling())
+        [[reply]] = reader.generate([prompt], SamplingParams())
         return reply.text
 
     Settings.llm = Saying(say=say)
@@ -249,7 +250,7 @@ def test_prompts_are_shown_changed_and_checked() -> None:
 
 
 def test_the_prompt_of_a_judge_in_words_can_be_changed() -> None:
-    judge = ScriptedReader(lambda _: "entailment")
+    judge = FakeReader(lambda _: "entailment")
     refiner = tool(script(distinct), entailer=judge)
     refiner.update_prompts({"entailment": PromptTemplate("{query_str}: {premise} > {hypothesis}")})
     found = refiner.postprocess_nodes(letter_nodes(), query_str=QUESTION)
@@ -276,7 +277,7 @@ def test_settings_survive_serialisation_and_no_model_is_in_it() -> None:
 def test_options_are_those_of_the_core_and_take_effect_or_raise() -> None:
     refiner = tool()
     fields = DenseRefinerPostprocessor.model_fields
-    for name, option in RefinerOptions.OPTIONS.items():
+    for name, option in DenseRefinerOptions.OPTIONS.items():
         assert (fields[name].default, fields[name].description) == (option.default, option.doc)
     with pytest.raises(ConfigurationError, match="rounds"):
         tool(rounds=0)
@@ -300,7 +301,7 @@ def test_options_are_those_of_the_core_and_take_effect_or_raise() -> None:
 
 def test_copies_and_pickles_refine_as_it_does() -> None:
     plain = DenseRefinerPostprocessor(
-        ScriptedReader(["A"]), HashingEncoder(), ExactEntailer(), rounds=2, dense_cache=DenseCache()
+        FakeReader(["A"]), HashingEncoder(), ExactEntailer(), rounds=2, dense_cache=DenseCache()
     )
     copied = copy.deepcopy(plain)
     assert copied.core.reader is plain.core.reader
@@ -337,7 +338,7 @@ async def test_query_engines_are_equal_sync_and_async_and_nest_spans_and_callbac
     assert all("postprocess_nodes" in event.span_id for event in refined)
 
 
-class Slow(ScriptedReader):
+class Slow(FakeReader):
     """Answers only when as many calls are open as it expects."""
 
     def __init__(self, together: int) -> None:

@@ -10,9 +10,9 @@ from llama_index.llms.openai_like import OpenAILike
 
 from llama_index_surerag import EmbeddingEncoder, LazyRetrievalQueryEngine
 from surerag import LazyRAG
-from surerag.readers.openai import OpenAIReader
+from surerag.messages import Passage
+from surerag.readers.hosted import OpenAIReader
 from surerag.retrieval import PassageIndex, SummaryIndex
-from surerag.types import Passage
 from tests.llama_index import corpus
 from tests.llama_index.corpus import KNOWN, UNKNOWN
 from tests.servers.fake_openai import FakeOpenAI

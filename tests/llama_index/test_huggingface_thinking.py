@@ -7,7 +7,7 @@ from llama_index.llms.huggingface import HuggingFaceLLM
 
 from llama_index_surerag import reader_from_llm
 from surerag.errors import ConfigurationError
-from surerag.types import Sampling
+from surerag.messages import SamplingParams
 from tests.readers.thinking_models import MARKED, QWEN3, thinking_model, thinking_tokenizer
 
 
@@ -19,7 +19,7 @@ def test_settings_about_thinking_reach_the_reader() -> None:
         on = reader_from_llm(llm, thinking=True, thinking_tokens=30)
         assert (off.capabilities.thinking, on.capabilities.thinking) == ("off", "apart")
         assert off.name.endswith("(enable_thinking=false)")
-        sampling = Sampling(max_tokens=4)
+        sampling = SamplingParams(max_tokens=4)
         assert off.generate(["x"], sampling)[0][0].thinking_tokens == 0
         assert on.generate(["x"], sampling)[0][0].thinking_tokens > 2
         calm = reader_from_llm(llm, template_options={"mood": "calm"})

@@ -34,15 +34,15 @@ from surerag.errors import (
     MissingServiceError,
     SureragError,
 )
+from surerag.messages import Generation
 from surerag.readers import Capabilities
-from surerag.readers.scripted import ScriptedReader, reply
-from surerag.types import Generation
+from surerag.readers.fake import FakeReader, reply
 from tests.llama_index import corpus
 from tests.llama_index.corpus import KNOWN, UNKNOWN, HashEmbedding, Knowing
 
 
 @pytest.fixture
-def reader() -> ScriptedReader:
+def reader() -> FakeReader:
     return Knowing(corpus.answer)
 
 
@@ -80,7 +80,7 @@ def opened(response: Any) -> None:
     assert metadata["timings"].keys() == {"summaries", "first_pass", "retrieval", "answer"}
 
 
-async def test_both_branches_sync_and_async(reader: ScriptedReader) -> None:
+async def test_both_branches_sync_and_async(reader: FakeReader) -> None:
     lazy = engine(reader)
     for question, check in ((KNOWN, shut), (UNKNOWN, opened)):
         check(lazy.query(question))
@@ -88,12 +88,12 @@ async def test_both_branches_sync_and_async(reader: ScriptedReader) -> None:
     assert reader.open_handles == 0
 
 
-def test_the_gate_costs_its_tokens_and_no_more(reader: ScriptedReader) -> None:
+def test_the_gate_costs_its_tokens_and_no_more(reader: FakeReader) -> None:
     response = engine(reader, gate_tokens=3).query(UNKNOWN)
     assert response.metadata["completion_tokens"] == reader.tokens_emitted == 3 + 13
 
 
-async def test_streaming_knows_the_decision_before_the_first_word(reader: ScriptedReader) -> None:
+async def test_streaming_knows_the_decision_before_the_first_word(reader: FakeReader) -> None:
     lazy = engine(reader, streaming=True)
     for question, check in ((KNOWN, shut), (UNKNOWN, opened)):
         response = lazy.query(question)
@@ -113,7 +113,7 @@ async def test_streaming_knows_the_decision_before_the_first_word(reader: Script
     assert reader.open_handles == 0
 
 
-async def test_an_abandoned_stream_frees_its_handle(reader: ScriptedReader) -> None:
+async def test_an_abandoned_stream_frees_its_handle(reader: FakeReader) -> None:
     lazy = engine(reader, streaming=True)
     response = lazy.query(KNOWN)
     next(response.response_gen)
@@ -127,7 +127,7 @@ async def test_an_abandoned_stream_frees_its_handle(reader: ScriptedReader) -> N
 @pytest.mark.parametrize(
     ("mode", "passages", "summaries"), [("none", 0, 0), ("standard", 2, 0), ("strong", 2, 1)]
 )
-async def test_the_other_modes(reader: ScriptedReader, mode: str, passages: int, summaries: int) -> None:
+async def test_the_other_modes(reader: FakeReader, mode: str, passages: int, summaries: int) -> None:
     lazy = engine(reader, mode=mode)
     for response in (lazy.query(UNKNOWN), await lazy.aquery(UNKNOWN)):
         assert response.metadata["mode"] == mode
@@ -143,7 +143,7 @@ def test_a_text_only_llm_works_in_ungated_modes_alone() -> None:
         engine(MockLLM())
 
 
-async def test_synthesize_answers_from_given_nodes(reader: ScriptedReader) -> None:
+async def test_synthesize_answers_from_given_nodes(reader: FakeReader) -> None:
     lazy = engine(reader)
     bundle = QueryBundle(UNKNOWN)
     nodes = lazy.retrieve(bundle)
@@ -169,7 +169,7 @@ def told(answer: str, golds: Sequence[str]) -> bool:
     return any(gold in answer for gold in golds)
 
 
-def test_a_calibration_stands_for_tau(reader: ScriptedReader) -> None:
+def test_a_calibration_stands_for_tau(reader: FakeReader) -> None:
     core = engine(reader).core
     found = calibrate(core, core.rows([KNOWN, UNKNOWN], [["Velm"], ["Mir"]], is_correct=told), target="best")
     with warnings.catch_warnings():
@@ -180,7 +180,7 @@ def test_a_calibration_stands_for_tau(reader: ScriptedReader) -> None:
         engine(Knowing(corpus.answer, name="another"), threshold=found)
 
 
-def test_many_queries_come_back_in_order(reader: ScriptedReader) -> None:
+def test_many_queries_come_back_in_order(reader: FakeReader) -> None:
     known, unknown, again = engine(reader).query_many([KNOWN, UNKNOWN, QueryBundle(KNOWN)])
     shut(known)
     opened(unknown)
@@ -201,7 +201,7 @@ class Spoiling(BaseNodePostprocessor):
         return nodes[:1]
 
 
-async def test_postprocessors_apply_and_the_store_stays_as_it_was(reader: ScriptedReader) -> None:
+async def test_postprocessors_apply_and_the_store_stays_as_it_was(reader: FakeReader) -> None:
     index = corpus.index()
     before = {key: node.to_dict() for key, node in index.docstore.docs.items()}
     lazy = LazyRetrievalQueryEngine.from_args(index, reader, n_summaries=1, node_postprocessors=[Spoiling()])
@@ -215,7 +215,7 @@ async def test_postprocessors_apply_and_the_store_stays_as_it_was(reader: Script
     assert "spoiled" not in lazy.query(KNOWN).source_nodes[0].node.metadata
 
 
-def test_ids_scores_metadata_and_relationships_survive(reader: ScriptedReader) -> None:
+def test_ids_scores_metadata_and_relationships_survive(reader: FakeReader) -> None:
     index = corpus.index()
     response = LazyRetrievalQueryEngine.from_args(index, reader, top_n=2, n_summaries=1).query(UNKNOWN)
     theirs = index.as_retriever(similarity_top_k=2).retrieve(UNKNOWN)
@@ -237,7 +237,7 @@ class Fixed(BaseRetriever):
         return self.nodes
 
 
-async def test_retrieve_honours_its_limit(reader: ScriptedReader) -> None:
+async def test_retrieve_honours_its_limit(reader: FakeReader) -> None:
     retriever = corpus.index().as_retriever(similarity_top_k=5)
     lazy = LazyRetrievalQueryEngine.from_args(retriever, reader, top_n=2, summaries="A summary.")
     bundle = QueryBundle(UNKNOWN)
@@ -248,7 +248,7 @@ async def test_retrieve_honours_its_limit(reader: ScriptedReader) -> None:
     assert len(unlimited.retrieve(bundle)) == 5
 
 
-async def test_odd_nodes_are_no_trouble(reader: ScriptedReader) -> None:
+async def test_odd_nodes_are_no_trouble(reader: FakeReader) -> None:
     nodes = [
         NodeWithScore(node=TextNode(id_="empty", text="")),
         NodeWithScore(node=ImageNode(id_="image", image="aGk=")),
@@ -261,7 +261,7 @@ async def test_odd_nodes_are_no_trouble(reader: ScriptedReader) -> None:
     assert nothing.query(UNKNOWN).metadata["passage_ids"] == []
 
 
-def test_the_readers_text_is_what_llama_index_shows(reader: ScriptedReader) -> None:
+def test_the_readers_text_is_what_llama_index_shows(reader: FakeReader) -> None:
     node = TextNode(
         text="It ends.", metadata={"seen": "Mir", "hidden": "x"}, excluded_llm_metadata_keys=["hidden"]
     )
@@ -271,7 +271,7 @@ def test_the_readers_text_is_what_llama_index_shows(reader: ScriptedReader) -> N
     assert "hidden" not in reader.prompts[-1]
 
 
-async def test_the_retriever_gets_the_query_as_it_was_asked(reader: ScriptedReader) -> None:
+async def test_the_retriever_gets_the_query_as_it_was_asked(reader: FakeReader) -> None:
     retriever = Fixed([])
     lazy = LazyRetrievalQueryEngine.from_args(retriever, reader, mode="standard")
     bundle = QueryBundle(UNKNOWN, custom_embedding_strs=["a made-up answer"])
@@ -281,7 +281,7 @@ async def test_the_retriever_gets_the_query_as_it_was_asked(reader: ScriptedRead
     assert bundle.embedding is None
 
 
-async def test_a_blocking_retriever_does_not_block_the_event_loop(reader: ScriptedReader) -> None:
+async def test_a_blocking_retriever_does_not_block_the_event_loop(reader: FakeReader) -> None:
     gate = threading.Event()
 
     class Slow(Fixed):
@@ -323,12 +323,12 @@ def test_settings_are_used_when_arguments_are_left_out() -> None:
         ({"summarize": 1}, "Ada was born in Velm."),
         ({"summarize": "abstract"}, "All about ada."),
         ({"summarize": lambda document: f"{document.node_id}: {document.get_content()[:3]}"}, "ada: Ada"),
-        ({"summarize": ScriptedReader(default="About Ada, by a model.")}, "About Ada, by a model."),
+        ({"summarize": FakeReader(default="About Ada, by a model.")}, "About Ada, by a model."),
         ({"summarize": MockLLM(max_tokens=2)}, "text text"),
     ],
     ids=["lead", "one sentence", "metadata", "function", "reader", "llm"],
 )
-def test_summaries_from_documents(reader: ScriptedReader, settings: dict[str, Any], expected: str) -> None:
+def test_summaries_from_documents(reader: FakeReader, settings: dict[str, Any], expected: str) -> None:
     lazy = engine(
         reader, summaries=corpus.documents(), embed_model=HashEmbedding(), n_summaries=3, **settings
     )
@@ -336,12 +336,12 @@ def test_summaries_from_documents(reader: ScriptedReader, settings: dict[str, An
     assert shown["ada"] == expected
 
 
-def test_an_indexs_retriever_tells_where_its_documents_are(reader: ScriptedReader) -> None:
+def test_an_indexs_retriever_tells_where_its_documents_are(reader: FakeReader) -> None:
     retriever = corpus.index().as_retriever(similarity_top_k=2)
     shut(LazyRetrievalQueryEngine.from_args(retriever, reader, n_summaries=1).query(KNOWN))
 
 
-def test_summaries_from_nodes_a_retriever_or_text(reader: ScriptedReader) -> None:
+def test_summaries_from_nodes_a_retriever_or_text(reader: FakeReader) -> None:
     nodes = list(corpus.index().docstore.docs.values())
     assert len(nodes) > 3
     by_nodes = engine(reader, summaries=nodes).query(KNOWN)
@@ -374,12 +374,12 @@ def test_summaries_from_nodes_a_retriever_or_text(reader: ScriptedReader) -> Non
     ],
     ids=str,
 )
-def test_bad_arguments_are_refused(reader: ScriptedReader, arguments: dict[str, Any], error: type) -> None:
+def test_bad_arguments_are_refused(reader: FakeReader, arguments: dict[str, Any], error: type) -> None:
     with pytest.raises(error):
         engine(reader, **arguments)
 
 
-def test_missing_services_are_named(reader: ScriptedReader) -> None:
+def test_missing_services_are_named(reader: FakeReader) -> None:
     with pytest.raises(ConfigurationError, match="expected a LlamaIndex retriever"):
         LazyRetrievalQueryEngine.from_args("index", reader)
     with pytest.raises(ConfigurationError, match="summaries=documents"):
@@ -389,7 +389,7 @@ def test_missing_services_are_named(reader: ScriptedReader) -> None:
     assert str(LazyRetrievalQueryEngine.from_args(None, reader, mode="none").query(KNOWN))
 
 
-async def test_an_empty_question_is_refused(reader: ScriptedReader) -> None:
+async def test_an_empty_question_is_refused(reader: FakeReader) -> None:
     lazy = engine(reader)
     for attempt in (lambda: lazy.query("  "), lambda: lazy.query_many([KNOWN, ""])):
         with pytest.raises(InputError, match="question is empty"):
@@ -398,7 +398,7 @@ async def test_an_empty_question_is_refused(reader: ScriptedReader) -> None:
         await lazy.aquery("")
 
 
-def test_one_engine_in_two_event_loops_in_threads_and_within_a_loop(reader: ScriptedReader) -> None:
+def test_one_engine_in_two_event_loops_in_threads_and_within_a_loop(reader: FakeReader) -> None:
     lazy = engine(reader)
     for _ in range(2):
         shut(asyncio.run(lazy.aquery(KNOWN)))
@@ -411,7 +411,7 @@ def test_one_engine_in_two_event_loops_in_threads_and_within_a_loop(reader: Scri
     asyncio.run(inside())
 
 
-def test_settings_serialise_without_what_is_alive(reader: ScriptedReader) -> None:
+def test_settings_serialise_without_what_is_alive(reader: FakeReader) -> None:
     lazy = engine(reader, threshold=0.5, stop=["\n"], prompts={"closed_book": "Q: {question}"})
     plain = json.loads(json.dumps(lazy.to_dict()))
     assert plain["reader"] == "scripted"
@@ -428,9 +428,9 @@ def test_settings_serialise_without_what_is_alive(reader: ScriptedReader) -> Non
         LazyRetrievalQueryEngine.from_dict({**plain, "surprise": 1}, retriever=corpus.index(), llm=reader)
 
 
-def test_a_reader_that_breaks_its_promise_is_an_error(reader: ScriptedReader) -> None:
+def test_a_reader_that_breaks_its_promise_is_an_error(reader: FakeReader) -> None:
     claims = Capabilities(logprobs=True, entropy="exact", begin="native")
-    silent = ScriptedReader(default="x", logprob=None, capabilities=claims)
+    silent = FakeReader(default="x", logprob=None, capabilities=claims)
     with pytest.raises(SureragError, match="without entropies"):
         engine(silent).query(KNOWN)
 
@@ -454,7 +454,7 @@ async def test_a_gate_before_each_hop() -> None:
 
     retriever = Chained([])
     lazy = LazyRetrievalQueryEngine.from_args(
-        retriever, ScriptedReader(reading), summaries="Orun makes tin.", max_hops=2
+        retriever, FakeReader(reading), summaries="Orun makes tin.", max_hops=2
     )
     asked = "Where was the founder of Orun born?"
     for response in (lazy.query(asked), await lazy.aquery(asked)):

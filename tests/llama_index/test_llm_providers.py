@@ -13,9 +13,9 @@ from llama_index.llms.openai_like import OpenAILike
 
 from llama_index_surerag import LazyRetrievalQueryEngine, reader_from_llm
 from surerag.errors import LogprobsRefusedError, RefusedError, ThinkingBudgetError
+from surerag.messages import Generation, SamplingParams
 from surerag.readers import BaseReader
-from surerag.readers.openai import OpenAIReader
-from surerag.types import Generation, Sampling
+from surerag.readers.hosted import OpenAIReader
 from tests.llama_index import corpus
 from tests.llama_index.conftest import KEY
 from tests.servers.fake_openai import FakeOpenAI, Json, Wire
@@ -23,8 +23,8 @@ from tests.servers.providers import PERSONALITIES, THOUGHT, ProviderServer
 from tests.servers.toy_model import Script, ToyModel
 
 ANSWER = "Velm lies on the old river Orun"
-TEXT = Sampling(max_tokens=20, trace="none")
-TRACED = Sampling(max_tokens=20)
+TEXT = SamplingParams(max_tokens=20, trace="none")
+TRACED = SamplingParams(max_tokens=20)
 THINKING = [
     "gpt-5", "o-series", "vllm-qwen3", "vllm-qwen3-raw", "vllm-r1-raw", "gpt-oss-raw", "deepseek-reasoner",
     "cerebras", "ollama", "responses-gpt-5",
@@ -80,7 +80,7 @@ def reader_of(server: ProviderServer, **settings: Any) -> BaseReader:
     return reader_from_llm(llm_of(server, **settings), vocabulary_size=ToyModel.vocabulary_size)
 
 
-def every_way(reader: BaseReader, sampling: Sampling) -> list[Generation]:
+def every_way(reader: BaseReader, sampling: SamplingParams) -> list[Generation]:
     """One answer, asked for in every way that there is."""
 
     async def ways() -> list[Generation]:
@@ -116,7 +116,7 @@ def test_text_comes_from_every_service_in_every_way(name: str) -> None:
 def test_entropies_are_those_of_the_answer_alone(name: str) -> None:
     with FakeOpenAI() as plain:
         core = OpenAIReader("toy", base_url=plain.base_url, vocabulary_size=ToyModel.vocabulary_size)
-        sampling = Sampling(max_tokens=12)
+        sampling = SamplingParams(max_tokens=12)
         expected = core.generate(["q"], sampling)[0][0]
     with provider(name) as server:
         reader = reader_of(server)
@@ -146,7 +146,7 @@ def test_where_there_are_no_log_probabilities_the_error_says_why(name: str) -> N
 @pytest.mark.parametrize("name", LISTING)
 def test_several_answers_are_several_however_they_have_to_be_asked_for(name: str) -> None:
     with provider(name) as server:
-        sampling = Sampling(n=3, temperature=1.0, max_tokens=12, trace="logprobs")
+        sampling = SamplingParams(n=3, temperature=1.0, max_tokens=12, trace="logprobs")
         reader = reader_of(server)
         [samples] = reader.generate(["q"], sampling)
     assert len(samples) == 3
@@ -156,14 +156,14 @@ def test_several_answers_are_several_however_they_have_to_be_asked_for(name: str
 @pytest.mark.parametrize("name", ["gpt-5", "o-series", "openrouter"])
 def test_a_temperature_that_sampling_depends_on_is_an_error(name: str) -> None:
     with scripted(name) as server, pytest.raises(RefusedError, match="temperature"):
-        reader_of(server).generate(["q"], Sampling(n=2, temperature=0.5, max_tokens=20, trace="none"))
+        reader_of(server).generate(["q"], SamplingParams(n=2, temperature=0.5, max_tokens=20, trace="none"))
 
 
 @pytest.mark.parametrize("name", ["gpt-5", "o-series", "vllm-qwen3", "vllm-qwen3-raw", "cerebras"])
 def test_a_methods_limit_is_for_the_answer_and_not_for_the_thoughts(name: str) -> None:
     with scripted(name) as server:
         reader = reader_of(server)
-        short = Sampling(max_tokens=8, trace="none")
+        short = SamplingParams(max_tokens=8, trace="none")
         for answer in every_way(reader, short):
             assert answer.text == ANSWER
         bodies = [request.body for request in server.requests]

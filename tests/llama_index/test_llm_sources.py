@@ -14,19 +14,19 @@ from pydantic import Field, PrivateAttr
 
 from llama_index_surerag import LazyRetrievalQueryEngine, LLMSettingWarning, reader_from_llm
 from surerag.errors import LogprobsError, LogprobsRefusedError, RefusedError, ThinkingBudgetError
+from surerag.messages import Generation, SamplingParams
 from surerag.readers import BaseReader
 from surerag.readers.conformance import check_reader
 from surerag.readers.refusals import LeftOutWarning
-from surerag.types import Generation, Sampling
 from tests.llama_index import corpus
 from tests.servers.anthropic import FakeAnthropic, no_temperature, one_of_two
 from tests.servers.gemini import FakeGemini
 from tests.servers.ollama import FakeOllama
 from tests.servers.toy_model import Script, ToyModel, split
 
-TEXT = Sampling(max_tokens=20, trace="none")
-TRACED = Sampling(max_tokens=12)
-SAMPLED = Sampling(n=3, temperature=1.0, max_tokens=6, seed=4, trace="logprobs")
+TEXT = SamplingParams(max_tokens=20, trace="none")
+TRACED = SamplingParams(max_tokens=12)
+SAMPLED = SamplingParams(n=3, temperature=1.0, max_tokens=6, seed=4, trace="logprobs")
 THOUGHT = "Perhaps Tarn? No."
 
 
@@ -98,7 +98,7 @@ class LlamaCPP(CustomLLM):
 LlamaCPP.__module__ = "llama_index.llms.llama_cpp.base"
 
 
-def every_way(reader: BaseReader, sampling: Sampling) -> list[Generation]:
+def every_way(reader: BaseReader, sampling: SamplingParams) -> list[Generation]:
     """One answer, asked for in every way that there is."""
 
     async def ways() -> list[Generation]:
@@ -227,7 +227,7 @@ def test_claude_answers_in_every_way() -> None:
         assert [answer.text for answer in every_way(reader, TEXT)] == ["in Velm"] * 9
         assert {body["max_tokens"] for body in server.bodies} == {512}
         assert len(server.answered) == len(server.bodies)
-        [samples] = reader.generate(["q"], Sampling(n=3, temperature=0.8, trace="none"))
+        [samples] = reader.generate(["q"], SamplingParams(n=3, temperature=0.8, trace="none"))
         assert len(samples) == 3
         assert [body["temperature"] for body in server.bodies[-3:]] == [0.8] * 3
         assert not any("top_p" in body for body in server.bodies)
@@ -243,7 +243,9 @@ async def test_a_temperature_that_claude_no_longer_takes_is_left_out() -> None:
         assert list(reader.stream("q", TEXT))[-1].generation.text == "in Velm"
         assert len(server.bodies) == 4
         with pytest.raises(RefusedError, match=r"temperature.*deprecated"):
-            reader_from_llm(claude(server)).generate(["q"], Sampling(n=2, temperature=0.5, trace="none"))
+            reader_from_llm(claude(server)).generate(
+                ["q"], SamplingParams(n=2, temperature=0.5, trace="none")
+            )
 
 
 def test_claudes_thoughts_and_their_budget_are_its_own() -> None:
@@ -256,7 +258,7 @@ def test_claudes_thoughts_and_their_budget_are_its_own() -> None:
         assert reader.capabilities.thinking == "apart"
         assert len(server.answered) == len(server.bodies)
         with pytest.raises(RefusedError, match="thinking is enabled"):
-            reader.generate(["q"], Sampling(n=2, temperature=0.5, trace="none"))
+            reader.generate(["q"], SamplingParams(n=2, temperature=0.5, trace="none"))
 
 
 def test_claude_has_no_log_probabilities_and_says_so() -> None:

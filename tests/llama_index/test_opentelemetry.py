@@ -17,11 +17,11 @@ from llama_index_surerag import (
 )
 from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer
-from surerag.world import embedded_reader
 from tests.llama_index import corpus
 from tests.llama_index.conftest import KEY, like
 from tests.llama_index.corpus import KNOWN, UNKNOWN, Knowing
 from tests.servers.fake_openai import FakeOpenAI
+from world import embedded_reader
 
 pytest.importorskip("openinference.instrumentation.llama_index", reason="make test-models has it")
 pytest.importorskip("opentelemetry.sdk.trace", reason="make test-models has it")

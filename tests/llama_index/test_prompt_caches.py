@@ -11,7 +11,7 @@ from llama_index.core.llms import CustomLLM
 from llama_index.core.llms.callbacks import llm_chat_callback
 
 from llama_index_surerag import reader_from_llm
-from surerag.types import Sampling
+from surerag.messages import SamplingParams
 from tests.llama_index.conftest import like
 from tests.servers.fake_openai import FakeOpenAI, Quirks
 from tests.servers.toy_model import Script, split
@@ -23,7 +23,7 @@ PROMPTS = ["Ada the painter was born in Velm. Where?", "Ada the painter was born
 def test_what_a_server_had_in_its_cache_is_counted(logprobs: bool) -> None:
     with FakeOpenAI(Script(lambda _: "in Velm"), Quirks(prefix_cache=True)) as server:
         reader = reader_from_llm(like(server), logprobs=logprobs, max_concurrency=1)
-        [[first], [second]] = reader.generate(PROMPTS, Sampling(trace="none"))
+        [[first], [second]] = reader.generate(PROMPTS, SamplingParams(trace="none"))
         assert first.cached_tokens == 0
         assert 0 < second.cached_tokens < second.prompt_tokens == len(split(PROMPTS[1]))
         assert reader.usage.cached_tokens == second.cached_tokens
@@ -69,6 +69,6 @@ class Told(CustomLLM):
 )
 def test_what_anthropic_tells_is_counted(raw: Any, read: int) -> None:
     reader = reader_from_llm(Told(raw=raw))
-    [[answer]] = reader.generate(PROMPTS[:1], Sampling(trace="none"))
+    [[answer]] = reader.generate(PROMPTS[:1], SamplingParams(trace="none"))
     assert (answer.prompt_tokens, answer.cached_tokens) == (read, 90)
     assert reader.usage.cached_tokens == 90

@@ -16,13 +16,13 @@ from llama_index_surerag import LazyRetrievalQueryEngine
 from llama_index_surerag.prompts import TemplatePrompt, for_core
 from surerag.errors import PromptError
 from surerag.prompts import CLOSED_BOOK, FROM_CONTEXT, FROM_CONTEXT_AND_DETAILS, format_passages
-from surerag.readers.scripted import ScriptedReader
+from surerag.readers.fake import FakeReader
 from tests.llama_index import corpus
 
 QUESTION = "Where {is} Velm?"
 
 
-class Keeping(ScriptedReader):
+class Keeping(FakeReader):
     """Keeps prompts as they came, turns and all."""
 
     def __init__(self) -> None:

@@ -9,14 +9,14 @@ import pytest
 from llama_index.core.llms import ChatMessage
 from llama_index.core.prompts import PromptTemplate
 from llama_index.llms.huggingface import HuggingFaceLLM
+from surerag.adapting import ChatTemplateWarning
 
 from llama_index_surerag import reader_from_llm
 from surerag import TransformersReader
-from surerag.adapting import ChatTemplateWarning
-from surerag.types import Message, Sampling
+from surerag.messages import Message, SamplingParams
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
 
-GREEDY = Sampling(max_tokens=12)
+GREEDY = SamplingParams(max_tokens=12)
 
 
 def llm(*, chat: bool = False, template: bool = False, **settings: Any) -> HuggingFaceLLM:

@@ -22,15 +22,15 @@ from surerag.errors import (
     ServiceError,
     TransientServiceError,
 )
+from surerag.messages import Generation, Message, PartialGeneration, SamplingParams
 from surerag.readers import BaseReader
-from surerag.readers.openai import OpenAIReader
-from surerag.types import Begun, Generation, Message, Sampling
+from surerag.readers.hosted import OpenAIReader
 from tests.llama_index.conftest import KEY, like
 from tests.servers.fake_openai import FakeOpenAI, Quirks
 from tests.servers.toy_model import Script, ToyModel
 
-GREEDY = Sampling(max_tokens=12)
-SAMPLED = Sampling(n=3, temperature=1.0, max_tokens=6, seed=4)
+GREEDY = SamplingParams(max_tokens=12)
+SAMPLED = SamplingParams(n=3, temperature=1.0, max_tokens=6, seed=4)
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ async def test_what_began_in_a_loop_is_not_finished_outside(server: FakeOpenAI) 
         reader.finish([begun])
     await reader.acancel([begun])
     with pytest.raises(ConfigurationError, match="not begun"):
-        reader.finish([Begun(begun.partial, done=False)])
+        reader.finish([PartialGeneration(begun.partial, done=False)])
 
 
 @pytest.mark.parametrize("chat", [True, False])
@@ -188,7 +188,7 @@ def test_where_a_result_depends_on_it_a_method_wins_over_the_constructor_and_say
     extra = {"seed": 99, "top_logprobs": 1, "presence_penalty": 0.5}
     llm = like(server, chat=chat, max_tokens=90, temperature=0.9, additional_kwargs=extra)
     before = llm.model_dump()
-    sampling = Sampling(temperature=0.5, max_tokens=7, seed=3, stop=(" near",), top_p=0.8)
+    sampling = SamplingParams(temperature=0.5, max_tokens=7, seed=3, stop=(" near",), top_p=0.8)
     reader = reader_from_llm(llm)
     with pytest.warns(LLMSettingWarning, match=r"temperature=0\.9, .* temperature=0\.5") as warned:
         reader.generate(["Velm", "Velm"], sampling)
@@ -208,7 +208,7 @@ def test_the_completions_limit_is_not_the_window_minus_the_prompt(server: FakeOp
             return [0] * len(text.split())
 
     llm = like(server, chat=False, tokenizer=Words())
-    reader_from_llm(llm).generate(["Velm"], Sampling(max_tokens=5))
+    reader_from_llm(llm).generate(["Velm"], SamplingParams(max_tokens=5))
     assert server.requests[0].body["max_tokens"] == 5
 
 
@@ -231,7 +231,7 @@ def test_the_llms_own_prompting_applies(server: FakeOpenAI) -> None:
 
 def test_stop_texts_are_in_neither_text_nor_trace() -> None:
     with FakeOpenAI(Script(lambda _: "Velm lies. Question: next")) as server:
-        [[answer]] = reader_over(server).generate(["?"], Sampling(stop=(" Question",)))
+        [[answer]] = reader_over(server).generate(["?"], SamplingParams(stop=(" Question",)))
     assert answer.text == "Velm lies."
     assert answer.trace.tokens == ("Velm", " lies.")
 
@@ -299,7 +299,7 @@ def test_a_failed_prompt_closes_the_streams_of_the_others() -> None:
         reader = reader_from_llm(like(server), max_concurrency=1)
         fine = reader._source.open
 
-        def second_fails(prompt: str, sampling: Sampling) -> object:
+        def second_fails(prompt: str, sampling: SamplingParams) -> object:
             if prompt == "b":
                 server.fail(400)
             return fine(prompt, sampling)

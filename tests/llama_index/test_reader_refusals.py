@@ -25,17 +25,17 @@ from llama_index_surerag import (
     reader_from_llm,
 )
 from surerag.errors import CapabilityError, LogprobsRefusedError, RefusedError
+from surerag.messages import SamplingParams
 from surerag.readers.refusals import LeftOutWarning
-from surerag.types import Sampling
 from tests.llama_index import corpus
 from tests.llama_index.conftest import KEY, like
 from tests.llama_index.refusing import AZURE, FIREWORKS, GROQ, OPENAI_THINKING, STRICT, Refusing, unsupported
 from tests.servers.fake_openai import FakeOpenAI
 from tests.servers.toy_model import Script, ToyModel
 
-TEXT = Sampling(max_tokens=9, trace="none")
-LIKELIHOODS = Sampling(n=3, temperature=1.0, max_tokens=6, trace="logprobs")
-ENTROPIES = Sampling(max_tokens=6)
+TEXT = SamplingParams(max_tokens=9, trace="none")
+LIKELIHOODS = SamplingParams(n=3, temperature=1.0, max_tokens=6, trace="logprobs")
+ENTROPIES = SamplingParams(max_tokens=6)
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_a_refused_temperature_is_left_out_of_a_single_answer_with_a_warning() -
 def test_what_was_left_out_unfelt_is_told_when_it_is_felt(recwarn: pytest.WarningsRecorder) -> None:
     with Refusing(unsupported("temperature", "Unsupported parameter: temperature")) as server:
         reader = reader_from_llm(like(server))
-        reader.generate(["Velm"], Sampling(n=2, temperature=1.0, trace="none"))
+        reader.generate(["Velm"], SamplingParams(n=2, temperature=1.0, trace="none"))
         assert not [one for one in recwarn if issubclass(one.category, LeftOutWarning)]
         reader.generate(["Velm"], TEXT)
         reader.generate(["Velm"], TEXT)
@@ -170,7 +170,7 @@ def test_a_temperature_that_sampling_depends_on_is_an_error_with_the_reason() ->
     with Refusing(*OPENAI_THINKING) as server:
         reader = reader_from_llm(like(server))
         with pytest.raises(RefusedError, match=r"refuses temperature.*does not support"):
-            reader.generate(["Velm"], Sampling(n=3, temperature=0.7, trace="none"))
+            reader.generate(["Velm"], SamplingParams(n=3, temperature=0.7, trace="none"))
 
 
 def test_effort_none_serves_log_probabilities() -> None:

@@ -20,7 +20,7 @@ from pydantic import PrivateAttr
 
 from llama_index_surerag import reader_from_llm
 from surerag.errors import ConfigurationError, ServiceError, TransientServiceError
-from surerag.types import Message, Sampling
+from surerag.messages import Message, SamplingParams
 
 
 class Blocking(CustomLLM):
@@ -58,18 +58,18 @@ def open_llm(**settings: Any) -> Blocking:
 def test_it_says_that_it_has_no_logprobs() -> None:
     reader = reader_from_llm(MockLLM())
     assert (reader.capabilities.logprobs, reader.capabilities.entropy) == (False, None)
-    [[answer]] = reader.generate(["Where is Velm?"], Sampling())
+    [[answer]] = reader.generate(["Where is Velm?"], SamplingParams())
     assert (answer.text, answer.trace) == ("Where is Velm?", None)
 
 
 def test_settings_llm_is_used_when_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Settings, "_llm", open_llm(reply="from settings"))
-    assert reader_from_llm().generate(["?"], Sampling())[0][0].text == "from settings"
+    assert reader_from_llm().generate(["?"], SamplingParams())[0][0].text == "from settings"
 
 
 def test_samples_and_stop_texts_are_kept_by_the_reader() -> None:
     llm = open_llm(reply="In Velm. Question: next")
-    [first, second] = reader_from_llm(llm).generate(["a", "b"], Sampling(n=2, stop=(" Question",)))
+    [first, second] = reader_from_llm(llm).generate(["a", "b"], SamplingParams(n=2, stop=(" Question",)))
     assert [answer.text for answer in (*first, *second)] == ["In Velm."] * 4
     assert sorted(llm._prompts) == ["a", "a", "b", "b"]
     assert llm._options == [{}] * 4
@@ -78,14 +78,14 @@ def test_samples_and_stop_texts_are_kept_by_the_reader() -> None:
 def test_call_options_reach_the_llm() -> None:
     llm = open_llm()
     reader = reader_from_llm(llm, call_options=lambda sampling: {"heat": sampling.temperature})
-    reader.generate(["?"], Sampling(temperature=0.7))
+    reader.generate(["?"], SamplingParams(temperature=0.7))
     assert llm._options == [{"heat": 0.7}]
 
 
 @pytest.mark.parametrize("stop", [(), (" three",), ("o t",), ("x",), ("e",)])
 async def test_a_stream_shows_what_generate_says(stop: tuple[str, ...]) -> None:
     reader = reader_from_llm(open_llm())
-    sampling = Sampling(stop=stop)
+    sampling = SamplingParams(stop=stop)
     [[whole]] = reader.generate(["?"], sampling)
     chunks = list(reader.stream("?", sampling))
     assert "".join(chunk.text for chunk in chunks) == chunks[-1].generation.text == whole.text
@@ -102,7 +102,7 @@ def test_an_llm_that_cannot_stream_answers_whole() -> None:
 
     llm = Whole()
     llm._gate.set()
-    chunks = list(reader_from_llm(llm).stream("?", Sampling()))
+    chunks = list(reader_from_llm(llm).stream("?", SamplingParams()))
     assert "".join(chunk.text for chunk in chunks) == "one two three"
 
 
@@ -147,13 +147,13 @@ async def test_an_answer_that_nobody_reads_on_is_closed() -> None:
             await asyncio.sleep(0.01)
         return False
 
-    chunks = list(reader.stream("?", Sampling(stop=("and on",))))
+    chunks = list(reader.stream("?", SamplingParams(stop=("and on",))))
     assert chunks[-1].generation.text == "on"
     assert await closed()
-    found = [chunk async for chunk in reader.astream("?", Sampling(stop=("and on",)))]
+    found = [chunk async for chunk in reader.astream("?", SamplingParams(stop=("and on",)))]
     assert found[-1].generation.text == "on"
     assert await closed()
-    abandoned = reader.astream("?", Sampling())
+    abandoned = reader.astream("?", SamplingParams())
     await anext(abandoned)
     assert llm._open == ["async"]
     await abandoned.aclose()
@@ -168,7 +168,7 @@ async def test_an_answer_that_could_not_be_streamed_counts_once() -> None:
     llm = Mute()
     llm._gate.set()
     reader = reader_from_llm(llm)
-    [chunk] = reader.stream("?", Sampling(stop=("three",)))
+    [chunk] = reader.stream("?", SamplingParams(stop=("three",)))
     assert (chunk.text, chunk.generation.text) == ("one two", "one two")
     assert reader.usage.requests == 1
 
@@ -180,7 +180,7 @@ async def test_an_answer_that_could_not_be_streamed_counts_once() -> None:
             return CompletionResponse(text="one two three")
 
     waiting = reader_from_llm(Waiting())
-    [chunk] = [chunk async for chunk in waiting.astream("?", Sampling(stop=("three",)))]
+    [chunk] = [chunk async for chunk in waiting.astream("?", SamplingParams(stop=("three",)))]
     assert (chunk.text, waiting.usage.requests) == ("one two", 1)
 
 
@@ -188,7 +188,7 @@ async def test_a_blocking_llm_does_not_block_the_event_loop() -> None:
     llm = Blocking()
     reader = reader_from_llm(llm)
     assert not reader.capabilities.native_async
-    answering = asyncio.create_task(reader.agenerate(["?"], Sampling()))
+    answering = asyncio.create_task(reader.agenerate(["?"], SamplingParams()))
     for _ in range(5):
         await asyncio.sleep(0)
     assert not answering.done()
@@ -206,7 +206,7 @@ async def test_a_native_async_llm_is_awaited() -> None:
 
     reader = reader_from_llm(Native())
     assert reader.capabilities.native_async
-    assert (await reader.agenerate(["?"], Sampling()))[0][0].text == "awaited"
+    assert (await reader.agenerate(["?"], SamplingParams()))[0][0].text == "awaited"
     assert loops == [asyncio.get_running_loop()]
 
 
@@ -214,7 +214,7 @@ def test_a_conversation_goes_through_messages_to_prompt() -> None:
     llm = open_llm(
         messages_to_prompt=lambda messages: "|".join(f"{m.role.value}:{m.content}" for m in messages)
     )
-    reader_from_llm(llm).generate([(Message("system", "s"), Message("user", "u"))], Sampling())
+    reader_from_llm(llm).generate([(Message("system", "s"), Message("user", "u"))], SamplingParams())
     assert llm._prompts == ["system:s|user:u"]
 
 
@@ -227,7 +227,7 @@ def test_an_llm_that_raises_is_named(error: Exception, kind: type[ServiceError])
             raise error
 
     with pytest.raises(kind, match="Failing failed") as raised:
-        reader_from_llm(Failing()).generate(["?"], Sampling())
+        reader_from_llm(Failing()).generate(["?"], SamplingParams())
     assert raised.value.__cause__ is error
     assert raised.value.retryable == (kind is TransientServiceError)
 

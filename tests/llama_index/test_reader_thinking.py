@@ -22,9 +22,9 @@ from pydantic import PrivateAttr
 
 from llama_index_surerag import reader_from_llm
 from surerag.errors import ThinkingBudgetError
-from surerag.types import Sampling
+from surerag.messages import SamplingParams
 
-TEXT = Sampling(trace="none")
+TEXT = SamplingParams(trace="none")
 
 
 class Thinker(MockFunctionCallingLLM):
@@ -96,7 +96,7 @@ async def test_thoughts_are_not_streamed(deltas: list[str]) -> None:
     llm = saying(TextBlock(text=""))
     llm._deltas = deltas
     reader = reader_from_llm(llm)
-    sampling = Sampling(trace="none", stop=(" Next",))
+    sampling = SamplingParams(trace="none", stop=(" Next",))
     chunks = list(reader.stream("Where?", sampling))
     assert "".join(chunk.text for chunk in chunks) == chunks[-1].generation.text == "In Velm."
     later = [chunk async for chunk in reader.astream("Where?", sampling)]

@@ -34,8 +34,8 @@ from surerag.errors import (
     LogprobsRefusedError,
     RefusedError,
 )
+from surerag.messages import SamplingParams
 from surerag.readers.conformance import check_reader
-from surerag.types import Sampling
 from tests.llama_index import corpus
 from tests.llama_index.corpus import KNOWN, UNKNOWN
 from tests.servers.toy_model import Script, Token, ToyModel, split
@@ -150,7 +150,7 @@ def test_a_registered_class_passes_what_every_reader_passes(kind: type[House]) -
 @pytest.mark.parametrize("kind", [House, WholeHouse])
 async def test_its_traces_hold_the_models_own_numbers(kind: type[House]) -> None:
     reader = reader_from_llm(kind(), vocabulary_size=ToyModel.vocabulary_size)
-    sampling = Sampling(n=3, temperature=1.0, max_tokens=5, seed=2)
+    sampling = SamplingParams(n=3, temperature=1.0, max_tokens=5, seed=2)
     [samples] = reader.generate(["Velm"], sampling)
     assert await reader.agenerate(["Velm"], sampling) == [samples]
     assert len({sample.text for sample in samples}) > 1
@@ -167,9 +167,9 @@ async def test_its_traces_hold_the_models_own_numbers(kind: type[House]) -> None
 def test_it_is_asked_for_what_is_used_and_in_its_own_words() -> None:
     llm = House()
     reader = reader_from_llm(llm)
-    reader.generate(["Velm"], Sampling(max_tokens=4, trace="none"))
-    reader.generate(["Velm"], Sampling(max_tokens=4, trace="logprobs"))
-    reader.generate(["Velm"], Sampling(max_tokens=4))
+    reader.generate(["Velm"], SamplingParams(max_tokens=4, trace="none"))
+    reader.generate(["Velm"], SamplingParams(max_tokens=4, trace="logprobs"))
+    reader.generate(["Velm"], SamplingParams(max_tokens=4))
     plain = {"temperature": 0.0, "length": 4}
     assert llm._asked == [
         plain,
@@ -181,27 +181,29 @@ def test_it_is_asked_for_what_is_used_and_in_its_own_words() -> None:
 def test_its_users_temperature_holds_for_text_and_gives_way_for_a_gate() -> None:
     llm = House(temperature=0.8)
     reader = reader_from_llm(llm)
-    reader.generate(["Velm"], Sampling(trace="none"))
+    reader.generate(["Velm"], SamplingParams(trace="none"))
     with pytest.warns(LLMSettingWarning, match=r"House\('house-1'\) was built with temperature=0\.8"):
-        reader.generate(["Velm"], Sampling())
+        reader.generate(["Velm"], SamplingParams())
     assert [asked["temperature"] for asked in llm._asked] == [0.8, 0.0]
 
 
 def test_what_it_refuses_is_left_out() -> None:
     llm = House(refuses=("seed", "length"))
     reader = reader_from_llm(llm)
-    reader.generate(["Velm"], Sampling(temperature=1.0, trace="none"))
-    reader.generate(["Tarn"], Sampling(temperature=1.0, trace="none"))
+    reader.generate(["Velm"], SamplingParams(temperature=1.0, trace="none"))
+    reader.generate(["Tarn"], SamplingParams(temperature=1.0, trace="none"))
     assert [list(asked) for asked in llm._asked[2:]] == [["temperature"], ["temperature"]]
 
 
 def test_log_probabilities_that_it_refuses_or_forgets_are_errors() -> None:
     with pytest.raises(LogprobsRefusedError, match="house-1"):
-        reader_from_llm(House(refuses=("logprobs",))).generate(["Velm"], Sampling())
+        reader_from_llm(House(refuses=("logprobs",))).generate(["Velm"], SamplingParams())
     with pytest.raises(LogprobsError, match="House"):
-        reader_from_llm(House(forgets=True)).generate(["Velm"], Sampling())
+        reader_from_llm(House(forgets=True)).generate(["Velm"], SamplingParams())
     with pytest.raises(RefusedError, match="refuses temperature"):
-        reader_from_llm(House(refuses=("temperature",))).generate(["Velm"], Sampling(n=2, temperature=0.5))
+        reader_from_llm(House(refuses=("temperature",))).generate(
+            ["Velm"], SamplingParams(n=2, temperature=0.5)
+        )
 
 
 def sure(word: str) -> float:
@@ -230,7 +232,7 @@ def test_a_stop_text_ends_an_answer_of_a_class_that_knows_none() -> None:
     llm = House()
     llm._model = Script(lambda _: "Velm lies. Question: next")
     reader = reader_from_llm(llm)
-    sampling = Sampling(stop=(" Question",))
+    sampling = SamplingParams(stop=(" Question",))
     [[answer]] = reader.generate(["?"], sampling)
     chunks = list(reader.stream("?", sampling))
     assert (
@@ -248,7 +250,7 @@ def test_text_alone_may_be_registered_too() -> None:
             return LLMAnswer(f"{response.text}!", prompt_tokens=len(split(response.text)))
 
     register_llm(Warm, WarmDialect())
-    [[answer]] = reader_from_llm(Warm()).generate(["Where is Velm?"], Sampling())
+    [[answer]] = reader_from_llm(Warm()).generate(["Where is Velm?"], SamplingParams())
     assert (answer.text, answer.prompt_tokens, answer.trace) == ("Where is Velm?!", 3, None)
     with pytest.raises(CapabilityError, match="register_llm"):
         reader_from_llm(Warm(), logprobs=True)
@@ -288,4 +290,4 @@ def test_several_answers_of_an_unknown_class_name_both_temperatures() -> None:
 
     reader = reader_from_llm(Cold())
     with pytest.warns(LLMSettingWarning, match=r"temperature=1\.0, .* temperature=0\.0.*call_options"):
-        reader.generate(["?"], Sampling(n=2, temperature=1.0, trace="none"))
+        reader.generate(["?"], SamplingParams(n=2, temperature=1.0, trace="none"))

@@ -35,14 +35,14 @@ from llama_index_surerag import (
 from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer
 from surerag.errors import ServiceError
-from surerag.readers.scripted import ScriptedReader
-from surerag.world import World, embedded_reader
+from surerag.readers.fake import FakeReader
 from tests.llama_index import corpus
 from tests.llama_index.conftest import KEY
 from tests.llama_index.corpus import KNOWN, UNKNOWN, Knowing
 from tests.llama_index.watching import EVENTS
 from tests.servers.fake_openai import FakeOpenAI
 from tests.waiting import eventually
+from world import World, embedded_reader
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def test_a_call_that_fails_is_dropped_and_the_next_is_heard(spans: Any) -> None:
         raise ServiceError("down")
 
     debug = LlamaDebugHandler(print_trace_on_end=False)
-    engine = lazy(ScriptedReader(broken), mode="standard", callback_manager=CallbackManager([debug]))
+    engine = lazy(FakeReader(broken), mode="standard", callback_manager=CallbackManager([debug]))
     with pytest.raises(ServiceError, match="down"):
         engine.query(KNOWN)
     assert not spans.open_spans

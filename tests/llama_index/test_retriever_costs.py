@@ -12,7 +12,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
 from llama_index_surerag import LazyRetrievalQueryEngine
 from llama_index_surerag.systems import as_system
-from surerag import ScriptedReader
+from surerag import FakeReader
 
 
 class Rewriting(BaseRetriever):
@@ -32,7 +32,7 @@ class Rewriting(BaseRetriever):
 
 
 def engine(*, asks: bool) -> Any:
-    reader = ScriptedReader(lambda _: "Velm")
+    reader = FakeReader(lambda _: "Velm")
     return LazyRetrievalQueryEngine.from_args(llm=reader, retriever=Rewriting(asks=asks), mode="standard")
 
 

@@ -22,7 +22,7 @@ from llama_index.core.query_engine import CustomQueryEngine
 from llama_index.core.schema import ImageNode, NodeWithScore, TextNode
 
 from llama_index_surerag import DeltaSePerEvaluator, DeltaSePerResult
-from surerag import Adaptive, ScriptedReader
+from surerag import Adaptive, FakeReader
 from surerag.entailment import ExactEntailer
 from surerag.errors import ConfigurationError, MissingServiceError, PromptError, ServiceError
 from tests.llama_index.conftest import Length, like
@@ -44,13 +44,11 @@ def knowing(prompt: str) -> str:
 
 
 def tool(reader: Any = None, **settings: Any) -> DeltaSePerEvaluator:
-    return DeltaSePerEvaluator(
-        reader or ScriptedReader(knowing), ExactEntailer(), **{"n_samples": 3, **settings}
-    )
+    return DeltaSePerEvaluator(reader or FakeReader(knowing), ExactEntailer(), **{"n_samples": 3, **settings})
 
 
 def test_samples_cut_at_the_limit_are_counted() -> None:
-    reader = ScriptedReader(lambda _: "As far as anybody knows")
+    reader = FakeReader(lambda _: "As far as anybody knows")
     given: dict[str, Any] = {"contexts": CONTEXTS, "reference": "Velm"}
     assert tool(reader, max_tokens=2).evaluate(QUESTION, **given).truncated == 6
     assert tool(reader).evaluate(QUESTION, **given).truncated == 0
@@ -58,7 +56,7 @@ def test_samples_cut_at_the_limit_are_counted() -> None:
 
 @pytest.mark.parametrize("way", ["sync", "async", "sync in a loop"])
 def test_worked_by_hand_with_all_parts(way: str) -> None:
-    reader = ScriptedReader(sampled(*BEFORE, *AFTER), entropy=None)
+    reader = FakeReader(sampled(*BEFORE, *AFTER), entropy=None)
     evaluator = DeltaSePerEvaluator(reader, Judge(LIKE), n_samples=4)
     given: dict[str, Any] = {"response": "In Velm.", "contexts": CONTEXTS, "reference": "Velm"}
 
@@ -107,7 +105,7 @@ def as_expected(results: Sequence[Any]) -> None:
 
 
 async def test_in_the_batch_runner_alone_and_among_others() -> None:
-    reader = ScriptedReader(knowing)
+    reader = FakeReader(knowing)
     given: dict[str, Any] = {
         "queries": QUERIES,
         "response_strs": ["Velm"] * 6,
@@ -147,7 +145,7 @@ def test_what_cannot_be_measured_says_why_and_sends_an_event(spans: Any) -> None
         assert (result.score, result.passing, result.delta) == (None, None, None)
     assert sum(getattr(event, "name", "") == "seper.invalid" for event in EVENTS) == len(cases)
 
-    class Broken(ScriptedReader):
+    class Broken(FakeReader):
         def generate(self, prompts: Any, sampling: Any) -> Any:
             raise KeyError("choices")
 
@@ -190,11 +188,11 @@ def test_the_llm_of_the_settings_and_an_llm_as_judge(settings: None, spans: Any)
     )
     assert (result.before, result.after, result.weights) == (1.0, 1.0, "frequency")
     assert "seper.frequency_weights" in {getattr(event, "name", "") for event in EVENTS}
-    judged = DeltaSePerEvaluator(ScriptedReader(knowing), MockLLM(max_tokens=4), n_samples=2)
+    judged = DeltaSePerEvaluator(FakeReader(knowing), MockLLM(max_tokens=4), n_samples=2)
     assert judged.core.entailer.name.startswith("judge:")
     assert judged.evaluate(QUESTION, contexts=CONTEXTS, reference="Velm").delta == 1.0
     with pytest.raises(MissingServiceError, match="entailer"):
-        DeltaSePerEvaluator(ScriptedReader(knowing))
+        DeltaSePerEvaluator(FakeReader(knowing))
     with pytest.raises(ConfigurationError, match="expected a reader"):
         DeltaSePerEvaluator("gpt", ExactEntailer())  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="window"):
@@ -202,7 +200,7 @@ def test_the_llm_of_the_settings_and_an_llm_as_judge(settings: None, spans: Any)
 
 
 def test_prompts_are_shown_changed_and_checked() -> None:
-    reader = ScriptedReader(knowing)
+    reader = FakeReader(knowing)
     evaluator = tool(reader, prompts={"closed_book": "Just say: {query_str}"})
     assert set(evaluator.get_prompts()) == {"closed_book", "from_passages"}
     evaluator.update_prompts({"from_passages": DEFAULT_TEXT_QA_PROMPT})
@@ -225,7 +223,7 @@ def test_prompts_are_shown_changed_and_checked() -> None:
         tool(prompts={"closed": "x"})
 
 
-class Crowded(ScriptedReader):
+class Crowded(FakeReader):
     """Tells how many calls were open at a time."""
 
     def __init__(self) -> None:
@@ -248,7 +246,7 @@ class Crowded(ScriptedReader):
         self._enter(1)
         await asyncio.sleep(0.02)
         self._enter(-1)
-        return ScriptedReader.generate(self, prompts, sampling)
+        return FakeReader.generate(self, prompts, sampling)
 
 
 def test_concurrency_is_bounded_over_all_callers_of_each_loop() -> None:
@@ -364,7 +362,7 @@ def test_an_unknown_option_is_refused_and_the_near_one_named(name: str, near: st
 
 
 def test_what_is_set_is_in_force_or_refused() -> None:
-    reader = ScriptedReader(sampled(*BEFORE, *AFTER, *BEFORE, *AFTER), entropy=None)
+    reader = FakeReader(sampled(*BEFORE, *AFTER, *BEFORE, *AFTER), entropy=None)
     evaluator = DeltaSePerEvaluator(reader, Judge(LIKE), n_samples=3)
     with pytest.raises(ConfigurationError, match="kernel must be one of soft, hard, got 'medium'"):
         evaluator.kernel = "medium"  # type: ignore[assignment]
@@ -391,7 +389,7 @@ def told(prompt: str) -> str:
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
 def test_copies_and_pickles_measure_the_same(copied: Callable[[Any], Any]) -> None:
     evaluator = DeltaSePerEvaluator(
-        ScriptedReader(told), ExactEntailer(), n_samples=2, adaptive=Adaptive(0.5, 2), window=3
+        FakeReader(told), ExactEntailer(), n_samples=2, adaptive=Adaptive(0.5, 2), window=3
     )
     evaluator.update_prompts({"closed_book": PromptTemplate("Say: {query_str}")})
     other = copied(evaluator)

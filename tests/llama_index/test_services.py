@@ -15,8 +15,8 @@ from llama_index_surerag import EmbeddingEncoder, NodeRetriever
 from llama_index_surerag.evaluating import aread
 from llama_index_surerag.nodes import DocumentsBehind, nodes_of, passages_of
 from surerag.errors import ConfigurationError, ServiceError
+from surerag.messages import Passage
 from surerag.services import Encoder, Retriever
-from surerag.types import Passage
 from tests.blocking import Gate, cancelled_without_trace
 from tests.llama_index import corpus
 from tests.llama_index.corpus import UNKNOWN

@@ -10,7 +10,7 @@ from llama_index.core.llms import CustomLLM
 from llama_index.core.llms.callbacks import llm_completion_callback
 from llama_index.core.schema import TextNode
 
-from surerag import ScriptedReader, compare
+from surerag import FakeReader, compare
 
 QUESTIONS = [(f"Where was P{n} born?", ["Velm"]) for n in range(4)]
 
@@ -55,6 +55,6 @@ def test_query_engines_are_systems_and_their_models_tell_what_they_cost():
 
 
 def test_retrievers_answer_through_a_reader():
-    reader = ScriptedReader(lambda prompt: "Velm" if "born in Velm" in prompt else "?")
+    reader = FakeReader(lambda prompt: "Velm" if "born in Velm" in prompt else "?")
     report = compare({"found": index().as_retriever(similarity_top_k=2)}, QUESTIONS, reader=reader)
     assert report.system("found").measures["accuracy"].value == 1.0

@@ -25,13 +25,13 @@ from llama_index_surerag.prompts import plain_template, template_of
 from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer
 from surerag.errors import PromptError
-from surerag.readers.scripted import ScriptedReader
-from surerag.types import as_messages
+from surerag.messages import as_messages
+from surerag.readers.fake import FakeReader
 from tests.llama_index import corpus
 from tests.llama_index.corpus import KNOWN, UNKNOWN
 
 
-class Seeing(ScriptedReader):
+class Seeing(FakeReader):
     """Keeps every prompt as it came, and is unsure of everything."""
 
     def __init__(self) -> None:

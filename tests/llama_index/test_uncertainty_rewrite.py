@@ -30,11 +30,11 @@ from llama_index.llms.openai_like import OpenAILike
 from llama_index_surerag.events import ProgressEvent, RewriteDecisionEvent
 from llama_index_surerag.rewrite_engine import UncertaintyRewriteQueryEngine
 from llama_index_surerag.rewrite_transform import RewrittenQuery, UncertaintyRewriteTransform
-from surerag import ScriptedReader, UncertaintyRewriter
+from surerag import FakeReader, UncertaintyRewriter
 from surerag.decisions.calibrating import calibrate
 from surerag.errors import CapabilityError, ConfigurationError, PromptError
-from surerag.readers.scripted import reply
-from surerag.types import Generation, Passage
+from surerag.messages import Generation, Passage
+from surerag.readers.fake import reply
 from tests.drivers.local_reader import LocalReader
 from tests.llama_index import corpus
 from tests.llama_index.corpus import KNOWN, UNKNOWN, VAGUE, HashEmbedding
@@ -57,8 +57,8 @@ def knowing(prompt: str) -> Generation:
 
 
 @pytest.fixture
-def reader() -> ScriptedReader:
-    return ScriptedReader(knowing)
+def reader() -> FakeReader:
+    return FakeReader(knowing)
 
 
 def engine(reader: Any, **settings: Any) -> UncertaintyRewriteQueryEngine:
@@ -88,7 +88,7 @@ def left_alone(response: Any) -> None:
     assert [node.node_id for node in response.source_nodes] == ["ada-0"]
 
 
-async def test_both_branches_sync_async_and_batched(reader: ScriptedReader) -> None:
+async def test_both_branches_sync_async_and_batched(reader: FakeReader) -> None:
     rewriting = engine(reader)
     for question, check in ((KNOWN, left_alone), (VAGUE, rewritten)):
         check(rewriting.query(question))
@@ -97,7 +97,7 @@ async def test_both_branches_sync_async_and_batched(reader: ScriptedReader) -> N
         json.dumps(rewriting.query(question).metadata, allow_nan=False)
 
 
-async def test_the_core_and_the_engine_agree(reader: ScriptedReader) -> None:
+async def test_the_core_and_the_engine_agree(reader: FakeReader) -> None:
     from llama_index_surerag import EmbeddingEncoder
     from surerag.retrieval import PassageIndex
 
@@ -131,7 +131,7 @@ class Asks:
 
 
 async def test_a_certain_question_costs_one_retrieval_and_one_answer(
-    reader: ScriptedReader, monkeypatch: pytest.MonkeyPatch
+    reader: FakeReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asks, rewriting = Asks(monkeypatch), engine(reader)
     rewriting.query(KNOWN)
@@ -175,7 +175,7 @@ async def test_a_local_model_leaves_the_loop_free() -> None:
 # The transform.
 
 
-def test_the_transform_rewrites_what_is_searched_for_and_keeps_the_question(reader: ScriptedReader) -> None:
+def test_the_transform_rewrites_what_is_searched_for_and_keeps_the_question(reader: FakeReader) -> None:
     transform = UncertaintyRewriteTransform(corpus.index(), reader, top_n=1)
     vector = HashEmbedding().get_query_embedding(VAGUE)
     given = QueryBundle(VAGUE, embedding=vector)
@@ -190,7 +190,7 @@ def test_the_transform_rewrites_what_is_searched_for_and_keeps_the_question(read
     assert in_words.run(VAGUE).query_str == UNKNOWN
 
 
-async def test_transform_query_engine(reader: ScriptedReader) -> None:
+async def test_transform_query_engine(reader: FakeReader) -> None:
     transform = UncertaintyRewriteTransform(corpus.index(), reader, top_n=1)
     llm = Echo()
     plain = corpus.index().as_query_engine(llm=llm, similarity_top_k=1)
@@ -226,7 +226,7 @@ class Asking(Splitting):
 
 
 @pytest.mark.parametrize("use_async", [False, True])
-async def test_sub_questions_and_tools(reader: ScriptedReader, use_async: bool) -> None:
+async def test_sub_questions_and_tools(reader: FakeReader, use_async: bool) -> None:
     tool = QueryEngineTool.from_defaults(engine(reader), name="atlas", description="Knows rivers.")
     outer = SubQuestionQueryEngine.from_defaults([tool], Echo(), Asking(), use_async=False, verbose=False)
     response = await outer.aquery("Both?") if use_async else outer.query("Both?")
@@ -237,7 +237,7 @@ async def test_sub_questions_and_tools(reader: ScriptedReader, use_async: bool) 
     assert output.raw_output.metadata["kept"] == "rewritten"
 
 
-async def test_a_condensed_question_and_a_conversation(reader: ScriptedReader) -> None:
+async def test_a_condensed_question_and_a_conversation(reader: FakeReader) -> None:
     chat = CondenseQuestionChatEngine.from_defaults(engine(reader), llm=Scripted(texts=[VAGUE]))
     assert str(chat.chat(KNOWN)).startswith(WELL_KNOWN)
     assert str(await chat.achat("And the other?")).startswith(FOUND)
@@ -251,14 +251,14 @@ async def test_a_condensed_question_and_a_conversation(reader: ScriptedReader) -
         assert prompt.startswith("Do you know rivers?\nYes.\n")
         return reply(UNKNOWN) if "without the conversation above" in prompt else knowing(prompt)
 
-    rewriting = engine(ScriptedReader(answer))
+    rewriting = engine(FakeReader(answer))
     rewritten(rewriting.query_in_conversation(VAGUE, history))
     rewritten(await rewriting.aquery_in_conversation(VAGUE, history))
-    transform = UncertaintyRewriteTransform(corpus.index(), ScriptedReader(answer), top_n=1)
+    transform = UncertaintyRewriteTransform(corpus.index(), FakeReader(answer), top_n=1)
     assert transform.run(VAGUE, {"chat_history": history}).embedding_strs == [UNKNOWN]
 
 
-async def test_retrieve_and_synthesize(reader: ScriptedReader) -> None:
+async def test_retrieve_and_synthesize(reader: FakeReader) -> None:
     rewriting = engine(reader)
     bundle = QueryBundle(VAGUE)
     for nodes in (rewriting.retrieve(bundle), await rewriting.aretrieve(bundle)):
@@ -274,7 +274,7 @@ async def test_retrieve_and_synthesize(reader: ScriptedReader) -> None:
 # Prompts, settings, events.
 
 
-def test_prompts_can_be_seen_and_replaced(reader: ScriptedReader) -> None:
+def test_prompts_can_be_seen_and_replaced(reader: FakeReader) -> None:
     rewriting = engine(reader)
     assert set(rewriting.get_prompts()) == {"answer", "closed_book", "rewrite", "rewrite_in_conversation"}
     rewriting.update_prompts({"answer": PromptTemplate("SEE {passages} AND SAY {query_str}")})
@@ -294,7 +294,7 @@ def test_prompts_can_be_seen_and_replaced(reader: ScriptedReader) -> None:
         rewriting.update_prompts({"rewrite": PromptTemplate("{question}")})
 
 
-def test_settings_come_back(reader: ScriptedReader) -> None:
+def test_settings_come_back(reader: FakeReader) -> None:
     first = engine(
         reader, documents="expand", threshold=1.5, prompts={"rewrite": "Rewrite the query {query}"}
     )
@@ -317,7 +317,7 @@ def told(answer: str, golds: Sequence[str]) -> bool:
     return any(gold in answer for gold in golds)
 
 
-def test_a_calibration_comes_back(reader: ScriptedReader) -> None:
+def test_a_calibration_comes_back(reader: FakeReader) -> None:
     core = engine(reader).core
     found = calibrate(
         core,
@@ -337,7 +337,7 @@ def test_a_calibration_comes_back(reader: ScriptedReader) -> None:
     assert loaded.core.threshold == found
 
 
-class Heavy(ScriptedReader):
+class Heavy(FakeReader):
     """A model that must never be copied by the way."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
@@ -352,7 +352,7 @@ def test_copies_share_the_model_and_keep_prompts_of_their_own() -> None:
         assert other.core.reader is one.core.reader
         other.update_prompts({"rewrite": PromptTemplate("Reword {query}")})
         assert one.core.prompts["rewrite"].text != other.core.prompts["rewrite"].text == "Reword {query}"
-        again = pickle.loads(pickle.dumps(engine(ScriptedReader(["Velm"]), threshold=1.5)))
+        again = pickle.loads(pickle.dumps(engine(FakeReader(["Velm"]), threshold=1.5)))
         assert (again.core.threshold, str(again.query(KNOWN))) == (1.5, "Velm")
 
 
@@ -405,7 +405,7 @@ def recorded() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("recorded")
-async def test_events_within_the_query(reader: ScriptedReader) -> None:
+async def test_events_within_the_query(reader: FakeReader) -> None:
     rewriting = engine(reader)
     for ask in (lambda: rewriting.query(VAGUE), lambda: rewriting.aquery(VAGUE)):
         EVENTS.clear()
@@ -424,17 +424,17 @@ async def test_events_within_the_query(reader: ScriptedReader) -> None:
 
 
 @pytest.mark.usefixtures("recorded")
-def test_a_failing_rewriter_is_an_event_and_the_answer_stands(reader: ScriptedReader) -> None:
+def test_a_failing_rewriter_is_an_event_and_the_answer_stands(reader: FakeReader) -> None:
     def broken(prompt: str) -> str:
         raise TimeoutError("too slow")
 
-    response = engine(reader, rewriter=ScriptedReader(broken)).query(VAGUE)
+    response = engine(reader, rewriter=FakeReader(broken)).query(VAGUE)
     assert str(response).startswith("perhaps")
     [warning] = [event for event in EVENTS if isinstance(event, ProgressEvent) and event.warning]
     assert warning.name == "uncertainty_rewriting.failed"
 
 
-def test_nodes_in_the_index_are_not_changed(reader: ScriptedReader) -> None:
+def test_nodes_in_the_index_are_not_changed(reader: FakeReader) -> None:
     index = corpus.index()
     before = {name: node.model_dump() for name, node in index.docstore.docs.items()}
     rewriting = UncertaintyRewriteQueryEngine.from_args(index, reader, top_n=1)

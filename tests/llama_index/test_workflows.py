@@ -27,7 +27,7 @@ from llama_index_surerag import (
 )
 from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer
-from surerag.readers.scripted import ScriptedReader
+from surerag.readers.fake import FakeReader
 from tests.llama_index import corpus
 from tests.llama_index.corpus import KNOWN, UNKNOWN, Knowing
 from tests.llama_index.models import Calling
@@ -202,7 +202,7 @@ async def test_parts_are_tools_in_an_agent_workflow(kind: str) -> None:
 
 async def test_sync_calls_work_inside_a_running_loop() -> None:
     """As in a notebook, and in tools that are plain functions."""
-    reader = ScriptedReader(default="Velm", entropy=0.1)
+    reader = FakeReader(default="Velm", entropy=0.1)
     nodes = corpus.index().as_retriever(similarity_top_k=2).retrieve(KNOWN)
     compressor = ClusterCompressorPostprocessor(reader, HashingEncoder(), pass_below=0)
     assert str(lazy().query(KNOWN)).startswith(KNOWN_ANSWER)

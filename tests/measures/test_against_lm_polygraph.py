@@ -24,7 +24,7 @@ from surerag.measures import (
     token_entropy,
 )
 from surerag.methods.dynqr.metrics import uncertainty_of
-from surerag.readers.scripted import reply
+from surerag.readers.fake import reply
 
 GREEDY = [[-1.0, -2.0, -3.0], [-4.0, -2.0]]
 """Log-probabilities of two greedy answers; the last of each is that of the end token."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 
-from surerag.readers.scripted import ScriptedReader
+from surerag.readers.fake import FakeReader
 
 GUESSES = ("Tarn", "Mir", "Orun", "Brol", "Ket")
 
@@ -33,6 +33,6 @@ class Guessing:
         return GUESSES[at % len(GUESSES)]
 
 
-def text_reader(name: str = "text", **telling: str) -> ScriptedReader:
+def text_reader(name: str = "text", **telling: str) -> FakeReader:
     """Return a reader without log-probabilities."""
-    return ScriptedReader(Guessing(**telling), logprob=None, entropy=None, name=name)
+    return FakeReader(Guessing(**telling), logprob=None, entropy=None, name=name)

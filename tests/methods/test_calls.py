@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surerag import Adaptive, LazyRAG, Passage, ScriptedReader, SePer, UncertaintyRewriter
+from surerag import Adaptive, FakeReader, LazyRAG, Passage, SePer, UncertaintyRewriter
 from surerag.component import Component
 from surerag.errors import ConfigurationError
+from surerag.messages import Event, Pair
 from surerag.methods.calls import CallBudget
-from surerag.readers.scripted import reply
-from surerag.types import Event, Pair
+from surerag.readers.fake import reply
 
 QUESTION = "Where was the painter born?"
 WORDS = ("Velm", "Orun", "Tarn", "in Velm", "", "by the river")
@@ -36,7 +36,7 @@ class Judge:
         return np.eye(3)[draws]
 
 
-def asked_of(reader: ScriptedReader) -> int:
+def asked_of(reader: FakeReader) -> int:
     """Count the answers that were asked for, those that failed included."""
     each = {"generate": lambda call: call.sampling.n, "begin": lambda _: 1, "stream": lambda _: 1}
     return sum(each[call.verb](call) * len(call.prompts) for call in reader.history if call.verb in each)
@@ -49,7 +49,7 @@ class Corpus:
         return [Passage(f"{query} {at}", id=f"{query} {at}") for at in range(3)]
 
 
-def chancy(seed: int, fails: bool = False) -> ScriptedReader:
+def chancy(seed: int, fails: bool = False) -> FakeReader:
     """Say something by chance, with a certainty by chance; where wanted, fail now and then."""
     said = 0
 
@@ -63,7 +63,7 @@ def chancy(seed: int, fails: bool = False) -> ScriptedReader:
             return f"Where was Ada born, {drawn % 4}?"
         return reply(WORDS[drawn % len(WORDS)], logprobs=-(drawn % 30) / 10, entropy=(drawn % 30) / 10)
 
-    return ScriptedReader(answer)
+    return FakeReader(answer)
 
 
 @settings(max_examples=150, deadline=None)
@@ -98,7 +98,7 @@ def test_a_rewriter_costs_no_more_than_was_said(
     try:
         result = rewriter.run(QUESTION)
     except TimeoutError:
-        # Sampling failed before there was any answer.
+        # SamplingParams failed before there was any answer.
         result = None
     assert asked_of(reader) + judge.pairs <= rewriter.worst_case_calls()
     if budget is not None:
@@ -114,7 +114,7 @@ def test_the_rewriters_bound_is_reached() -> None:
         number = next(numbered)
         return f"Where was number {number}?" if prompt.startswith("Rewrite") else f"answer {number}"
 
-    judge, reader = Judge(), ScriptedReader(answer)
+    judge, reader = Judge(), FakeReader(answer)
     rewriter = UncertaintyRewriter(
         reader, Corpus(), entailer=judge, metric="disagreement", same_meaning="entailment", n_samples=3,
         candidates=2, threshold=-1.0,
@@ -124,10 +124,10 @@ def test_the_rewriters_bound_is_reached() -> None:
     assert result.costs.calls + result.costs.judgements == 32
 
 
-def rewriter_with(most: int) -> tuple[Any, ScriptedReader, list[Event]]:
+def rewriter_with(most: int) -> tuple[Any, FakeReader, list[Event]]:
     events: list[Event] = []
     numbered = iter(range(1000))
-    reader = ScriptedReader(
+    reader = FakeReader(
         lambda p: reply(f"Where was {next(numbered)}?" if p.startswith("Rewrite") else "Velm", logprobs=-2.0)
     )
     rewriter = UncertaintyRewriter(
@@ -192,7 +192,7 @@ def test_a_gate_without_calls_to_judge_its_samples_retrieves_and_says_so() -> No
     events: list[Event] = []
     judge = Judge()
     numbered = iter(range(100))
-    reader = ScriptedReader(lambda _: f"answer {next(numbered)}", logprob=None, entropy=None)
+    reader = FakeReader(lambda _: f"answer {next(numbered)}", logprob=None, entropy=None)
     rag = LazyRAG(
         reader, Corpus(), "A summary.", judge, gate="disagreement", same_meaning="entailment", n_samples=4,
         max_calls=16, on_event=events.append,
@@ -213,7 +213,7 @@ def test_a_gate_without_calls_to_judge_its_samples_retrieves_and_says_so() -> No
 def test_sepers_bound_is_reached_by_a_reader_that_never_says_the_same(kernel: Any, adaptive: Any) -> None:
     judge = Judge()
     numbered = iter(range(10_000))
-    reader = ScriptedReader(lambda _: f"answer {next(numbered)}")
+    reader = FakeReader(lambda _: f"answer {next(numbered)}")
     seper = SePer(reader, judge, kernel=kernel, adaptive=adaptive, n_samples=6)
     seper.run(QUESTION, ["Velm", "Orun"], [Passage("Ada.")])
     assert asked_of(reader) + judge.pairs == seper.worst_case_calls(1, 2)
@@ -227,7 +227,7 @@ def test_every_component_says_what_it_costs() -> None:
     assert len(found) == 7
     assert all(one.worst_case_calls is not Component.worst_case_calls for one in found)
     bounded = {one.__name__ for one in found if "max_calls" in one.OPTIONS}
-    assert {one.__name__ for one in found} - bounded == {"AdaptiveChunker", "SePer"}
+    assert {one.__name__ for one in found} - bounded == {"SemanticChunker", "SePer"}
 
 
 def test_calls_that_are_held_are_nobody_elses() -> None:

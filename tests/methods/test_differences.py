@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from surerag.methods.differences import METHODS, page
 
 import surerag
-from surerag.methods.differences import METHODS, page
 
 PAGE = Path(__file__).parents[2] / "docs" / "methods" / "differences.md"
 
@@ -53,7 +53,7 @@ def test_the_papers_number_of_passages_is_asked_for() -> None:
             asked.append(k)
             return [surerag.Passage("Ada was born in Velm.")]
 
-    reader = surerag.ScriptedReader(lambda prompt: "Velm")
+    reader = surerag.FakeReader(lambda prompt: "Velm")
     surerag.UncertaintyRewriter(reader, Noting(), variant="paper").run("Where was Ada born?")
     surerag.LazyRAG(reader, Noting(), mode="standard", variant="paper").run("Where was Ada born?")
     assert asked == [5, 3]

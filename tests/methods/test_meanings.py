@@ -14,8 +14,8 @@ from surerag import Services, run
 from surerag.entailment import ExactEntailer
 from surerag.errors import ServiceError
 from surerag.measures import same_answer
+from surerag.messages import Generation, Pair
 from surerag.methods.meanings import Meanings, meanings_of, typical
-from surerag.types import Generation, Pair
 
 words = st.lists(st.sampled_from(["velm", "orun", "the", "tarn"]), max_size=4).map(" ".join)
 

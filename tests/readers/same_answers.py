@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from surerag.types import Generation, TokenTrace
+from surerag.messages import Generation, TokenTrace
 
 
 def traced(answer: Generation) -> TokenTrace:

@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.servers.fake_openai import FakeOpenAI
+from tests.servers.toy_model import Script
 
 from surerag.errors import ServiceError
+from surerag.messages import SamplingParams
 from surerag.readers import closing
 from surerag.readers.closing import (
     aawait_closed,
@@ -23,10 +26,7 @@ from surerag.readers.closing import (
     close_in_loop_when_dropped,
     close_when_dropped,
 )
-from surerag.readers.openai import OpenAIReader
-from surerag.types import Sampling
-from tests.servers.fake_openai import FakeOpenAI
-from tests.servers.toy_model import Script
+from surerag.readers.hosted import OpenAIReader
 from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -68,7 +68,7 @@ def test_streams_that_are_none_hang_nothing_either() -> None:
         for body in bodies * 12:
             server.fail(200, body=body, headers={"Content-Type": "text/event-stream"}, times=3)
             with pytest.raises(ServiceError):
-                reader.begin(["q"], 2, Sampling())
+                reader.begin(["q"], 2, SamplingParams())
             server._failures.clear()
 
 

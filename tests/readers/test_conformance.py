@@ -7,16 +7,24 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-
-from surerag.readers import BaseReader, Capabilities
-from surerag.readers.conformance import Case, Trial, check_reader, conformance_cases
-from surerag.readers.openai import OpenAIReader
-from surerag.readers.openai.parse import Api
-from surerag.readers.scripted import ScriptedReader, reply
-from surerag.types import Begun, Chunk, EntropyTrace, Generation, Prompt, Sampling, TokenTrace
 from tests.servers.fake_openai import FakeOpenAI, Quirks
 from tests.servers.providers import provider
 from tests.servers.toy_model import ToyModel
+
+from surerag.messages import (
+    Chunk,
+    EntropyTrace,
+    Generation,
+    PartialGeneration,
+    Prompt,
+    SamplingParams,
+    TokenTrace,
+)
+from surerag.readers import BaseReader, Capabilities
+from surerag.readers.conformance import Case, Trial, check_reader, conformance_cases
+from surerag.readers.fake import FakeReader, reply
+from surerag.readers.hosted import OpenAIReader
+from surerag.readers.hosted.parse import Api
 
 TEXTS = {"Where": "It begins in old Velm on the hill", "Context": "In Velm", "Name": "Red and green and blue"}
 
@@ -31,14 +39,14 @@ def test_scripted_readers_pass(case: Case, entropy: Any) -> None:
     capabilities = Capabilities(
         logprobs=True, entropy=entropy, score=True, begin="native", stream=True, native_async=True
     )
-    outcome = case.run(ScriptedReader(answer, capabilities=capabilities))
+    outcome = case.run(FakeReader(answer, capabilities=capabilities))
     if outcome.status == "skipped":
         pytest.skip(outcome.detail)
     assert outcome.passed, outcome.detail
 
 
 def test_a_reader_of_text_alone_passes_with_checks_skipped() -> None:
-    report = check_reader(ScriptedReader(answer, logprob=None))
+    report = check_reader(FakeReader(answer, logprob=None))
     assert report.passed, str(report)
     assert report.count("skipped") >= 4
 
@@ -102,8 +110,8 @@ class Minimal:
     name = "minimal"
     capabilities = Capabilities(logprobs=True, entropy="exact")
 
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
-        return ScriptedReader(answer).generate(prompts, sampling)
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
+        return FakeReader(answer).generate(prompts, sampling)
 
     def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
         from surerag.errors import CapabilityError
@@ -116,14 +124,14 @@ def test_a_reader_with_the_least_passes_by_the_defaults() -> None:
     assert report.passed, str(report)
 
 
-class Altered(ScriptedReader):
+class Altered(FakeReader):
     """A reader that breaks one promise."""
 
     def __init__(self, alter: Callable[[Generation], Generation]) -> None:
         super().__init__(answer)
         self._alter = alter
 
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         return [[self._alter(item) for item in row] for row in super().generate(prompts, sampling)]
 
 
@@ -161,7 +169,7 @@ def test_a_broken_promise_is_named(alter: Callable[[Generation], Generation], ch
     assert check in {failure.check for failure in report.failures}, str(report)
 
 
-class Careless(ScriptedReader):
+class Careless(FakeReader):
     """A reader with one verb of its own, that is wrong."""
 
     def __init__(self, **verbs: Any) -> None:
@@ -187,9 +195,12 @@ class Careless(ScriptedReader):
             {"generate": lambda prompts, s: [[reply(f"of {len(prompts)}")] * s.n for _ in prompts]},
             "alone or in a batch is the same",
         ),
-        ({"begin": lambda prompts, n, s: [Begun(reply("a"), done=True) for _ in prompts]}, "cancel frees"),
         (
-            {"begin": lambda prompts, n, s: [Begun(reply("a"), done=False) for _ in prompts]},
+            {"begin": lambda prompts, n, s: [PartialGeneration(reply("a"), done=True) for _ in prompts]},
+            "cancel frees",
+        ),
+        (
+            {"begin": lambda prompts, n, s: [PartialGeneration(reply("a"), done=False) for _ in prompts]},
             "begin shows the first tokens",
         ),
         ({"stream": lambda prompt, s: iter([Chunk("all")])}, "streams join to the text"),
@@ -206,10 +217,10 @@ def test_a_wrong_verb_is_named(verbs: dict[str, Any], check: str) -> None:
     assert check in {failure.check for failure in report.failures}, str(report)
 
 
-class Moody(ScriptedReader):
+class Moody(FakeReader):
     """A reader that never says the same twice."""
 
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         moods = iter(range(10**6))
         self._moods = getattr(self, "_moods", moods)
         return [[reply(f"mood {next(self._moods)}") for _ in range(sampling.n)] for _ in prompts]
@@ -221,7 +232,7 @@ def test_a_reader_that_never_repeats_itself_is_found_out() -> None:
 
 
 def test_scoring_without_claiming_it_is_found_out() -> None:
-    class Modest(ScriptedReader):
+    class Modest(FakeReader):
         @property
         def capabilities(self) -> Capabilities:
             return replace(super().capabilities, score=False)
@@ -237,7 +248,7 @@ def test_an_unexpected_error_is_a_failure_that_is_named() -> None:
     def broken(prompt: str) -> str:
         raise ZeroDivisionError("oops")
 
-    outcome = conformance_cases()[1].run(ScriptedReader(broken))
+    outcome = conformance_cases()[1].run(FakeReader(broken))
     assert outcome.status == "failed"
     assert outcome.detail == "ZeroDivisionError: oops"
 
@@ -252,28 +263,33 @@ def test_reports_print_as_text_and_as_a_table() -> None:
 
 
 def test_base_reader_subclasses_and_protocols_are_both_taken() -> None:
-    assert isinstance(ScriptedReader(), BaseReader)
+    assert isinstance(FakeReader(), BaseReader)
     with pytest.raises(Exception, match="expected a reader"):
         check_reader(object())
 
 
-class Held(ScriptedReader):
+class Held(FakeReader):
     """Knows which of its generations are still open; says other first tokens than it goes on with."""
 
     def __init__(self) -> None:
         super().__init__(answer)
         self.open: set[int] = set()
 
-    def begin(self, prompts: Sequence[Prompt], n_tokens: int, sampling: Sampling) -> list[Begun]:
-        begun = [Begun(reply("something else entirely"), done=False, state=at) for at in range(len(prompts))]
+    def begin(
+        self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
+    ) -> list[PartialGeneration]:
+        begun = [
+            PartialGeneration(reply("something else entirely"), done=False, state=at)
+            for at in range(len(prompts))
+        ]
         self.open |= set(range(len(prompts)))
         return begun
 
-    def finish_stream(self, begun: Begun) -> Iterator[Chunk]:
+    def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
         self.open.discard(begun.state)
         yield Chunk("", reply("something else entirely"))
 
-    def cancel(self, begun: Sequence[Begun]) -> None:
+    def cancel(self, begun: Sequence[PartialGeneration]) -> None:
         self.open -= {item.state for item in begun}
 
 
@@ -286,14 +302,14 @@ def test_a_check_that_fails_leaves_nothing_open(name: str) -> None:
 
 
 def test_settings_change_a_trial_that_is_given() -> None:
-    asked = ScriptedReader(answer)
+    asked = FakeReader(answer)
     check_reader(asked, Trial(max_tokens=9), n_tokens=2)
     # One to cancel; the setting's two; and one more than the trial's limit.
     assert {call.n_tokens for call in asked.history if call.verb == "begin"} == {1, 2, 10}
 
 
 def test_a_stream_that_cannot_be_closed_can_be_abandoned() -> None:
-    def stream(prompt: Prompt, sampling: Sampling) -> Iterator[Chunk]:
+    def stream(prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
         return iter([Chunk(answer(str(prompt)), reply(answer(str(prompt))))])
 
     [case] = [case for case in conformance_cases() if str(case) == "streams_can_be_abandoned"]

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from surerag.readers.local.continuous import loop
+from surerag.readers.local.continuous.tickets import Ticket, Tickets
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import AttentionInterface
@@ -24,21 +26,19 @@ from surerag.errors import (
     ServiceError,
     ThinkingBudgetError,
 )
+from surerag.messages import SamplingParams
 from surerag.readers.abandoned import AbandonedError, abandoned_when
 from surerag.readers.conformance import Case, Trial, conformance_cases
+from surerag.readers.local import TransformersReader
+from surerag.readers.local.growing import Asked, Wanted
 from surerag.readers.protocol import close_iterator
-from surerag.readers.transformers import TransformersReader
-from surerag.readers.transformers.continuous import loop
-from surerag.readers.transformers.continuous.tickets import Ticket, Tickets
-from surerag.readers.transformers.growing import Asked, Wanted
-from surerag.types import Sampling
 from tests.readers.sizes import VOCABULARY
 from tests.readers.thinking_models import ENDLESS, MARKED, QWEN3, thinking_model, thinking_tokenizer
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
 from tests.waiting import eventually
 
 PROMPTS = ["Where was Ada born?", "The Orun", "A longer prompt about rivers and hills and their mayors"]
-LONG = Sampling(temperature=1.0, max_tokens=300, seed=4)
+LONG = SamplingParams(temperature=1.0, max_tokens=300, seed=4)
 
 
 def continuous(architecture: str = "llama", **options: Any) -> TransformersReader:
@@ -125,8 +125,8 @@ def test_its_cache_is_as_large_as_was_asked_for(reader: TransformersReader) -> N
 def test_a_prompt_that_it_can_never_hold_is_refused_alone(reader: TransformersReader) -> None:
     small = continuous(max_batch_tokens=64)
     with pytest.raises(ContextLengthError, match=r"the running batch holds 64.*max_batch_tokens"):
-        small.generate(["x" * 60], Sampling(max_tokens=8))
-    whole = Sampling(max_tokens=8)
+        small.generate(["x" * 60], SamplingParams(max_tokens=8))
+    whole = SamplingParams(max_tokens=8)
     assert small.generate(["x" * 50], whole)[0][0].text == reader.generate(["x" * 50], whole)[0][0].text
 
 
@@ -135,16 +135,16 @@ def test_more_than_it_holds_waits_and_is_answered(architecture: str) -> None:
     own = TransformersReader(tiny_model(architecture), tiny_tokenizer())
     small = continuous(architecture, max_batch_tokens=160)
     prompts = [f"{letter}bc where was Ada {letter} Tarn of Velm born?" for letter in "abcdefghijkl"]
-    sampling = Sampling(n=3, temperature=1.0, max_tokens=30, seed=2)
+    sampling = SamplingParams(n=3, temperature=1.0, max_tokens=30, seed=2)
     for row, other in zip(small.generate(prompts, sampling), own.generate(prompts, sampling), strict=True):
         assert [one.text for one in row] == [one.text for one in other]
 
 
 def test_who_comes_later_does_not_wait_for_who_came_first() -> None:
     reader = never_ending(continuous())
-    (long,) = reader.begin(PROMPTS[:1], 1, Sampling(max_tokens=400))
+    (long,) = reader.begin(PROMPTS[:1], 1, SamplingParams(max_tokens=400))
     # It is far from its end when the other has his answer: both were in one batch.
-    reader.generate(PROMPTS[1:2], Sampling(max_tokens=3))
+    reader.generate(PROMPTS[1:2], SamplingParams(max_tokens=3))
     ticket = long.state.seat.ticket
     assert ticket.sequence.ended is None
     assert reader.finish([long])[0].completion_tokens == 400
@@ -162,7 +162,7 @@ def test_what_is_begun_shows_its_first_tokens_however_far_it_has_gone(reader: Tr
 
 def test_what_was_cancelled_dropped_or_given_up_leaves_the_batch() -> None:
     reader = never_ending(continuous())
-    long = Sampling(max_tokens=450)
+    long = SamplingParams(max_tokens=450)
     begun = reader.begin(PROMPTS, 1, long)
     tickets = [item.state.seat.ticket for item in begun]
     reader.cancel(begun[:1])
@@ -184,7 +184,7 @@ def test_a_task_that_is_cancelled_leaves_the_batch() -> None:
 
     async def impatient() -> None:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(reader.agenerate(PROMPTS, Sampling(max_tokens=450)), 0.01)
+            await asyncio.wait_for(reader.agenerate(PROMPTS, SamplingParams(max_tokens=450)), 0.01)
 
     asyncio.run(impatient())
     assert eventually(lambda: is_empty(reader))
@@ -192,7 +192,7 @@ def test_a_task_that_is_cancelled_leaves_the_batch() -> None:
 
 def test_who_finishes_what_another_thread_cancels_is_told() -> None:
     reader = never_ending(continuous())
-    begun = reader.begin(PROMPTS[:1], 1, Sampling(max_tokens=450))
+    begun = reader.begin(PROMPTS[:1], 1, SamplingParams(max_tokens=450))
     told: list[BaseException] = []
 
     def finish() -> None:
@@ -222,7 +222,9 @@ def test_samples_of_one_prompt_read_it_once() -> None:
 
     hook = tiny_model("llama").register_forward_pre_hook(note, with_kwargs=True)
     try:
-        reader.generate(["A prompt of its own, " * 9], Sampling(n=10, temperature=1.0, max_tokens=2, seed=1))
+        reader.generate(
+            ["A prompt of its own, " * 9], SamplingParams(n=10, temperature=1.0, max_tokens=2, seed=1)
+        )
     finally:
         hook.remove()
     length = reader.usage.prompt_tokens
@@ -233,7 +235,7 @@ def test_samples_of_one_prompt_read_it_once() -> None:
 
 def test_a_row_whose_logits_are_not_numbers_fails_alone() -> None:
     own: Any = TransformersReader(tiny_model("llama"), tiny_tokenizer())._engine
-    wanted = Wanted(Asked([1, 2, 3]), Sampling(max_tokens=4))
+    wanted = Wanted(Asked([1, 2, 3]), SamplingParams(max_tokens=4))
     tickets = [Ticket(name, own.endless(wanted)) for name in "abc"]
     running = Tickets()
     running.join(tickets)
@@ -294,7 +296,7 @@ def test_a_model_whose_reader_was_just_dropped_can_be_read_at_once() -> None:
         dropped.begin(PROMPTS, 2, LONG)
         del dropped
         gc.collect()
-        TransformersReader(model, tiny_tokenizer()).generate(PROMPTS, Sampling(max_tokens=2))
+        TransformersReader(model, tiny_tokenizer()).generate(PROMPTS, SamplingParams(max_tokens=2))
 
 
 def test_a_model_that_a_batch_holds_is_nobody_elses() -> None:
@@ -302,7 +304,7 @@ def test_a_model_that_a_batch_holds_is_nobody_elses() -> None:
     holder = TransformersReader(model, tiny_tokenizer(), engine="continuous", max_batch_tokens=2048)
     with pytest.raises(ConfigurationError, match=r"runs in the batch of another reader.*load the model anew"):
         TransformersReader(model, tiny_tokenizer())
-    assert holder.generate(PROMPTS, Sampling(max_tokens=2))
+    assert holder.generate(PROMPTS, SamplingParams(max_tokens=2))
 
 
 def test_a_program_that_ends_amid_an_answer_ends() -> None:
@@ -329,7 +331,7 @@ def test_it_is_a_setting_that_travels(tmp_path: Any) -> None:
 
 
 def test_thoughts_are_told_apart_there_as_well() -> None:
-    sampling = Sampling(n=2, temperature=1.0, max_tokens=9, seed=3)
+    sampling = SamplingParams(n=2, temperature=1.0, max_tokens=9, seed=3)
     options: dict[str, Any] = {"thinking": True, "thinking_tokens": 60}
     with thinking_model("llama", MARKED) as model:
         own = TransformersReader(model, thinking_tokenizer(QWEN3), **options)
@@ -348,5 +350,5 @@ def test_thoughts_without_an_end_fail_alone() -> None:
     with thinking_model("llama", ENDLESS) as model:
         reader = TransformersReader(model, thinking_tokenizer(QWEN3), engine="continuous", **options)
         with pytest.raises(ThinkingBudgetError):
-            reader.generate(PROMPTS, Sampling(max_tokens=5))
+            reader.generate(PROMPTS, SamplingParams(max_tokens=5))
         assert eventually(lambda: is_empty(reader))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from surerag.readers.local.continuous import loop
 
 from surerag.errors import ConfigurationError
-from surerag.readers.transformers import TransformersReader
-from surerag.readers.transformers.continuous import loop
-from surerag.types import Sampling
+from surerag.messages import SamplingParams
+from surerag.readers.local import TransformersReader
 from tests.readers.families import HYBRIDS, TRANSFORMERS
 from tests.readers.same_answers import assert_same
 from tests.readers.tiny_models import ARCHITECTURES, tiny_model, tiny_tokenizer
@@ -20,8 +20,8 @@ PROMPTS = [
     "x",
 ]
 SAMPLINGS = [
-    Sampling(n=2, max_tokens=8),
-    Sampling(n=3, temperature=0.9, top_p=0.95, max_tokens=8, seed=5),
+    SamplingParams(n=2, max_tokens=8),
+    SamplingParams(n=3, temperature=0.9, top_p=0.95, max_tokens=8, seed=5),
 ]
 REFUSED = {
     # Attention of their own, which the library's batch does not reach: it fails, or says something else.

@@ -9,13 +9,13 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from tests.servers.fake_openai import FakeOpenAI
 
-from surerag import OpenAIReader, Sampling
+from surerag import OpenAIReader, SamplingParams
 from surerag.drivers import arun
 from surerag.readers.closing import close_when_dropped
 from surerag.services import Services
 from tests.drivers.local_reader import LocalReader, ask_once
-from tests.servers.fake_openai import FakeOpenAI
 from tests.waiting import eventually
 
 
@@ -62,8 +62,8 @@ def test_it_asks_a_server_over_connections_of_its_own(server: FakeOpenAI) -> Non
     reader = OpenAIReader("toy", base_url=server.base_url)
 
     def asks() -> bool:
-        asked = reader.generate(["q"], Sampling())
-        return asyncio.run(reader.agenerate(["q"], Sampling())) == asked
+        asked = reader.generate(["q"], SamplingParams())
+        return asyncio.run(reader.agenerate(["q"], SamplingParams())) == asked
 
     assert asks()
     parents = {request.port for request in server.requests}
@@ -79,12 +79,12 @@ def test_it_asks_a_server_over_connections_of_its_own(server: FakeOpenAI) -> Non
 def test_its_limit_on_requests_is_free(server: FakeOpenAI) -> None:
     reader = OpenAIReader("toy", base_url=server.base_url, max_concurrency=1)
     server.pause()
-    asking = threading.Thread(target=reader.generate, args=(["q"], Sampling()))
+    asking = threading.Thread(target=reader.generate, args=(["q"], SamplingParams()))
     asking.start()
     assert eventually(lambda: server.requests)
 
     def asks() -> bool:
-        return bool(reader.generate(["q"], Sampling()))
+        return bool(reader.generate(["q"], SamplingParams()))
 
     threading.Timer(0.3, server.release).start()
     assert in_child(asks) == 0

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from surerag.readers.transformers.decoding import warp_logits
+from surerag.readers.local.decoding import warp_logits
 
 
 @pytest.mark.parametrize("vocabulary", [700, 5000, 32_000])

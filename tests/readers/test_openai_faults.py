@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.servers.fake_openai import FakeOpenAI
 
 from surerag.errors import (
     ConfigurationError,
@@ -17,14 +18,13 @@ from surerag.errors import (
     SureragError,
     TransientServiceError,
 )
-from surerag.readers.openai import OpenAIReader
-from surerag.readers.openai.parse import Api
-from surerag.readers.openai.retry import OverloadedError, RetryPolicy, retry_after
-from surerag.types import Sampling
-from tests.servers.fake_openai import FakeOpenAI
+from surerag.messages import SamplingParams
+from surerag.readers.hosted import OpenAIReader
+from surerag.readers.hosted.parse import Api
+from surerag.readers.hosted.retry import OverloadedError, RetryPolicy, retry_after
 
 KEY = "sk-very-secret-key"
-DRAWN = Sampling(temperature=1.0)
+DRAWN = SamplingParams(temperature=1.0)
 
 
 def reader_of(server: FakeOpenAI, api: Api = "chat", **settings: Any) -> OpenAIReader:
@@ -35,14 +35,14 @@ def reader_of(server: FakeOpenAI, api: Api = "chat", **settings: Any) -> OpenAIR
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503])
 def test_failures_that_may_pass_are_asked_again(server: FakeOpenAI, status: int) -> None:
     server.fail(status, times=2)
-    assert reader_of(server).generate(["q"], Sampling())[0][0].trace is not None
+    assert reader_of(server).generate(["q"], SamplingParams())[0][0].trace is not None
     assert len(server.requests) == 3
 
 
 async def test_and_so_they_are_async(server: FakeOpenAI) -> None:
     server.fail(503, times=2)
     reader = reader_of(server)
-    await reader.agenerate(["q"], Sampling())
+    await reader.agenerate(["q"], SamplingParams())
     assert len(server.requests) == 3
     await reader.aclose()
 
@@ -50,7 +50,7 @@ async def test_and_so_they_are_async(server: FakeOpenAI) -> None:
 def test_streams_are_opened_again(server: FakeOpenAI) -> None:
     server.fail(429)
     reader = reader_of(server)
-    (begun,) = reader.begin(["q"], 1, Sampling())
+    (begun,) = reader.begin(["q"], 1, SamplingParams())
     reader.cancel([begun])
     assert len(server.requests) == 2
 
@@ -58,7 +58,7 @@ def test_streams_are_opened_again(server: FakeOpenAI) -> None:
 def test_after_all_retries_the_error_tells_the_last_failure(server: FakeOpenAI) -> None:
     server.fail(500, times=3)
     with pytest.raises(TransientServiceError, match=r"failed 3 times; at last: .*500.*not now") as caught:
-        reader_of(server).generate(["q"], Sampling())
+        reader_of(server).generate(["q"], SamplingParams())
     assert caught.value.retryable
     assert len(server.requests) == 3
 
@@ -66,7 +66,7 @@ def test_after_all_retries_the_error_tells_the_last_failure(server: FakeOpenAI) 
 def test_a_server_that_wants_a_longer_pause_is_not_asked_again(server: FakeOpenAI) -> None:
     server.fail(429, headers={"Retry-After": "3600"})
     with pytest.raises(TransientServiceError, match="asks to wait 3600 s"):
-        reader_of(server).generate(["q"], Sampling())
+        reader_of(server).generate(["q"], SamplingParams())
     assert len(server.requests) == 1
 
 
@@ -99,7 +99,7 @@ def test_retry_after_in_all_its_forms(headers: dict[str, str], seconds: float | 
 def test_refusals_are_not_asked_again(server: FakeOpenAI, status: int, hint: str) -> None:
     server.fail(status)
     with pytest.raises(ServiceError, match=hint) as caught:
-        reader_of(server).generate(["q"], Sampling())
+        reader_of(server).generate(["q"], SamplingParams())
     assert not caught.value.retryable
     assert len(server.requests) == 1
 
@@ -108,7 +108,7 @@ def test_an_exhausted_quota_does_not_pass(server: FakeOpenAI) -> None:
     body = {"error": {"message": "You exceeded your quota", "code": "insufficient_quota"}}
     server.fail(429, body=json.dumps(body).encode())
     with pytest.raises(ServiceError, match="quota"):
-        reader_of(server).generate(["q"], Sampling())
+        reader_of(server).generate(["q"], SamplingParams())
     assert len(server.requests) == 1
 
 
@@ -130,14 +130,14 @@ def test_an_exhausted_quota_does_not_pass(server: FakeOpenAI) -> None:
 def test_answers_that_are_none(server: FakeOpenAI, api: Api, body: bytes) -> None:
     server.fail(200, body=body)
     with pytest.raises(ServiceError, match="a JSON object with choices was expected"):
-        reader_of(server, api).generate(["q"], Sampling())
+        reader_of(server, api).generate(["q"], SamplingParams())
 
 
 @pytest.mark.parametrize("body", [b"", b"data: {not json\n\n", b"data: null\n\n", b"data: [DONE]\n\n"])
 def test_streams_that_are_none(server: FakeOpenAI, body: bytes) -> None:
     server.fail(200, body=body, headers={"Content-Type": "text/event-stream"}, times=3)
     with pytest.raises(ServiceError):
-        reader_of(server).begin(["q"], 2, Sampling())
+        reader_of(server).begin(["q"], 2, SamplingParams())
 
 
 QUIRKS = ["no_logprobs", "null_logprobs", "null_token_logprob", "positive_logprobs"]
@@ -149,11 +149,11 @@ def test_logprobs_that_are_missing_null_or_none(server: FakeOpenAI, api: Api, qu
     server.become(**{quirk: True})
     reader = reader_of(server, api)
     with pytest.raises(LogprobsError, match="probe"):
-        reader.generate(["q"], Sampling())
+        reader.generate(["q"], SamplingParams())
     with pytest.raises(LogprobsError, match="probe"):
-        reader.begin(["q"], 2, Sampling())
+        reader.begin(["q"], 2, SamplingParams())
     with pytest.raises(LogprobsError, match="probe"):
-        list(reader.stream("q", Sampling()))
+        list(reader.stream("q", SamplingParams()))
 
 
 @pytest.mark.parametrize(
@@ -179,13 +179,13 @@ def test_malformed_logprobs(server: FakeOpenAI, logprobs: object) -> None:
     choice = {"message": {"content": "Paris"}, "finish_reason": "stop", "logprobs": logprobs}
     server.fail(200, body=json.dumps({"choices": [choice]}).encode())
     with pytest.raises(LogprobsError):
-        reader_of(server).generate(["q"], Sampling())
+        reader_of(server).generate(["q"], SamplingParams())
 
 
 def test_a_server_that_refuses_logprobs_says_so(server: FakeOpenAI) -> None:
     server.become(refuses=("logprobs",))
     with pytest.raises(LogprobsError, match="Unsupported parameter: logprobs"):
-        reader_of(server).generate(["q"], Sampling())
+        reader_of(server).generate(["q"], SamplingParams())
     assert len(server.requests) == 1
 
 
@@ -199,20 +199,20 @@ def test_a_server_that_refuses_logprobs_says_so(server: FakeOpenAI) -> None:
 def test_prompts_that_are_too_long(server: FakeOpenAI, error: dict[str, str]) -> None:
     server.fail(400, body=json.dumps({"error": error}).encode())
     with pytest.raises(ContextLengthError, match=r"does not fit.*Give it fewer"):
-        reader_of(server).generate(["q"], Sampling())
+        reader_of(server).generate(["q"], SamplingParams())
 
 
 def test_withheld_answers_are_errors(server: FakeOpenAI) -> None:
     server.become(finish_reason="content_filter")
     with pytest.raises(ServiceError, match="content filter"):
-        reader_of(server).generate(["q"], Sampling())
+        reader_of(server).generate(["q"], SamplingParams())
 
 
 def test_a_new_name_for_max_tokens_is_learnt(server: FakeOpenAI) -> None:
     server.become(refuses=("max_tokens",), refusal="Use 'max_completion_tokens' instead")
     reader = reader_of(server)
-    reader.generate(["q"], Sampling(max_tokens=3))
-    reader.generate(["q"], Sampling(max_tokens=3))
+    reader.generate(["q"], SamplingParams(max_tokens=3))
+    reader.generate(["q"], SamplingParams(max_tokens=3))
     assert ["max_completion_tokens" in request.body for request in server.requests] == [False, True, True]
 
 
@@ -221,13 +221,13 @@ def test_nobody_listening_is_a_failure_that_may_pass() -> None:
         url = server.base_url
     reader = OpenAIReader("toy", base_url=url, retries=1, max_wait=0.01)
     with pytest.raises(TransientServiceError, match=r"nobody answers at 127.*Start the server there"):
-        reader.generate(["q"], Sampling())
+        reader.generate(["q"], SamplingParams())
 
 
 def test_a_slow_server_times_out(server: FakeOpenAI) -> None:
     server.pause()
     with pytest.raises(TransientServiceError, match="did not answer in time"):
-        reader_of(server, timeout=0.05, retries=0).generate(["q"], Sampling())
+        reader_of(server, timeout=0.05, retries=0).generate(["q"], SamplingParams())
     server.release()
 
 
@@ -235,18 +235,18 @@ def test_one_failing_prompt_fails_the_call_and_leaves_the_reader_usable(server: 
     server.fail(400)
     reader = reader_of(server)
     with pytest.raises(ServiceError):
-        reader.generate(["a", "b", "c"], Sampling())
-    assert len(reader.generate(["a", "b", "c"], Sampling())) == 3
+        reader.generate(["a", "b", "c"], SamplingParams())
+    assert len(reader.generate(["a", "b", "c"], SamplingParams())) == 3
 
 
 def test_the_key_is_sent_and_shows_nowhere_else(server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-from-the-environment")
     reader = reader_of(server)
-    reader.generate(["q"], Sampling())
+    reader.generate(["q"], SamplingParams())
     assert server.requests[0].headers["Authorization"] == f"Bearer {KEY}"
     server.fail(401, body=json.dumps({"error": {"message": f"Incorrect API key: {KEY}"}}).encode())
     with pytest.raises(ServiceError) as caught:
-        reader.generate(["q"], Sampling())
+        reader.generate(["q"], SamplingParams())
     shown = "".join(traceback.format_exception(caught.value))
     assert "[key]" in shown
     for place in (shown, repr(reader), str(vars(reader)), str(reader.probe()), reader.name):
@@ -258,7 +258,7 @@ def test_the_key_is_sent_and_shows_nowhere_else(server: FakeOpenAI, monkeypatch:
     while error is not None:
         assert isinstance(error, SureragError)
         error = error.__cause__ or error.__context__
-    pickle.loads(data).generate(["q"], Sampling())
+    pickle.loads(data).generate(["q"], SamplingParams())
     assert server.requests[-1].headers["Authorization"] == "Bearer sk-from-the-environment"
 
 
@@ -266,7 +266,7 @@ def test_a_pickled_reader_keeps_its_settings(server: FakeOpenAI) -> None:
     reader = reader_of(server, "completions", scoring="echo")
     copy = pickle.loads(pickle.dumps(reader))
     assert (copy.name, copy.capabilities, repr(copy)) == (reader.name, reader.capabilities, repr(reader))
-    assert copy.generate(["q"], Sampling()) == reader.generate(["q"], Sampling())
+    assert copy.generate(["q"], SamplingParams()) == reader.generate(["q"], SamplingParams())
 
 
 def test_urls_with_credentials_show_none() -> None:
@@ -307,7 +307,7 @@ def test_a_pickle_holds_no_credentials(server: FakeOpenAI, monkeypatch: pytest.M
     # Where the environment has the same address with its credentials, these are taken from there.
     monkeypatch.setenv("OPENAI_BASE_URL", url)
     assert pickle.loads(data)._clients.base_url == url
-    pickle.loads(pickle.dumps(reader)).generate(["q"], Sampling())
+    pickle.loads(pickle.dumps(reader)).generate(["q"], SamplingParams())
     assert server.requests[-1].body["repeat_penalty"] == 1.0
 
 
@@ -316,9 +316,9 @@ def test_secrets_of_an_extra_body_are_not_pickled_and_missed_at_once(server: Fak
     data = pickle.dumps(reader)
     assert b"swordfish" not in data
     with pytest.raises(ConfigurationError, match="held secrets under gateway"):
-        pickle.loads(data).generate(["q"], Sampling())
+        pickle.loads(data).generate(["q"], SamplingParams())
     with pytest.raises(ConfigurationError, match="held secrets under gateway"):
-        pickle.loads(pickle.dumps(pickle.loads(data))).generate(["q"], Sampling())
+        pickle.loads(pickle.dumps(pickle.loads(data))).generate(["q"], SamplingParams())
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ def test_short_keys_and_other_secrets_are_masked(
 ) -> None:
     server.fail(401, body=json.dumps({"error": {"message": f"bad key: {secret}, try again"}}).encode())
     with pytest.raises(ServiceError, match=r"bad key: \[key\], try again"):
-        reader_of(server, **settings).generate(["q"], Sampling())
+        reader_of(server, **settings).generate(["q"], SamplingParams())
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from tests.servers.fake_openai import FakeOpenAI
 
 from surerag.errors import TransientServiceError
-from surerag.readers.openai import OpenAIReader, flow
-from surerag.readers.openai.flow import AsyncSlots, Flow
-from surerag.readers.openai.retry import OverloadedError
-from surerag.types import Sampling
-from tests.servers.fake_openai import FakeOpenAI
+from surerag.messages import SamplingParams
+from surerag.readers.hosted import OpenAIReader, flow
+from surerag.readers.hosted.flow import AsyncSlots, Flow
+from surerag.readers.hosted.retry import OverloadedError
 
 MANY = [f"question {number}" for number in range(60)]
 
@@ -31,7 +31,7 @@ def reader_of(server: FakeOpenAI, **settings: Any) -> OpenAIReader:
 def test_a_server_that_takes_four_at_a_time_turns_few_away(server: FakeOpenAI, asynchronous: bool) -> None:
     server.become(most_at_once=4, seconds=0.1)
     reader = reader_of(server)
-    sampling = Sampling(max_tokens=4)
+    sampling = SamplingParams(max_tokens=4)
     asked = asyncio.run(reader.agenerate(MANY, sampling)) if asynchronous else reader.generate(MANY, sampling)
     assert [len(row) for row in asked] == [1] * len(MANY)
     # Sixteen at once would have twelve turned away in every round.
@@ -42,7 +42,7 @@ def test_a_server_that_takes_four_at_a_time_turns_few_away(server: FakeOpenAI, a
 def test_a_server_that_takes_all_is_asked_for_all(server: FakeOpenAI) -> None:
     server.pause()
     reader = reader_of(server)
-    asking = threading.Thread(target=reader.generate, args=(MANY[:16], Sampling(max_tokens=2)))
+    asking = threading.Thread(target=reader.generate, args=(MANY[:16], SamplingParams(max_tokens=2)))
     asking.start()
     server.wait_for(16)
     server.release()

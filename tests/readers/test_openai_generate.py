@@ -5,17 +5,17 @@ import math
 import threading
 
 import pytest
-
-from surerag.errors import ConfigurationError, InputError
-from surerag.measures import token_entropy
-from surerag.readers.openai import OpenAIReader
-from surerag.readers.openai.parse import Api
-from surerag.types import Message, Sampling, Usage
 from tests.servers.fake_openai import FakeOpenAI, Quirks
 from tests.servers.toy_model import Script, ToyModel
 
+from surerag.errors import ConfigurationError, InputError
+from surerag.measures import token_entropy
+from surerag.messages import Message, SamplingParams, Usage
+from surerag.readers.hosted import OpenAIReader
+from surerag.readers.hosted.parse import Api
+
 APIS: list[Api] = ["chat", "completions"]
-SAMPLED = Sampling(n=5, temperature=1.0, max_tokens=6, seed=3)
+SAMPLED = SamplingParams(n=5, temperature=1.0, max_tokens=6, seed=3)
 
 
 def reader_of(server: FakeOpenAI, api: Api = "chat", **settings: object) -> OpenAIReader:
@@ -25,7 +25,7 @@ def reader_of(server: FakeOpenAI, api: Api = "chat", **settings: object) -> Open
 
 @pytest.mark.parametrize("api", APIS)
 def test_text_logprobs_and_entropy_are_those_of_the_model(server: FakeOpenAI, api: Api) -> None:
-    sampling = Sampling(temperature=1.0, max_tokens=8, seed=11)
+    sampling = SamplingParams(temperature=1.0, max_tokens=8, seed=11)
     generation = reader_of(server, api).generate(["Where is Velm?"], sampling)[0][0]
     assert generation.trace is not None
     assert generation.trace.entropy is not None
@@ -47,7 +47,7 @@ def test_an_unlikely_token_does_not_narrow_the_interval(api: Api, adds: bool) ->
     with FakeOpenAI(quirks=Quirks(adds_sampled_to_top=adds)) as server:
         reader = reader_of(server, api, top_logprobs=2)
         prompts = [f"Question {number}?" for number in range(20)]
-        answers = reader.generate(prompts, Sampling(temperature=3.0, seed=5, max_tokens=1))
+        answers = reader.generate(prompts, SamplingParams(temperature=3.0, seed=5, max_tokens=1))
     for prompt, (generation,) in zip(prompts, answers, strict=True):
         assert generation.trace is not None
         assert generation.trace.entropy is not None
@@ -82,7 +82,7 @@ def test_a_server_that_honours_n_is_asked_once(server: FakeOpenAI) -> None:
 
 
 def test_greedy_samples_are_asked_for_once(server: FakeOpenAI) -> None:
-    (row,) = reader_of(server).generate(["one"], Sampling(n=4))
+    (row,) = reader_of(server).generate(["one"], SamplingParams(n=4))
     assert len(row) == 4
     assert len(set(row)) == 1
     assert len(server.requests) == 1
@@ -91,14 +91,14 @@ def test_greedy_samples_are_asked_for_once(server: FakeOpenAI) -> None:
 def test_seeds_repeat_and_differ(server: FakeOpenAI) -> None:
     reader = reader_of(server)
     first, again, other = (
-        reader.generate(["one"], Sampling(n=3, temperature=1.0, seed=seed))[0] for seed in (1, 1, 2)
+        reader.generate(["one"], SamplingParams(n=3, temperature=1.0, seed=seed))[0] for seed in (1, 1, 2)
     )
     assert first == again
     assert first != other
 
 
 def test_sampling_reaches_the_server_in_its_words(server: FakeOpenAI) -> None:
-    sampling = Sampling(temperature=0.7, top_p=0.9, top_k=40, max_tokens=7, stop=("\n",), seed=2)
+    sampling = SamplingParams(temperature=0.7, top_p=0.9, top_k=40, max_tokens=7, stop=("\n",), seed=2)
     reader_of(server, extra_body={"min_p": 0.1}).generate(["one"], sampling)
     body = server.requests[0].body
     expected = {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "max_tokens": 7, "stop": ["\n"], "min_p": 0.1}
@@ -108,18 +108,20 @@ def test_sampling_reaches_the_server_in_its_words(server: FakeOpenAI) -> None:
 
 def test_conversations_go_to_chat_and_not_to_completions(server: FakeOpenAI) -> None:
     conversation = (Message("system", "Be brief."), Message("user", "Where?"))
-    reader_of(server).generate([conversation], Sampling())
+    reader_of(server).generate([conversation], SamplingParams())
     assert server.requests[0].body["messages"] == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "Where?"},
     ]
     with pytest.raises(InputError, match='api="chat"'):
-        reader_of(server, "completions").generate([conversation], Sampling())
+        reader_of(server, "completions").generate([conversation], SamplingParams())
 
 
 def test_stop_texts_end_the_answer_and_its_trace() -> None:
     with FakeOpenAI(Script(lambda _: "one two three four")) as server:
-        generation = reader_of(server, vocabulary_size=1000).generate(["q"], Sampling(stop=(" three",)))[0][0]
+        generation = reader_of(server, vocabulary_size=1000).generate(
+            ["q"], SamplingParams(stop=(" three",))
+        )[0][0]
     assert (generation.text, generation.finish) == ("one two", "stop")
     assert generation.trace is not None
     assert generation.trace.tokens == ("one", " two")
@@ -129,8 +131,8 @@ def test_stop_texts_end_the_answer_and_its_trace() -> None:
 def test_the_end_token_is_not_counted(api: Api) -> None:
     with FakeOpenAI(Script(lambda _: "one two"), Quirks(counts_end_token=True)) as server:
         reader = reader_of(server, api, vocabulary_size=1000)
-        whole = reader.generate(["q"], Sampling())[0][0]
-        *_, last = reader.stream("q", Sampling())
+        whole = reader.generate(["q"], SamplingParams())[0][0]
+        *_, last = reader.stream("q", SamplingParams())
     assert last.generation is not None
     for generation in (whole, last.generation):
         assert generation.trace is not None
@@ -140,7 +142,7 @@ def test_the_end_token_is_not_counted(api: Api) -> None:
 
 def test_usage_is_the_servers_count(server: FakeOpenAI) -> None:
     reader = reader_of(server)
-    generations = [row[0] for row in reader.generate(["one two", "three"], Sampling(max_tokens=4))]
+    generations = [row[0] for row in reader.generate(["one two", "three"], SamplingParams(max_tokens=4))]
     assert reader.usage.requests == 2
     assert reader.usage.prompt_tokens == 3
     assert reader.usage.completion_tokens == sum(g.completion_tokens for g in generations)
@@ -149,7 +151,7 @@ def test_usage_is_the_servers_count(server: FakeOpenAI) -> None:
 
 def test_without_logprobs_nothing_is_asked_for_and_nothing_claimed(server: FakeOpenAI) -> None:
     reader = reader_of(server, logprobs=False)
-    generation = reader.generate(["one"], Sampling())[0][0]
+    generation = reader.generate(["one"], SamplingParams())[0][0]
     assert generation.trace is None
     assert "logprobs" not in server.requests[0].body
     assert not reader.capabilities.logprobs
@@ -158,7 +160,7 @@ def test_without_logprobs_nothing_is_asked_for_and_nothing_claimed(server: FakeO
 
 def test_top_logprobs_zero_gives_logprobs_without_entropies(server: FakeOpenAI) -> None:
     reader = reader_of(server, top_logprobs=0)
-    trace = reader.generate(["one"], Sampling())[0][0].trace
+    trace = reader.generate(["one"], SamplingParams())[0][0].trace
     assert trace is not None
     assert trace.entropy is None
     assert reader.capabilities.logprobs
@@ -170,7 +172,9 @@ def test_no_more_requests_at_once_than_allowed(server: FakeOpenAI) -> None:
     reader = reader_of(server, max_concurrency=3)
     answers: list[object] = []
     callers = [
-        threading.Thread(target=lambda: answers.extend(reader.generate(["a", "b", "c", "d"], Sampling())))
+        threading.Thread(
+            target=lambda: answers.extend(reader.generate(["a", "b", "c", "d"], SamplingParams()))
+        )
         for _ in range(2)
     ]
     for caller in callers:
@@ -186,7 +190,7 @@ def test_no_more_requests_at_once_than_allowed(server: FakeOpenAI) -> None:
 async def test_async_requests_run_at_once_up_to_the_limit(server: FakeOpenAI) -> None:
     server.pause()
     reader = reader_of(server, max_concurrency=3)
-    task = asyncio.create_task(reader.agenerate([f"q{i}" for i in range(7)], Sampling()))
+    task = asyncio.create_task(reader.agenerate([f"q{i}" for i in range(7)], SamplingParams()))
     await asyncio.to_thread(server.wait_for, 3)
     server.release()
     assert [len(row) for row in await task] == [1] * 7
@@ -198,22 +202,22 @@ def test_one_reader_works_in_several_event_loops(server: FakeOpenAI) -> None:
     reader = reader_of(server)
 
     async def ask() -> str:
-        answer = (await reader.agenerate(["one"], Sampling(max_tokens=3)))[0][0].text
+        answer = (await reader.agenerate(["one"], SamplingParams(max_tokens=3)))[0][0].text
         await reader.aclose()
         return answer
 
     assert (
         asyncio.run(ask())
         == asyncio.run(ask())
-        == reader.generate(["one"], Sampling(max_tokens=3))[0][0].text
+        == reader.generate(["one"], SamplingParams(max_tokens=3))[0][0].text
     )
 
 
 def test_results_are_in_order_whatever_answers_first(server: FakeOpenAI) -> None:
     prompts = [f"Question {i}?" for i in range(12)]
     reader = reader_of(server)
-    together = reader.generate(prompts, Sampling(max_tokens=4))
-    assert together == [reader.generate([prompt], Sampling(max_tokens=4))[0] for prompt in prompts]
+    together = reader.generate(prompts, SamplingParams(max_tokens=4))
+    assert together == [reader.generate([prompt], SamplingParams(max_tokens=4))[0] for prompt in prompts]
 
 
 async def test_async_equals_sync(server: FakeOpenAI) -> None:
@@ -227,7 +231,7 @@ def test_own_clients_are_used_and_left_open(server: FakeOpenAI) -> None:
 
     client = OpenAI(base_url=server.base_url, api_key="mine", default_headers={"x-mine": "yes"})
     with OpenAIReader("toy", client=client) as reader:
-        reader.generate(["one"], Sampling())
+        reader.generate(["one"], SamplingParams())
     assert server.requests[0].headers["x-mine"] == "yes"
     assert not client.is_closed()
 
@@ -248,7 +252,7 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, object], mess
 
 def test_empty_answers_are_answers() -> None:
     with FakeOpenAI(Script(lambda _: "")) as server:
-        generation = reader_of(server).generate(["q"], Sampling())[0][0]
+        generation = reader_of(server).generate(["q"], SamplingParams())[0][0]
     assert generation.text == ""
     assert generation.trace is not None
     assert len(generation.trace) == 0
@@ -256,13 +260,13 @@ def test_empty_answers_are_answers() -> None:
 
 def test_usage_adds_up_over_threads(server: FakeOpenAI) -> None:
     reader = reader_of(server)
-    reader.generate(["one two three"] * 30, Sampling(max_tokens=1))
+    reader.generate(["one two three"] * 30, SamplingParams(max_tokens=1))
     assert reader.usage.requests == 30
     assert reader.usage + Usage() == Usage(30, 90, reader.usage.completion_tokens)
 
 
 def test_intervals_close_where_all_tokens_are_listed(server: FakeOpenAI) -> None:
-    trace = reader_of(server, top_logprobs=20).generate(["one"], Sampling(max_tokens=3))[0][0].trace
+    trace = reader_of(server, top_logprobs=20).generate(["one"], SamplingParams(max_tokens=3))[0][0].trace
     assert trace is not None
     assert trace.entropy is not None
     assert trace.entropy.upper == pytest.approx(trace.entropy.lower)

@@ -6,13 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.servers.providers import ProviderServer, provider
+from tests.servers.toy_model import ToyModel
 
 from surerag import LazyRAG, Passage, SePer
 from surerag.entailment import ExactEntailer
 from surerag.methods.lazy_rag.component import FixedSummary
-from surerag.readers.openai import OpenAIReader
-from tests.servers.providers import ProviderServer, provider
-from tests.servers.toy_model import ToyModel
+from surerag.readers.hosted import OpenAIReader
 
 QUESTIONS = ["Where is Velm?", "Who was Ada?", "Which river?", "Is Tarn old?"]
 TOGETHER = ["vllm-qwen3", "vllm-qwen3-raw", "gpt-oss-raw"]

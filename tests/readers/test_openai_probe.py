@@ -4,13 +4,13 @@ import random
 from typing import Any
 
 import pytest
-
-from surerag.errors import CapabilityError, ServiceError
-from surerag.readers.openai import OpenAIReader, Probe
-from surerag.types import Sampling
 from tests.servers.fake_openai import FakeOpenAI, Quirks
 from tests.servers.providers import provider
 from tests.servers.toy_model import ToyModel
+
+from surerag.errors import CapabilityError, ServiceError
+from surerag.messages import SamplingParams
+from surerag.readers.hosted import OpenAIReader, Probe
 
 SURE = ToyModel(sharpness=3.0)
 pytestmark = pytest.mark.filterwarnings("ignore::surerag.readers.refusals.LeftOutWarning")
@@ -60,7 +60,7 @@ def test_what_is_not_there_is_not_asked_for() -> None:
         reader = OpenAIReader("toy", base_url=server.base_url)
         reader.probe()
         server.requests.clear()
-        assert reader.generate(["q"], Sampling())[0][0].trace is None
+        assert reader.generate(["q"], SamplingParams())[0][0].trace is None
         assert "logprobs" not in server.requests[0].body
 
 
@@ -100,9 +100,12 @@ def test_and_begin_still_works_over_whole_answers() -> None:
     with FakeOpenAI(SURE, Quirks(no_stream_logprobs=True)) as server:
         reader = OpenAIReader("toy", base_url=server.base_url)
         reader.probe()
-        (begun,) = reader.begin(["Where is Velm?"], 2, Sampling(max_tokens=6))
+        (begun,) = reader.begin(["Where is Velm?"], 2, SamplingParams(max_tokens=6))
         assert begun.partial.trace is not None
-        assert reader.finish([begun])[0] == reader.generate(["Where is Velm?"], Sampling(max_tokens=6))[0][0]
+        assert (
+            reader.finish([begun])[0]
+            == reader.generate(["Where is Velm?"], SamplingParams(max_tokens=6))[0][0]
+        )
 
 
 def test_ignored_n_and_seeds() -> None:
@@ -187,7 +190,7 @@ def test_services_are_found_out_as_they_are(name: str, thinks: bool, at_once: bo
         assert "thinks before it answers" in str(found)
         # What was found holds: the next answer needs one request.
         server.requests.clear()
-        (answer,) = reader.generate(["q"], Sampling(max_tokens=5))[0]
+        (answer,) = reader.generate(["q"], SamplingParams(max_tokens=5))[0]
         assert len(server.requests) == 1
         assert (answer.trace is not None) == bool(top)
 

@@ -8,6 +8,9 @@ import warnings
 from typing import Any
 
 import pytest
+from tests.servers.fake_openai import FakeOpenAI
+from tests.servers.providers import PERSONALITIES, THOUGHT, ProviderServer, provider
+from tests.servers.toy_model import Script, ToyModel, split
 
 from surerag.errors import (
     CapabilityError,
@@ -16,17 +19,14 @@ from surerag.errors import (
     RefusedError,
     ThinkingBudgetError,
 )
-from surerag.readers.openai import OpenAIReader
-from surerag.readers.openai.parse import Api, UnforeseenThoughtsError
+from surerag.messages import Generation, SamplingParams
+from surerag.readers.hosted import OpenAIReader
+from surerag.readers.hosted.parse import Api, UnforeseenThoughtsError
 from surerag.readers.refusals import LeftOutWarning
-from surerag.types import Generation, Sampling
-from tests.servers.fake_openai import FakeOpenAI
-from tests.servers.providers import PERSONALITIES, THOUGHT, ProviderServer, provider
-from tests.servers.toy_model import Script, ToyModel, split
 
 ANSWER = "Velm lies on the old river Orun"
-TEXT = Sampling(max_tokens=20, trace="none")
-TRACED = Sampling(max_tokens=20)
+TEXT = SamplingParams(max_tokens=20, trace="none")
+TRACED = SamplingParams(max_tokens=20)
 THINKING = [
     "gpt-5", "o-series", "vllm-qwen3", "vllm-qwen3-raw", "vllm-r1-raw", "gpt-oss-raw", "deepseek-reasoner",
     "cerebras", "ollama", "responses-gpt-5",
@@ -51,7 +51,7 @@ def reader_of(server: ProviderServer, **settings: Any) -> OpenAIReader:
     return OpenAIReader(server.personality.model, base_url=server.url, **settings)
 
 
-def every_way(reader: OpenAIReader, sampling: Sampling) -> list[Generation]:
+def every_way(reader: OpenAIReader, sampling: SamplingParams) -> list[Generation]:
     """One answer, asked for in every way that there is."""
 
     async def ways() -> list[Generation]:
@@ -89,7 +89,7 @@ def test_text_comes_from_every_service_in_every_way(name: str) -> None:
 def test_entropies_are_those_of_the_answer_alone(name: str) -> None:
     with FakeOpenAI() as plain:
         reader = OpenAIReader("toy", base_url=plain.base_url, vocabulary_size=ToyModel.vocabulary_size)
-        sampling = Sampling(max_tokens=12)
+        sampling = SamplingParams(max_tokens=12)
         expected = reader.generate(["q"], sampling)[0][0]
     with provider(name) as server:
         reader = reader_of(server, vocabulary_size=ToyModel.vocabulary_size)
@@ -155,13 +155,13 @@ def test_it_is_told_when_it_is_felt_and_not_before() -> None:
         reader = reader_of(server)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            reader.generate(["q"], Sampling(n=2, temperature=1.0, max_tokens=20, trace="none"))
+            reader.generate(["q"], SamplingParams(n=2, temperature=1.0, max_tokens=20, trace="none"))
         with pytest.warns(LeftOutWarning, match="gpt-5 refuses temperature"):
             reader.generate(["q"], TEXT)
 
 
 def test_a_temperature_that_is_needed_is_an_error_also_once_it_is_known() -> None:
-    drawn = Sampling(n=3, temperature=0.7, trace="none")
+    drawn = SamplingParams(n=3, temperature=0.7, trace="none")
     with scripted("gpt-5") as server:
         reader = reader_of(server)
         for _ in range(2):
@@ -169,11 +169,11 @@ def test_a_temperature_that_is_needed_is_an_error_also_once_it_is_known() -> Non
                 reader.generate(["q"], drawn)
             reader.generate(["q"], TEXT)
         # At the service's own temperature there is nothing to say.
-        assert len(reader.generate(["q"], Sampling(n=3, temperature=1.0, trace="none"))[0]) == 3
+        assert len(reader.generate(["q"], SamplingParams(n=3, temperature=1.0, trace="none"))[0]) == 3
 
 
 def test_a_refused_n_becomes_single_requests() -> None:
-    drawn = Sampling(n=4, temperature=1.0, trace="none")
+    drawn = SamplingParams(n=4, temperature=1.0, trace="none")
     with scripted("groq") as server:
         reader = reader_of(server)
         assert len(reader.generate(["q"], drawn)[0]) == 4
@@ -184,7 +184,7 @@ def test_a_refused_n_becomes_single_requests() -> None:
 
 
 def test_a_refused_stop_is_kept_to_here() -> None:
-    sampling = Sampling(stop=(" old",), max_tokens=20, trace="none")
+    sampling = SamplingParams(stop=(" old",), max_tokens=20, trace="none")
     with scripted("o-series") as server:
         for answer in every_way(reader_of(server), sampling):
             assert (answer.text, answer.finish) == ("Velm lies on the", "stop")
@@ -192,7 +192,7 @@ def test_a_refused_stop_is_kept_to_here() -> None:
 
 @pytest.mark.parametrize("name", ["vllm-qwen3", "vllm-qwen3-raw", "cerebras"])
 def test_a_stop_text_in_the_thoughts_does_not_end_them(name: str) -> None:
-    sampling = Sampling(stop=(" Orun",), max_tokens=20)
+    sampling = SamplingParams(stop=(" Orun",), max_tokens=20)
     assert " Orun" in THOUGHT
     with scripted(name) as server:
         for answer in every_way(reader_of(server), sampling):
@@ -204,14 +204,14 @@ def test_a_stop_text_in_the_thoughts_does_not_end_them(name: str) -> None:
 def test_more_alternatives_than_listed_are_asked_for_once() -> None:
     with provider("gpt-4o") as server:
         reader = reader_of(server, top_logprobs=30, vocabulary_size=ToyModel.vocabulary_size)
-        first, second = (reader.generate(["q"], Sampling(max_tokens=3))[0][0] for _ in range(2))
+        first, second = (reader.generate(["q"], SamplingParams(max_tokens=3))[0][0] for _ in range(2))
         assert [request.body["top_logprobs"] for request in server.requests] == [30, 20, 20]
         assert first.trace == second.trace
         assert first.trace is not None
 
 
 def test_log_probabilities_alone_come_without_alternatives() -> None:
-    sampling = Sampling(n=2, temperature=1.0, max_tokens=4, trace="logprobs")
+    sampling = SamplingParams(n=2, temperature=1.0, max_tokens=4, trace="logprobs")
     with provider("gpt-4o") as server:
         answers = reader_of(server).generate(["q"], sampling)[0]
         body = server.requests[0].body
@@ -227,8 +227,8 @@ def test_log_probabilities_alone_come_without_alternatives() -> None:
 def test_what_is_sent_to_draw_and_what_for_one_likeliest_answer() -> None:
     with provider("gpt-4o") as server:
         reader = reader_of(server)
-        reader.generate(["q"], Sampling(max_tokens=5, trace="none"))
-        reader.generate(["q"], Sampling(n=2, temperature=1.0, seed=3, max_tokens=5, trace="none"))
+        reader.generate(["q"], SamplingParams(max_tokens=5, trace="none"))
+        reader.generate(["q"], SamplingParams(n=2, temperature=1.0, seed=3, max_tokens=5, trace="none"))
         one, several = (dict(request.body) for request in server.requests)
     messages = {"model": "gpt-4o", "messages": [{"role": "user", "content": "q"}]}
     assert one == {**messages, "max_tokens": 5, "temperature": 0.0}
@@ -237,7 +237,7 @@ def test_what_is_sent_to_draw_and_what_for_one_likeliest_answer() -> None:
 
 @pytest.mark.parametrize("name", [name for name in LISTING_THOUGHT if name != "vllm-r1-raw"])
 def test_an_answer_cut_inside_its_thoughts_is_asked_for_again_once(name: str) -> None:
-    sampling = Sampling(max_tokens=4)
+    sampling = SamplingParams(max_tokens=4)
     with scripted(name) as server:
         reader = reader_of(server)
         answer = reader.generate(["q"], sampling)[0][0]
@@ -249,7 +249,7 @@ def test_an_answer_cut_inside_its_thoughts_is_asked_for_again_once(name: str) ->
 
 @pytest.mark.parametrize("name", [name for name in THINKING if name != "vllm-r1-raw"])
 def test_streams_too(name: str) -> None:
-    sampling = Sampling(max_tokens=4, trace="none")
+    sampling = SamplingParams(max_tokens=4, trace="none")
     with scripted(name) as server:
         reader = reader_of(server)
         (begun,) = reader.begin(["q"], 2, sampling)
@@ -280,7 +280,7 @@ def test_a_budget_that_ends_inside_the_thoughts_is_an_error_with_its_numbers(nam
 def test_marks_with_nothing_between_them_are_not_asked_for_again() -> None:
     with FakeOpenAI(Script(lambda _: "<think> </think> one two three")) as server:
         reader = OpenAIReader("toy", base_url=server.base_url, vocabulary_size=1000)
-        answer = reader.generate(["q"], Sampling(max_tokens=3))[0][0]
+        answer = reader.generate(["q"], SamplingParams(max_tokens=3))[0][0]
         assert (answer.text, answer.finish, answer.thinking_tokens) == ("one", "length", 2)
         assert len(server.requests) == 1
         assert reader.capabilities.thinking == "none"
@@ -289,7 +289,7 @@ def test_marks_with_nothing_between_them_are_not_asked_for_again() -> None:
 def test_told_to_think_it_has_tokens_for_it_at_once() -> None:
     with scripted("vllm-qwen3") as server:
         reader = reader_of(server, thinking=True, thinking_tokens=100)
-        reader.generate(["q"], Sampling(max_tokens=7))
+        reader.generate(["q"], SamplingParams(max_tokens=7))
         assert [request.body["max_tokens"] for request in server.requests] == [107]
         assert reader.capabilities.thinking == "apart"
 
@@ -298,7 +298,7 @@ def test_told_to_think_it_has_tokens_for_it_at_once() -> None:
 def test_thinking_is_switched_off_where_it_can_be(name: str) -> None:
     with scripted(name) as server:
         reader = reader_of(server, thinking=False)
-        answer = reader.generate(["q"], Sampling(max_tokens=10))[0][0]
+        answer = reader.generate(["q"], SamplingParams(max_tokens=10))[0][0]
         assert (answer.text, answer.thinking_tokens) == (ANSWER, 0)
         assert reader.capabilities.thinking == "off"
         assert server.requests[-1].body["reasoning_effort"] == "none"
@@ -380,12 +380,14 @@ def test_an_error_inside_an_answer_is_one_like_any_other() -> None:
 
 
 def test_the_responses_api_is_asked_in_its_own_words() -> None:
-    sampling = Sampling(max_tokens=3, temperature=0.0)
+    sampling = SamplingParams(max_tokens=3, temperature=0.0)
     with provider("responses") as server:
         reader = reader_of(server, top_logprobs=4)
         answer = reader.generate(["q"], sampling)[0][0]
         body = dict(server.requests[0].body)
-        several = reader.generate(["q"], Sampling(n=3, temperature=1.0, trace="none", stop=(" the",)))[0]
+        several = reader.generate(["q"], SamplingParams(n=3, temperature=1.0, trace="none", stop=(" the",)))[
+            0
+        ]
     assert server.requests[0].path == "/v1/responses"
     assert body == {
         "model": "gpt-4o",

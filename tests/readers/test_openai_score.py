@@ -3,14 +3,14 @@
 from typing import Any
 
 import pytest
-
-from surerag.errors import CapabilityError, LogprobsError
-from surerag.readers.openai import OpenAIReader
-from surerag.readers.openai.parse import Wanted
-from surerag.readers.openai.score import score_trace
-from surerag.types import Message, Sampling
 from tests.servers.fake_openai import FakeOpenAI, Quirks
 from tests.servers.toy_model import ToyModel
+
+from surerag.errors import CapabilityError, LogprobsError
+from surerag.messages import Message, SamplingParams
+from surerag.readers.hosted import OpenAIReader
+from surerag.readers.hosted.parse import Wanted
+from surerag.readers.hosted.score import score_trace
 
 WANTED = Wanted(logprobs=True, top=2, vocabulary_size=100)
 
@@ -36,7 +36,7 @@ def test_scores_of_a_greedy_answer_equal_its_own_trace(scoring: str) -> None:
     with FakeOpenAI(quirks=Quirks(prompt_logprobs=True)) as server:
         reader = reader_of(server, scoring=scoring)
         prompts = ["Where is Velm?", "Who was Ada?", "Which river?"]
-        answers = [row[0] for row in reader.generate(prompts, Sampling(max_tokens=5))]
+        answers = [row[0] for row in reader.generate(prompts, SamplingParams(max_tokens=5))]
         spoken = [" " + answer.text for answer in answers]
         for trace, answer in zip(reader.score(prompts, spoken), answers, strict=True):
             assert answer.trace is not None

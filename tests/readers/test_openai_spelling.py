@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.servers.fake_openai import FakeOpenAI
 
 from surerag.errors import LogprobsError, ServiceError
-from surerag.readers.openai import OpenAIReader
-from surerag.readers.openai.logprobs import number
-from surerag.readers.openai.parse import Api, Draft, Wanted
-from surerag.readers.openai.spelling import Token, spelled, spelled_by_first
-from surerag.types import Sampling
-from tests.servers.fake_openai import FakeOpenAI
+from surerag.messages import SamplingParams
+from surerag.readers.hosted import OpenAIReader
+from surerag.readers.hosted.logprobs import number
+from surerag.readers.hosted.parse import Api, Draft, Wanted
+from surerag.readers.hosted.spelling import Token, spelled, spelled_by_first
 
 FLUSS = "Velm liegt am Fluß"
 
@@ -26,7 +26,7 @@ def ask(server: FakeOpenAI, text: str, logprobs: Any, finish: str = "stop") -> l
     choice = {"message": {"content": text}, "finish_reason": finish, "logprobs": logprobs}
     server.fail(200, body=json.dumps({"choices": [choice]}).encode())
     reader = OpenAIReader("toy", base_url=server.base_url, top_logprobs=0)
-    trace = reader.generate(["q"], Sampling())[0][0].trace
+    trace = reader.generate(["q"], SamplingParams())[0][0].trace
     assert trace is not None
     return list(trace.tokens)
 
@@ -79,7 +79,9 @@ def test_columns_of_unequal_length_are_refused(server: FakeOpenAI, api: Api) -> 
     choice = {"message": {"content": "ä ö"}, "text": "ä ö", "finish_reason": "stop", "logprobs": columns}
     server.fail(200, body=json.dumps({"choices": [choice]}).encode())
     with pytest.raises(LogprobsError, match="for 2 tokens"):
-        OpenAIReader("toy", base_url=server.base_url, api=api, top_logprobs=0).generate(["q"], Sampling())
+        OpenAIReader("toy", base_url=server.base_url, api=api, top_logprobs=0).generate(
+            ["q"], SamplingParams()
+        )
 
 
 def cut(text: str, at: list[int]) -> list[Token]:

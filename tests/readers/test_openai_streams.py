@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-
-from surerag.errors import ConfigurationError, ServiceError, TransientServiceError
-from surerag.readers.openai import OpenAIReader
-from surerag.readers.openai.parse import Api
-from surerag.types import Sampling
 from tests.servers.fake_openai import FakeOpenAI, Quirks
 from tests.servers.toy_model import Script
+
+from surerag.errors import ConfigurationError, ServiceError, TransientServiceError
+from surerag.messages import SamplingParams
+from surerag.readers.hosted import OpenAIReader
+from surerag.readers.hosted.parse import Api
 
 APIS: list[Api] = ["chat", "completions"]
 TEXT = "one two three four five six"
@@ -34,7 +34,7 @@ def reader_of(server: FakeOpenAI, api: Api = "chat") -> OpenAIReader:
 def test_begin_needs_n_tokens_and_cancel_closes_the_stream(server: FakeOpenAI, api: Api) -> None:
     server.hold_after = 2
     reader = reader_of(server, api)
-    (begun,) = reader.begin(["q"], 2, Sampling())
+    (begun,) = reader.begin(["q"], 2, SamplingParams())
     assert begun.partial.trace is not None
     assert begun.partial.trace.entropy is not None
     assert (begun.partial.text, begun.partial.finish, begun.done) == ("one two", "partial", False)
@@ -50,7 +50,7 @@ def test_begin_needs_n_tokens_and_cancel_closes_the_stream(server: FakeOpenAI, a
 async def test_abegin_needs_n_tokens_and_acancel_closes_the_stream(server: FakeOpenAI, api: Api) -> None:
     server.hold_after = 2
     reader = reader_of(server, api)
-    (begun,) = await reader.abegin(["q"], 2, Sampling())
+    (begun,) = await reader.abegin(["q"], 2, SamplingParams())
     assert begun.partial.text == "one two"
     await reader.acancel([begun])
     record = await asyncio.to_thread(server.streams[0].wait)
@@ -61,9 +61,9 @@ async def test_abegin_needs_n_tokens_and_acancel_closes_the_stream(server: FakeO
 
 def test_finish_goes_on_and_asks_nothing_again(server: FakeOpenAI, api: Api) -> None:
     reader = reader_of(server, api)
-    begun = reader.begin(["q", "r"], 2, Sampling())
+    begun = reader.begin(["q", "r"], 2, SamplingParams())
     finished = reader.finish(begun)
-    assert finished == [row[0] for row in reader.generate(["q", "r"], Sampling())]
+    assert finished == [row[0] for row in reader.generate(["q", "r"], SamplingParams())]
     assert finished[0].text == TEXT
     assert finished[0].prompt_tokens == 1
     assert len([request for request in server.requests if request.body.get("stream")]) == 2
@@ -72,14 +72,14 @@ def test_finish_goes_on_and_asks_nothing_again(server: FakeOpenAI, api: Api) -> 
 
 async def test_afinish_equals_agenerate(server: FakeOpenAI, api: Api) -> None:
     reader = reader_of(server, api)
-    begun = await reader.abegin(["q"], 3, Sampling())
-    assert await reader.afinish(begun) == (await reader.agenerate(["q"], Sampling()))[0]
+    begun = await reader.abegin(["q"], 3, SamplingParams())
+    assert await reader.afinish(begun) == (await reader.agenerate(["q"], SamplingParams()))[0]
     await reader.aclose()
 
 
 def test_an_answer_shorter_than_n_is_done(server: FakeOpenAI, api: Api) -> None:
     reader = reader_of(server, api)
-    (begun,) = reader.begin(["q"], 20, Sampling())
+    (begun,) = reader.begin(["q"], 20, SamplingParams())
     assert begun.done
     assert (begun.partial.text, begun.partial.finish) == (TEXT, "stop")
     assert reader.finish([begun]) == [begun.partial]
@@ -90,7 +90,7 @@ def test_an_answer_shorter_than_n_is_done(server: FakeOpenAI, api: Api) -> None:
 def test_pieces_of_several_tokens_are_cut_at_n(api: Api) -> None:
     with FakeOpenAI(Script(lambda _: TEXT), Quirks(tokens_per_piece=4)) as server:
         reader = reader_of(server, api)
-        (begun,) = reader.begin(["q"], 2, Sampling())
+        (begun,) = reader.begin(["q"], 2, SamplingParams())
         assert begun.partial.text == "one two"
         assert begun.partial.completion_tokens == 2
         assert reader.finish([begun])[0].text == TEXT
@@ -98,16 +98,16 @@ def test_pieces_of_several_tokens_are_cut_at_n(api: Api) -> None:
 
 def test_streams_join_to_the_text_and_end_with_the_generation(server: FakeOpenAI, api: Api) -> None:
     reader = reader_of(server, api)
-    chunks = list(reader.stream("q", Sampling()))
+    chunks = list(reader.stream("q", SamplingParams()))
     assert "".join(chunk.text for chunk in chunks) == TEXT
     assert sum(bool(chunk.text) for chunk in chunks) == 6
-    assert chunks[-1].generation == reader.generate(["q"], Sampling())[0][0]
+    assert chunks[-1].generation == reader.generate(["q"], SamplingParams())[0][0]
     assert all(chunk.generation is None for chunk in chunks[:-1])
 
 
 def test_closing_a_stream_closes_the_connection(server: FakeOpenAI) -> None:
     server.hold_after = 3
-    stream = reader_of(server).stream("q", Sampling())
+    stream = reader_of(server).stream("q", SamplingParams())
     said = ""
     while said != "one two three":
         said += next(stream).text
@@ -118,7 +118,7 @@ def test_closing_a_stream_closes_the_connection(server: FakeOpenAI) -> None:
 async def test_closing_an_async_stream_closes_the_connection(server: FakeOpenAI) -> None:
     server.hold_after = 2
     reader = reader_of(server)
-    stream = reader.astream("q", Sampling())
+    stream = reader.astream("q", SamplingParams())
     said = ""
     while said != "one two":
         said += (await anext(stream)).text
@@ -129,17 +129,17 @@ async def test_closing_an_async_stream_closes_the_connection(server: FakeOpenAI)
 
 def test_finish_stream_shows_what_was_held_back_first(server: FakeOpenAI, api: Api) -> None:
     reader = reader_of(server, api)
-    (begun,) = reader.begin(["q"], 3, Sampling())
+    (begun,) = reader.begin(["q"], 3, SamplingParams())
     chunks = list(reader.finish_stream(begun))
     assert chunks[0].text == "one two three"
     assert "".join(chunk.text for chunk in chunks) == TEXT
-    assert chunks[-1].generation == reader.generate(["q"], Sampling())[0][0]
+    assert chunks[-1].generation == reader.generate(["q"], SamplingParams())[0][0]
     assert len(server.streams) == 1
 
 
 async def test_afinish_stream_equals_finish_stream(server: FakeOpenAI) -> None:
     reader = reader_of(server)
-    (begun,) = await reader.abegin(["q"], 3, Sampling())
+    (begun,) = await reader.abegin(["q"], 3, SamplingParams())
     chunks = [chunk async for chunk in reader.afinish_stream(begun)]
     assert "".join(chunk.text for chunk in chunks) == TEXT
     await reader.aclose()
@@ -147,12 +147,12 @@ async def test_afinish_stream_equals_finish_stream(server: FakeOpenAI) -> None:
 
 def test_handles_are_used_once_and_cancelled_as_often_as_you_like(server: FakeOpenAI) -> None:
     reader = reader_of(server)
-    (begun,) = reader.begin(["q"], 2, Sampling())
+    (begun,) = reader.begin(["q"], 2, SamplingParams())
     reader.cancel([begun])
     reader.cancel([begun])
     with pytest.raises(ServiceError, match="cancelled already"):
         reader.finish([begun])
-    (begun,) = reader.begin(["q"], 2, Sampling())
+    (begun,) = reader.begin(["q"], 2, SamplingParams())
     reader.finish([begun])
     reader.cancel([begun])
     with pytest.raises(ServiceError, match="finished already"):
@@ -161,9 +161,9 @@ def test_handles_are_used_once_and_cancelled_as_often_as_you_like(server: FakeOp
 
 async def test_what_was_begun_sync_can_be_finished_async_and_not_the_other_way(server: FakeOpenAI) -> None:
     reader = reader_of(server)
-    begun = await asyncio.to_thread(reader.begin, ["q"], 2, Sampling())
+    begun = await asyncio.to_thread(reader.begin, ["q"], 2, SamplingParams())
     assert (await reader.afinish(begun))[0].text == TEXT
-    begun = await reader.abegin(["q"], 2, Sampling())
+    begun = await reader.abegin(["q"], 2, SamplingParams())
     with pytest.raises(ConfigurationError, match="afinish what abegin began"):
         reader.finish(begun)
     await reader.acancel(begun)
@@ -174,7 +174,7 @@ async def test_sync_cancel_closes_an_async_stream_soon(server: FakeOpenAI) -> No
     # A program that is closed by the garbage collector can only cancel without awaiting.
     server.hold_after = 2
     reader = reader_of(server)
-    begun = await reader.abegin(["q"], 2, Sampling())
+    begun = await reader.abegin(["q"], 2, SamplingParams())
     reader.cancel(begun)
     assert (await asyncio.to_thread(server.streams[0].wait)).closed_early
     await reader.aclose()
@@ -183,18 +183,18 @@ async def test_sync_cancel_closes_an_async_stream_soon(server: FakeOpenAI) -> No
 def test_a_stream_that_breaks_off_is_an_error(api: Api) -> None:
     with FakeOpenAI(Script(lambda _: TEXT), Quirks(breaks_stream_after=4)) as server:
         reader = reader_of(server, api)
-        (begun,) = reader.begin(["q"], 2, Sampling())
+        (begun,) = reader.begin(["q"], 2, SamplingParams())
         with pytest.raises(TransientServiceError):
             reader.finish([begun])
         with pytest.raises(TransientServiceError):
-            list(reader.stream("q", Sampling()))
+            list(reader.stream("q", SamplingParams()))
 
 
 def test_begin_is_asked_again_when_its_stream_breaks_off() -> None:
     with FakeOpenAI(Script(lambda _: TEXT), Quirks(breaks_stream_after=1)) as server:
         reader = OpenAIReader("toy", base_url=server.base_url, retries=2, max_wait=0.01)
         with pytest.raises(TransientServiceError, match="failed 3 times"):
-            reader.begin(["q"], 2, Sampling())
+            reader.begin(["q"], 2, SamplingParams())
         assert len(server.streams) == 3
 
 
@@ -206,14 +206,14 @@ def test_a_failing_prompt_closes_the_streams_of_the_others() -> None:
         server.fail(400)
         reader = OpenAIReader("toy", base_url=server.base_url, max_concurrency=1)
         with pytest.raises(ServiceError, match="400"):
-            reader.begin(["bad", "good"], 2, Sampling())
+            reader.begin(["bad", "good"], 2, SamplingParams())
         assert all(record.wait().closed_early for record in server.streams)
 
 
 async def test_cancelling_the_task_closes_its_streams(server: FakeOpenAI) -> None:
     server.hold_after = 1
     reader = reader_of(server)
-    task = asyncio.create_task(reader.abegin(["q"], 3, Sampling()))
+    task = asyncio.create_task(reader.abegin(["q"], 3, SamplingParams()))
     await asyncio.to_thread(server.wait_for_tokens, 1)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -224,16 +224,16 @@ async def test_cancelling_the_task_closes_its_streams(server: FakeOpenAI) -> Non
 
 def test_more_prompts_than_the_limit_can_be_begun_and_finished(server: FakeOpenAI) -> None:
     reader = OpenAIReader("toy", base_url=server.base_url, max_concurrency=2, top_logprobs=3)
-    begun = reader.begin([f"q{i}" for i in range(6)], 1, Sampling())
+    begun = reader.begin([f"q{i}" for i in range(6)], 1, SamplingParams())
     assert [generation.text for generation in reader.finish(begun)] == [TEXT] * 6
 
 
 def test_streaming_without_usage_counts_tokens() -> None:
     with FakeOpenAI(Script(lambda _: TEXT), Quirks(refuses=("stream_options",))) as server:
         reader = reader_of(server)
-        (begun,) = reader.begin(["q"], 2, Sampling())
+        (begun,) = reader.begin(["q"], 2, SamplingParams())
         assert reader.finish([begun])[0].completion_tokens == 6
         assert reader.usage.completion_tokens == 6
         # Refused once, it is not sent again.
-        reader.begin(["q"], 9, Sampling())
+        reader.begin(["q"], 9, SamplingParams())
         assert ["stream_options" in request.body for request in server.requests] == [True, False, False]

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surerag.errors import LogprobsError, ThinkingBudgetError
-from surerag.readers.openai.parse import Draft, Wanted, usage_of
-from surerag.types import Generation, Usage
+from surerag.messages import Generation, Usage
+from surerag.readers.hosted.parse import Draft, Wanted, usage_of
 
 WANTED = Wanted(True, 0, 100)
 THOUGHT = ["Is", " it", " Velm", "?", " Velm"]

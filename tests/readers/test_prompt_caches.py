@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
-from surerag import ClusterCompressor, Dense, LazyRAG, Passage, UncertaintyRewriter
-from surerag.entailment import ExactEntailer
 from surerag.journal import Memory
-from surerag.measures import api_cost
-from surerag.readers.openai import OpenAIReader
-from surerag.readers.openai.parse import usage_of
 from surerag.recording import RecordedReader
-from surerag.types import Sampling, Usage
 from tests.servers.fake_openai import FakeOpenAI, Quirks
 from tests.servers.toy_model import Script, split
+
+from surerag import ClusterCompressor, DenseEvaluator, LazyRAG, Passage, UncertaintyRewriter
+from surerag.entailment import ExactEntailer
+from surerag.measures import api_cost
+from surerag.messages import SamplingParams, Usage
+from surerag.readers.hosted import OpenAIReader
+from surerag.readers.hosted.parse import usage_of
 
 SHARED = "Ada the painter was born in Velm and left it in spring. " * 3
 FIRST, SECOND = f"{SHARED}Where?", f"{SHARED}When?"
@@ -37,16 +37,16 @@ def reader_of(server: FakeOpenAI, **settings: Any) -> OpenAIReader:
 @pytest.mark.parametrize("api", ["chat", "completions"])
 def test_what_a_server_had_in_its_cache_is_counted(caching: FakeOpenAI, api: Any) -> None:
     reader = reader_of(caching, api=api)
-    [[first], [second]] = reader.generate([FIRST, SECOND], Sampling(trace="none"))
+    [[first], [second]] = reader.generate([FIRST, SECOND], SamplingParams(trace="none"))
     assert (first.cached_tokens, second.cached_tokens, second.prompt_tokens) == (0, COMMON, WHOLE)
-    *_, last = reader.stream(SECOND, Sampling(trace="none"))
+    *_, last = reader.stream(SECOND, SamplingParams(trace="none"))
     assert last.generation is not None
     assert last.generation.cached_tokens == WHOLE
-    begun = reader.begin([FIRST], 1, Sampling(trace="none"))
+    begun = reader.begin([FIRST], 1, SamplingParams(trace="none"))
     [finished] = reader.finish(begun)
     assert finished.cached_tokens == len(split(FIRST))
     assert reader.usage.cached_tokens == COMMON + WHOLE + len(split(FIRST))
-    several = reader.generate([SECOND], Sampling(n=3, temperature=1.0, trace="none"))[0]
+    several = reader.generate([SECOND], SamplingParams(n=3, temperature=1.0, trace="none"))[0]
     assert {one.cached_tokens for one in several} == {WHOLE}
 
 
@@ -54,7 +54,9 @@ def test_what_is_replayed_tells_what_was_counted(caching: FakeOpenAI) -> None:
     answers = Memory()
     for _ in range(2):
         reader = RecordedReader(reader_of(caching), answers)
-        found = [row[0].cached_tokens for row in reader.generate([FIRST, SECOND], Sampling(trace="none"))]
+        found = [
+            row[0].cached_tokens for row in reader.generate([FIRST, SECOND], SamplingParams(trace="none"))
+        ]
         assert sorted(found) == [0, COMMON]
 
 
@@ -102,7 +104,7 @@ def test_results_tell_what_was_cached(caching: FakeOpenAI) -> None:
         < compression.cost(1.0, 2.0)
         == api_cost(compression.prompt_tokens, compression.completion_tokens, 1.0, 2.0)
     )
-    dense = Dense(reader, ExactEntailer()).run("Where was Ada born?", FOUND)
+    dense = DenseEvaluator(reader, ExactEntailer()).run("Where was Ada born?", FOUND)
     assert dense.calls.cached_tokens == cached_since() > 0
     rewriter = UncertaintyRewriter(
         reader, Corpus(), metric="disagreement", n_samples=2, threshold=-1.0

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from surerag.messages import Chunk
 from surerag.readers.protocol import _stepped
-from surerag.types import Chunk
 
 
 async def test_a_consumer_cancelled_in_mid_step_is_cancelled_and_the_stream_is_closed() -> None:

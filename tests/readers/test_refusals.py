@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from surerag.messages import SamplingParams
 from surerag.readers.refusals import LeftOutWarning, Understood, needed, refusals_in, tell_left_out
-from surerag.types import Sampling
 
 ASKED: dict[str, Any] = {
     "temperature": 0.0, "top_p": 1.0, "n": 10, "seed": 1, "stop": ["x"], "max_tokens": 9,
@@ -66,22 +66,27 @@ def test_what_is_called_otherwise_is_renamed() -> None:
 
 def test_what_is_needed_is_not_left_out() -> None:
     said = "Unsupported parameter: 'logprobs' is not supported with this model."
-    assert Understood().learnt(said, ASKED, needed(Sampling())) is None
-    learnt = Understood().learnt(said, ASKED, needed(Sampling(trace="none")))
+    assert Understood().learnt(said, ASKED, needed(SamplingParams())) is None
+    learnt = Understood().learnt(said, ASKED, needed(SamplingParams(trace="none")))
     assert learnt is not None
     assert "logprobs" not in learnt.render(ASKED)
     drawn = "Unsupported parameter: 'temperature' is not supported with this model."
-    assert Understood().learnt(drawn, ASKED, needed(Sampling(n=5, temperature=0.7, trace="none"))) is None
-    assert Understood().learnt(drawn, ASKED, needed(Sampling(n=5, temperature=1.0, trace="none"))) is not None
-    assert Understood().learnt(drawn, ASKED, needed(Sampling(trace="none"))) is not None
+    assert (
+        Understood().learnt(drawn, ASKED, needed(SamplingParams(n=5, temperature=0.7, trace="none"))) is None
+    )
+    assert (
+        Understood().learnt(drawn, ASKED, needed(SamplingParams(n=5, temperature=1.0, trace="none")))
+        is not None
+    )
+    assert Understood().learnt(drawn, ASKED, needed(SamplingParams(trace="none"))) is not None
 
 
 def test_what_is_felt_is_told() -> None:
     with pytest.warns(LeftOutWarning, match="gpt-x refuses temperature: it is asked without"):
-        tell_left_out("gpt-x", ["temperature", "seed"], Sampling())
+        tell_left_out("gpt-x", ["temperature", "seed"], SamplingParams())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        tell_left_out("gpt-x", ["temperature", "seed", "stream_options"], Sampling(temperature=1.0))
+        tell_left_out("gpt-x", ["temperature", "seed", "stream_options"], SamplingParams(temperature=1.0))
 
 
 def test_of_two_that_exclude_each_other_the_last_that_can_goes() -> None:

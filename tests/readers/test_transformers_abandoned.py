@@ -14,13 +14,13 @@ import pytest
 from surerag.drivers.merging import queue_of
 from surerag.effects import Generate
 from surerag.errors import InputError
+from surerag.messages import SamplingParams
 from surerag.readers.abandoned import AbandonedError, abandoned_when
-from surerag.readers.transformers import TransformersReader
-from surerag.types import Sampling
+from surerag.readers.local import TransformersReader
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
 from tests.waiting import eventually
 
-LONG = Sampling(temperature=1.0, max_tokens=400, seed=4)
+LONG = SamplingParams(temperature=1.0, max_tokens=400, seed=4)
 PROMPTS = ["Where was Ada born?", "The Orun"]
 
 
@@ -87,13 +87,13 @@ async def test_a_merged_call_stops_once_all_who_asked_have_gone(
     assert await asyncio.to_thread(eventually, lambda: not queue._leading.locked())
     assert pace.made <= 6
     # The queue serves whoever comes next.
-    short = Sampling(max_tokens=3)
+    short = SamplingParams(max_tokens=3)
     assert (await queue.aask(Generate((PROMPTS[0],), short)))[0][0].completion_tokens == 3
 
 
 async def test_one_who_still_waits_keeps_a_merged_call_going(reader: TransformersReader, pace: Pace) -> None:
     queue = queue_of(reader)
-    sampling = Sampling(temperature=1.0, max_tokens=20, seed=4)
+    sampling = SamplingParams(temperature=1.0, max_tokens=20, seed=4)
     tasks = [asyncio.ensure_future(queue.aask(Generate((prompt,), sampling))) for prompt in PROMPTS]
     await wait_for(pace.there)
     tasks[0].cancel()
@@ -121,7 +121,7 @@ def test_a_thread_is_stopped_from_another(reader: TransformersReader, pace: Pace
     asking.join(20)
     assert len(outcome) == 1
     assert pace.made <= 6
-    assert reader.generate(PROMPTS[:1], Sampling(max_tokens=2))[0][0].completion_tokens == 2
+    assert reader.generate(PROMPTS[:1], SamplingParams(max_tokens=2))[0][0].completion_tokens == 2
 
 
 def test_what_is_being_finished_can_be_cancelled(reader: TransformersReader) -> None:

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
+from surerag.messages import Generation, SamplingParams, TokenTrace
 from surerag.readers.conformance import Trial, check_reader
-from surerag.readers.transformers import TransformersReader
-from surerag.types import Generation, Sampling, TokenTrace
+from surerag.readers.local import TransformersReader
 from tests.readers.sizes import PAD_ID, VOCABULARY
 from tests.readers.tiny_models import ARCHITECTURES, ATTENTION, DEVICE, tiny_model, tiny_tokenizer
 
@@ -18,8 +18,8 @@ PROMPTS = [
     "A much longer prompt about rivers, hills and cities that nobody has ever seen, and about their mayors",
     "x",
 ]
-GREEDY = Sampling(max_tokens=8)
-SAMPLED = Sampling(n=2, temperature=0.9, top_p=0.95, max_tokens=8, seed=5)
+GREEDY = SamplingParams(max_tokens=8)
+SAMPLED = SamplingParams(n=2, temperature=0.9, top_p=0.95, max_tokens=8, seed=5)
 
 
 @pytest.fixture(params=ARCHITECTURES)
@@ -78,7 +78,7 @@ def test_greedy_answers_are_those_of_generate(architecture: str, reader: Transfo
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 def test_traces_are_those_of_teacher_forcing(
-    architecture: str, reader: TransformersReader, sampling: Sampling
+    architecture: str, reader: TransformersReader, sampling: SamplingParams
 ) -> None:
     model = tiny_model(architecture)
     for prompt, answers in zip(PROMPTS, reader.generate(PROMPTS, sampling), strict=True):
@@ -100,7 +100,9 @@ def test_traces_are_those_of_teacher_forcing(
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-def test_a_batch_gives_what_each_prompt_gives_alone(reader: TransformersReader, sampling: Sampling) -> None:
+def test_a_batch_gives_what_each_prompt_gives_alone(
+    reader: TransformersReader, sampling: SamplingParams
+) -> None:
     together = reader.generate(PROMPTS, sampling)
     backwards = reader.generate(PROMPTS[::-1], sampling)[::-1]
     for prompt, first, second in zip(PROMPTS, together, backwards, strict=True):

@@ -13,11 +13,11 @@ import pytest
 
 from surerag.drivers.answering import ask
 from surerag.drivers.merging import queue_of
-from surerag.effects import Begin, Cancel, Effect, Finish, Generate, Score
+from surerag.effects import CancelGeneration, ContinueGeneration, Effect, Generate, Score, StartGeneration
 from surerag.errors import ContextLengthError
+from surerag.messages import PartialGeneration, SamplingParams
+from surerag.readers.local import TransformersReader
 from surerag.readers.threads import in_thread
-from surerag.readers.transformers import TransformersReader
-from surerag.types import Begun, Sampling
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
 from tests.waiting import eventually
 
@@ -26,7 +26,7 @@ CONTEXT = "Velm lies on the Orun, which springs in the hills of Tarn. "
 PROMPTS = [CONTEXT + "Where?", CONTEXT + "Who is the mayor?", "The Orun", "Ada", "Where was Ada Tarn born?"]
 TOO_LONG = "z" * 600
 SAMPLINGS = [
-    Sampling(n=n, temperature=temperature, seed=seed, max_tokens=most)
+    SamplingParams(n=n, temperature=temperature, seed=seed, max_tokens=most)
     for n, temperature, seed, most in [(1, 0.0, 0, 6), (1, 1.0, 1, 8), (3, 0.8, 2, 4), (2, 1.0, 3, 6)]
 ]
 
@@ -37,7 +37,7 @@ def asked(rng: random.Random) -> Effect:
     sampling, kind = rng.choice(SAMPLINGS), rng.random()
     if kind < 0.2:
         return Score((prompt,), (" ba be bi",))
-    return Begin((prompt,), 2, sampling) if kind < 0.5 else Generate((prompt,), sampling)
+    return StartGeneration((prompt,), 2, sampling) if kind < 0.5 else Generate((prompt,), sampling)
 
 
 def bad(effect: Effect) -> bool:
@@ -78,7 +78,7 @@ def test_nothing_is_lost_and_nothing_is_mixed_up(engine: Any) -> None:
     queue: Any = queue_of(reader) if reader.capabilities.local else Straight(reader)
     outcomes: Counter[str] = Counter()
     troubles: list[BaseException] = []
-    handles: list[Begun] = []
+    handles: list[PartialGeneration] = []
     turn = threading.Lock()
 
     def note(kind: str) -> None:
@@ -92,12 +92,12 @@ def test_nothing_is_lost_and_nothing_is_mixed_up(engine: Any) -> None:
                 assert all(abs(a - b) < 1e-4 for a, b in zip(answer[0].logprobs, scored[prompt], strict=True))
             case Generate((prompt,), sampling):
                 assert [one.text for one in answer[0]] == alone[prompt, sampling]
-            case Begin((prompt,), _, sampling):
+            case StartGeneration((prompt,), _, sampling):
                 assert alone[prompt, sampling][0].startswith(answer[0].partial.text)
         note("answered")
 
     def finished(effect: Effect, answer: Any) -> None:
-        if isinstance(effect, Begin):
+        if isinstance(effect, StartGeneration):
             [prompt] = effect.prompts
             assert answer[0].text == alone[prompt, effect.sampling][0]
 
@@ -114,12 +114,12 @@ def test_nothing_is_lost_and_nothing_is_mixed_up(engine: Any) -> None:
                         note("failed")
                         continue
                     check(effect, answer)
-                    if isinstance(effect, Begin):
+                    if isinstance(effect, StartGeneration):
                         handles.extend(answer)
                         if rng.random() < 0.5:
-                            queue.ask(Cancel(tuple(answer)))
+                            queue.ask(CancelGeneration(tuple(answer)))
                         else:
-                            finished(effect, queue.ask(Finish(tuple(answer))))
+                            finished(effect, queue.ask(ContinueGeneration(tuple(answer))))
         except BaseException as error:
             troubles.append(error)
 
@@ -139,9 +139,9 @@ def test_nothing_is_lost_and_nothing_is_mixed_up(engine: Any) -> None:
                     note("failed")
                     continue
                 check(effect, answer)
-                if isinstance(effect, Begin):
+                if isinstance(effect, StartGeneration):
                     handles.extend(answer)
-                    finished(effect, await queue.aask(Finish(tuple(answer))))
+                    finished(effect, await queue.aask(ContinueGeneration(tuple(answer))))
 
     async def tasks(loop: int) -> None:
         await asyncio.gather(*(task(number) for number in range(loop, TASKS, LOOPS)))

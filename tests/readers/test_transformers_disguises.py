@@ -9,8 +9,8 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from surerag.readers.transformers.encoding import PromptEncoder
-from surerag.types import Message, Prompt, as_messages
+from surerag.messages import Message, Prompt, as_messages
+from surerag.readers.local.encoding import PromptEncoder
 
 FULL_WIDTH = "\uff1c|im_end|\uff1e"
 END, PREFIX, THINK = "<|im_end|>", "<|fim_prefix|>", "<think>"

@@ -1,15 +1,15 @@
 """Prompts that are sampled each in its own way share batches, and get what they would get alone."""
 
-from surerag.readers.transformers import TransformersReader
-from surerag.types import Sampling
+from surerag.messages import SamplingParams
+from surerag.readers.local import TransformersReader
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
 
 PROMPTS = ["Where was Ada born?", "The Orun", "Who is the mayor of Velm?", "x"]
 WAYS = [
-    Sampling(max_tokens=6),
-    Sampling(n=3, temperature=1.0, seed=4, max_tokens=9),
-    Sampling(n=2, temperature=0.7, top_p=0.9, seed=5, max_tokens=14, stop=("a",)),
-    Sampling(n=2, max_tokens=3),
+    SamplingParams(max_tokens=6),
+    SamplingParams(n=3, temperature=1.0, seed=4, max_tokens=9),
+    SamplingParams(n=2, temperature=0.7, top_p=0.9, seed=5, max_tokens=14, stop=("a",)),
+    SamplingParams(n=2, max_tokens=3),
 ]
 
 

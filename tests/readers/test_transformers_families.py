@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from surerag.readers.transformers import TransformersReader
-from surerag.readers.transformers.opaque_memory import JoinedMemory, OpaqueMemory, PaddedMemory
-from surerag.types import Sampling, TokenTrace
+from surerag.messages import SamplingParams, TokenTrace
+from surerag.readers.local import TransformersReader
+from surerag.readers.local.opaque_memory import JoinedMemory, OpaqueMemory, PaddedMemory
 from tests.readers.families import HYBRIDS, TRANSFORMERS
 from tests.readers.same_answers import traced
 from tests.readers.sizes import PAD_ID
@@ -23,7 +23,7 @@ PROMPTS = [
     "A much longer prompt about rivers, hills and cities that nobody has ever seen, and about their mayors",
     "x",
 ]
-SAMPLED = Sampling(n=2, temperature=0.9, top_p=0.95, max_tokens=8, seed=5)
+SAMPLED = SamplingParams(n=2, temperature=0.9, top_p=0.95, max_tokens=8, seed=5)
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def test_a_family_says_the_same_in_a_batch_alone_begun_and_scored(architecture: 
 @pytest.mark.parametrize("architecture", [*HYBRIDS, *TRANSFORMERS])
 def test_a_familys_greedy_answers_are_those_of_generate(architecture: str) -> None:
     model, tokenizer = tiny_model(architecture), tiny_tokenizer()
-    sampling = Sampling(max_tokens=8)
+    sampling = SamplingParams(max_tokens=8)
     for prompt, (answer,) in zip(PROMPTS, reader_of(architecture).generate(PROMPTS, sampling), strict=True):
         ids = torch.tensor([tokenizer(prompt)["input_ids"]], device=DEVICE)
         plain: Any = model.generate(
@@ -96,7 +96,7 @@ def test_recurrent_models_read_different_lengths_together(architecture: str) -> 
     reader = reader_of(architecture)
     assert issubclass(reader._engine._prefill._kind, PaddedMemory)
     with forwards(architecture) as passes:
-        reader.generate(prompts, Sampling(temperature=1.0, max_tokens=16))
+        reader.generate(prompts, SamplingParams(temperature=1.0, max_tokens=16))
     # 16 steps for all, where there were 16 for each; and some to read them.
     assert len(passes) <= 16 + 4
 

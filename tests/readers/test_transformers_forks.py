@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from surerag.readers.transformers import TransformersReader, prefill
-from surerag.readers.transformers.forking_memory import ForkingMemory, pays
-from surerag.readers.transformers.shared_attention import sharing
-from surerag.types import Generation, Sampling
+from surerag.messages import Generation, SamplingParams
+from surerag.readers.local import TransformersReader, prefill
+from surerag.readers.local.forking_memory import ForkingMemory, pays
+from surerag.readers.local.shared_attention import sharing
 from tests.readers.families import TRANSFORMERS
 from tests.readers.tiny_models import ATTENTION, tiny_model, tiny_tokenizer
 
@@ -20,7 +20,7 @@ CONTEXT = "Velm lies on the Orun, which springs in the hills of Tarn. "
 PROMPTS = [
     CONTEXT * 3 + question for question in ("Where?", "And where does it spring?", "Why?", "Who is she?")
 ]
-SAMPLED = Sampling(n=5, temperature=1.0, max_tokens=10, seed=2)
+SAMPLED = SamplingParams(n=5, temperature=1.0, max_tokens=10, seed=2)
 FORKING = [
     *("llama", "qwen2", "qwen3", "phi", "phi3", "gpt2", "gpt_neox", "mixtral", "qwen2_moe"),
     *("olmo2", "granite", "cohere", "stablelm", "glm", "opt", "qwen3_moe", "smollm3", "nemotron"),
@@ -91,7 +91,7 @@ def test_samples_hold_their_prompt_once(monkeypatch: pytest.MonkeyPatch) -> None
 def test_prompts_that_share_a_prefix_hold_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = reader_of(min_shared_prefix=8)
     fed = held_by(reader, monkeypatch)
-    greedy = Sampling(max_tokens=6)
+    greedy = SamplingParams(max_tokens=6)
     answers = reader.generate(PROMPTS, greedy)
     prefix = len(tiny_tokenizer()(CONTEXT * 3)["input_ids"])
     longest = max(len(tiny_tokenizer()(prompt)["input_ids"]) for prompt in PROMPTS)
@@ -133,7 +133,7 @@ def test_scores_behind_a_shared_prompt_are_those_alone() -> None:
 
 
 def test_a_prompt_that_samples_share_counts_once_in_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    many = Sampling(n=12, temperature=1.0, max_tokens=8, seed=1)
+    many = SamplingParams(n=12, temperature=1.0, max_tokens=8, seed=1)
     ids = len(tiny_tokenizer()(PROMPTS[0])["input_ids"])
     reader = reader_of(max_batch_tokens=ids + 12 * 8)
     fed = held_by(reader, monkeypatch)
@@ -192,7 +192,7 @@ def test_two_readers_of_one_model_do_not_take_the_name_from_each_other() -> None
 
 
 def test_reading_behind_a_long_prefix_takes_room_for_few_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = "surerag.readers.transformers.model._PRODUCTS"
+    model = "surerag.readers.local.model._PRODUCTS"
     monkeypatch.setattr(model, 1 << 15)
     reader = reader_of(min_shared_prefix=8)
     assert reader._model.tokens_before(1024) == 8

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from surerag.readers.transformers import TransformersReader
-from surerag.readers.transformers.forking_memory import ForkingMemory
-from surerag.types import Sampling
+from surerag.messages import SamplingParams
+from surerag.readers.local import TransformersReader
+from surerag.readers.local.forking_memory import ForkingMemory
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
 
 MANY, BUDGET, FURTHER = 10_000, 16_384, 2
@@ -45,12 +45,12 @@ def test_a_long_list_streams_through(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ForkingMemory, "feed_until", feeding)
     reader = TransformersReader(tiny_model("llama"), tiny_tokenizer(), max_batch_tokens=BUDGET)
     fed.clear()
-    found = reader.generate(asked, Sampling(max_tokens=FURTHER))
+    found = reader.generate(asked, SamplingParams(max_tokens=FURTHER))
     passes, most = fed[:], max(held)
     assert [len(row) for row in found] == [1] * MANY
     places = random.Random(1).sample(range(MANY), 20)
     for place in places:
-        (alone,) = reader.generate([asked[place]], Sampling(max_tokens=FURTHER))
+        (alone,) = reader.generate([asked[place]], SamplingParams(max_tokens=FURTHER))
         assert alone[0].text == found[place][0].text
     reading = [one for one in passes if one[1] > 1]
     # Few passes: as many batches as the budget asks for, each read in few passes and grown in two more.

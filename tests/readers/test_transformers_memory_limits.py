@@ -1,4 +1,4 @@
-"""Begun generations survive when the device runs out of memory."""
+"""PartialGeneration generations survive when the device runs out of memory."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from surerag.errors import InputError, ServiceError
-from surerag.readers.transformers import TransformersReader
-from surerag.types import Generation, Sampling
+from surerag.messages import Generation, SamplingParams
+from surerag.readers.local import TransformersReader
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
 
 PROMPTS = ["Where was Ada born?", "The Orun", "A longer prompt about hills", "Who is the mayor of Velm?", "x"]
-SAMPLED = Sampling(temperature=1.0, max_tokens=12, seed=8)
+SAMPLED = SamplingParams(temperature=1.0, max_tokens=12, seed=8)
 WHOLE_BATCH, ONE_BY_ONE = 32_768, 1
 
 

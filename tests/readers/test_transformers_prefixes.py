@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surerag.readers.transformers import TransformersReader, prefill
-from surerag.readers.transformers.engine import Demand, pack
-from surerag.readers.transformers.prefill import Reading, families, plan_readings
-from surerag.types import Sampling
+from surerag.messages import SamplingParams
+from surerag.readers.local import TransformersReader, prefill
+from surerag.readers.local.engine import Demand, pack
+from surerag.readers.local.prefill import Reading, families, plan_readings
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
 
 prompts_over_a_small_alphabet = st.lists(
@@ -94,7 +94,7 @@ def test_contexts_that_differ_in_one_passage_are_read_for_their_tails_only(
     contexts = ["".join(passages)]
     contexts += ["".join([*passages[:i], "z" * length, *passages[i + 1 :]]) for i in range(count)]
     reader = TransformersReader(tiny_model("llama"), tiny_tokenizer(), min_shared_prefix=16)
-    reader.generate(contexts, Sampling(max_tokens=1))
+    reader.generate(contexts, SamplingParams(max_tokens=1))
     ideal = count * length + length * count * (count + 1) // 2
     assert ideal <= reader.tokens_read <= 1.15 * ideal
     assert reader.usage.prompt_tokens == (count + 1) * count * length
@@ -103,5 +103,5 @@ def test_contexts_that_differ_in_one_passage_are_read_for_their_tails_only(
 @pytest.mark.parametrize("n", [1, 5])
 def test_a_prompt_is_read_once_whatever_the_number_of_samples(n: int) -> None:
     reader = TransformersReader(tiny_model("llama"), tiny_tokenizer(), max_batch_tokens=40)
-    reader.generate(["Where was Ada born?"] * 3, Sampling(n=n, temperature=1.0, max_tokens=6))
+    reader.generate(["Where was Ada born?"] * 3, SamplingParams(n=n, temperature=1.0, max_tokens=6))
     assert reader.tokens_read == len(tiny_tokenizer()("Where was Ada born?")["input_ids"])

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from surerag.errors import ConfigurationError
-from surerag.readers.transformers import TransformersReader
-from surerag.types import Sampling
+from surerag.messages import SamplingParams
+from surerag.readers.local import TransformersReader
 from tests.readers.same_answers import assert_same
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
 
 CONTEXT = "Velm lies on the Orun, which springs in the hills of Tarn. " * 4
 PROMPTS = [CONTEXT + "Where was Ada Tarn born?", CONTEXT + "Who is the mayor of Velm?", "The Orun"]
-SAMPLED = Sampling(n=3, temperature=0.9, max_tokens=8, seed=5)
+SAMPLED = SamplingParams(n=3, temperature=0.9, max_tokens=8, seed=5)
 TEXTS = [" ba be bi", " bo", " bu ba"]
 
 
@@ -53,10 +53,10 @@ def test_what_waits_is_not_touched_by_others_who_go_on_from_the_same_prompt() ->
     reader, plain = reader_of(), reader_of(kept=0)
     reader.score(PROMPTS[:1], TEXTS[:1])
     begun = [reader.begin(PROMPTS[:1], 2, SAMPLED)[0] for _ in range(2)]
-    hot = Sampling(temperature=1.0, max_tokens=20, seed=9)
+    hot = SamplingParams(temperature=1.0, max_tokens=20, seed=9)
     reader.generate(PROMPTS[:1], hot)
     reader.score(PROMPTS[:1], TEXTS[1:2])
-    (expected,) = plain.generate(PROMPTS[:1], Sampling(temperature=0.9, max_tokens=8, seed=5))[0]
+    (expected,) = plain.generate(PROMPTS[:1], SamplingParams(temperature=0.9, max_tokens=8, seed=5))[0]
     for item in begun:
         assert_same(reader.finish([item])[0], expected)
     assert_same(reader.generate(PROMPTS[:1], hot)[0][0], plain.generate(PROMPTS[:1], hot)[0][0])
@@ -81,7 +81,7 @@ def test_a_conversation_that_goes_on_reads_what_was_added(architecture: str) -> 
 
 def test_what_begins_alike_in_a_later_call_goes_on_from_there() -> None:
     reader, plain = reader_of(), reader_of(kept=0)
-    reader.generate([CONTEXT + "Where was Ada Tarn born?"], Sampling(max_tokens=2))
+    reader.generate([CONTEXT + "Where was Ada Tarn born?"], SamplingParams(max_tokens=2))
     before = reader.tokens_read
     # Two go on from what was kept, one is its beginning, two share what no call has read.
     fresh = "Tarn has two mills and a bridge that Ada Tarn built when she was young. " * 2
@@ -108,7 +108,7 @@ def test_what_begins_alike_in_a_later_call_goes_on_from_there() -> None:
 
 def test_another_beginning_is_not_mistaken_for_it() -> None:
     reader, plain = reader_of(), reader_of(kept=0)
-    reader.generate([CONTEXT], Sampling(max_tokens=2))
+    reader.generate([CONTEXT], SamplingParams(max_tokens=2))
     other = CONTEXT.replace("Orun", "Ambel", 1) + "Who?"
     assert_same(reader.generate([other], SAMPLED)[0][2], plain.generate([other], SAMPLED)[0][2])
     assert reader.tokens_read > 0.9 * (reader.count_tokens(CONTEXT) + reader.count_tokens(other))
@@ -116,21 +116,21 @@ def test_another_beginning_is_not_mistaken_for_it() -> None:
 
 def test_no_more_is_kept_than_there_is_room_for() -> None:
     reader = reader_of()
-    reader.generate(PROMPTS[:1], Sampling(max_tokens=2))
+    reader.generate(PROMPTS[:1], SamplingParams(max_tokens=2))
     one = store_of(reader).size
     small = reader_of(kept=2 * one + one // 2)
     asked = [f"{letter}{PROMPTS[0][1:]}" for letter in "abcd"]
     for prompt in asked:
-        small.generate([prompt], Sampling(max_tokens=2))
+        small.generate([prompt], SamplingParams(max_tokens=2))
         assert store_of(small).size <= store_of(small).most
     read = small.tokens_read
-    small.generate(asked[2:], Sampling(max_tokens=2))
+    small.generate(asked[2:], SamplingParams(max_tokens=2))
     assert small.tokens_read == read
-    small.generate(asked[:1], Sampling(max_tokens=2))
+    small.generate(asked[:1], SamplingParams(max_tokens=2))
     assert small.tokens_read > read
     # A prompt that is larger than all the room is read as if there were none.
     tiny = reader_of(kept=one // 2)
-    tiny.generate(asked, Sampling(max_tokens=2))
+    tiny.generate(asked, SamplingParams(max_tokens=2))
     assert store_of(tiny).size == 0
 
 
@@ -163,7 +163,7 @@ def test_what_is_asked_for_now_has_the_memory_first() -> None:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     hook = tiny_model("llama").register_forward_pre_hook(fail_once)
-    answers = reader.generate([prompt + " Why?" for prompt in PROMPTS], Sampling(max_tokens=1))
+    answers = reader.generate([prompt + " Why?" for prompt in PROMPTS], SamplingParams(max_tokens=1))
     hook.remove()
     assert len(answers) == 3
     assert sizes[0] > 0

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from surerag.errors import ConfigurationError
-from surerag.readers.transformers import TransformersReader
-from surerag.readers.transformers.encoding import PromptEncoder
-from surerag.types import Message, Sampling
+from surerag.messages import Message, SamplingParams
+from surerag.readers.local import TransformersReader
+from surerag.readers.local.encoding import PromptEncoder
 from tests.readers.sizes import BEGIN_ID, END_ID, ROLE_ID
 from tests.readers.tiny_models import END, ROLE, metaspace_tokenizer, tiny_model, tiny_tokenizer
 
-GREEDY = Sampling(max_tokens=8)
+GREEDY = SamplingParams(max_tokens=8)
 CONVERSATION = (Message("system", "Be brief."), Message("user", "Where?"))
 
 

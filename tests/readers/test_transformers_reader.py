@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from surerag.errors import ConfigurationError, ContextLengthError, InputError, ServiceError
-from surerag.readers.transformers import TransformersReader
-from surerag.types import Generation, Sampling
+from surerag.messages import Generation, SamplingParams
+from surerag.readers.local import TransformersReader
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
 
 PROMPTS = ["Where was Ada born?", "The Orun", "A longer prompt about hills", "Who is the mayor of Velm?", "x"]
-SAMPLED = Sampling(n=3, temperature=1.0, max_tokens=12, seed=8)
+SAMPLED = SamplingParams(n=3, temperature=1.0, max_tokens=12, seed=8)
 
 
 @pytest.fixture
@@ -287,7 +287,7 @@ def test_a_stream_leaves_the_model_to_others_between_its_pieces(reader: Transfor
 
 def test_greedy_samples_are_generated_once(reader: TransformersReader, small_device: Any) -> None:
     passed = small_device(10**6)
-    (row,) = reader.generate(PROMPTS[:1], Sampling(n=4, max_tokens=5))
+    (row,) = reader.generate(PROMPTS[:1], SamplingParams(n=4, max_tokens=5))
     assert len(row) == 4
     assert len({answer.text for answer in row}) == 1
     assert max(passed) == 1
@@ -334,7 +334,7 @@ def test_loaded_readers_are_named_by_folder_and_pickle_by_their_settings(folder:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_dtypes_are_honoured_and_numbers_are_float32(folder: Path, dtype: str) -> None:
     loaded = TransformersReader.from_pretrained(str(folder), device="cpu", dtype=dtype)
-    (answer,) = loaded.generate(["Where?"], Sampling(max_tokens=3))[0]
+    (answer,) = loaded.generate(["Where?"], SamplingParams(max_tokens=3))[0]
     assert answer.trace is not None
     parameters = {str(parameter.dtype) for parameter in loaded._model._model.parameters()}
     assert parameters == {f"torch.{dtype}"}

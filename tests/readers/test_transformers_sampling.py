@@ -6,17 +6,17 @@ import torch
 from scipy.stats import chisquare
 
 from surerag.errors import LogprobsError
-from surerag.readers.transformers.decoding import Draw, choose, opinions, sequence_key, warp_logits
-from surerag.types import Sampling
+from surerag.messages import SamplingParams
+from surerag.readers.local.decoding import Draw, choose, opinions, sequence_key, warp_logits
 
-ANY = Sampling(temperature=1.0)
+ANY = SamplingParams(temperature=1.0)
 
 
-def draws(count: int, sampling: Sampling = ANY) -> list[Draw]:
+def draws(count: int, sampling: SamplingParams = ANY) -> list[Draw]:
     return [Draw(sampling, sequence_key([1, 2, 3], seed=0, sample=sample), step=0) for sample in range(count)]
 
 
-def frequencies(logits: torch.Tensor, sampling: Sampling, count: int = 4000) -> np.ndarray:
+def frequencies(logits: torch.Tensor, sampling: SamplingParams, count: int = 4000) -> np.ndarray:
     chosen = choose(logits.expand(count, -1), draws(count, sampling))
     return np.bincount([opinion.token for opinion in chosen], minlength=logits.shape[-1])
 
@@ -26,7 +26,7 @@ def frequencies(logits: torch.Tensor, sampling: Sampling, count: int = 4000) -> 
 def test_tokens_come_as_often_as_the_model_says(vocabulary: int, temperature: float) -> None:
     logits = torch.randn(1, vocabulary, generator=torch.Generator().manual_seed(vocabulary)) * 3
     expected = (logits / temperature).softmax(-1)[0].double().numpy()
-    observed = frequencies(logits, Sampling(temperature=temperature))
+    observed = frequencies(logits, SamplingParams(temperature=temperature))
     common = expected * observed.sum() >= 5
     observed = np.append(observed[common], observed[~common].sum())
     expected = np.append(expected[common], expected[~common].sum()) * observed.sum()
@@ -37,15 +37,19 @@ def test_tokens_come_as_often_as_the_model_says(vocabulary: int, temperature: fl
 
 def test_top_k_and_top_p_leave_the_likeliest_tokens() -> None:
     logits = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
-    assert set(np.nonzero(frequencies(logits, Sampling(temperature=1.0, top_k=2), 300))[0]) == {0, 1}
-    assert set(np.nonzero(frequencies(logits, Sampling(temperature=1.0, top_p=0.9), 300))[0]) == {0, 1, 2}
-    assert set(np.nonzero(frequencies(logits, Sampling(temperature=1.0, top_p=0.01), 300))[0]) == {0}
+    assert set(np.nonzero(frequencies(logits, SamplingParams(temperature=1.0, top_k=2), 300))[0]) == {0, 1}
+    assert set(np.nonzero(frequencies(logits, SamplingParams(temperature=1.0, top_p=0.9), 300))[0]) == {
+        0,
+        1,
+        2,
+    }
+    assert set(np.nonzero(frequencies(logits, SamplingParams(temperature=1.0, top_p=0.01), 300))[0]) == {0}
     assert torch.isfinite(warp_logits(logits, 3, 0.75)).tolist() == [[True, True, False, False]]
 
 
 def test_numbers_are_the_models_own_whatever_the_warping() -> None:
     logits = torch.randn(1, 50, generator=torch.Generator().manual_seed(1)) * 4
-    (chosen,) = choose(logits, draws(1, Sampling(temperature=3.0, top_k=5)))
+    (chosen,) = choose(logits, draws(1, SamplingParams(temperature=3.0, top_k=5)))
     logs = logits.double().log_softmax(-1)[0]
     assert chosen.logprob == pytest.approx(logs[chosen.token].item(), abs=1e-6)
     assert chosen.entropy == pytest.approx(-(logs.exp() * logs).sum().item(), abs=1e-6)
@@ -54,7 +58,7 @@ def test_numbers_are_the_models_own_whatever_the_warping() -> None:
 
 def test_mixed_rows_are_chosen_each_in_its_own_way() -> None:
     logits = torch.randn(3, 300, generator=torch.Generator().manual_seed(2))
-    mixed = [Draw(s, 17, 0) for s in (Sampling(), ANY, Sampling(temperature=2.0, top_k=3))]
+    mixed = [Draw(s, 17, 0) for s in (SamplingParams(), ANY, SamplingParams(temperature=2.0, top_k=3))]
     together = choose(logits, mixed)
     alone = [choose(logits[i : i + 1], mixed[i : i + 1])[0] for i in range(3)]
     assert [o.token for o in together] == [o.token for o in alone]

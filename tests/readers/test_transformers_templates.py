@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from surerag.errors import CapabilityError, ConfigurationError
-from surerag.readers.transformers import TransformersReader
-from surerag.readers.transformers.encoding import PromptEncoder
-from surerag.types import Message, Sampling
+from surerag.messages import Message, SamplingParams
+from surerag.readers.local import TransformersReader
+from surerag.readers.local.encoding import PromptEncoder
 from tests.readers.thinking_models import (
     DEEPSEEK_R1,
     DEEPSEEK_V31,
@@ -150,7 +150,7 @@ def test_scores_are_the_same_whether_thinking_is_on_or_off() -> None:
         ]
         on, off, default = (reader.score(["Where?", "x"], [" ba be", " bi"]) for reader in readers)
         assert on == off == default
-        said = readers[1].generate(["Where?"], Sampling(max_tokens=4))[0][0].trace
+        said = readers[1].generate(["Where?"], SamplingParams(max_tokens=4))[0][0].trace
         assert said is not None
         assert not readers[1].usage.thinking_tokens
         (read,) = readers[0].score(["Where?"], ["".join(said.tokens)])

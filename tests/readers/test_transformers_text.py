@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from transformers import ByT5Tokenizer
 
 from surerag.errors import InputError
-from surerag.readers.transformers import TransformersReader
-from surerag.readers.transformers.detokenizing import (
+from surerag.messages import Message, Prompt, SamplingParams, as_messages
+from surerag.readers.local import TransformersReader
+from surerag.readers.local.detokenizing import (
     ByteDetokenizer,
     StopScanner,
     TextDetokenizer,
     detokenizers_of,
 )
-from surerag.readers.transformers.encoding import PromptEncoder
-from surerag.types import Message, Prompt, Sampling, as_messages
+from surerag.readers.local.encoding import PromptEncoder
 from tests.readers.sizes import BEGIN_ID, END_ID, ROLE_ID, WORDS
 from tests.readers.tiny_models import BEGIN, END, PAD, ROLE, metaspace_tokenizer, tiny_model, tiny_tokenizer
 
@@ -182,7 +182,7 @@ def test_stop_texts_are_found_however_the_text_arrives(text: str, stop: list[str
     assert scanner.text.startswith(shown)
 
 
-SAMPLED = Sampling(temperature=1.0, max_tokens=16, seed=4)
+SAMPLED = SamplingParams(temperature=1.0, max_tokens=16, seed=4)
 
 
 @pytest.fixture(scope="module")
@@ -244,7 +244,7 @@ def test_streams_show_whole_characters_and_no_part_of_a_stop_text() -> None:
     hook = model.register_forward_hook(recite, with_kwargs=True)
     try:
         reader = TransformersReader(model, tokenizer)
-        chunks = list(reader.stream("?", Sampling(max_tokens=len(script), stop=(" END",))))
+        chunks = list(reader.stream("?", SamplingParams(max_tokens=len(script), stop=(" END",))))
     finally:
         hook.remove()
     assert "".join(chunk.text for chunk in chunks) == "né 🙂 so"

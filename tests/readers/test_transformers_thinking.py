@@ -13,11 +13,11 @@ import torch
 
 from surerag.drivers.answering import ask_merged
 from surerag.drivers.session import Answered, Failed
-from surerag.effects import Begin, Generate
+from surerag.effects import Generate, StartGeneration
 from surerag.errors import ThinkingBudgetError
+from surerag.messages import Chunk, Generation, SamplingParams, TokenTrace, Usage
 from surerag.readers.conformance import Trial, check_reader
-from surerag.readers.transformers import TransformersReader
-from surerag.types import Chunk, Generation, Sampling, TokenTrace, Usage
+from surerag.readers.local import TransformersReader
 from tests.readers.sizes import END_ID, VOCABULARY
 from tests.readers.thinking_models import (
     CHANNELS,
@@ -41,7 +41,7 @@ from tests.readers.thinking_models import (
 from tests.readers.tiny_models import tiny_tokenizer
 
 PROMPTS = ["Where was Ada born?", "The Orun", "A longer prompt about hills", "Who is the mayor of Velm?", "x"]
-SAMPLED = Sampling(n=3, temperature=1.0, max_tokens=9, seed=3)
+SAMPLED = SamplingParams(n=3, temperature=1.0, max_tokens=9, seed=3)
 ON: dict[str, Any] = {"thinking": True, "thinking_tokens": 60}
 
 
@@ -231,7 +231,7 @@ def test_a_thought_without_an_end_costs_its_own_prompt_alone() -> None:
         reader = TransformersReader(model, tokenizer, thinking=True, thinking_tokens=thought[-1] - 1)
         for effects in (
             [Generate((prompt,), sampling) for prompt in PROMPTS],
-            [Begin((prompt,), 2, sampling) for prompt in PROMPTS],
+            [StartGeneration((prompt,), 2, sampling) for prompt in PROMPTS],
         ):
             used = reader.usage.requests
             outcomes = ask_merged(effects, reader)
@@ -278,7 +278,7 @@ def test_a_model_that_stops_inside_its_thoughts_has_given_an_empty_answer() -> N
     flow = {**MARKED, **dict.fromkeys(THOUGHTS, ("<|end|>",))}
     with thinking_model("llama", flow) as model:
         reader = TransformersReader(model, thinking_tokenizer(QWEN3), **ON)
-        (answer,) = reader.generate(["x"], Sampling())[0]
+        (answer,) = reader.generate(["x"], SamplingParams())[0]
     assert (answer.text, answer.finish, answer.completion_tokens, answer.thinking_tokens) == (
         "",
         "stop",
@@ -311,7 +311,7 @@ def test_what_only_begins_like_a_mark_is_the_answer(stop: tuple[str, ...]) -> No
     with thinking_model("llama", chain) as model:
         reader = TransformersReader(model, thinking_tokenizer(QWEN3), **ON)
         for length in (1, 2, len(said), 20):
-            sampling = Sampling(max_tokens=length, stop=stop)
+            sampling = SamplingParams(max_tokens=length, stop=stop)
             (whole,) = reader.generate(["x"], sampling)[0]
             expected = tiny_tokenizer().decode(said[:length])
             if stop and stop[0] in expected:

@@ -8,10 +8,10 @@ import pytest
 
 from surerag import LazyRAG, LazyRAGResult, SePer, TransformersReader
 from surerag.entailment import ExactEntailer
-from surerag.types import Sampling
-from surerag.world import World
-from surerag.world.retrievers import BM25Retriever
+from surerag.messages import SamplingParams
 from tests.readers.thinking_world import THOUGHT, plain_reader, thinking_reader
+from world import World
+from world.retrievers import BM25Retriever
 
 WORLD = World(seed=4711)
 QUESTIONS = WORLD.questions(20)
@@ -60,7 +60,7 @@ def test_delta_seper_scores_the_same() -> None:
 
 def test_the_thought_is_really_said_and_counted() -> None:
     (one,), (other,) = (
-        reader.generate(TEXTS[:1], Sampling(max_tokens=10, stop=("\n", ".")))[0]
+        reader.generate(TEXTS[:1], SamplingParams(max_tokens=10, stop=("\n", ".")))[0]
         for reader in (plain_reader(), thinking_reader())
     )
     assert (one.text, one.finish, one.completion_tokens) == (

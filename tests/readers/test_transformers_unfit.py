@@ -9,8 +9,8 @@ import pytest
 import transformers as hf
 
 from surerag.errors import ConfigurationError
-from surerag.readers.transformers import TransformersReader
-from surerag.types import Sampling
+from surerag.messages import SamplingParams
+from surerag.readers.local import TransformersReader
 from tests.readers.sizes import VOCABULARY
 from tests.readers.tiny_models import tiny_tokenizer
 
@@ -73,7 +73,7 @@ def test_a_cache_that_cannot_be_used_is_told_of_and_done_without(
 ) -> None:
     with pytest.warns(UserWarning, match=words):
         reader = TransformersReader(build().eval(), tiny_tokenizer())
-    prompts, sampling = ["Where was Ada born?", "x"], Sampling(max_tokens=4)
+    prompts, sampling = ["Where was Ada born?", "x"], SamplingParams(max_tokens=4)
     together = reader.generate(prompts, sampling)
     for prompt, (answer,) in zip(prompts, together, strict=True):
         assert answer.completion_tokens

@@ -10,14 +10,14 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from surerag.readers.transformers import TransformersReader, scoring
-from surerag.readers.transformers.decoding import warp_logits
-from surerag.types import Sampling
+from surerag.messages import SamplingParams
+from surerag.readers.local import TransformersReader, scoring
+from surerag.readers.local.decoding import warp_logits
 from tests.readers.same_answers import assert_same
 from tests.readers.tiny_models import DEVICE, tiny_model, tiny_tokenizer
 
 PROMPTS = ["Where was Ada born?", "The Orun", "Who is the mayor of Velm?"]
-SAMPLING = Sampling(n=2, temperature=1.0, max_tokens=12, seed=3)
+SAMPLING = SamplingParams(n=2, temperature=1.0, max_tokens=12, seed=3)
 
 
 def with_lora(model: Any) -> Any:
@@ -46,7 +46,7 @@ def test_a_wrapped_model_reads_no_token_twice(wrap: Callable[[Any], Any]) -> Non
     wrapped = wrap(tiny_model("llama"))
     reader = TransformersReader(wrapped, tiny_tokenizer())
     longest = max(len(tiny_tokenizer()(prompt)["input_ids"]) for prompt in PROMPTS)
-    fed = tokens_fed(wrapped, lambda: reader.generate(PROMPTS, Sampling(max_tokens=8)))
+    fed = tokens_fed(wrapped, lambda: reader.generate(PROMPTS, SamplingParams(max_tokens=8)))
     assert fed <= len(PROMPTS) * (longest + 8)
 
 
@@ -66,7 +66,7 @@ def test_a_compiled_model_says_the_same() -> None:
 def test_an_adapter_is_in_force_in_what_is_said_and_scored() -> None:
     adapted = with_lora(tiny_model("llama"))
     reader = TransformersReader(adapted, tiny_tokenizer())
-    (said,) = reader.generate(PROMPTS[:1], Sampling(max_tokens=8))[0]
+    (said,) = reader.generate(PROMPTS[:1], SamplingParams(max_tokens=8))[0]
     assert said.trace is not None
     (scored,) = reader.score(PROMPTS[:1], ["".join(said.trace.tokens)])
     assert scored.logprobs == pytest.approx(said.trace.logprobs, abs=1e-4)

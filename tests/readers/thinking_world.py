@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from surerag.readers.transformers import TransformersReader
-from surerag.world import embedded_reader_path
+from surerag.readers.local import TransformersReader
+from world import embedded_reader_path
 
 THOUGHT = ("<think>", "\nWhich river? The Orun. No: Tarn, so Velm", "\n. ", "</think>", "\n\n")
 """Tokens that are said before every answer; an answer's stop texts may stand in it."""

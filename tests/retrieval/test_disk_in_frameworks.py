@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from surerag.cli.frameworks import Indices, index_passages
 
 from langchain_surerag import LazyRetrievalChain
 from llama_index_surerag import LazyRetrievalQueryEngine
 from surerag import LazyRAG
-from surerag.cli.frameworks import Indices, index_passages
 from surerag.documents import Document
 from surerag.encoders import HashingEncoder
 from surerag.retrieval import DiskSummaryIndex, PassageIndex
-from surerag.world import World, embedded_reader
+from world import World, embedded_reader
 
 SETTINGS: dict[str, Any] = {"top_n": 3, "n_summaries": 2, "max_tokens": 12}
 WORLD = World(seed=5, size=60)

@@ -12,16 +12,16 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from surerag.retrieval.disk import rows as rows_module
+from surerag.retrieval.disk.lists import DiskIndexOptions, planned
+from tests.failing_disk import FailingDisk
 
 from surerag.documents import Document
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, InputError, ServiceError, StorageError
+from surerag.messages import Passage
 from surerag.retrieval import DiskSummaryIndex, LeadSummaries, SummaryIndex, each
-from surerag.retrieval.disk import rows as rows_module
-from surerag.retrieval.disk.lists import DiskIndexOptions, planned
 from surerag.services import Retriever
-from surerag.types import Passage
-from tests.failing_disk import FailingDisk
 
 WORDS = "harp river gate copper mill tower orchard lantern ferry quarry anvil meadow".split()
 

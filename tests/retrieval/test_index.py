@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from surerag.documents import Document
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, InputError, ServiceError
+from surerag.messages import Passage
 from surerag.retrieval import PassageIndex, SummaryIndex, each
 from surerag.retrieval.index import MAX_IN_MEMORY, top_places
 from surerag.services import Retriever
-from surerag.types import Passage
 
 CORPUS = [
     Passage("Ada was born in Velm.", id="ada", metadata={"page": 3}),

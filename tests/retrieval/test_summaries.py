@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from surerag import ScriptedReader
+from surerag import FakeReader
 from surerag.documents import Document
 from surerag.errors import ConfigurationError, InputError, PromptError
 from surerag.prompts import PromptTemplate
@@ -54,7 +54,7 @@ def test_a_metadata_key() -> None:
 
 
 def test_a_model_writes_each_summary_once_in_batches() -> None:
-    reader = ScriptedReader(["On Velm.", "On Orun.", "On Ada."])
+    reader = FakeReader(["On Velm.", "On Orun.", "On Ada."])
     summarize = ModelSummaries(reader, batch_size=2)
     velm, orun, ada = (Document(name, f"{name} is here.") for name in ("Velm", "Orun", "Ada"))
     assert summarize([velm, orun, velm]) == ["On Velm.", "On Orun.", "On Velm."]
@@ -65,7 +65,7 @@ def test_a_model_writes_each_summary_once_in_batches() -> None:
 
 def test_a_stream_of_any_length_is_not_remembered_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(summaries, "REMEMBERED", 2)
-    reader = ScriptedReader(["one", "two", "three", "one again"])
+    reader = FakeReader(["one", "two", "three", "one again"])
     summarize = ModelSummaries(reader)
     one, two, three = (Document(name, f"{name} is here.") for name in ("Velm", "Orun", "Ada"))
     assert summarize([one, two, three]) == ["one", "two", "three"]
@@ -74,7 +74,7 @@ def test_a_stream_of_any_length_is_not_remembered_whole(monkeypatch: pytest.Monk
 
 
 def test_ways_to_summarize_are_told_apart_by_their_settings() -> None:
-    reader = ScriptedReader([])
+    reader = FakeReader([])
     ways = [
         LeadSummaries(), LeadSummaries(1), MetadataSummaries("abstract"), ModelSummaries(reader),
         ModelSummaries(reader, max_tokens=9), each(lead_of), each(title_of), lead_summary,
@@ -93,11 +93,11 @@ def title_of(document: Document) -> str:
 
 
 def test_a_model_that_writes_nothing_leaves_the_lead() -> None:
-    assert ModelSummaries(ScriptedReader([""]))([Document("d", TEXT)]) == [lead_summary(TEXT)]
+    assert ModelSummaries(FakeReader([""]))([Document("d", TEXT)]) == [lead_summary(TEXT)]
 
 
 def test_a_model_may_be_shown_the_beginning_only() -> None:
-    reader = ScriptedReader(["Short."])
+    reader = FakeReader(["Short."])
     ModelSummaries(reader, max_characters=8)([Document("d", "Dr. Voss was born in Velm.")])
     assert "Dr. Voss" in reader.history[0].prompts[0]
     assert "born" not in reader.history[0].prompts[0]
@@ -105,4 +105,4 @@ def test_a_model_may_be_shown_the_beginning_only() -> None:
 
 def test_a_prompt_with_other_slots_is_refused() -> None:
     with pytest.raises(PromptError, match="document"):
-        ModelSummaries(ScriptedReader([]), prompt=PromptTemplate("mine", "Sum up {text}"))
+        ModelSummaries(FakeReader([]), prompt=PromptTemplate("mine", "Sum up {text}"))

@@ -29,9 +29,9 @@ from surerag import FirstPass, Gate, GateDecision, LazyRAGOptions, PromptSet
 from surerag.clustering import meaning_clusters
 from surerag.errors import ConfigurationError, MissingServiceError
 from surerag.measures import same_answer
+from surerag.messages import Generation, Passage, Template, as_messages
 from surerag.prompts import FROM_CONTEXT, format_passages
 from surerag.readers.threads import in_thread
-from surerag.types import Generation, Passage, Template, as_messages
 
 
 class LazyRetrievalState(AgentState[Any]):

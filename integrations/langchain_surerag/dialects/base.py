@@ -15,11 +15,11 @@ from langchain_surerag._connections import OpenedStreams
 from langchain_surerag._overheard import Overheard
 from langchain_surerag.dialects.settings import ALIASES, SETTINGS, Asked, Settled, held_in, settle
 from surerag.errors import LogprobsError, ServiceError, SureragError, ThinkingBudgetError
-from surerag.readers.openai.limits import Limits
-from surerag.readers.openai.parse import Wanted, token_count
+from surerag.messages import TraceKind, Usage
+from surerag.readers.hosted.limits import Limits
+from surerag.readers.hosted.parse import Wanted, token_count
 from surerag.readers.refusals import Understood
 from surerag.readers.thinking import THINKING_TOKENS
-from surerag.types import TraceKind, Usage
 
 LanguageModel = BaseLanguageModel[Any]
 Scoring = Literal["echo", "probe"]
@@ -107,12 +107,12 @@ class Dialect:
 
     Example:
         >>> from langchain_core.language_models import FakeListChatModel
-        >>> from surerag.types import Sampling
+        >>> from surerag.messages import SamplingParams
         >>> class Terse(Dialect):
         ...     def keywords(self, settings):
         ...         return {"budget": settings["max_tokens"]}
         >>> dialect = Terse(FakeListChatModel(responses=["Velm"]), DialectOptions())
-        >>> dialect.prepared(Asked(Sampling(max_tokens=9))).arguments
+        >>> dialect.prepared(Asked(SamplingParams(max_tokens=9))).arguments
         {'budget': 9}
     """
 

@@ -12,7 +12,7 @@ from langchain_surerag._connections import OpenedStreams
 from langchain_surerag._overheard import OVERHEARD, Entries, Listening, Overheard
 from langchain_surerag.dialects.base import DO_WITHOUT, Dialect, Prepared, Thinking
 from langchain_surerag.dialects.settings import SETTINGS, Asked, Settled
-from surerag.readers.openai.loops import client_of_this_loop
+from surerag.readers.hosted.loops import client_of_this_loop
 
 COMPLETIONS_TOP_LOGPROBS = 5
 """The most that OpenAI's completions API lists a token."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from surerag.types import Sampling
+from surerag.messages import SamplingParams
 
 ALIASES: Mapping[str, str] = {
     "max_completion_tokens": "max_tokens",
@@ -38,7 +38,7 @@ class OverruledWarning(UserWarning):
 class Asked:
     """One request: ``n`` samples of one prompt, the first of them number ``first`` of all that are wanted."""
 
-    sampling: Sampling
+    sampling: SamplingParams
     n: int = 1
     first: int = 0
     echo: bool = False
@@ -117,7 +117,7 @@ def settle(
         thinking: Tokens to allow for on top, because the model thinks before it answers.
 
     Example:
-        >>> plain, drawn = Sampling(trace="none"), Sampling(n=3, temperature=1.0, trace="none")
+        >>> plain, drawn = SamplingParams(trace="none"), SamplingParams(n=3, temperature=1.0, trace="none")
         >>> settle(Asked(plain), {"temperature": 0.2, "max_tokens": 9}, {}, traced=False).values
         {'max_tokens': 9}
         >>> settle(Asked(drawn, 3), {"temperature": 0.2}, {"temperature": 1.0}, traced=False).overruled

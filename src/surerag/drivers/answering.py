@@ -7,16 +7,27 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from surerag.drivers.session import Answered, Failed, Outcome
-from surerag.effects import Begin, Cancel, Effect, Embed, Emit, Entail, Finish, Generate, Retrieve, Score
+from surerag.effects import (
+    CancelGeneration,
+    ContinueGeneration,
+    Effect,
+    Embed,
+    Emit,
+    Entail,
+    Generate,
+    Retrieve,
+    Score,
+    StartGeneration,
+)
 from surerag.errors import ConfigurationError, ContextLengthError, MissingServiceError
+from surerag.messages import Passage, Prompt, SamplingParams
 from surerag.readers.protocol import BaseReader
 from surerag.services import Encoder, Entailer, FoundPassages, Retriever, Services
-from surerag.types import Passage, Prompt, Sampling
 
 E = TypeVar("E", bound=Effect)
 K = TypeVar("K", bound=Hashable)
 
-ReaderEffect = Generate | Begin | Finish | Cancel | Score
+ReaderEffect = Generate | StartGeneration | ContinueGeneration | CancelGeneration | Score
 
 
 def service_of(effect: Effect, services: Services) -> BaseReader | Encoder | Entailer | Retriever:
@@ -66,11 +77,11 @@ def ask(effect: Effect, service: Any) -> Any:
     match effect:
         case Generate(prompts, sampling):
             return service.generate(prompts, sampling)
-        case Begin(prompts, n_tokens, sampling):
+        case StartGeneration(prompts, n_tokens, sampling):
             return service.begin(prompts, n_tokens, sampling)
-        case Finish(begun):
+        case ContinueGeneration(begun):
             return service.finish(begun)
-        case Cancel(begun):
+        case CancelGeneration(begun):
             return service.cancel(begun)
         case Score(prompts, continuations):
             return service.score(prompts, continuations)
@@ -156,7 +167,12 @@ def _ask_in_halves(parts: Sequence[Effect], service: Any) -> list[Outcome]:
 
 def _inputs(part: Effect) -> Sequence[Hashable]:
     match part:
-        case Generate(prompts=inputs) | Begin(prompts=inputs) | Score(prompts=inputs) | Entail(pairs=inputs):
+        case (
+            Generate(prompts=inputs)
+            | StartGeneration(prompts=inputs)
+            | Score(prompts=inputs)
+            | Entail(pairs=inputs)
+        ):
             return inputs
         case Embed(texts=inputs):
             return inputs
@@ -167,8 +183,8 @@ def _inputs(part: Effect) -> Sequence[Hashable]:
 def _merge_key(effect: Effect) -> Hashable:
     """Effects with equal keys can be answered by one call."""
     match effect:
-        case Begin(_, n_tokens, _):
-            return Begin, n_tokens
+        case StartGeneration(_, n_tokens, _):
+            return StartGeneration, n_tokens
         case Embed(_, kind):
             return Embed, kind
         case Retrieve(_, k):
@@ -182,14 +198,14 @@ def _merged_call(parts: Sequence[Any], service: Any) -> list[Any]:
     match first:
         case Generate():
             return _generate_merged(parts, service)
-        case Begin(_, n_tokens, _):
+        case StartGeneration(_, n_tokens, _):
             wanted = [(prompt, part.sampling) for part in parts for prompt in part.prompts]
             begun = service.begin_each([p for p, _ in wanted], n_tokens, [sampling for _, sampling in wanted])
             return _split(begun, [len(part.prompts) for part in parts])
-        case Finish():
+        case ContinueGeneration():
             finished = service.finish([begun for part in parts for begun in part.begun])
             return _split(finished, [len(part.begun) for part in parts])
-        case Cancel():
+        case CancelGeneration():
             service.cancel([begun for part in parts for begun in part.begun])
             return [None] * len(parts)
         case Score():
@@ -212,7 +228,7 @@ def _merged_call(parts: Sequence[Any], service: Any) -> list[Any]:
 
 def _generate_merged(parts: Sequence[Generate], service: BaseReader) -> list[Any]:
     """Ask for each distinct prompt and way once, with the largest number of samples that anyone wants."""
-    samples: dict[tuple[Prompt, Sampling], int] = {}
+    samples: dict[tuple[Prompt, SamplingParams], int] = {}
     for part in parts:
         for key in _wanted(part):
             samples[key] = max(samples.get(key, 0), part.sampling.n)
@@ -223,7 +239,7 @@ def _generate_merged(parts: Sequence[Generate], service: BaseReader) -> list[Any
     return [[found[key][: part.sampling.n] for key in _wanted(part)] for part in parts]
 
 
-def _wanted(part: Generate) -> list[tuple[Prompt, Sampling]]:
+def _wanted(part: Generate) -> list[tuple[Prompt, SamplingParams]]:
     return [(prompt, replace(part.sampling, n=1)) for prompt in part.prompts]
 
 

@@ -14,7 +14,18 @@ from surerag.drivers.merging import queue_of
 from surerag.drivers.progress import Progress, reporting
 from surerag.drivers.session import Answered, Failed, Listener, Outcome, Session, check_window
 from surerag.drivers.sync import registered
-from surerag.effects import Begin, Cancel, Effect, Embed, Entail, Finish, Generate, Program, Retrieve, Score
+from surerag.effects import (
+    CancelGeneration,
+    ContinueGeneration,
+    Effect,
+    Embed,
+    Entail,
+    Generate,
+    Program,
+    Retrieve,
+    Score,
+    StartGeneration,
+)
 from surerag.errors import StorageError
 from surerag.readers.abandoned import abandoned_when
 from surerag.readers.threads import start_in_thread
@@ -135,7 +146,7 @@ class adriven(Generic[R]):  # noqa: N801  # a context manager, used like a funct
             left = self._session.close()
             if left:
                 # Shielded: a cancelled task must still close its streams.
-                cancel = _aask(self._session, Cancel(left), self._services)
+                cancel = _aask(self._session, CancelGeneration(left), self._services)
                 await asyncio.shield(asyncio.ensure_future(cancel))
         finally:
             self._announced.__exit__(None, None, None)
@@ -154,7 +165,7 @@ async def aoutcome_of(session: Session[Any], services: Services) -> Outcome:
 async def _aask(session: Session[Any], effect: Effect, services: Services) -> Any:
     service = service_of(effect, services)
     if is_local(service):
-        if isinstance(effect, Cancel):
+        if isinstance(effect, CancelGeneration):
             return ask(effect, service)
         return await queue_of(service).aask(effect)
     native = _native(effect, service)
@@ -181,7 +192,7 @@ async def _asked_in_thread(session: Session[Any], effect: Effect, service: Any) 
         return await asyncio.wrap_future(answer)
     except asyncio.CancelledError:
         left.set()
-        if isinstance(effect, Begin):
+        if isinstance(effect, StartGeneration):
             answer.add_done_callback(lambda begun: begun.exception() or service.cancel(begun.result()))
         raise
 
@@ -194,11 +205,11 @@ def _native(effect: Effect, service: Any) -> Callable[[], Coroutine[Any, Any, An
     match effect:
         case Generate(prompts, sampling):
             return lambda: service.agenerate(prompts, sampling)
-        case Begin(prompts, n_tokens, sampling):
+        case StartGeneration(prompts, n_tokens, sampling):
             return lambda: service.abegin(prompts, n_tokens, sampling)
-        case Finish(begun):
+        case ContinueGeneration(begun):
             return lambda: service.afinish(begun)
-        case Cancel(begun):
+        case CancelGeneration(begun):
             return lambda: service.acancel(begun)
         case Score(prompts, continuations):
             return lambda: service.ascore(prompts, continuations)

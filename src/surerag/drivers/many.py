@@ -14,7 +14,7 @@ from surerag.drivers.asynchronous import AHEAD, unless_failed
 from surerag.drivers.progress import Progress, reporting
 from surerag.drivers.session import Failed, Listener, Outcome, Session, check_window
 from surerag.drivers.sync import run
-from surerag.effects import Begin, Effect, Finish, Generate, Program, Retrieve, Score
+from surerag.effects import ContinueGeneration, Effect, Generate, Program, Retrieve, Score, StartGeneration
 from surerag.services import Services
 
 R = TypeVar("R")
@@ -188,7 +188,9 @@ class _Waves:
         if not live:
             return []
         others = [
-            item for item in live if not isinstance(item.session.effect, Generate | Begin | Finish | Score)
+            item
+            for item in live
+            if not isinstance(item.session.effect, Generate | StartGeneration | ContinueGeneration | Score)
         ]
         chosen = others or live
         outcomes = dict(zip((item.place for item in chosen), self._outcomes(chosen), strict=True))

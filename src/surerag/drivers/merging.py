@@ -32,7 +32,7 @@ from typing import Any
 
 from surerag.drivers.answering import ask_merged
 from surerag.drivers.session import Failed
-from surerag.effects import Begin, Effect
+from surerag.effects import Effect, StartGeneration
 from surerag.errors import ConfigurationError
 from surerag.readers.abandoned import AbandonedError, abandoned_when
 from surerag.readers.forks import in_child
@@ -159,7 +159,7 @@ class MergingQueue:
             self._arrivals.put(None)
 
     def _appoint(self) -> None:
-        """Give the lead to the first who waits, unless somebody has it."""
+        """ReturnAnswer the lead to the first who waits, unless somebody has it."""
         while self._pending and self._leading.acquire(blocking=False):
             # Whoever was cancelled may have nobody left to lead for it.
             while self._pending and self._pending[0].future.cancelled():
@@ -234,7 +234,7 @@ class MergingQueue:
         """Free what was begun for a caller that has gone."""
         service: Any = self._service()
         if (
-            isinstance(effect, Begin)
+            isinstance(effect, StartGeneration)
             and service is not None
             and not future.cancelled()
             and not future.exception()

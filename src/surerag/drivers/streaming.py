@@ -13,12 +13,12 @@ from typing import Any, Generic, Self, TypeVar
 from surerag.drivers.asynchronous import adriven, aoutcome_of
 from surerag.drivers.session import Answered, Listener, Session
 from surerag.drivers.sync import driven, outcome_of
-from surerag.effects import Finish, Generate, Give, Program
+from surerag.effects import ContinueGeneration, Generate, Program, ReturnAnswer
 from surerag.errors import ServiceError
+from surerag.messages import Chunk, Event, Generation
 from surerag.readers.closing import close_in_loop_when_dropped
 from surerag.readers.protocol import close_iterator
 from surerag.services import Services, as_reader
-from surerag.types import Chunk, Event, Generation
 
 R = TypeVar("R")
 
@@ -226,12 +226,12 @@ def _chunks(session: Session[Any], services: Services) -> Iterator[Chunk]:
     match session.effect:
         case Generate(prompts, sampling):
             return reader.stream(prompts[0], sampling)
-        case Finish(begun):
+        case ContinueGeneration(begun):
             return reader.finish_stream(begun[0])
-        case Give(generation):
+        case ReturnAnswer(generation):
             return iter([Chunk(generation.text, generation)])
         case _:
-            raise TypeError("only Generate, Finish and Give can be streamed")
+            raise TypeError("only Generate, ContinueGeneration and ReturnAnswer can be streamed")
 
 
 def _achunks(session: Session[Any], services: Services) -> AsyncIterator[Chunk]:
@@ -239,12 +239,12 @@ def _achunks(session: Session[Any], services: Services) -> AsyncIterator[Chunk]:
     match session.effect:
         case Generate(prompts, sampling):
             return session.context.run(reader.astream, prompts[0], sampling)
-        case Finish(begun):
+        case ContinueGeneration(begun):
             return session.context.run(reader.afinish_stream, begun[0])
-        case Give(generation):
+        case ReturnAnswer(generation):
             return _whole(generation)
         case _:
-            raise TypeError("only Generate, Finish and Give can be streamed")
+            raise TypeError("only Generate, ContinueGeneration and ReturnAnswer can be streamed")
 
 
 async def _whole(generation: Generation) -> AsyncIterator[Chunk]:
@@ -256,9 +256,9 @@ def _is_answer(session: Session[Any]) -> bool:
     match session.effect:
         case Generate(prompts, sampling, answer=True):
             return len(prompts) == 1 and sampling.n == 1
-        case Finish(begun, answer=True):
+        case ContinueGeneration(begun, answer=True):
             return len(begun) == 1
-        case Give():
+        case ReturnAnswer():
             return True
         case _:
             return False
@@ -272,7 +272,7 @@ def _answered(session: Session[Any], generation: Generation | None) -> Answered:
     match session.effect:
         case Generate():
             return Answered([[generation]])
-        case Give():
+        case ReturnAnswer():
             return Answered(generation)
         case _:
             return Answered([generation])

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from surerag.drivers.answering import ask, is_local, service_of
 from surerag.drivers.merging import queue_of
 from surerag.drivers.session import Answered, Failed, Listener, Outcome, Session
-from surerag.effects import Cancel, Effect, Program
+from surerag.effects import CancelGeneration, Effect, Program
 from surerag.services import Services
 
 R = TypeVar("R")
@@ -49,7 +49,7 @@ def driven(program: Program[R], services: Services, on_event: Listener | None) -
         finally:
             left = session.close()
             if left:
-                ask(Cancel(left), service_of(Cancel(left), services))
+                ask(CancelGeneration(left), service_of(CancelGeneration(left), services))
 
 
 @contextmanager
@@ -77,6 +77,6 @@ def outcome_of(session: Session[Any], services: Services) -> Outcome:
 
 def _answer(session: Session[Any], effect: Effect, services: Services) -> Any:
     service = service_of(effect, services)
-    if is_local(service) and not isinstance(effect, Cancel):
+    if is_local(service) and not isinstance(effect, CancelGeneration):
         return queue_of(service).ask(effect)
     return session.context.run(ask, effect, service)

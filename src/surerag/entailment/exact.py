@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from surerag.entailment.labels import CONTRADICTION, ENTAILMENT, LABELS
 from surerag.measures import normalize_answer
-from surerag.types import Pair
+from surerag.messages import Pair
 
 
 class ExactEntailer:

@@ -6,7 +6,6 @@ import logging
 import math
 import re
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import sha256
 from weakref import WeakValueDictionary
@@ -15,19 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surerag.entailment.labels import LABELS, NEUTRAL
-from surerag.prices import Costs
+from surerag.messages import Generation, Pair, Prompt, SamplingParams, Template, TokenTrace
 from surerag.prompts import ENTAILMENT
 from surerag.readers.protocol import BaseReader, Reader
 from surerag.readers.threads import in_thread
 from surerag.services import as_reader
-from surerag.types import Generation, Pair, Prompt, Sampling, Template, TokenTrace
 
 logger = logging.getLogger("surerag")
 
 _WORDS = re.compile(r"\b(not|no|non)?[\s-]*(entail|contradict|neutral)\w*", re.IGNORECASE)
 _BY_STEM = {"entail": 2, "contradict": 0, "neutral": 1}
-_KNOWN = 16_384
-"""Pairs whose costs are remembered: more than a window of questions asks about."""
 
 
 class JudgeEntailer:
@@ -54,8 +50,7 @@ class JudgeEntailer:
     def __init__(self, reader: Reader, *, prompt: Template = ENTAILMENT, max_tokens: int = 8) -> None:
         self._reader = as_reader(reader)
         self._prompt = prompt.require("question", "premise", "hypothesis")
-        self._sampling = Sampling(max_tokens=max_tokens, trace="none")
-        self._spent: OrderedDict[Pair, Costs] = OrderedDict()
+        self._sampling = SamplingParams(max_tokens=max_tokens, trace="none")
         self.unparsed = 0
 
     def __repr__(self) -> str:
@@ -85,31 +80,18 @@ class JudgeEntailer:
             ServiceError: If the reader fails.
         """
         replies = self._reader.generate(self._prompts(pairs), self._sampling)
-        return self._judged(pairs, [reply for [reply] in replies])
+        return self._rows([reply for [reply] in replies])
 
     async def aentail(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
         """Like :meth:`entail`, without blocking the event loop."""
         if not self._reader.capabilities.native_async:
             return await in_thread(self.entail, pairs)
         replies = await self._reader.agenerate(self._prompts(pairs), self._sampling)
-        return self._judged(pairs, [reply for [reply] in replies])
+        return self._rows([reply for [reply] in replies])
 
-    def asked_for(self, pairs: Sequence[Pair]) -> list[tuple[Prompt, Sampling]]:
+    def asked_for(self, pairs: Sequence[Pair]) -> list[tuple[Prompt, SamplingParams]]:
         """Return what the reader is asked about pairs."""
         return [(prompt, self._sampling) for prompt in self._prompts(pairs)]
-
-    def cost_of(self, pairs: Sequence[Pair]) -> Costs:
-        """Return tokens and calls of pairs that were judged just now; of the last 16,384 they are known."""
-        return sum((self._spent.get(pair, Costs(calls=1)) for pair in pairs), start=Costs())
-
-    def _judged(self, pairs: Sequence[Pair], replies: Sequence[Generation]) -> NDArray[np.float64]:
-        for pair, reply in zip(pairs, replies, strict=True):
-            wrote = reply.completion_tokens + reply.thinking_tokens
-            self._spent.pop(pair, None)
-            self._spent[pair] = Costs(reply.prompt_tokens, wrote, reply.cached_tokens, calls=1)
-        while len(self._spent) > _KNOWN:
-            self._spent.popitem(last=False)
-        return self._rows(replies)
 
     def _prompts(self, pairs: Sequence[Pair]) -> list[Prompt]:
         return [

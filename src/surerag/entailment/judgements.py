@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from surerag.types import Pair
+from surerag.messages import Pair
 
 Row = NDArray[np.float64]
 

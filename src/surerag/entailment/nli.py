@@ -15,7 +15,7 @@ from surerag.entailment.judgements import judgements_of, state_of
 from surerag.entailment.labels import LABELS
 from surerag.errors import ConfigurationError, ContextLengthError, ServiceError
 from surerag.extras import extra
-from surerag.types import Pair
+from surerag.messages import Pair
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from surerag.errors import InputError
-from surerag.types import Passage
+from surerag.messages import Passage
 
 
 def check_question(question: object) -> None:

@@ -15,9 +15,9 @@ from surerag.decisions.policy import CalibrationWarning
 from surerag.effects import Program, entail
 from surerag.errors import ConfigurationError, ServiceError
 from surerag.measures import same_answer
+from surerag.messages import Generation, Pair
 from surerag.methods.functions import name_of
 from surerag.options import Doc
-from surerag.types import Generation, Pair
 
 SameMeaning = Literal["words", "entailment"] | Callable[[str, str], bool]
 """How to tell that two sampled answers mean the same. ``"words"``: the words of one stand in a row in the

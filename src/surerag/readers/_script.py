@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from surerag.errors import ConfigurationError
+from surerag.messages import EntropyTrace, Generation, Prompt, SamplingParams, TokenTrace, as_messages
 from surerag.readers.pieces import cut_at_stop
-from surerag.types import EntropyTrace, Generation, Prompt, Sampling, TokenTrace, as_messages
 
 Answer = str | Generation | BaseException | type[BaseException]
 Reply = Answer | Callable[[str], Answer]
@@ -79,7 +79,7 @@ def head(generation: Generation, count: int) -> Generation:
     return replace(generation, text=text, trace=trace, completion_tokens=count)
 
 
-def limited(generation: Generation, sampling: Sampling) -> Generation:
+def limited(generation: Generation, sampling: SamplingParams) -> Generation:
     """Apply stop texts and the limit on tokens, as a model server would."""
     tokens = tokens_of(generation)
     text = ""

@@ -9,19 +9,19 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 from surerag.errors import CapabilityError
-from surerag.readers.threads import in_thread, start_in_thread
-from surerag.tokens import estimated_tokens
-from surerag.types import (
+from surerag.messages import (
     ANSWER_TOKENS,
-    Begun,
     Chunk,
     EntropyTrace,
     Generation,
+    PartialGeneration,
     Prompt,
-    Sampling,
+    SamplingParams,
     TokenTrace,
     Usage,
 )
+from surerag.readers.threads import in_thread, start_in_thread
+from surerag.tokens import estimated_tokens
 
 R = TypeVar("R")
 
@@ -73,7 +73,7 @@ class Reader(Protocol):
     def capabilities(self) -> Capabilities:
         """What this reader can do."""
 
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         """Return ``sampling.n`` generations for each prompt, in order."""
 
     def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
@@ -110,7 +110,7 @@ class BaseReader:
         """
         return estimated_tokens(text)
 
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         """Return ``sampling.n`` generations for each prompt, in order."""
         raise NotImplementedError
 
@@ -125,7 +125,9 @@ class BaseReader:
             hint="use TransformersReader, or a server with completions echo or prompt_logprobs",
         )
 
-    def begin(self, prompts: Sequence[Prompt], n_tokens: int, sampling: Sampling) -> list[Begun]:
+    def begin(
+        self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
+    ) -> list[PartialGeneration]:
         """Return the first ``n_tokens`` tokens of each prompt (first sample), ready to go on.
 
         This default generates the whole answer and shows its beginning, so that an accepted answer
@@ -135,7 +137,7 @@ class BaseReader:
         return [begun_from_whole(answer[0], n_tokens) for answer in answers]
 
     def generate_each(
-        self, prompts: Sequence[Prompt], samplings: Sequence[Sampling]
+        self, prompts: Sequence[Prompt], samplings: Sequence[SamplingParams]
     ) -> list[list[Generation]]:
         """Like ``generate``, each prompt sampled in its own way: what several callers ask at once.
 
@@ -144,12 +146,12 @@ class BaseReader:
         return in_groups(prompts, samplings, self.generate)
 
     def begin_each(
-        self, prompts: Sequence[Prompt], n_tokens: int, samplings: Sequence[Sampling]
-    ) -> list[Begun]:
+        self, prompts: Sequence[Prompt], n_tokens: int, samplings: Sequence[SamplingParams]
+    ) -> list[PartialGeneration]:
         """Like ``begin``, each prompt sampled in its own way; see :meth:`generate_each`."""
-        begun: list[Begun] = []
+        begun: list[PartialGeneration] = []
 
-        def begin(some: Sequence[Prompt], sampling: Sampling) -> list[Begun]:
+        def begin(some: Sequence[Prompt], sampling: SamplingParams) -> list[PartialGeneration]:
             found = self.begin(some, n_tokens, sampling)
             begun.extend(found)
             return found
@@ -160,24 +162,24 @@ class BaseReader:
             self.cancel(begun)
             raise
 
-    def finish(self, begun: Sequence[Begun]) -> list[Generation]:
+    def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
         """Return whole generations of what was begun. Each handle can be finished once."""
         return [item.partial if item.done else item.state for item in begun]
 
-    def cancel(self, begun: Sequence[Begun]) -> None:
+    def cancel(self, begun: Sequence[PartialGeneration]) -> None:
         """Free what was begun; cancelling again, or after finishing, does nothing."""
 
-    def stream(self, prompt: Prompt, sampling: Sampling) -> Iterator[Chunk]:
+    def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
         """Yield an answer (the first sample) piece by piece; the last chunk holds the generation."""
         generation = self.generate([prompt], replace(sampling, n=1))[0][0]
         yield Chunk(generation.text, generation)
 
-    def finish_stream(self, begun: Begun) -> Iterator[Chunk]:
+    def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
         """Yield what was begun from its first token on; the last chunk holds the generation."""
         generation = self.finish([begun])[0]
         yield Chunk(generation.text, generation)
 
-    async def agenerate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+    async def agenerate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         """Like ``generate``, without blocking the event loop."""
         return await in_thread(self.generate, prompts, sampling)
 
@@ -185,24 +187,26 @@ class BaseReader:
         """Like ``score``, without blocking the event loop."""
         return await in_thread(self.score, prompts, continuations)
 
-    async def abegin(self, prompts: Sequence[Prompt], n_tokens: int, sampling: Sampling) -> list[Begun]:
+    async def abegin(
+        self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
+    ) -> list[PartialGeneration]:
         """Like ``begin``, without blocking the event loop."""
         return await in_thread(self.begin, prompts, n_tokens, sampling)
 
-    async def afinish(self, begun: Sequence[Begun]) -> list[Generation]:
+    async def afinish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
         """Like ``finish``, without blocking the event loop."""
         return await in_thread(self.finish, begun)
 
-    async def acancel(self, begun: Sequence[Begun]) -> None:
+    async def acancel(self, begun: Sequence[PartialGeneration]) -> None:
         """Like ``cancel``, without blocking the event loop."""
         await in_thread(self.cancel, begun)
 
-    async def astream(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Chunk]:
+    async def astream(self, prompt: Prompt, sampling: SamplingParams) -> AsyncIterator[Chunk]:
         """Like ``stream``, without blocking the event loop."""
         async for chunk in _stepped(self.stream(prompt, sampling)):
             yield chunk
 
-    async def afinish_stream(self, begun: Begun) -> AsyncIterator[Chunk]:
+    async def afinish_stream(self, begun: PartialGeneration) -> AsyncIterator[Chunk]:
         """Like ``finish_stream``, without blocking the event loop."""
         async for chunk in _stepped(self.finish_stream(begun)):
             yield chunk
@@ -210,11 +214,11 @@ class BaseReader:
 
 def in_groups(
     prompts: Sequence[Prompt],
-    samplings: Sequence[Sampling],
-    ask: Callable[[Sequence[Prompt], Sampling], Sequence[R]],
+    samplings: Sequence[SamplingParams],
+    ask: Callable[[Sequence[Prompt], SamplingParams], Sequence[R]],
 ) -> list[R]:
     """Ask for the prompts of each sampling together; return the results in the order of the prompts."""
-    members: dict[Sampling, list[int]] = {}
+    members: dict[SamplingParams, list[int]] = {}
     for index, sampling in enumerate(samplings):
         members.setdefault(sampling, []).append(index)
     results: dict[int, R] = {}
@@ -223,11 +227,11 @@ def in_groups(
     return [results[index] for index in range(len(prompts))]
 
 
-def begun_from_whole(generation: Generation, n_tokens: int) -> Begun:
+def begun_from_whole(generation: Generation, n_tokens: int) -> PartialGeneration:
     """Show a whole generation as one that was begun: its first ``n_tokens`` tokens, the rest held back."""
     trace = generation.trace
     if trace is None or len(trace) <= n_tokens:
-        return Begun(generation, done=True, state=generation)
+        return PartialGeneration(generation, done=True, state=generation)
     entropy = trace.entropy and EntropyTrace(
         trace.entropy.lower[:n_tokens], trace.entropy.upper[:n_tokens], trace.entropy.exact
     )
@@ -244,7 +248,7 @@ def begun_from_whole(generation: Generation, n_tokens: int) -> Begun:
         finish="partial",
         completion_tokens=n_tokens,
     )
-    return Begun(partial, done=False, state=generation)
+    return PartialGeneration(partial, done=False, state=generation)
 
 
 async def _stepped(chunks: Iterator[Chunk]) -> AsyncIterator[Chunk]:

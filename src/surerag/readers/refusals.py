@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from surerag.types import Sampling
+from surerag.messages import SamplingParams
 
 _RENAMED = {"max_tokens": ("max_completion_tokens", "max_output_tokens")}
 """What a field is called elsewhere; the meaning is the same."""
@@ -151,7 +151,7 @@ class Understood:
         return Understood(self.dropped | other.dropped, most, {**self.renamed, **other.renamed})
 
 
-def needed(sampling: Sampling) -> frozenset[str]:
+def needed(sampling: SamplingParams) -> frozenset[str]:
     """Return the parameters, as OpenAI's API calls them, that an answer cannot do without.
 
     Randomness matters only where several answers are drawn; one that was to be the likeliest is drawn at the
@@ -159,9 +159,9 @@ def needed(sampling: Sampling) -> frozenset[str]:
     can be done without: answers are asked for one by one, and cut here.
 
     Example:
-        >>> sorted(needed(Sampling(n=10, temperature=0.7, trace="logprobs")))
+        >>> sorted(needed(SamplingParams(n=10, temperature=0.7, trace="logprobs")))
         ['logprobs', 'temperature']
-        >>> sorted(needed(Sampling(trace="none")))
+        >>> sorted(needed(SamplingParams(trace="none")))
         []
     """
     found = {"logprobs"} if sampling.trace != "none" else set()
@@ -173,7 +173,7 @@ def needed(sampling: Sampling) -> frozenset[str]:
     return frozenset(found)
 
 
-def tell_left_out(model: str, names: Iterable[str], sampling: Sampling) -> list[str]:
+def tell_left_out(model: str, names: Iterable[str], sampling: SamplingParams) -> list[str]:
     """Warn of parameters that a model was found to refuse, where leaving them out may be felt.
 
     Returns:

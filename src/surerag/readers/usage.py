@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from typing import Any
 
-from surerag.types import Usage
+from surerag.messages import Usage
 
 _MANY = 256
 """Requests that are kept apart at most before they are summed up."""

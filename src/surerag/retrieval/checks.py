@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from surerag.documents import Document
 from surerag.errors import ConfigurationError, InputError, ServiceError
+from surerag.messages import Passage
 from surerag.services import Encoder
-from surerag.types import Passage
 
 T = TypeVar("T")
 

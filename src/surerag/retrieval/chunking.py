@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from surerag.documents import Document
 from surerag.errors import ConfigurationError
+from surerag.messages import Passage
 from surerag.tokens import UNSPACED
-from surerag.types import Passage
 
 Span = tuple[int, int]
 Tokenize = Callable[[str], Sequence[Span]]

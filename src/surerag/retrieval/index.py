@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from surerag.documents import Document
 from surerag.errors import ConfigurationError, InputError, ServiceError
+from surerag.messages import Passage
 from surerag.readers.threads import in_thread
 from surerag.retrieval.checks import (
     check_dimensions,
@@ -24,7 +25,6 @@ from surerag.retrieval.checks import (
 )
 from surerag.retrieval.summaries import LeadSummaries, Summarizer
 from surerag.services import Encoder
-from surerag.types import Passage
 
 T = TypeVar("T")
 

@@ -12,10 +12,10 @@ from typing import Final, Protocol
 
 from surerag.documents import Document
 from surerag.errors import ConfigurationError, InputError
+from surerag.messages import SamplingParams
 from surerag.prompts import SUMMARIZE, PromptTemplate
 from surerag.readers.protocol import Reader
 from surerag.retrieval.sentences import split_sentences
-from surerag.types import Sampling
 
 _PARAGRAPH_BREAK = re.compile(r"\n[ \t]*\n")
 
@@ -151,7 +151,7 @@ class ModelSummaries:
             raise ConfigurationError(f"batch_size must be at least 1, got {batch_size}")
         self._reader = reader
         self._prompt = prompt.require("document")
-        self._sampling = Sampling(max_tokens=max_tokens, trace="none")
+        self._sampling = SamplingParams(max_tokens=max_tokens, trace="none")
         self._max_characters = max_characters
         self._batch_size = batch_size
         self._written: dict[bytes, str] = {}

@@ -10,8 +10,8 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from surerag import Passage, ScriptedReader
-from surerag.types import Pair
+from surerag import FakeReader, Passage
+from surerag.messages import Pair
 
 QUESTION = "Where?"
 # In "abcdef", b is noise, c is needed and not understood, and e is what it lacks.
@@ -42,7 +42,7 @@ def script(
     *,
     sufficient: Callable[[Shown], str] = lambda _: "yes",
     rephrase: Callable[[str], object] = lambda text: text + "'",
-) -> ScriptedReader:
+) -> FakeReader:
     """Answer by context, written as its texts joined ("ab'c"), "A" where nothing is said about it."""
 
     def reply(prompt: str) -> object:
@@ -52,7 +52,7 @@ def script(
             return sufficient(shown(prompt))
         return answers(shown(prompt)) if callable(answers) else answers.get("".join(shown(prompt)), "A")
 
-    return ScriptedReader(reply)  # type: ignore[arg-type]  # replies may be exceptions, too
+    return FakeReader(reply)  # type: ignore[arg-type]  # replies may be exceptions, too
 
 
 def distinct(context: Shown) -> str:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from surerag import AdaptiveChunker, Passage, SemanticChunk
+from surerag import Passage, SemanticChunk, SemanticChunker
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, InputError, ServiceError
 from tests.languages import PROSE as PROSE_IN
@@ -48,7 +48,7 @@ def test_chunks_are_verbatim_and_never_too_long(
     name: str, count: Callable[[str], int] | None, t_max: int, tau: float
 ) -> None:
     text, language = TEXTS[name]
-    chunker = AdaptiveChunker(
+    chunker = SemanticChunker(
         HashingEncoder(64), count, similarity_threshold=tau, chunk_size=t_max, language=language
     )
     check(text, chunker.run(text), chunker.tokens, t_max)
@@ -60,7 +60,7 @@ def test_chunks_are_verbatim_and_never_too_long(
     st.sampled_from([-1, 0.2, 1]),
 )
 def test_any_text(text: str, t_max: int, tau: float) -> None:
-    chunker = AdaptiveChunker(HashingEncoder(16), byte_pairs, similarity_threshold=tau, chunk_size=t_max)
+    chunker = SemanticChunker(HashingEncoder(16), byte_pairs, similarity_threshold=tau, chunk_size=t_max)
     check(text, chunker.run(text), byte_pairs, t_max)
 
 
@@ -70,9 +70,9 @@ FOUR = "One is here. Two is here. Three is here. Four is here."
 def test_a_sentence_joins_from_tau_on() -> None:
     # Cosines of neighbours: 0.6, 0, 1. The text of the paper says ≥, its algorithm >; we take ≥.
     encoder = Vectors([[1, 0], [0.6, 0.8], [-0.8, 0.6], [-0.8, 0.6]])
-    chunks = AdaptiveChunker(encoder, similarity_threshold=0.6).run(FOUR)
+    chunks = SemanticChunker(encoder, similarity_threshold=0.6).run(FOUR)
     assert [chunk.text for chunk in chunks] == ["One is here. Two is here.", "Three is here. Four is here."]
-    chunks = AdaptiveChunker(encoder, similarity_threshold=0.61).run(FOUR)
+    chunks = SemanticChunker(encoder, similarity_threshold=0.61).run(FOUR)
     assert [chunk.text for chunk in chunks] == [
         "One is here.",
         "Two is here.",
@@ -81,19 +81,19 @@ def test_a_sentence_joins_from_tau_on() -> None:
 
 
 def test_a_full_chunk_takes_no_more_however_alike() -> None:
-    chunks = AdaptiveChunker(Vectors([[1, 0]] * 4), chunk_size=8).run(FOUR)
+    chunks = SemanticChunker(Vectors([[1, 0]] * 4), chunk_size=8).run(FOUR)
     assert [chunk.tokens for chunk in chunks] == [8, 8]
 
 
 def test_a_vector_of_zeros_is_like_nothing() -> None:
     assert (
-        len(AdaptiveChunker(Vectors([[1, 0], [0, 0], [1, 0], [1, 0]]), similarity_threshold=0.1).run(FOUR))
+        len(SemanticChunker(Vectors([[1, 0], [0, 0], [1, 0], [1, 0]]), similarity_threshold=0.1).run(FOUR))
         == 3
     )
 
 
 def test_lines_are_kept_whole_where_a_sentence_must_be_cut() -> None:
-    chunks = AdaptiveChunker(HashingEncoder(), chunk_size=60).run(TABLE)
+    chunks = SemanticChunker(HashingEncoder(), chunk_size=60).run(TABLE)
     assert len(chunks) > 1
     assert all(line in TABLE.splitlines() for chunk in chunks for line in chunk.text.splitlines())
 
@@ -101,7 +101,7 @@ def test_lines_are_kept_whole_where_a_sentence_must_be_cut() -> None:
 @pytest.mark.parametrize("language", ["Chinese", "Japanese", "Thai", "Arabic"])
 def test_chunks_are_as_long_in_any_script(language: str) -> None:
     text = " ".join([PROSE_IN[language]] * 40)
-    chunks = AdaptiveChunker(HashingEncoder(), chunk_size=128, similarity_threshold=-1.0).run(text)
+    chunks = SemanticChunker(HashingEncoder(), chunk_size=128, similarity_threshold=-1.0).run(text)
     assert "".join(chunk.text for chunk in chunks).replace(" ", "") == text.replace(" ", "")
     assert max(chunk.tokens for chunk in chunks) <= 128
     # By the tokenizers of widespread models they are of that size, and not twenty times as long.
@@ -110,15 +110,15 @@ def test_chunks_are_as_long_in_any_script(language: str) -> None:
 
 
 def test_accents_and_joined_signs_stay_together() -> None:
-    chunks = AdaptiveChunker(HashingEncoder(), chunk_size=7, count_tokens=characters).run(EMOJI)
+    chunks = SemanticChunker(HashingEncoder(), chunk_size=7, count_tokens=characters).run(EMOJI)
     assert not any(chunk.text[0] in "\u0301\u200d" or chunk.text[-1] == "\u200d" for chunk in chunks)
 
 
 def test_a_quantile_of_the_corpus_sets_tau() -> None:
     encoder = Vectors([[1, 0], [0.6, 0.8], [-0.8, 0.6], [-0.8, 0.6]])
-    fitted = AdaptiveChunker(encoder).with_quantile([FOUR], 0.5)
+    fitted = SemanticChunker(encoder).with_quantile([FOUR], 0.5)
     assert fitted.similarity_threshold == pytest.approx(0.6)
-    assert AdaptiveChunker(encoder).with_quantile([FOUR], 1.0).similarity_threshold == pytest.approx(1.0)
+    assert SemanticChunker(encoder).with_quantile([FOUR], 1.0).similarity_threshold == pytest.approx(1.0)
     with pytest.raises(ConfigurationError, match="quantile"):
         fitted.with_quantile([FOUR], 1.1)
     with pytest.raises(InputError, match="two sentences"):
@@ -127,7 +127,7 @@ def test_a_quantile_of_the_corpus_sets_tau() -> None:
 
 def test_documents_become_passages_that_know_their_place() -> None:
     document = Passage(PROSE, id="velm", metadata={"year": 1913}, origin=object())
-    first, *rest = AdaptiveChunker(HashingEncoder(), chunk_size=20).passages(
+    first, *rest = SemanticChunker(HashingEncoder(), chunk_size=20).passages(
         [document, Passage("", id="void")]
     )
     assert (first.id, first.origin) == (f"velm@0:{len(first.text)}", document.origin)
@@ -148,7 +148,7 @@ def test_documents_become_passages_that_know_their_place() -> None:
 
 
 async def test_sync_async_and_many_agree() -> None:
-    chunker = AdaptiveChunker(HashingEncoder(), similarity_threshold=0.2, chunk_size=20)
+    chunker = SemanticChunker(HashingEncoder(), similarity_threshold=0.2, chunk_size=20)
     texts = [PROSE, "", CODE]
     alone = [chunker.run(text) for text in texts]
     assert chunker.run_many(texts) == alone == await chunker.arun_many(texts)
@@ -156,19 +156,19 @@ async def test_sync_async_and_many_agree() -> None:
 
 
 def test_options_survive_a_dictionary() -> None:
-    chunker = AdaptiveChunker(HashingEncoder(), similarity_threshold=0.25, chunk_size=99, language="ar")
+    chunker = SemanticChunker(HashingEncoder(), similarity_threshold=0.25, chunk_size=99, language="ar")
     assert (
-        AdaptiveChunker.from_dict(chunker.to_dict(), encoder=HashingEncoder()).to_dict() == chunker.to_dict()
+        SemanticChunker.from_dict(chunker.to_dict(), encoder=HashingEncoder()).to_dict() == chunker.to_dict()
     )
     with pytest.raises(ConfigurationError, match="unknown"):
-        AdaptiveChunker.from_dict({"colour": 1}, encoder=HashingEncoder())
+        SemanticChunker.from_dict({"colour": 1}, encoder=HashingEncoder())
 
 
 def test_what_cannot_work_says_so() -> None:
     for change in ({"similarity_threshold": 2}, {"chunk_size": 0}):
         with pytest.raises(ConfigurationError):
-            AdaptiveChunker(HashingEncoder(), **change)  # type: ignore[arg-type]
+            SemanticChunker(HashingEncoder(), **change)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="chunk_size"):
-        AdaptiveChunker(HashingEncoder(), chunk_size=1, count_tokens=lambda text: len(text.encode())).run("é")
+        SemanticChunker(HashingEncoder(), chunk_size=1, count_tokens=lambda text: len(text.encode())).run("é")
     with pytest.raises(ServiceError, match="vectors"):
-        AdaptiveChunker(Vectors([[1, 0]])).run(FOUR)
+        SemanticChunker(Vectors([[1, 0]])).run(FOUR)

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from surerag import AdaptiveChunker, ContextRefiner, Passage, RefinementResult, ScriptedReader, run
+from surerag import DenseRefiner, DenseRefinerResult, FakeReader, Passage, SemanticChunker, run
 from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer
 from surerag.errors import ConfigurationError, InputError, MissingServiceError, ServiceError
-from surerag.methods.dense_rag.refinement import worst_case_calls
-from surerag.types import Event
+from surerag.messages import Event
+from surerag.methods.dense.refinement import worst_case_calls
 from tests.methods.dense_rag.script import (
     LETTERS,
     MENDED,
@@ -31,17 +31,17 @@ from tests.methods.dense_rag.script import (
 )
 
 
-def refiner(reader: ScriptedReader, **changes: Any) -> ContextRefiner:
-    return ContextRefiner(
+def refiner(reader: FakeReader, **changes: Any) -> DenseRefiner:
+    return DenseRefiner(
         reader, ExactEntailer(), **{"encoder": Letters(), "top_n": 3, "max_chunks": 6, **changes}
     )
 
 
-def ids(result: RefinementResult) -> str:
+def ids(result: DenseRefinerResult) -> str:
     return "".join(passage.text for passage in result.passages)
 
 
-def contexts(result: RefinementResult) -> list[str]:
+def contexts(result: DenseRefinerResult) -> list[str]:
     return ["".join(passage.text for passage in one.measured.passages) for one in result.rounds]
 
 
@@ -162,8 +162,8 @@ def test_uncertain_documents_are_cut_anew() -> None:
     document = Passage("Ada was born in Velm. Tin melts easily. Velm lies on the Orun.", id="doc")
     found = [Passage("Ada was born in", id="doc#0"), Passage("Velm. Tin melts", id="doc#1")]
     reader = script(lambda context: "Velm" if "Ada was born in Velm." in context else distinct(context))
-    chunker = AdaptiveChunker(HashingEncoder(), similarity_threshold=0.9)
-    whole = ContextRefiner(reader, ExactEntailer(), chunker=chunker, top_n=2, max_chunks=4)
+    chunker = SemanticChunker(HashingEncoder(), similarity_threshold=0.9)
+    whole = DenseRefiner(reader, ExactEntailer(), chunker=chunker, top_n=2, max_chunks=4)
     result = whole.run("Where was Ada born?", found, [document])
     assert result.rounds[0].rechunked
     assert result.rounds[1].measured.passages[0].id == "doc@0:21"
@@ -189,8 +189,8 @@ def test_documents_are_asked_for_only_where_the_question_is_uncertain(understood
     found = [Passage("Ada was born in", id="doc#0"), Passage("Velm. Tin melts", id="doc#1")]
     knows = "Ada" if understood else "Ada was born in Velm."
     reader = script(lambda context: "Velm" if understood or knows in context else distinct(context))
-    chunker = AdaptiveChunker(HashingEncoder(), similarity_threshold=0.9)
-    whole = ContextRefiner(reader, ExactEntailer(), chunker=chunker, top_n=2)
+    chunker = SemanticChunker(HashingEncoder(), similarity_threshold=0.9)
+    whole = DenseRefiner(reader, ExactEntailer(), chunker=chunker, top_n=2)
     behind = Behind()
     services = replace(whole.services, documents=behind)
     result = run(whole.program("Where was Ada born?", found, "ask"), services)
@@ -202,8 +202,8 @@ def test_chunking_only_moves_an_uncertain_question_to_semantic_chunks_for_good()
     document = Passage("Ada was born in Velm. Tin melts easily. Velm lies on the Orun.", id="doc")
     found = [Passage("Ada was born in", id="doc#0"), Passage("Velm. Tin melts", id="doc#1")]
     reader = script(distinct)
-    chunker = AdaptiveChunker(HashingEncoder(), similarity_threshold=0.9)
-    only = ContextRefiner(reader, ExactEntailer(), chunker=chunker, top_n=2, chunking_only=True)
+    chunker = SemanticChunker(HashingEncoder(), similarity_threshold=0.9)
+    only = DenseRefiner(reader, ExactEntailer(), chunker=chunker, top_n=2, chunking_only=True)
     result = only.run("Where was Ada born?", found, [document])
     # The chunks stay although they are no better understood, and nothing is pruned, refilled or evaluated.
     assert (result.stopped, len(result.rounds)) == ("chunked", 2)
@@ -313,7 +313,7 @@ def test_it_ends_within_its_budget_whatever_the_reader_says(
             return ServiceError("by chance")
         return f"{SAID[drawn % len(SAID)]} {drawn % 3 if kind(prompt) != 'evaluate' else ''}"
 
-    reader = ScriptedReader(reply)
+    reader = FakeReader(reply)
     mending = refiner(
         reader,
         top_n=k,
@@ -359,7 +359,7 @@ def test_without_bounds_of_its_own_it_ends_with_its_candidates() -> None:
 async def test_sync_async_and_many_agree() -> None:
     cases = [(f"{QUESTION} {number}", passages(LETTERS)) for number in range(3)]
 
-    def plain(result: RefinementResult) -> Any:
+    def plain(result: DenseRefinerResult) -> Any:
         return [(one.measured.labels, one.measured.score, one.note) for one in result.rounds], ids(result)
 
     alone = [plain(refiner(script(MENDED)).run(*case)) for case in cases]
@@ -371,7 +371,7 @@ async def test_sync_async_and_many_agree() -> None:
 def test_options_survive_a_dictionary_and_bad_ones_are_refused() -> None:
     reader = script({})
     mending = refiner(reader, stop_rule="either", rounds=2, remove_only=True)
-    again = ContextRefiner.from_dict(
+    again = DenseRefiner.from_dict(
         mending.to_dict(), reader=reader, entailer=ExactEntailer(), encoder=Letters()
     )
     assert again.to_dict() == mending.to_dict()
@@ -383,4 +383,4 @@ def test_options_survive_a_dictionary_and_bad_ones_are_refused() -> None:
         with pytest.raises(ConfigurationError):
             refiner(reader, **change)
     with pytest.raises(ConfigurationError, match="same encoder"):
-        refiner(reader, chunker=AdaptiveChunker(HashingEncoder()))
+        refiner(reader, chunker=SemanticChunker(HashingEncoder()))

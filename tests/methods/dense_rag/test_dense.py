@@ -12,19 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surerag import Dense, DenseCache, DenseOptions, Passage, ScriptedReader
+from surerag import DenseCache, DenseEvaluator, DenseOptions, FakeReader, Passage
 from surerag.entailment import ExactEntailer, JudgeEntailer
 from surerag.errors import ConfigurationError, InputError, MissingServiceError, ServiceError
 from surerag.measures import semantic_entropy
-from surerag.methods.dense_rag.algorithm import says_yes
+from surerag.messages import Event
+from surerag.methods.dense.algorithm import says_yes
 from surerag.prompts import PromptTemplate
-from surerag.readers.scripted import reply as scripted_reply
-from surerag.types import Event
+from surerag.readers.fake import reply as scripted_reply
 from tests.methods.dense_rag.script import QUESTION, LongerEntails, distinct, kind, passages, script, shown
 
 
-def labelled(*services: Any, **options: Any) -> Dense:
-    return Dense(*services, **{"mask": True, **options})
+def labelled(*services: Any, **options: Any) -> DenseEvaluator:
+    return DenseEvaluator(*services, **{"mask": True, **options})
 
 
 def test_a_context_that_is_understood_scores_zero_exactly_and_asks_no_judge() -> None:
@@ -101,7 +101,7 @@ def test_with_answers_in_groups_it_is_the_entropy_of_the_groups(texts: list[str]
         letters[:at] + letter + "'" + letters[at + 1 :]: texts[at + 1] for at, letter in enumerate(letters)
     }
     reader = script({letters: texts[0], **said})
-    result = Dense(reader, ExactEntailer()).run(QUESTION, passages(letters))
+    result = DenseEvaluator(reader, ExactEntailer()).run(QUESTION, passages(letters))
     assert result.answers == tuple(texts)
     expected = semantic_entropy([1 / len(texts)] * len(texts), ["VWXYZ".index(text) for text in texts])
     assert result.score == pytest.approx(expected, abs=1e-12)
@@ -110,7 +110,7 @@ def test_with_answers_in_groups_it_is_the_entropy_of_the_groups(texts: list[str]
 
 
 def test_without_masking_uncertain_chunks_stay_uncertain_and_cost_nothing() -> None:
-    result = Dense(script({"a'b": "B"}), ExactEntailer()).run(QUESTION, passages("ab"))
+    result = DenseEvaluator(script({"a'b": "B"}), ExactEntailer()).run(QUESTION, passages("ab"))
     assert result.labels == ("uncertain", "certain")
     assert result.calls.answers == 3
 
@@ -152,7 +152,7 @@ def test_links_are_known_to_the_cache_for_the_same_question_only() -> None:
 def test_another_model_or_prompt_knows_nothing_of_it() -> None:
     cache = DenseCache()
     labelled(script({}), ExactEntailer(), cache=cache).run(QUESTION, passages("a"))
-    other = ScriptedReader(lambda prompt: "x", name="other")
+    other = FakeReader(lambda prompt: "x", name="other")
     assert labelled(other, ExactEntailer(), cache=cache).run(QUESTION, passages("a")).calls.rephrasings == 1
     prompts = {"rephrase": PromptTemplate("mine", "Rewrite this. Text: {passage}")}
     again = labelled(script({}), ExactEntailer(), cache=cache, prompts=prompts)
@@ -207,8 +207,8 @@ def test_without_any_rephrasing_there_is_no_certainty() -> None:
 def test_a_judge_in_its_own_words_is_never_silently_taken_for_entailment(
     said: str, link: float, unparsed: int
 ) -> None:
-    judge = JudgeEntailer(ScriptedReader(default=said))
-    result = Dense(script({"a'b": "B"}), judge).run(QUESTION, passages("ab"))
+    judge = JudgeEntailer(FakeReader(default=said))
+    result = DenseEvaluator(script({"a'b": "B"}), judge).run(QUESTION, passages("ab"))
     assert result.links[0] == (1, link, 1)
     assert judge.unparsed == unparsed
 
@@ -219,8 +219,8 @@ def test_a_threshold_for_entailment_and_a_tie() -> None:
             return np.array([[0.2, 0.4, 0.4]] * len(pairs))  # type: ignore[arg-type]
 
     reader = script({"a'": "B"})
-    assert Dense(reader, Unsure()).run(QUESTION, passages("a")).links[0][1] == 0
-    eager = Dense(reader, Unsure(), entailment_threshold=0.4)
+    assert DenseEvaluator(reader, Unsure()).run(QUESTION, passages("a")).links[0][1] == 0
+    eager = DenseEvaluator(reader, Unsure(), entailment_threshold=0.4)
     assert eager.run(QUESTION, passages("a")).links[0][1] == 1
 
 
@@ -263,7 +263,7 @@ def test_inputs_stay_as_they_are() -> None:
 
 
 async def test_sync_async_and_many_agree() -> None:
-    def dense() -> Dense:
+    def dense() -> DenseEvaluator:
         return labelled(script({"a'bc": "B", "bc": "C"}), ExactEntailer())
 
     cases = [(f"{QUESTION} {number}", passages("abc")) for number in range(3)]
@@ -275,13 +275,13 @@ async def test_sync_async_and_many_agree() -> None:
 
 
 def test_options_survive_a_dictionary_and_a_pickle() -> None:
-    reader, entailer = ScriptedReader(["x"]), ExactEntailer()
+    reader, entailer = FakeReader(["x"]), ExactEntailer()
     dense = labelled(reader, entailer, threshold=0.3, half="unnecessary", max_tokens=9)
-    again = Dense.from_dict(dense.to_dict(), reader=reader, entailer=entailer)
+    again = DenseEvaluator.from_dict(dense.to_dict(), reader=reader, entailer=entailer)
     assert again.to_dict() == dense.to_dict()
     assert pickle.loads(pickle.dumps(dense)).to_dict() == dense.to_dict()
     with pytest.raises(ConfigurationError, match="unknown"):
-        Dense.from_dict({"colour": 1}, reader=reader, entailer=entailer)
+        DenseEvaluator.from_dict({"colour": 1}, reader=reader, entailer=entailer)
 
 
 @pytest.mark.parametrize(

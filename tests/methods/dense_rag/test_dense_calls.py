@@ -7,8 +7,8 @@ import zlib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surerag import Dense
-from surerag.types import Event
+from surerag import DenseEvaluator
+from surerag.messages import Event
 from tests.methods.dense_rag.script import QUESTION, LongerEntails, Shown, distinct, passages, script
 
 
@@ -24,12 +24,12 @@ def test_no_context_costs_more_than_was_said(seed: int, k: int, budget: int | No
         return "xyz"[: zlib.crc32(f"{seed} {context}".encode()) % 4]
 
     reader, entailer = script(answer), LongerEntails()
-    dense = Dense(reader, entailer, mask=mask, max_calls=budget)
+    dense = DenseEvaluator(reader, entailer, mask=mask, max_calls=budget)
     result = dense.run(QUESTION, passages("abcdef"[:k]))
     asked = len(reader.prompts) + len(entailer.asked)
     assert asked == result.calls.total <= dense.worst_case_calls(k)
     assert budget is None or dense.worst_case_calls(k) <= budget
-    whole = Dense(script(answer), LongerEntails(), mask=mask).run(QUESTION, passages("abcdef"[:k]))
+    whole = DenseEvaluator(script(answer), LongerEntails(), mask=mask).run(QUESTION, passages("abcdef"[:k]))
     assert result.out_of_calls or result.labels == whole.labels
     assert len(result.chunks) == k
 
@@ -37,7 +37,7 @@ def test_no_context_costs_more_than_was_said(seed: int, k: int, budget: int | No
 def test_the_bound_is_reached() -> None:
     for k in (1, 3, 6):
         for mask in (False, True):
-            dense = Dense(script(distinct), LongerEntails(), mask=mask)
+            dense = DenseEvaluator(script(distinct), LongerEntails(), mask=mask)
             result = dense.run(f"{QUESTION} {k}", passages("abcdef"[:k]))
             assert result.calls.total == dense.worst_case_calls(k)
 
@@ -45,7 +45,7 @@ def test_the_bound_is_reached() -> None:
 def test_chunks_that_nothing_is_left_for_are_untested_and_that_is_told() -> None:
     events: list[Event] = []
     # Two of four chunks: two rephrasings, three answers, six judgements.
-    dense = Dense(script(distinct), LongerEntails(), max_calls=12, on_event=events.append)
+    dense = DenseEvaluator(script(distinct), LongerEntails(), max_calls=12, on_event=events.append)
     result = dense.run(QUESTION, passages("abcd"))
     assert result.labels == ("uncertain", "uncertain", "untested", "untested")
     assert (result.calls.total, len(result.answers), result.out_of_calls) == (11, 3, True)
@@ -58,17 +58,17 @@ def test_chunks_that_nothing_is_left_for_are_untested_and_that_is_told() -> None
 
 
 def test_labels_that_nothing_is_left_for_stay_uncertain() -> None:
-    dense = Dense(script(distinct), LongerEntails(), mask=True, max_calls=11 + 3)
+    dense = DenseEvaluator(script(distinct), LongerEntails(), mask=True, max_calls=11 + 3)
     assert dense.run(QUESTION, passages("ab")).labels == ("necessary", "uncertain")
 
 
 def test_one_call_gives_the_answer_alone() -> None:
-    result = Dense(script({}), LongerEntails(), max_calls=1).run(QUESTION, passages("ab"))
+    result = DenseEvaluator(script({}), LongerEntails(), max_calls=1).run(QUESTION, passages("ab"))
     assert (result.answer, result.calls.total, result.certain) == ("A", 1, False)
 
 
 def test_what_is_known_already_costs_no_calls() -> None:
-    dense = Dense(script(distinct), LongerEntails(), max_calls=9)
+    dense = DenseEvaluator(script(distinct), LongerEntails(), max_calls=9)
     assert dense.run(QUESTION, passages("ab")).out_of_calls
     dense.prepare(passages("ab"))
     assert not dense.run(QUESTION, passages("ab")).out_of_calls

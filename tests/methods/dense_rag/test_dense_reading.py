@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from surerag import Dense, DenseCache, DenseOptions, Passage
+from surerag import DenseCache, DenseEvaluator, DenseOptions, Passage
 from surerag.entailment import ExactEntailer
-from surerag.methods.dense_rag.memory import Memory
-from surerag.readers.transformers import TransformersReader
+from surerag.methods.dense.memory import Memory
+from surerag.readers.local import TransformersReader
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
 
 COUNT, LENGTH = 4, 60
@@ -19,7 +19,7 @@ def test_contexts_are_read_for_their_tails_only() -> None:
         # Known rephrasings, of equal length and different from the first character on.
         key = Memory(reader=reader.name).rephrasing_key(prompts["rephrase"].render(passage=text), 8)
         cache.rephrasings[key] = text.upper()
-    dense = Dense(reader, ExactEntailer(), max_tokens=1, rephrase_tokens=8, cache=cache)
+    dense = DenseEvaluator(reader, ExactEntailer(), max_tokens=1, rephrase_tokens=8, cache=cache)
     result = dense.run("Where?", [Passage(text) for text in texts])
     assert (result.calls.rephrasings, result.calls.answers) == (0, COUNT + 1)
     count = reader.count_tokens

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from surerag.messages import Generation, Passage, Prompt, SamplingParams
+from surerag.readers.fake import FakeReader, reply
 from surerag.readers.protocol import Capabilities
-from surerag.readers.scripted import ScriptedReader, reply
-from surerag.types import Generation, Passage, Prompt, Sampling
 
 VAGUE = "Where was the painter born?"
 CLEAR = "Where was Ada born?"
@@ -42,17 +42,17 @@ def knowing(prompt: str) -> Generation:
     return reply("perhaps Orun", logprobs=UNSURE)
 
 
-def reader() -> ScriptedReader:
-    return ScriptedReader(knowing)
+def reader() -> FakeReader:
+    return FakeReader(knowing)
 
 
-class Batches(ScriptedReader):
+class Batches(FakeReader):
     """A local reader that remembers the size of each batch."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(knowing, capabilities=LOCAL, **settings)
         self.sizes: list[int] = []
 
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         self.sizes.append(len(prompts))
         return super().generate(prompts, sampling)

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surerag import Passage, RewriteResult, ScriptedReader, UncertaintyRewriter
+from surerag import DynQRResult, FakeReader, Passage, UncertaintyRewriter
 from surerag.errors import InputError
+from surerag.messages import Event, Generation, Message
 from surerag.methods.dynqr.rewrites import alternated
-from surerag.readers.scripted import reply
-from surerag.types import Event, Generation, Message
+from surerag.readers.fake import reply
 from tests.methods.dynqr.painter import (
     CLEAR,
     COMMON,
@@ -33,18 +33,18 @@ from tests.methods.dynqr.painter import (
 )
 
 
-def outcomes(result: RewriteResult) -> list[tuple[str, str]]:
+def outcomes(result: DynQRResult) -> list[tuple[str, str]]:
     return [(step.name, step.outcome) for step in result.steps]
 
 
-def rewriting(said: str | Generation | BaseException, **settings: Any) -> tuple[RewriteResult, list[Event]]:
+def rewriting(said: str | Generation | BaseException, **settings: Any) -> tuple[DynQRResult, list[Event]]:
     """Ask the vague question of a reader that rewrites it so."""
 
     def answer(prompt: str) -> Any:
         return said if prompt.startswith("Rewrite the query") else knowing(prompt)
 
     events: list[Event] = []
-    rewriter = UncertaintyRewriter(ScriptedReader(answer), Library(), on_event=events.append, **settings)
+    rewriter = UncertaintyRewriter(FakeReader(answer), Library(), on_event=events.append, **settings)
     return rewriter.run(VAGUE), events
 
 
@@ -95,7 +95,7 @@ def test_the_threshold_is_the_largest_uncertainty_that_is_left_alone() -> None:
 
 
 def test_post_verification_keeps_the_original_and_can_be_turned_off() -> None:
-    worse = ScriptedReader([reply("Velm", logprobs=-0.5), CLEAR, reply("Orun", logprobs=-0.9)])
+    worse = FakeReader([reply("Velm", logprobs=-0.5), CLEAR, reply("Orun", logprobs=-0.9)])
     kept = UncertaintyRewriter(worse, Library()).run(VAGUE)
     assert (kept.answer, kept.kept, outcomes(kept)[-1]) == ("Velm", "original", ("verify", "original"))
     assert kept.rewritten is not None
@@ -166,7 +166,7 @@ def test_a_failure_is_raised_on_request_and_before_there_is_an_answer() -> None:
         rewriting(TimeoutError("too slow"), on_failure="raise")
     with pytest.raises(ConnectionError):
         UncertaintyRewriter(reader(), Library()).run("poison")
-    broken = ScriptedReader([RuntimeError("no answer")])
+    broken = FakeReader([RuntimeError("no answer")])
     with pytest.raises(RuntimeError, match="no answer"):
         UncertaintyRewriter(broken, Library()).run(VAGUE)
     with pytest.raises(InputError):
@@ -190,7 +190,7 @@ def test_a_rewrite_is_taken_out_of_its_wrapping(said: str) -> None:
 
 
 def test_the_same_passages_again_cost_no_second_answer() -> None:
-    asked = ScriptedReader(lambda prompt: OTHER if "Rewrite" in prompt else reply("Orun", logprobs=UNSURE))
+    asked = FakeReader(lambda prompt: OTHER if "Rewrite" in prompt else reply("Orun", logprobs=UNSURE))
     result = UncertaintyRewriter(asked, Library()).run(VAGUE)
     assert outcomes(result) == [("gate", "rewrite"), ("rewrite", "same passages")]
     assert (result.costs.answers, result.costs.retrievals, result.kept) == (1, 2, "original")
@@ -206,7 +206,7 @@ def test_nothing_found_is_answered_without_documents_and_said() -> None:
 
 
 def test_an_empty_answer_is_never_kept_over_one_with_words() -> None:
-    result = UncertaintyRewriter(ScriptedReader([reply(""), CLEAR, reply("Velm", logprobs=-9.0)]), Library())
+    result = UncertaintyRewriter(FakeReader([reply(""), CLEAR, reply("Velm", logprobs=-9.0)]), Library())
     found = result.run(VAGUE)
     assert (found.original.uncertainty, found.answer) == (math.inf, "Velm")
     assert found.steps[0].reason == "empty first answer"
@@ -216,7 +216,7 @@ def test_an_empty_answer_is_never_kept_over_one_with_words() -> None:
 def test_candidates_are_tried_once_each_and_the_least_uncertain_counts() -> None:
     said = ["Who is Ada?", CLEAR, CLEAR, ""]
     replies = [reply("Orun", logprobs=UNSURE), *said, reply("Velm", logprobs=-0.2)]
-    asked, library = ScriptedReader(replies), Library()
+    asked, library = FakeReader(replies), Library()
     result = UncertaintyRewriter(asked, library, candidates=4).run(VAGUE)
     assert [query for query, _ in library.asked] == [VAGUE, "Who is Ada?", CLEAR]
     # Both found the same, so that it was answered once.
@@ -231,7 +231,7 @@ def test_a_candidate_whose_retrieval_fails_is_dropped_alone(caplog: pytest.LogCa
     replies = [reply("Orun", logprobs=UNSURE), *said, reply("Velm", logprobs=SURE)]
     library = Library()
     events: list[Event] = []
-    rewriter = UncertaintyRewriter(ScriptedReader(replies), library, candidates=2, on_event=events.append)
+    rewriter = UncertaintyRewriter(FakeReader(replies), library, candidates=2, on_event=events.append)
     with caplog.at_level(logging.WARNING, "surerag"):
         result = rewriter.run(VAGUE)
     assert (result.answer, result.query, len(result.candidates)) == ("Velm", CLEAR, 1)
@@ -248,7 +248,7 @@ def test_a_candidate_whose_retrieval_fails_is_dropped_alone(caplog: pytest.LogCa
 def test_a_candidate_that_fails_is_dropped_even_if_the_others_bring_nothing_new() -> None:
     replies = [reply("Orun", logprobs=UNSURE), "Ada's poison", OTHER]
     events: list[Event] = []
-    rewriter = UncertaintyRewriter(ScriptedReader(replies), Library(), candidates=2, on_event=events.append)
+    rewriter = UncertaintyRewriter(FakeReader(replies), Library(), candidates=2, on_event=events.append)
     result = rewriter.run(VAGUE)
     assert outcomes(result) == [("gate", "rewrite"), ("rewrite", "same passages")]
     assert OTHER in result.steps[1].reason
@@ -258,13 +258,13 @@ def test_a_candidate_that_fails_is_dropped_even_if_the_others_bring_nothing_new(
 def test_where_every_candidate_fails_the_original_stands_and_is_warned_of_once() -> None:
     replies = [reply("Orun", logprobs=UNSURE), "Ada's poison", "poison"]
     events: list[Event] = []
-    rewriter = UncertaintyRewriter(ScriptedReader(replies), Library(), candidates=2, on_event=events.append)
+    rewriter = UncertaintyRewriter(FakeReader(replies), Library(), candidates=2, on_event=events.append)
     result = rewriter.run(VAGUE)
     assert (result.kept, outcomes(result)[-1]) == ("original", ("rewrite", "failed"))
     assert [event.name for event in events if event.warning] == ["uncertainty_rewriting.failed"]
     with pytest.raises(ConnectionError):
         UncertaintyRewriter(
-            ScriptedReader([reply("Orun", logprobs=UNSURE), CLEAR, "poison"]),
+            FakeReader([reply("Orun", logprobs=UNSURE), CLEAR, "poison"]),
             Library(),
             candidates=2,
             on_failure="raise",
@@ -282,7 +282,7 @@ def test_a_conversation_is_shown_to_reader_and_rewriter() -> None:
     def answer(prompt: str) -> Generation:
         return reply(CLEAR) if "without the conversation above" in prompt else knowing(prompt)
 
-    asked = ScriptedReader(answer)
+    asked = FakeReader(answer)
     result = UncertaintyRewriter(asked, Library()).run("Where was the painter born, then?", history=history)
     assert (result.query, result.answer) == (CLEAR, "In Velm")
     assert all("the painter Ada?\nI do.\n" in prompt for prompt in asked.prompts)
@@ -315,7 +315,7 @@ def test_post_verification_never_returns_the_more_uncertain_answer(
     def script(prompt: str) -> Any:
         return next(spoken) if prompt.startswith("Rewrite the query") else next(left)
 
-    asked, library = ScriptedReader(script), Library()
+    asked, library = FakeReader(script), Library()
     rewriter = UncertaintyRewriter(
         asked, library, documents=documents, threshold=threshold, candidates=candidates, top_n=3
     )
@@ -350,7 +350,7 @@ def test_settings_come_back_and_nothing_living_is_in_them() -> None:
     assert again.to_dict() == rewriter.to_dict()
     assert again.run(VAGUE).to_dict() == rewriter.run(VAGUE).to_dict()
     assert (plain["reader"], "rewriter" in plain) == ("scripted", False)
-    scripted = UncertaintyRewriter(ScriptedReader(["Velm"]), Library())
+    scripted = UncertaintyRewriter(FakeReader(["Velm"]), Library())
     assert pickle.loads(pickle.dumps(scripted)).run(CLEAR).answer == "Velm"
 
 

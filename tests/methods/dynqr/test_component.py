@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from surerag import OpenAIReader, ScriptedReader, UncertaintyRewriter
+from surerag import FakeReader, OpenAIReader, UncertaintyRewriter
 from surerag.decisions.calibrating import calibrate
 from surerag.decisions.policy import Policy
 from surerag.errors import ConfigurationError, InputError, MissingServiceError
+from surerag.messages import Generation, Message, SamplingParams, TokenTrace
+from surerag.readers.fake import reply
 from surerag.readers.protocol import Capabilities
-from surerag.readers.scripted import reply
-from surerag.types import Generation, Message, Sampling, TokenTrace
 from tests.methods.dynqr.painter import (
     CLEAR,
     QUESTIONS,
@@ -52,8 +52,8 @@ def test_many_questions_are_asked_in_merged_batches(own_rewriter: bool) -> None:
 @pytest.mark.parametrize("local_rewriter", [False, True])
 @pytest.mark.parametrize("local_reader", [False, True])
 async def test_a_rewriter_of_its_own_near_or_far(local_reader: bool, local_rewriter: bool) -> None:
-    def made(local: bool, name: str) -> ScriptedReader:
-        return Batches(name=name) if local else ScriptedReader(knowing, name=name)
+    def made(local: bool, name: str) -> FakeReader:
+        return Batches(name=name) if local else FakeReader(knowing, name=name)
 
     answering, writing = made(local_reader, "reader"), made(local_rewriter, "rewriter")
     rewriter = UncertaintyRewriter(answering, Library(), writing)
@@ -74,7 +74,7 @@ def test_a_reader_that_is_named_as_rewriter_too_is_asked_once_for_all() -> None:
 
 
 def test_a_rewriter_needs_no_log_probabilities() -> None:
-    writing = ScriptedReader(knowing, logprob=None)
+    writing = FakeReader(knowing, logprob=None)
     assert UncertaintyRewriter(reader(), Library(), writing).run(VAGUE).answer == "In Velm"
 
 
@@ -115,7 +115,7 @@ GOLDS = [["Velm"]] * 10
 
 
 def test_the_threshold_is_calibrated_and_belongs_to_reader_and_metric() -> None:
-    rewriter = UncertaintyRewriter(ScriptedReader(graded, name="one"), Library())
+    rewriter = UncertaintyRewriter(FakeReader(graded, name="one"), Library())
     budget = calibrate(rewriter, rewriter.rows(SAMPLE), target="budget", budget=0.6, confidence=0.9)
     assert (budget.threshold, budget.rate) == (pytest.approx(math.exp(0.7)), 0.3)
     rows = rewriter.rows(SAMPLE, GOLDS)
@@ -127,7 +127,7 @@ def test_the_threshold_is_calibrated_and_belongs_to_reader_and_metric() -> None:
         ready = rewriter.with_options(threshold=best)
     assert [result.acted for result in ready.run_many(SAMPLE)] == [False] * 5 + [True] * 5
     with pytest.raises(ConfigurationError, match="reader 'one' and is used with 'two'"):
-        UncertaintyRewriter(ScriptedReader(graded, name="two"), Library(), threshold=best)
+        UncertaintyRewriter(FakeReader(graded, name="two"), Library(), threshold=best)
     with pytest.raises(ConfigurationError, match="for the signal"):
         rewriter.with_options(threshold=best, metric="lowest_probability")
     for changed in ({"prompts": {"rewrite": "Mend {query}"}}, {"documents": "expand"}):
@@ -137,10 +137,10 @@ def test_the_threshold_is_calibrated_and_belongs_to_reader_and_metric() -> None:
         calibrate(rewriter, rewriter.rows(SAMPLE))
 
 
-class Energetic(ScriptedReader):
+class Energetic(FakeReader):
     """Tells energies: the negative of what it says of its log-probabilities, far from zero."""
 
-    def _next(self, prompt: str, sampling: Sampling) -> Generation:
+    def _next(self, prompt: str, sampling: SamplingParams) -> Generation:
         found = super()._next(prompt, sampling)
         trace = found.trace
         assert trace is not None
@@ -163,7 +163,7 @@ def test_thresholds_of_energies_are_negative_and_found_all_the_same(budget: floa
 
 
 def test_a_calibration_can_be_kept(tmp_path: Any) -> None:
-    rewriter = UncertaintyRewriter(ScriptedReader(graded), Library())
+    rewriter = UncertaintyRewriter(FakeReader(graded), Library())
     found = calibrate(rewriter, rewriter.rows(SAMPLE, GOLDS), target="best")
     found.save(tmp_path / "threshold.json")
     assert Policy.load(tmp_path / "threshold.json") == found
@@ -207,7 +207,7 @@ def test_unknown_names_raise_and_the_near_ones_are_told() -> None:
 
 
 def test_an_answer_is_as_long_as_is_set_else_as_the_models_own_limit() -> None:
-    class Brief(ScriptedReader):
+    class Brief(FakeReader):
         max_tokens = 7
 
     asked = Brief(knowing)
@@ -230,9 +230,7 @@ def test_copies_hold_the_same_options_and_services() -> None:
     other = copy.deepcopy(rewriter)
     assert other == rewriter
     assert (other.reader, other.retriever) == (rewriter.reader, rewriter.retriever)
-    again = pickle.loads(
-        pickle.dumps(UncertaintyRewriter(ScriptedReader(["Velm"]), Library(), threshold=2.0))
-    )
+    again = pickle.loads(pickle.dumps(UncertaintyRewriter(FakeReader(["Velm"]), Library(), threshold=2.0)))
     assert (again.threshold, again.run(CLEAR).answer) == (2.0, "Velm")
 
 
@@ -255,7 +253,7 @@ async def test_results_come_in_order_also_of_questions_in_conversations() -> Non
         return reply(CLEAR) if "without the conversation above" in prompt else knowing(prompt)
 
     cases: list[str | tuple[str, tuple[Message, ...]]] = [VAGUE, (VAGUE, history), CLEAR] * 5
-    rewriter = UncertaintyRewriter(ScriptedReader(answer), Library())
+    rewriter = UncertaintyRewriter(FakeReader(answer), Library())
     expected = [
         rewriter.run(case) if isinstance(case, str) else rewriter.run(case[0], history=case[1])
         for case in cases

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from surerag import ScriptedReader, TransformersReader, UncertaintyRewriter
+from surerag import FakeReader, TransformersReader, UncertaintyRewriter
 from surerag.decisions.calibrating import calibrate
 from surerag.entailment import ExactEntailer
 from surerag.errors import CapabilityError, ConfigurationError, LogprobsError, MissingServiceError
+from surerag.messages import EntropyTrace, Generation, SamplingParams, TokenTrace
 from surerag.methods.dynqr.metrics import METRICS, MetricName, uncertainty_of
-from surerag.readers.scripted import reply
-from surerag.types import EntropyTrace, Generation, Sampling, TokenTrace
+from surerag.readers.fake import reply
 from tests.methods.disagreeing import text_reader
 from tests.methods.dynqr.painter import CLEAR, VAGUE, Library, knowing
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
@@ -50,7 +50,7 @@ def test_of_one_sample_ln_entropy_is_the_log_of_perplexity() -> None:
 def test_against_the_logits_of_a_tiny_model() -> None:
     model, tokenizer = tiny_model("llama"), tiny_tokenizer()
     reader, prompt = TransformersReader(model, tokenizer), "Where was Ada Tarn born?"
-    [[answer]] = reader.generate([prompt], Sampling(max_tokens=8))
+    [[answer]] = reader.generate([prompt], SamplingParams(max_tokens=8))
     assert answer.trace is not None
     asked = tokenizer(prompt)["input_ids"]
     said = tokenizer("".join(answer.trace.tokens))["input_ids"]
@@ -85,7 +85,7 @@ def test_what_is_missing_is_an_error_not_a_number(metric: MetricName) -> None:
         with pytest.raises(LogprobsError):
             uncertainty_of(metric, Generation("Velm", trace=TokenTrace(("Velm",), (-0.1,))))
     with pytest.raises(CapabilityError, match=rf'{metric}.* Pass metric="disagreement"'):
-        UncertaintyRewriter(ScriptedReader(logprob=None), Library(), metric=metric, threshold=1.0)
+        UncertaintyRewriter(FakeReader(logprob=None), Library(), metric=metric, threshold=1.0)
 
 
 @pytest.mark.parametrize("value", [math.nan, None, "much", True])
@@ -100,7 +100,7 @@ def test_each_metric_steers_the_method(metric: MetricName) -> None:
         said = knowing(prompt)
         return reply(said.text, logprobs=said.trace.logprobs[0], entropy=-said.trace.logprobs[0])  # type: ignore[union-attr]
 
-    asked = ScriptedReader(answer)
+    asked = FakeReader(answer)
     rewriter = UncertaintyRewriter(asked, Library(), metric=metric, threshold=1.2, n_samples=3)
     certain, uncertain = rewriter.run(CLEAR), rewriter.run(VAGUE)
     assert (certain.acted, uncertain.acted, uncertain.answer) == (False, True, "In Velm")
@@ -110,7 +110,7 @@ def test_each_metric_steers_the_method(metric: MetricName) -> None:
 
 
 def test_a_reader_of_texts_alone_serves_with_a_function_of_your_own() -> None:
-    reader = ScriptedReader(knowing, logprob=None)
+    reader = FakeReader(knowing, logprob=None)
     hedging = UncertaintyRewriter(
         reader, Library(), metric=lambda answer: float("perhaps" in answer.text), threshold=0.5
     )
@@ -120,9 +120,9 @@ def test_a_reader_of_texts_alone_serves_with_a_function_of_your_own() -> None:
 
 def test_a_threshold_is_needed_where_the_paper_gives_none() -> None:
     with pytest.raises(ConfigurationError, match="has no default threshold"):
-        UncertaintyRewriter(ScriptedReader(), Library(), metric="lowest_probability")
+        UncertaintyRewriter(FakeReader(), Library(), metric="lowest_probability")
     with pytest.raises(ConfigurationError, match=r"metric must be one of perplexity, .* or a function"):
-        UncertaintyRewriter(ScriptedReader(), Library(), metric="doubt", threshold=1.0)  # type: ignore[arg-type]
+        UncertaintyRewriter(FakeReader(), Library(), metric="doubt", threshold=1.0)  # type: ignore[arg-type]
 
 
 def test_disagreement_needs_text_alone_and_its_cost_stands_in_the_result() -> None:
@@ -145,7 +145,7 @@ def test_by_entailment_disagreement_needs_an_entailer_and_others_have_no_use_for
     with pytest.raises(MissingServiceError, match="needs an entailer"):
         UncertaintyRewriter(text_reader(), Library(), **settings)
     with pytest.raises(ConfigurationError, match="asks no entailer"):
-        UncertaintyRewriter(ScriptedReader(), Library(), entailer=ExactEntailer())
+        UncertaintyRewriter(FakeReader(), Library(), entailer=ExactEntailer())
     with pytest.raises(ConfigurationError, match="one sample cannot disagree"):
         UncertaintyRewriter(text_reader(), Library(), metric="disagreement", n_samples=1)
     judged = UncertaintyRewriter(text_reader(), Library(), entailer=ExactEntailer(), n_samples=3, **settings)

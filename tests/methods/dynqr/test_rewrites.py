@@ -6,8 +6,8 @@ import time
 
 import pytest
 
+from surerag.messages import Generation
 from surerag.methods.dynqr.rewrites import read_rewrite
-from surerag.types import Generation
 
 ASKED = "Where was she born?"
 WANTED = "Where was Ada Lund born?"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from surerag import ClusterCompressor, Passage, ScriptedReader
+from surerag import ClusterCompressor, FakeReader, Passage
 from surerag.encoders import HashingEncoder
 from surerag.prompts import NOTHING_TO_EXTRACT
 
@@ -28,6 +28,6 @@ def quoting(prompt: str) -> str:
     return found[0] if found else NOTHING_TO_EXTRACT
 
 
-def compressor(replies: Any = quoting, **settings: Any) -> tuple[ClusterCompressor, ScriptedReader]:
-    reader = ScriptedReader(replies)
+def compressor(replies: Any = quoting, **settings: Any) -> tuple[ClusterCompressor, FakeReader]:
+    reader = FakeReader(replies)
     return ClusterCompressor(reader, HashingEncoder(), **{"pass_below": 0, **settings}), reader

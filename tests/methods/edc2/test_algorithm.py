@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surerag import ClusterCompressor, ScriptedReader, arun_many
+from surerag import ClusterCompressor, FakeReader, arun_many
 from surerag.clustering import dynamic_cluster_sizes
 from surerag.encoders import HashingEncoder
 from tests.drivers.local_reader import LocalReader
@@ -50,7 +50,7 @@ def test_passages_come_in_the_order_of_their_best_member() -> None:
 
 @pytest.mark.parametrize("n", [0, 1])
 def test_nothing_and_a_single_short_passage_need_no_model(n: int) -> None:
-    reader = ScriptedReader()
+    reader = FakeReader()
     given = passages(ADA)[:n]
     result = ClusterCompressor(reader).run(QUESTION, given)
     assert (list(result.passages), result.calls, reader.history) == (given, 0, [])
@@ -112,7 +112,7 @@ def test_one_by_one_and_many_at_once_sync_and_async_are_equal() -> None:
 
     cases = [(f"{QUESTION} {at}", passages(ADA, BO, AGAIN, RIVER)[: at % 5]) for at in range(9)]
     results = []
-    for reader in (ScriptedReader(quoting), LocalReader(quoting)):
+    for reader in (FakeReader(quoting), LocalReader(quoting)):
         tool = ClusterCompressor(reader, HashingEncoder(), first_cluster_size=2, pass_below=0)
         results.append([tool.run(query, found) for query, found in cases])
         results.append(tool.run_many(cases))

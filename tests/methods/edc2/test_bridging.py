@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surerag import ClusterCompressor, ScriptedReader
+from surerag import ClusterCompressor, FakeReader
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, ServiceError
+from surerag.messages import Event
 from surerag.prompts import NOTHING_TO_EXTRACT
-from surerag.types import Event
 from tests.drivers.local_reader import LocalReader
 from tests.methods.edc2.cases import compressor, passages
 
@@ -139,7 +139,7 @@ def test_one_by_one_and_many_at_once_sync_and_async_are_equal() -> None:
     texts = (GOVERNED, RIVER, BORN, PLAYS)
     cases = [(f"{QUESTION} {at}", passages(*texts[: at % 5])) for at in range(9)]
     results = []
-    for reader in (ScriptedReader(following), LocalReader(following)):
+    for reader in (FakeReader(following), LocalReader(following)):
         tool = ClusterCompressor(reader, HashingEncoder(), pass_below=0, bridging=2, **ALONE)
         ways = [
             [tool.run(query, found) for query, found in cases],
@@ -176,4 +176,4 @@ def test_what_the_first_pass_finds_stays(texts: list[str], replies: Sequence[str
 def test_bridging_is_a_number_of_passes() -> None:
     with pytest.raises(ConfigurationError, match="bridging must be at least 0"):
         compressor(bridging=-1)
-    assert ClusterCompressor(ScriptedReader(), bridging=1).to_dict()["bridging"] == 1
+    assert ClusterCompressor(FakeReader(), bridging=1).to_dict()["bridging"] == 1

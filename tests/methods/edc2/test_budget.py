@@ -7,15 +7,15 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-
-from surerag import ClusterCompressor, Passage, ScriptedReader
-from surerag.encoders import HashingEncoder
 from surerag.provenance import PROVENANCE_KEY, Stretch
+
+from surerag import ClusterCompressor, FakeReader, Passage
+from surerag.encoders import HashingEncoder
+from surerag.messages import Event
 from surerag.tokens import estimated_tokens
-from surerag.types import Event
-from surerag.world import embedded_reader
 from tests.languages import PROSE
 from tests.methods.edc2.cases import ADA, BO, QUESTION, compressor, passages
+from world import embedded_reader
 
 
 @dataclass
@@ -129,7 +129,7 @@ def test_a_reader_of_ones_own_is_asked_how_it_counts() -> None:
         """No more than the protocol asks for, and a counter."""
 
         def __init__(self) -> None:
-            self._reader = ScriptedReader([""])
+            self._reader = FakeReader([""])
             self.name, self.capabilities, self.generate, self.score = (
                 self._reader.name, self._reader.capabilities, self._reader.generate, self._reader.score,
             )  # fmt: skip

@@ -8,10 +8,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surerag import ClusterCompressor, ScriptedReader
+from surerag import ClusterCompressor, FakeReader
 from surerag.encoders import HashingEncoder
+from surerag.messages import Event, Pair
 from surerag.prompts import NOTHING_TO_EXTRACT
-from surerag.types import Event, Pair
 from tests.methods.edc2.cases import ADA, AGAIN, BO, QUESTION, RIVER, passages, quoting
 
 
@@ -61,7 +61,7 @@ def test_no_question_costs_more_calls_than_was_said(
 ) -> None:
     entailer, flaky = CountingEntailer(), Flaky(pattern)
     tool = ClusterCompressor(
-        ScriptedReader(flaky), HashingEncoder(), entailer, pass_below=0, bridging=bridging, **options
+        FakeReader(flaky), HashingEncoder(), entailer, pass_below=0, bridging=bridging, **options
     )
     given = passages(*[f"{text} {at}" for at, text in enumerate([ADA, AGAIN, BO, RIVER] * 4)][:number])
     result = tool.run(QUESTION, given)
@@ -76,16 +76,16 @@ def test_no_question_costs_more_calls_than_was_said(
 
 def test_the_bound_is_reached() -> None:
     for number in (1, 4, 9):
-        reader = ScriptedReader(lambda _: TimeoutError("busy"))
+        reader = FakeReader(lambda _: TimeoutError("busy"))
         tool = ClusterCompressor(reader, clustering="single", pass_below=0)
         assert tool.run(QUESTION, passages(*[f"{ADA} {at}" for at in range(number)])).calls == (
             tool.worst_case_calls(number)
         )
 
 
-def told_of(**options: Any) -> tuple[ClusterCompressor, ScriptedReader, list[Event]]:
+def told_of(**options: Any) -> tuple[ClusterCompressor, FakeReader, list[Event]]:
     events: list[Event] = []
-    reader = ScriptedReader(quoting)
+    reader = FakeReader(quoting)
     tool = ClusterCompressor(
         reader, HashingEncoder(), clustering="single", pass_below=0, on_event=events.append, **options
     )
@@ -115,7 +115,7 @@ def test_within_the_bound_nothing_is_said() -> None:
 def test_what_cannot_be_checked_any_more_gives_way_to_its_sources() -> None:
     entailer = CountingEntailer()
     tool = ClusterCompressor(
-        ScriptedReader(quoting), HashingEncoder(), entailer, clustering="single", pass_below=0,
+        FakeReader(quoting), HashingEncoder(), entailer, clustering="single", pass_below=0,
         guard="entailment", max_calls=3,
     )  # fmt: skip
     given = passages(ADA, AGAIN)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from surerag import ClusterCompressor, Passage, ScriptedReader
+from surerag import ClusterCompressor, FakeReader, Passage
 from surerag.encoders import HashingEncoder
 from surerag.errors import MissingServiceError
-from surerag.types import Event
+from surerag.messages import Event
 from tests.methods.edc2.cases import ADA, BO, QUESTION, RIVER, passages, quoting
 
 
@@ -38,7 +38,7 @@ def embedded(dimensions: int = 2) -> list[Passage]:
 
 def test_vectors_that_passages_carry_are_used() -> None:
     encoder = CountingEncoder(2)
-    reader = ScriptedReader(quoting)
+    reader = FakeReader(quoting)
     tool = ClusterCompressor(reader, encoder, first_cluster_size=1, pass_below=0)
     result = tool.run(QUESTION, embedded(), query_vector=[0.0, 1.0])
     assert encoder.asked == []
@@ -50,7 +50,7 @@ def test_vectors_that_passages_carry_are_used() -> None:
 def test_vectors_that_do_not_fit_the_query_s_are_made_again_with_a_warning() -> None:
     events: list[Event] = []
     encoder = CountingEncoder(64)
-    tool = ClusterCompressor(ScriptedReader(quoting), encoder, pass_below=0)
+    tool = ClusterCompressor(FakeReader(quoting), encoder, pass_below=0)
     tool.with_options(on_event=events.append).run(QUESTION, embedded())
     assert ("document", 3) in encoder.asked
     assert events[0].name == "cluster_compression.embedded_again"
@@ -58,11 +58,11 @@ def test_vectors_that_do_not_fit_the_query_s_are_made_again_with_a_warning() -> 
 
 def test_one_passage_without_a_vector_has_all_embedded_alike() -> None:
     encoder = CountingEncoder()
-    tool = ClusterCompressor(ScriptedReader(quoting), encoder, pass_below=0)
+    tool = ClusterCompressor(FakeReader(quoting), encoder, pass_below=0)
     tool.run(QUESTION, [*embedded(), Passage("more", id="x")])
     assert sorted(encoder.asked) == [("document", 4), ("query", 1)]
 
 
 def test_vectors_without_an_encoder_are_missed_in_words() -> None:
     with pytest.raises(MissingServiceError, match="encoder"):
-        ClusterCompressor(ScriptedReader()).run(QUESTION, passages(ADA, BO))
+        ClusterCompressor(FakeReader()).run(QUESTION, passages(ADA, BO))

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from surerag import ClusterCompressor, Passage, ScriptedReader, SelectedPieces
+from surerag import ClusterCompressor, FakeReader, Passage, SelectedPieces
 from surerag.encoders import HashingEncoder
+from surerag.messages import Event
 from surerag.prompts import NOTHING_TO_EXTRACT
-from surerag.types import Event
 
 FOUND = [
     Passage("Ada the painter was born in Velm.", id="a"),
@@ -18,8 +18,8 @@ FOUND = [
 ]
 
 
-def tool(*replies: str, **settings: object) -> tuple[ClusterCompressor, ScriptedReader]:
-    reader = ScriptedReader(replies)
+def tool(*replies: str, **settings: object) -> tuple[ClusterCompressor, FakeReader]:
+    reader = FakeReader(replies)
     return ClusterCompressor(reader, HashingEncoder(), first_cluster_size=1, **settings), reader  # type: ignore[arg-type]
 
 
@@ -55,7 +55,7 @@ def test_without_any_candidate_the_documents_are_asked_about_all_at_once() -> No
 def test_a_judgement_has_label_reasoning_and_the_sources_it_cites(
     reply: str, label: str, reasoning: str, sources: tuple[str, ...]
 ) -> None:
-    reader = ScriptedReader(lambda p: reply if p.startswith("Check") else ("Bo" if "Bo" in p else "Ada"))
+    reader = FakeReader(lambda p: reply if p.startswith("Check") else ("Bo" if "Bo" in p else "Ada"))
     compressor = ClusterCompressor(reader, HashingEncoder(), first_cluster_size=2, pass_below=0)
     result = compressor.judge("Ada was born in Velm.", FOUND)
     assert (result.label, result.reasoning, result.sources) == (label, reasoning, sources)
@@ -84,7 +84,7 @@ async def test_async_answers_and_judgements_are_the_same() -> None:
     ],
 )
 def test_no_reply_takes_long_to_read(reply: str, label: str) -> None:
-    reader = ScriptedReader(lambda prompt: reply if prompt.startswith("Check") else "Ada")
+    reader = FakeReader(lambda prompt: reply if prompt.startswith("Check") else "Ada")
     compressor = ClusterCompressor(reader, HashingEncoder(), first_cluster_size=2, pass_below=0)
     start = time.perf_counter()
     assert compressor.judge("Ada was born in Velm.", FOUND).label == label

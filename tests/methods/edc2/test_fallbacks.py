@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from surerag import ClusterCompressor, ScriptedReader
+from surerag import ClusterCompressor, FakeReader
 from surerag.encoders import HashingEncoder
 from surerag.errors import CapabilityError, ServiceError
+from surerag.messages import Event
 from surerag.prompts import NOTHING_TO_EXTRACT
-from surerag.types import Event
 from tests.drivers.local_reader import LocalReader
 from tests.methods.edc2.cases import ADA, AGAIN, BO, QUESTION, RIVER, compressor, passages, quoting
 
@@ -61,7 +61,7 @@ def test_a_compression_cut_at_its_limit_leaves_the_passages_as_they_are_with_one
     assert tool.with_options(max_tokens=64).run(QUESTION, given).truncated == 0
 
 
-class Flaky(ScriptedReader):
+class Flaky(FakeReader):
     """Fails whenever a prompt mentions Bo."""
 
     def generate(self, prompts: Sequence[Any], sampling: Any) -> Any:
@@ -90,7 +90,7 @@ def test_a_reader_that_fails_always_leaves_everything_as_it_was_or_raises_where_
     def fail(prompt: str) -> str:
         raise ServiceError("down")
 
-    reader = ScriptedReader(fail)
+    reader = FakeReader(fail)
     result = ClusterCompressor(reader, HashingEncoder(), pass_below=0).run(QUESTION, given)
     assert list(result.passages) == given
     assert not result.fell_back

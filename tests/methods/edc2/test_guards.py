@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from surerag import ClusterCompressor, ScriptedReader
+from surerag import ClusterCompressor, FakeReader
 from surerag.encoders import HashingEncoder
 from surerag.errors import MissingServiceError
+from surerag.messages import Event, Pair
 from surerag.tokens import estimated_tokens
-from surerag.types import Event, Pair
 from tests.methods.edc2.cases import ADA, AGAIN, BO, QUESTION, RIVER, compressor, passages, quoting
 
 
@@ -76,7 +76,7 @@ class WordEntailer:
 def test_an_entailer_may_be_the_guard() -> None:
     entailer = WordEntailer()
     tool = ClusterCompressor(
-        ScriptedReader(["She lived all her life. She left."]), HashingEncoder(), entailer, guard="entailment",
+        FakeReader(["She lived all her life. She left."]), HashingEncoder(), entailer, guard="entailment",
         pass_below=0,
     )  # fmt: skip
     result = tool.run(QUESTION, passages(ADA, BO))
@@ -86,7 +86,7 @@ def test_an_entailer_may_be_the_guard() -> None:
         (BO, "She lived all her life."),
     ]
     with pytest.raises(MissingServiceError, match="entailer"):
-        ClusterCompressor(ScriptedReader(), guard="entailment")
+        ClusterCompressor(FakeReader(), guard="entailment")
 
 
 def test_the_budget_holds_for_all_that_is_returned() -> None:
@@ -119,7 +119,7 @@ def test_tokens_are_counted_as_told() -> None:
     shown = compressor(show=lambda passage: f"From {passage.text}")[0].run(QUESTION, given)
     assert shown.tokens_before == compressor()[0].run(QUESTION, given).tokens_before + 2
 
-    class Counting(ScriptedReader):
+    class Counting(FakeReader):
         def count_tokens(self, text: str) -> int:
             return 7
 

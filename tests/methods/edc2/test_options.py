@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from surerag import ClusterCompressor, EDC2Options, FewShot, Passage, ScriptedReader, drivers
+from surerag import ClusterCompressor, EDC2Options, FakeReader, FewShot, Passage, drivers
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, InputError, PromptError
 from surerag.methods.edc2.algorithm import compress_clusters
@@ -92,7 +92,7 @@ def test_settings_survive_json_and_pickle() -> None:
 )
 def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        ClusterCompressor(ScriptedReader(), **settings)
+        ClusterCompressor(FakeReader(), **settings)
 
 
 def test_an_empty_question_and_a_prompt_without_its_slots_are_refused() -> None:
@@ -104,7 +104,7 @@ def test_an_empty_question_and_a_prompt_without_its_slots_are_refused() -> None:
 
 def test_an_option_that_does_not_exist_is_refused_and_near_ones_are_named() -> None:
     with pytest.raises(ConfigurationError, match=r"no option 'budgett'\. Did you mean budget"):
-        ClusterCompressor(ScriptedReader(), budgett=3)  # type: ignore[call-arg]  # what is refused
+        ClusterCompressor(FakeReader(), budgett=3)  # type: ignore[call-arg]  # what is refused
     with pytest.raises(ConfigurationError, match="max_cluster_size"):
         compressor()[0].with_options(cluster_size=3)
     with pytest.raises(PromptError, match="Did you mean extract"):
@@ -140,7 +140,7 @@ def test_the_algorithm_needs_no_component() -> None:
     options = EDC2Options(pass_below=0)
     program = compress_clusters(QUESTION, passages(ADA, BO), options)
     services = Services(
-        reader=ScriptedReader(["Ada was born in Velm. Ada died in Paris."]), encoder=HashingEncoder()
+        reader=FakeReader(["Ada was born in Velm. Ada died in Paris."]), encoder=HashingEncoder()
     )
     assert [kept.text for kept in drivers.run(program, services).passages] == ["Ada was born in Velm."]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from surerag import CompressionResult, Passage
 from surerag.provenance import PROVENANCE_KEY, Stretch
+
+from surerag import EDC2Result, Passage
 from surerag.retrieval import split_sentences
 from tests.methods.edc2.cases import AGAIN, BO, QUESTION, RIVER, compressor, passages
 
@@ -91,7 +91,7 @@ def test_every_character_of_an_extractive_compression_maps_back(data: st.DataObj
         return joined.join(data.draw(st.lists(st.sampled_from(here), min_size=1, max_size=4)))
 
     settings_: dict[str, Any] = {"guard": "off", "refuse_longer": False, "first_cluster_size": 2}
-    result: CompressionResult = compressor(extract, **settings_)[0].run(QUESTION, given)
+    result: EDC2Result = compressor(extract, **settings_)[0].run(QUESTION, given)
     assert any(report.outcome == "compressed" for report in result.clusters)
     for passage in result.passages:
         found = cited(passage, given)

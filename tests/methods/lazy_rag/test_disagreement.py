@@ -13,18 +13,18 @@ import pytest
 
 from surerag import (
     DisagreementGate,
+    FakeReader,
     FunctionGate,
     LazyRAG,
-    ScriptedReader,
     any_of,
 )
 from surerag.decisions.calibrating import calibrate
 from surerag.decisions.policy import CalibrationWarning
 from surerag.entailment import ExactEntailer
 from surerag.errors import CapabilityError, ConfigurationError, MissingServiceError
+from surerag.messages import Event, Generation
+from surerag.readers.fake import reply
 from surerag.readers.protocol import Capabilities
-from surerag.readers.scripted import reply
-from surerag.types import Event, Generation
 from tests.methods.disagreeing import text_reader
 from tests.methods.lazy_rag.corpus import Corpus
 
@@ -86,7 +86,7 @@ def test_every_way_of_running_gives_the_same(question: str, gate: Any) -> None:
     def rag() -> LazyRAG:
         if gate in ("disagreement", DisagreementGate(n_samples=3)):
             return pipeline(gate=gate)
-        return pipeline(ScriptedReader(text_reader(Ada="Velm")._default), gate=gate)  # type: ignore[arg-type]
+        return pipeline(FakeReader(text_reader(Ada="Velm")._default), gate=gate)  # type: ignore[arg-type]
 
     def key(result: Any) -> tuple[Any, ...]:
         return result.answer, result.decision, result.passages, result.prompt_tokens, result.completion_tokens
@@ -118,7 +118,7 @@ def test_an_answer_that_is_there_already_is_streamed_as_one_piece_and_may_be_dro
 
 
 def test_samples_that_fail_free_what_was_begun() -> None:
-    class Failing(ScriptedReader):
+    class Failing(FakeReader):
         def generate(self, prompts: Any, sampling: Any) -> Any:
             raise TimeoutError("no samples today")
 
@@ -140,7 +140,7 @@ def test_a_reader_without_log_probabilities_is_told_of_the_gate_that_needs_none(
 
 def test_a_server_that_lists_no_alternatives_serves_the_margin() -> None:
     can = Capabilities(logprobs=True, entropy=None, begin="native", stream=True)
-    reader = ScriptedReader([reply("Velm", logprobs=-0.01)], entropy=None, capabilities=can)
+    reader = FakeReader([reply("Velm", logprobs=-0.01)], entropy=None, capabilities=can)
     with pytest.raises(CapabilityError, match=r'lists no alternatives.*gate="margin"'):
         pipeline(reader, gate="entropy")
     result = pipeline(reader, gate="margin").run(KNOWN)
@@ -165,7 +165,7 @@ def test_a_function_gates_by_what_the_reader_says() -> None:
     def hedges(answer: Generation) -> float:
         return float("perhaps" in answer.text)
 
-    rag = pipeline(ScriptedReader(["perhaps Orun", "Velm"], logprob=None), gate=hedges, threshold=0.5)
+    rag = pipeline(FakeReader(["perhaps Orun", "Velm"], logprob=None), gate=hedges, threshold=0.5)
     decision = rag.run(KNOWN).decision
     assert (decision.retrieve, decision.gate, decision.reason) == (True, "hedges", "hedges above threshold")
     assert rag.signal == "hedges of the answer (3 summaries)"
@@ -177,7 +177,7 @@ def test_a_function_gates_by_what_the_reader_says() -> None:
 
 
 def test_calibration_on_disagreement_meets_its_budget_in_steps_and_belongs_to_the_gate() -> None:
-    def reader() -> ScriptedReader:
+    def reader() -> FakeReader:
         # Of ten questions, the i-th splits its five samples in i % 3 + 1 ways, most of them one.
         def say(prompt: str) -> str:
             ways = int(prompt.split("case ")[1][0]) % 3 + 1
@@ -185,7 +185,7 @@ def test_calibration_on_disagreement_meets_its_budget_in_steps_and_belongs_to_th
             return ("Velm", "Orun", "Tarn")[min(said[prompt] % 5, ways - 1)]
 
         said: dict[str, int] = {}
-        return ScriptedReader(say, logprob=None, name="one")
+        return FakeReader(say, logprob=None, name="one")
 
     questions = [f"case {at}" for at in range(9)]
     rag = pipeline(reader())
@@ -211,7 +211,7 @@ def test_calibration_on_disagreement_meets_its_budget_in_steps_and_belongs_to_th
 
 def test_where_every_threshold_loses_too_much_all_retrieve_though_most_samples_agree() -> None:
     """Signals of exactly 0 are no rarity here: a threshold of 0 would leave the gate shut for them."""
-    rag = pipeline(ScriptedReader(lambda prompt: "Velm" if "details" in prompt else "Orun", logprob=None))
+    rag = pipeline(FakeReader(lambda prompt: "Velm" if "details" in prompt else "Orun", logprob=None))
     with pytest.warns(CalibrationWarning, match="agree on all 2 questions"):
         found = calibrate(rag, rag.rows([KNOWN, UNKNOWN], [["Velm"]] * 2))
     assert (found.rate, found.loss, found.verdict) == (1.0, 0.0, "infeasible")
@@ -225,7 +225,7 @@ def test_where_every_threshold_loses_too_much_all_retrieve_though_most_samples_a
     "gate", ["disagreement", DisagreementGate(n_samples=7), any_of("margin", "disagreement")]
 )
 def test_settings_survive_a_round_trip(gate: Any) -> None:
-    rag = pipeline(ScriptedReader(["Velm"]), gate=gate)
+    rag = pipeline(FakeReader(["Velm"]), gate=gate)
     plain = json.loads(json.dumps(rag.to_dict()))
     again = LazyRAG.from_dict(plain, reader=rag.reader, retriever=rag.retriever, summaries=rag.summaries)
     assert again.gate == rag.gate

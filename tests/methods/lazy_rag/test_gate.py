@@ -28,8 +28,8 @@ from surerag import (
 )
 from surerag.errors import ConfigurationError, LogprobsError
 from surerag.measures import semantic_entropy
+from surerag.messages import EntropyTrace, Generation, TokenTrace
 from surerag.options import plain
-from surerag.types import EntropyTrace, Generation, TokenTrace
 
 
 def trace(*values: float, width: float = 0.0, logprob: float = -0.5) -> TokenTrace:

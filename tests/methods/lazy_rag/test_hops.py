@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from surerag import LazyRAG, Passage, ScriptedReader
+from surerag import FakeReader, LazyRAG, Passage
 from surerag.errors import ConfigurationError
-from surerag.readers.scripted import reply
+from surerag.readers.fake import reply
 from tests.methods.disagreeing import text_reader
 
 QUESTION = "Where was the founder of Orun Works born?"
@@ -40,7 +40,7 @@ def reading(prompt: str) -> Any:
 
 def pipeline(**settings: Any) -> tuple[LazyRAG, Chain]:
     chain = Chain()
-    return LazyRAG(ScriptedReader(reading), chain, SUMMARY, **{"max_hops": 3, **settings}), chain
+    return LazyRAG(FakeReader(reading), chain, SUMMARY, **{"max_hops": 3, **settings}), chain
 
 
 def test_what_the_reader_says_of_the_first_fact_leads_to_the_second() -> None:
@@ -66,7 +66,7 @@ def test_one_hop_is_the_papers_pipeline() -> None:
 
 
 def test_hops_end_at_the_most_that_there_may_be_and_where_nothing_new_is_found() -> None:
-    unsure = ScriptedReader(lambda prompt: reply("Bo", entropy=2.0))
+    unsure = FakeReader(lambda prompt: reply("Bo", entropy=2.0))
     for most, asked in ((2, 2), (5, 2)):
         chain = Chain()
         result = LazyRAG(unsure, chain, SUMMARY, max_hops=most).run(QUESTION)

@@ -12,22 +12,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surerag import LazyRAG, Passage, ScriptedReader
+from surerag import FakeReader, LazyRAG, Passage
 from surerag.errors import CapabilityError, ConfigurationError, InputError, MissingServiceError, PromptError
-from surerag.types import Event, Message, Prompt, Template
+from surerag.messages import Event, Message, Prompt, Template
 from tests.methods.lazy_rag.corpus import Corpus
 
 SUMMARY = "Ada is a {painter}."
 DETAIL = "Ada was born in Velm. {question}"
 
 
-def pipeline(reader: ScriptedReader, **settings: Any) -> tuple[LazyRAG, Corpus, Corpus]:
+def pipeline(reader: FakeReader, **settings: Any) -> tuple[LazyRAG, Corpus, Corpus]:
     corpus, summaries = Corpus(DETAIL, "Other.", "More.", "Last."), Corpus(SUMMARY, "Bo is a sculptor.")
     return LazyRAG(reader, corpus, summaries, **settings), corpus, summaries
 
 
 def test_a_sure_reader_answers_from_the_summary_and_nothing_is_retrieved_or_said_twice() -> None:
-    reader = ScriptedReader(["in the town of Velm by the river Orun, they say"], entropy=0.2)
+    reader = FakeReader(["in the town of Velm by the river Orun, they say"], entropy=0.2)
     rag, corpus, summaries = pipeline(reader, threshold=0.5, gate_tokens=4, n_summaries=2)
     result = rag.run("Where?")
     assert result.answer == "in the town of Velm by the river Orun, they say"
@@ -42,7 +42,7 @@ def test_a_sure_reader_answers_from_the_summary_and_nothing_is_retrieved_or_said
 
 
 def test_an_unsure_reader_stops_after_n_tokens_and_starts_again_with_what_was_retrieved() -> None:
-    reader = ScriptedReader(["perhaps it was somewhere in the north", "Velm"], entropy=2.0)
+    reader = FakeReader(["perhaps it was somewhere in the north", "Velm"], entropy=2.0)
     rag, corpus, _ = pipeline(reader, threshold=0.5, gate_tokens=3, top_n=2)
     result = rag.run("Where?")
     assert result.answer == "Velm"
@@ -63,7 +63,7 @@ def test_an_unsure_reader_stops_after_n_tokens_and_starts_again_with_what_was_re
     [("none", 0, 0, []), ("standard", 1, 0, [DETAIL]), ("strong", 1, 1, [SUMMARY, DETAIL])],
 )
 def test_baselines_of_table_one(mode: Any, retrievals: int, summarised: int, shown: list[str]) -> None:
-    reader = ScriptedReader(["Velm"])
+    reader = FakeReader(["Velm"])
     rag, corpus, summaries = pipeline(reader, mode=mode)
     result = rag.run("Where?")
     assert (len(corpus.asked), len(summaries.asked), result.retrievals) == (
@@ -77,7 +77,7 @@ def test_baselines_of_table_one(mode: Any, retrievals: int, summarised: int, sho
 
 
 def test_the_oracle_reads_the_gold_passages() -> None:
-    reader = ScriptedReader(["Velm"])
+    reader = FakeReader(["Velm"])
     rag, corpus, _ = pipeline(reader, mode="oracle")
     result = rag.run("Where?", oracle=[Passage("Gold.", id="g")])
     assert "Context: [1] Gold.\n" in reader.prompts[0]
@@ -89,7 +89,7 @@ def test_the_oracle_reads_the_gold_passages() -> None:
 
 
 def test_a_gate_on_every_step_sees_the_whole_answer() -> None:
-    reader = ScriptedReader(["a b c d e f g h i j", "short"], entropy=2.0)
+    reader = FakeReader(["a b c d e f g h i j", "short"], entropy=2.0)
     rag, _, _ = pipeline(reader, aggregate="max", gate_tokens=2, max_tokens=9)
     rag.run("Where?")
     assert reader.history[0].n_tokens == 9
@@ -97,7 +97,7 @@ def test_a_gate_on_every_step_sees_the_whole_answer() -> None:
 
 def test_nothing_retrieved_falls_back_to_the_summary_with_a_warning() -> None:
     events: list[Event] = []
-    reader = ScriptedReader(["unsure", "still unsure"], entropy=2.0)
+    reader = FakeReader(["unsure", "still unsure"], entropy=2.0)
     rag = LazyRAG(reader, Corpus(), SUMMARY)
     result = rag.with_options(on_event=events.append).run("Where?")
     assert [(event.name, event.warning) for event in events] == [
@@ -110,7 +110,7 @@ def test_nothing_retrieved_falls_back_to_the_summary_with_a_warning() -> None:
 
 
 def test_nothing_at_all_to_show_is_never_an_empty_context() -> None:
-    reader = ScriptedReader(["Velm"])
+    reader = FakeReader(["Velm"])
     LazyRAG(reader, Corpus(), mode="standard").run("Where?")
     assert "Context" not in reader.prompts[0]
 
@@ -120,7 +120,7 @@ def test_a_retriever_that_fails_raises_and_frees_the_first_pass() -> None:
         def retrieve(self, query: str, k: int) -> Sequence[Passage]:
             raise ConnectionError("index is down")
 
-    reader = ScriptedReader(["a b c d e f g h i j k"], entropy=2.0)
+    reader = FakeReader(["a b c d e f g h i j k"], entropy=2.0)
     with pytest.raises(ConnectionError, match="index is down"):
         LazyRAG(reader, Broken(), SUMMARY).run("Where?")
     assert reader.open_handles == 0
@@ -128,7 +128,7 @@ def test_a_retriever_that_fails_raises_and_frees_the_first_pass() -> None:
 
 def test_events_hold_plain_values() -> None:
     events: list[Event] = []
-    rag, _, _ = pipeline(ScriptedReader(["Velm", "Velm"], entropy=2.0))
+    rag, _, _ = pipeline(FakeReader(["Velm", "Velm"], entropy=2.0))
     rag.with_options(on_event=events.append).run("Where?")
     data = json.loads(json.dumps([dict(event.data) for event in events]))
     assert data[0]["signal"] == pytest.approx(2.0)
@@ -143,8 +143,8 @@ def test_every_way_of_running_gives_the_same(script: list[tuple[float, int]], ta
     """Sync, async, many and streamed; the entropy of an answer is a function of its prompt."""
     questions = [f"question {i} {entropy} {length}" for i, (entropy, length) in enumerate(script)]
 
-    def reader() -> ScriptedReader:
-        return ScriptedReader(lambda prompt: f"answer to {len(prompt)} " * (1 + len(prompt) % 3))
+    def reader() -> FakeReader:
+        return FakeReader(lambda prompt: f"answer to {len(prompt)} " * (1 + len(prompt) % 3))
 
     def rag() -> LazyRAG:
         return pipeline(reader(), threshold=tau)[0]
@@ -163,13 +163,13 @@ def test_every_way_of_running_gives_the_same(script: list[tuple[float, int]], ta
 
 
 def test_missing_services_and_settings_that_cannot_work_fail_at_construction() -> None:
-    reader = ScriptedReader(["Velm"])
+    reader = FakeReader(["Velm"])
     with pytest.raises(MissingServiceError, match="needs a retriever"):
         LazyRAG(reader)
     with pytest.raises(MissingServiceError, match="needs summaries"):
         LazyRAG(reader, Corpus())
     with pytest.raises(CapabilityError, match="log-probabilities"):
-        LazyRAG(ScriptedReader(["Velm"], logprob=None, entropy=None), Corpus(), SUMMARY)
+        LazyRAG(FakeReader(["Velm"], logprob=None, entropy=None), Corpus(), SUMMARY)
     with pytest.raises(ConfigurationError, match="expected a reader"):
         LazyRAG("gpt-4o", Corpus(), SUMMARY)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="must be a Retriever"):
@@ -179,7 +179,7 @@ def test_missing_services_and_settings_that_cannot_work_fail_at_construction() -
     with pytest.raises(ConfigurationError, match="top_n must be"):
         LazyRAG(reader, Corpus(), SUMMARY, top_n=0)
     with pytest.raises(PromptError, match="slots"):
-        LazyRAG(ScriptedReader(["Velm"]), mode="none", prompts={"from_context": "Q: {question}"})
+        LazyRAG(FakeReader(["Velm"]), mode="none", prompts={"from_context": "Q: {question}"})
     with pytest.raises(InputError, match="summary is empty"):
         LazyRAG(reader, Corpus(), " ")
 
@@ -201,7 +201,7 @@ class InTurns:
 def test_a_template_of_ones_own_may_make_a_conversation() -> None:
     asked: list[Prompt] = []
 
-    class Noting(ScriptedReader):
+    class Noting(FakeReader):
         def generate(self, prompts: Sequence[Prompt], sampling: Any) -> Any:
             asked.extend(prompts)
             return super().generate(prompts, sampling)
@@ -214,31 +214,29 @@ def test_a_template_of_ones_own_may_make_a_conversation() -> None:
 
 @pytest.mark.parametrize("question", ["", "  \n"])
 def test_an_empty_question_is_refused(question: str) -> None:
-    rag, _, _ = pipeline(ScriptedReader(["Velm"]))
+    rag, _, _ = pipeline(FakeReader(["Velm"]))
     with pytest.raises(InputError, match="question is empty"):
         rag.run(question)
 
 
 def test_a_reader_without_entropies_serves_modes_without_a_gate() -> None:
-    reader = ScriptedReader(["Velm"], logprob=None, entropy=None)
+    reader = FakeReader(["Velm"], logprob=None, entropy=None)
     assert LazyRAG(reader, Corpus(DETAIL), mode="standard").run("Where?").answer == "Velm"
 
 
 def test_settings_survive_a_round_trip_without_what_is_alive() -> None:
     prompts = {"closed_book": "Say: {question}"}
     rag, corpus, _ = pipeline(
-        ScriptedReader(["Velm"], name="model-x"), threshold=0.7, stop=("\n",), prompts=prompts
+        FakeReader(["Velm"], name="model-x"), threshold=0.7, stop=("\n",), prompts=prompts
     )
     plain = json.loads(json.dumps(rag.to_dict()))
     assert plain["reader"] == "model-x"
-    again = LazyRAG.from_dict(plain, reader=ScriptedReader(["Velm"]), retriever=corpus, summaries=SUMMARY)
+    again = LazyRAG.from_dict(plain, reader=FakeReader(["Velm"]), retriever=corpus, summaries=SUMMARY)
     assert again.to_dict() == {**rag.to_dict(), "reader": "scripted"}
     with pytest.raises(ConfigurationError, match="unknown settings"):
-        LazyRAG.from_dict(
-            {**plain, "taus": 1}, reader=ScriptedReader([]), retriever=corpus, summaries=SUMMARY
-        )
+        LazyRAG.from_dict({**plain, "taus": 1}, reader=FakeReader([]), retriever=corpus, summaries=SUMMARY)
 
 
 def test_a_pipeline_can_be_pickled_with_services_that_can() -> None:
-    rag = LazyRAG(ScriptedReader(["Velm"]), Corpus(DETAIL), SUMMARY, threshold=0.3)
+    rag = LazyRAG(FakeReader(["Velm"]), Corpus(DETAIL), SUMMARY, threshold=0.3)
     assert pickle.loads(pickle.dumps(rag)).run("Where?").answer == "Velm"

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from surerag.messages import Pair
 from surerag.readers._script import reply
-from surerag.types import Pair
 
 
 class Judge:

@@ -14,18 +14,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from surerag import Adaptive, Passage, ScriptedReader, SePer, SePerCase, SePerOptions
+from surerag import Adaptive, FakeReader, Passage, SePer, SePerCase, SePerOptions
 from surerag.entailment import ExactEntailer
 from surerag.errors import ConfigurationError, InputError, MissingServiceError, PromptError
+from surerag.messages import Event, Pair
 from surerag.readers._script import reply
-from surerag.types import Event, Pair
 from tests.methods.seper.sampled import AFTER, BEFORE, LIKE, Judge, sampled
 
 FIRST, SECOND = Passage("Ada was born in Velm.", id="1"), Passage("Bo paints.", id="2")
 
 
 def seper(entailer: Any = None, **settings: Any) -> SePer:
-    reader = ScriptedReader(sampled(*BEFORE, *AFTER), entropy=None)
+    reader = FakeReader(sampled(*BEFORE, *AFTER), entropy=None)
     return SePer(reader, entailer or Judge(LIKE), **{"n_samples": 4, **settings})
 
 
@@ -88,7 +88,7 @@ def test_the_sum_of_log_probabilities_punishes_length() -> None:
     )
 
     def component(likelihood: Any) -> SePer:
-        reader = ScriptedReader([long, short, long, short], entropy=None)
+        reader = FakeReader([long, short, long, short], entropy=None)
         return SePer(reader, ExactEntailer(), n_samples=2, likelihood=likelihood)
 
     def belief(likelihood: Any) -> float:
@@ -100,7 +100,7 @@ def test_the_sum_of_log_probabilities_punishes_length() -> None:
 
 def test_without_log_probabilities_frequencies_stand_in_and_that_is_said() -> None:
     events: list[Event] = []
-    reader = ScriptedReader(["Velm", "Orun", "Velm", "Velm"], logprob=None, entropy=None)
+    reader = FakeReader(["Velm", "Orun", "Velm", "Velm"], logprob=None, entropy=None)
     component = SePer(reader, ExactEntailer(), n_samples=2, on_event=events.append)
     result = component.run("Where?", ["Velm"], [FIRST])
     assert (result.weights, result.before.seper, result.after.seper) == ("frequency", 0.5, 1.0)
@@ -110,9 +110,7 @@ def test_without_log_probabilities_frequencies_stand_in_and_that_is_said() -> No
 @pytest.mark.parametrize("adaptive", [None, Adaptive(0.01, 2)])
 def test_samples_cut_at_the_limit_are_counted_and_told_of(adaptive: Adaptive | None) -> None:
     events: list[Event] = []
-    reader = ScriptedReader(
-        lambda prompt: "Velm" if "born in Velm" in prompt else "It was in Velm", entropy=None
-    )
+    reader = FakeReader(lambda prompt: "Velm" if "born in Velm" in prompt else "It was in Velm", entropy=None)
     component = SePer(
         reader, ExactEntailer(), n_samples=4, max_tokens=2, adaptive=adaptive, on_event=events.append
     )
@@ -136,7 +134,7 @@ class EndsLike(ExactEntailer):
 
 def test_a_long_answer_that_is_right_is_whole_by_default() -> None:
     long = "As far as anybody knows today " * 33 + "Velm"
-    reader = ScriptedReader(lambda prompt: long if "born in Velm" in prompt else "Orun", entropy=None)
+    reader = FakeReader(lambda prompt: long if "born in Velm" in prompt else "Orun", entropy=None)
     result = SePer(reader, EndsLike(), n_samples=2).run("Where?", ["Velm"], [FIRST])
     assert SePerOptions().max_tokens == 512
     assert (result.delta, result.truncated) == (1.0, 0)
@@ -145,7 +143,7 @@ def test_a_long_answer_that_is_right_is_whole_by_default() -> None:
 
 
 def test_an_empty_answer_means_nothing() -> None:
-    reader = ScriptedReader([*sampled(("Velm", 0.5)), "", *sampled(("Velm", 0.5)), ""], entropy=None)
+    reader = FakeReader([*sampled(("Velm", 0.5)), "", *sampled(("Velm", 0.5)), ""], entropy=None)
     for kernel in ("soft", "hard"):
         reader.add(*sampled(("Velm", 0.5)), "", *sampled(("Velm", 0.5)), "")
         result = SePer(reader, ExactEntailer(), n_samples=2, kernel=kernel).run("Where?", ["Velm"], [FIRST])  # type: ignore[arg-type]
@@ -154,7 +152,7 @@ def test_an_empty_answer_means_nothing() -> None:
 
 def test_passage_utilities() -> None:
     """The first passage alone settles the question; the second one is worth nothing."""
-    reader = ScriptedReader(told, entropy=None)
+    reader = FakeReader(told, entropy=None)
     component = SePer(reader, ExactEntailer(), n_samples=3)
     found = component.utilities("Where?", ["Velm"], [FIRST, SECOND])
     assert [(u.passage.id, u.alone, u.lost) for u in found.passages] == [("1", 1.0, 1.0), ("2", 0.0, 0.0)]
@@ -164,7 +162,7 @@ def test_passage_utilities() -> None:
 
 
 def test_every_way_of_running_gives_the_same() -> None:
-    reader = ScriptedReader(told, entropy=None)
+    reader = FakeReader(told, entropy=None)
     component = SePer(reader, ExactEntailer(), n_samples=3)
     cases = [SePerCase(f"Where {i}?", ["Velm"], [FIRST, SECOND][: 1 + i % 2]) for i in range(5)]
     alone = [component.run(*case) for case in cases]
@@ -174,7 +172,7 @@ def test_every_way_of_running_gives_the_same() -> None:
 
 
 def test_results_come_in_order_and_cases_are_read_as_there_is_room() -> None:
-    reader = ScriptedReader(told, entropy=None)
+    reader = FakeReader(told, entropy=None)
     component = SePer(reader, ExactEntailer(), n_samples=2)
     taken: list[int] = []
 
@@ -216,7 +214,7 @@ def test_settings_that_cannot_work_are_refused() -> None:
         with pytest.raises(ConfigurationError):
             seper(**settings)
     with pytest.raises(MissingServiceError, match="entailer"):
-        SePer(ScriptedReader([]), None)  # type: ignore[arg-type]
+        SePer(FakeReader([]), None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("name", "near"), [("n_sample", "n_samples"), ("threshold", "entailment_threshold")])
@@ -242,9 +240,7 @@ def test_an_option_is_set_on_a_copy_never_in_place() -> None:
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
 def test_copies_and_pickles_measure_the_same(copied: Callable[[SePer], SePer]) -> None:
-    component = SePer(
-        ScriptedReader(told, entropy=None), ExactEntailer(), n_samples=2, adaptive=Adaptive(0.5, 2)
-    )
+    component = SePer(FakeReader(told, entropy=None), ExactEntailer(), n_samples=2, adaptive=Adaptive(0.5, 2))
     other = copied(component)
     assert other.chosen() == component.chosen()
     assert other.run("Where?", ["Velm"], [FIRST]) == component.run("Where?", ["Velm"], [FIRST])

@@ -15,10 +15,10 @@ from scipy import stats
 from surerag import Adaptive, Passage, SePer, SePerOptions
 from surerag.entailment import ExactEntailer
 from surerag.errors import ConfigurationError
+from surerag.messages import Event, Generation, Pair, Prompt, SamplingParams
 from surerag.methods.seper.scoring import Verdicts, cautious_interval, score
+from surerag.readers.fake import reply
 from surerag.readers.protocol import BaseReader, Capabilities
-from surerag.readers.scripted import reply
-from surerag.types import Event, Generation, Pair, Prompt, Sampling
 
 PASSAGE = Passage("Ada was born in Velm.", id="1")
 
@@ -33,7 +33,7 @@ class Dice(BaseReader):
         self.beliefs, self.logprobs = (before, after), logprobs
         self.asked: list[int] = []
 
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Generation]]:
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         self.asked.append(sampling.n)
         return [[self._say(str(prompt), sampling.seed, i) for i in range(sampling.n)] for prompt in prompts]
 

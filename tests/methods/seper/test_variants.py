@@ -7,13 +7,13 @@ import math
 import numpy as np
 import pytest
 
-from surerag import Passage, ScriptedReader, SePer, SePerOptions
+from surerag import FakeReader, Passage, SePer, SePerOptions
 from surerag.clustering import meaning_clusters
 from surerag.errors import ConfigurationError
+from surerag.messages import Pair
 from surerag.methods.seper.options import VARIANTS
 from surerag.methods.seper.scoring import interval_of
-from surerag.readers.scripted import reply
-from surerag.types import Pair
+from surerag.readers.fake import reply
 
 PASSAGE = Passage("Ada was born in Velm.")
 GOLDS = ["old Velm", "the city of Velm"]
@@ -41,7 +41,7 @@ def measured(judge: Judge, **settings: object) -> SePer:
         reply("old Velm", logprobs=-0.5),
         reply("Orun", logprobs=-2.0),
     ]
-    reader = ScriptedReader(lambda prompt: samples.pop(0) if "born" in prompt else "Orun")
+    reader = FakeReader(lambda prompt: samples.pop(0) if "born" in prompt else "Orun")
     return SePer(reader, judge, n_samples=3, **settings)  # type: ignore[arg-type]
 
 
@@ -93,7 +93,7 @@ def test_a_cluster_of_all_linkage_matches_only_where_all_of_it_does() -> None:
 
     def belief(clusters: str) -> float:
         samples = ["Velm", "in Velm"]
-        reader = ScriptedReader(lambda prompt: samples.pop(0) if "born" in prompt else "Orun")
+        reader = FakeReader(lambda prompt: samples.pop(0) if "born" in prompt else "Orun")
         seper = SePer(reader, judge, n_samples=2, kernel="hard", match="strict", clusters=clusters)  # type: ignore[arg-type]
         return seper.run("Where?", ["gold"], [PASSAGE]).after.seper
 

@@ -13,15 +13,15 @@ from typing import Literal
 
 from surerag.effects import ModelRole, Program, emit, generate, retrieve
 from surerag.errors import MISCONFIGURED
+from surerag.messages import Generation, Message, Passage, Prompt, SamplingParams
 from surerag.methods.dynqr.metrics import SAMPLED, features_of, metric_name, uncertainty_of
 from surerag.methods.dynqr.options import DynQROptions
-from surerag.methods.dynqr.result import Attempt, RewriteCosts, RewriteResult, Step
+from surerag.methods.dynqr.result import Attempt, DynQRResult, RewriteCosts, Step
 from surerag.methods.dynqr.rewrites import Rewrite, alternated, read_rewrite
 from surerag.methods.inputs import check_question
 from surerag.methods.meanings import Meanings, meanings_of
 from surerag.prompts import format_passages, in_conversation
 from surerag.refusal import refuses, worded
-from surerag.types import Generation, Message, Passage, Prompt, Sampling
 
 _SHOWN = 200
 """Characters of a useless reply that its warning quotes."""
@@ -29,7 +29,7 @@ _SHOWN = 200
 
 def rewrite_when_uncertain(
     question: str, options: DynQROptions, history: Sequence[Message] = ()
-) -> Program[RewriteResult]:
+) -> Program[DynQRResult]:
     """Answer; if uncertain, rewrite the query, retrieve and answer again; keep the less uncertain answer.
 
     A question whose first answer is certain costs one retrieval and one answer. An uncertain one costs, with
@@ -171,7 +171,7 @@ def _useless(rewrites: Sequence[Rewrite]) -> str:
 
 def _decided(
     asking: Asking, original: Attempt, candidates: Sequence[Attempt], steps: Sequence[Step]
-) -> Program[RewriteResult]:
+) -> Program[DynQRResult]:
     """Post-verification: keep the answer with the lower uncertainty; on a tie the original one."""
     best = min(candidates, key=lambda attempt: attempt.uncertainty, default=None)
     taken = list(steps)
@@ -188,7 +188,7 @@ def _decided(
         metric = metric_name(asking.options.metric)
         taken.append(Step("verify", outcome, reason, best.uncertainty, original.uncertainty, metric))
     kept = best if best is not None and replaced else original
-    result = RewriteResult(
+    result = DynQRResult(
         question=asking.question,
         original=original,
         rewritten=best,
@@ -312,7 +312,7 @@ class Asking:
         return in_conversation(self.history, worded(prompt, self.options))
 
     def _generate(
-        self, prompts: Sequence[Prompt], sampling: Sampling, role: ModelRole = "reader"
+        self, prompts: Sequence[Prompt], sampling: SamplingParams, role: ModelRole = "reader"
     ) -> Program[list[list[Generation]]]:
         replies = yield from generate(prompts, sampling, role=role)
         self.costs = replace(

@@ -14,19 +14,19 @@ from surerag.decisions.rows import DecisionRow
 from surerag.effects import Program
 from surerag.errors import CapabilityError, ConfigurationError, MissingServiceError
 from surerag.measures import exact_match
+from surerag.messages import Message
 from surerag.methods.dynqr.algorithm import rewrite_when_uncertain
 from surerag.methods.dynqr.metrics import FEATURES, SAMPLED, Metric, features_of, metric_name
 from surerag.methods.dynqr.options import DynQROptions
-from surerag.methods.dynqr.result import RewriteResult
+from surerag.methods.dynqr.result import DynQRResult
 from surerag.methods.meanings import meaning_name, warn_if_never_disagreed
 from surerag.readers.protocol import Reader
 from surerag.refusal import check_refusal
 from surerag.services import Entailer, Retriever, Services
-from surerag.types import Message
 
 
 @dataclass(frozen=True)
-class UncertaintyRewriter(Component[str | tuple[str, Sequence[Message]], RewriteResult], DynQROptions):
+class UncertaintyRewriter(Component[str | tuple[str, Sequence[Message]], DynQRResult], DynQROptions):
     """Answer; rewrite the query only when the reader is uncertain; keep the less uncertain answer (DynQR).
 
     Where many questions are asked together, one that belongs to a conversation is a pair of question and
@@ -47,12 +47,12 @@ class UncertaintyRewriter(Component[str | tuple[str, Sequence[Message]], Rewrite
         CapabilityError: If the reader cannot give what the metric needs.
 
     Example:
-        >>> from surerag import Passage, ScriptedReader, UncertaintyRewriter
-        >>> from surerag.readers.scripted import reply
+        >>> from surerag import Passage, FakeReader, UncertaintyRewriter
+        >>> from surerag.readers.fake import reply
         >>> class Corpus:
         ...     def retrieve(self, query, k):
         ...         return [Passage("Ada was born in Velm." if "Ada" in query else "The painter left early.")]
-        >>> reader = ScriptedReader([reply("Orun", logprobs=-1.5), "Where was Ada born?",
+        >>> reader = FakeReader([reply("Orun", logprobs=-1.5), "Where was Ada born?",
         ...                          reply("Velm", logprobs=-0.1)])
         >>> result = UncertaintyRewriter(reader, Corpus()).run("Where was the painter born?")
         >>> result.answer, result.query, round(result.original.uncertainty, 2), round(result.uncertainty, 2)
@@ -124,11 +124,11 @@ class UncertaintyRewriter(Component[str | tuple[str, Sequence[Message]], Rewrite
             passages: Of no matter here.
 
         Example:
-            >>> from surerag import ScriptedReader
+            >>> from surerag import FakeReader
             >>> class Corpus:
             ...     def retrieve(self, query, k):
             ...         return []
-            >>> rewriter = UncertaintyRewriter(ScriptedReader(), Corpus())
+            >>> rewriter = UncertaintyRewriter(FakeReader(), Corpus())
             >>> rewriter.worst_case_calls(), rewriter.with_options(metric="disagreement").worst_case_calls()
             (3, 23)
         """
@@ -149,7 +149,7 @@ class UncertaintyRewriter(Component[str | tuple[str, Sequence[Message]], Rewrite
             drawn += f", {meaning_name(self.same_meaning)}"
         return f"{metric_name(self.metric)}{drawn}, answer from {shown} passages"
 
-    def program(self, question: str, history: Sequence[Message] = ()) -> Program[RewriteResult]:
+    def program(self, question: str, history: Sequence[Message] = ()) -> Program[DynQRResult]:
         """Return the method at work on one question, for a driver of your own.
 
         Args:

@@ -17,8 +17,8 @@ from surerag.measures import (
     lowest_probability,
     perplexity,
 )
+from surerag.messages import Generation, Passage, TokenTrace, TraceKind
 from surerag.methods.functions import name_of, number_from
-from surerag.types import Generation, Passage, TokenTrace, TraceKind
 
 MetricName = Literal[
     "perplexity", "ln_entropy", "token_entropy", "lowest_probability", "energy", "disagreement"
@@ -53,7 +53,7 @@ def features_of(answer: Generation, passages: Sequence[Passage] = ()) -> dict[st
         gives scores, ``top_score`` and ``score_gap``.
 
     Example:
-        >>> from surerag.readers.scripted import reply
+        >>> from surerag.readers.fake import reply
         >>> found = features_of(reply("In Velm", logprobs=-0.1), [Passage("Velm.", score=0.5)])
         >>> found["words"], found["top_score"]
         (2.0, 0.5)
@@ -113,7 +113,7 @@ def uncertainty_of(
         ConfigurationError: If a function returns something that is not a number.
 
     Example:
-        >>> from surerag.readers.scripted import reply
+        >>> from surerag.readers.fake import reply
         >>> round(uncertainty_of("perplexity", reply("In Velm", logprobs=[-0.1, -0.3])), 4)
         1.2214
         >>> uncertainty_of("perplexity", reply(""))

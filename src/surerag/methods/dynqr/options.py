@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from surerag.decisions.benefit import BenefitModel
 from surerag.decisions.policy import Policy
 from surerag.errors import ConfigurationError
+from surerag.messages import SamplingParams
 from surerag.methods.calls import MaxCalls
 from surerag.methods.dynqr.metrics import SAMPLED, Metric, metric_name, trace_of
 from surerag.methods.meanings import SameMeaningOption
@@ -24,7 +25,6 @@ from surerag.options import (
     options,
 )
 from surerag.prompts import CLOSED_BOOK, DYNQR_ANSWER, REWRITE, REWRITE_IN_CONVERSATION, PromptSet
-from surerag.types import Sampling
 
 Documents = Literal["substitute", "expand"]
 Variant = Literal["default", "paper"]
@@ -169,9 +169,9 @@ class DynQROptions(Options):
         return 1 + samples + (samples * (samples - 1) if judged else 0)
 
     @property
-    def answering(self) -> Sampling:
+    def answering(self) -> SamplingParams:
         """How to answer: once, greedily, with what the metric reads."""
-        return Sampling(
+        return SamplingParams(
             max_tokens=self.answer_tokens,
             stop=self.stop,
             seed=self.seed,
@@ -179,16 +179,16 @@ class DynQROptions(Options):
         )
 
     @property
-    def sampling(self) -> Sampling:
+    def sampling(self) -> SamplingParams:
         """How to sample the N answers of ``"ln_entropy"`` and ``"disagreement"``."""
         return replace(self.answering, n=self.n_samples, temperature=1.0)
 
     @property
-    def rewriting(self) -> Sampling:
+    def rewriting(self) -> SamplingParams:
         """How to rewrite."""
         temperature = self.temperature
         if temperature is None:
             temperature = 0.0 if self.candidates == 1 else 1.0
-        return Sampling(
+        return SamplingParams(
             self.candidates, temperature, max_tokens=self.rewrite_tokens, seed=self.seed, trace="none"
         )

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from surerag.prices import Costed
-from surerag.types import Generation, Passage
+from surerag.messages import Generation, Passage, Result
 
 StepName = Literal["gate", "rewrite", "verify"]
 
@@ -100,7 +99,7 @@ class RewriteCosts:
 
 
 @dataclass(frozen=True, slots=True)
-class RewriteResult(Costed):
+class DynQRResult(Result):
     """An answer, and how it came about.
 
     Attributes:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Literal, NamedTuple
 
-from surerag.types import Generation, Passage
+from surerag.messages import Generation, Passage
 
 Trouble = Literal["empty", "unchanged", "too long", "a refusal", "thoughts", "unreadable"]
 

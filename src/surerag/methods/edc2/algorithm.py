@@ -16,15 +16,15 @@ from surerag.clustering import Cluster
 from surerag.effects import Program, emit, generate
 from surerag.errors import MISCONFIGURED
 from surerag.framing import PromptText, unquoted
+from surerag.messages import Generation, Passage, Prompt, Template
 from surerag.methods.calls import CallBudget
 from surerag.methods.edc2.clusters import form_clusters
 from surerag.methods.edc2.fitting import within_budget
 from surerag.methods.edc2.guards import Claim, says_nothing, supported
 from surerag.methods.edc2.options import EDC2Options, Mode
-from surerag.methods.edc2.result import ClusterReport, CompressionResult, merged_passage
+from surerag.methods.edc2.result import ClusterReport, EDC2Result, merged_passage
 from surerag.methods.inputs import check_passages, check_question
 from surerag.prompts import format_passages
-from surerag.types import Generation, Passage, Prompt, Template
 
 
 def compress_clusters(
@@ -33,7 +33,7 @@ def compress_clusters(
     options: EDC2Options,
     query_vector: ArrayLike | None = None,
     budget: CallBudget | None = None,
-) -> Program[CompressionResult]:
+) -> Program[EDC2Result]:
     """Cluster, compress, drop what yields nothing, and fall back to the originals when all do (section 4).
 
     Args:
@@ -121,12 +121,12 @@ class _Work:
 
     def result(
         self, kept: Sequence[Passage], reports: Sequence[ClusterReport], fell_back: bool
-    ) -> CompressionResult:
+    ) -> EDC2Result:
         """Return what came of it."""
         replies = [
             reply for report in reports for reply in (*report.earlier, report.generation) if reply is not None
         ]
-        return CompressionResult(
+        return EDC2Result(
             query=self.query,
             mode=self.options.mode,
             passages=tuple(kept),

@@ -16,8 +16,8 @@ from surerag.clustering import (
     random_clusters,
 )
 from surerag.effects import Program, embed, emit
+from surerag.messages import Passage
 from surerag.methods.edc2.options import EDC2Options, FirstSize
-from surerag.types import Passage
 
 
 def form_clusters(

@@ -15,16 +15,16 @@ from surerag.drivers import run_many
 from surerag.effects import Program
 from surerag.errors import ConfigurationError, InputError
 from surerag.measures import exact_match
+from surerag.messages import Passage
 from surerag.methods.edc2.algorithm import compress_clusters
 from surerag.methods.edc2.answering import answer_from
 from surerag.methods.edc2.clusters import most_clusters
 from surerag.methods.edc2.evidence import answer_by_consensus, choose_answer, judge_statement
 from surerag.methods.edc2.options import EDC2Options
-from surerag.methods.edc2.result import Choice, CompressionResult, Consensus, Judgement
+from surerag.methods.edc2.result import Choice, Consensus, EDC2Result, Judgement
 from surerag.readers.protocol import Reader
 from surerag.retrieval.sentences import split_sentences
 from surerag.services import Encoder, Entailer, Services
-from surerag.types import Passage
 
 Retrieved = tuple[str, Sequence[Passage]] | tuple[str, Sequence[Passage], ArrayLike | None]
 """A question and what was found for it, best first; with the question's vector, where it is known."""
@@ -36,7 +36,7 @@ def text_of(passage: Passage) -> str:
 
 
 @dataclass(frozen=True)
-class ClusterCompressor(Component[Retrieved, CompressionResult], EDC2Options):
+class ClusterCompressor(Component[Retrieved, EDC2Result], EDC2Options):
     """Put similar passages together, and compress each cluster for the question (EDC²-RAG).
 
     Attributes:
@@ -54,9 +54,9 @@ class ClusterCompressor(Component[Retrieved, CompressionResult], EDC2Options):
         MissingServiceError: If there is no reader, or no entailer for the guard that asks one.
 
     Example:
-        >>> from surerag import ClusterCompressor, Passage, ScriptedReader
+        >>> from surerag import ClusterCompressor, Passage, FakeReader
         >>> from surerag.encoders import HashingEncoder
-        >>> reader = ScriptedReader(["Ada was born in Velm."])
+        >>> reader = FakeReader(["Ada was born in Velm."])
         >>> compressor = ClusterCompressor(reader, HashingEncoder(), pass_below=0)
         >>> found = [Passage("Ada, a painter, was born in Velm.", id="a"), Passage("Bo came later.", id="b")]
         >>> result = compressor.run("Where was Ada born?", found)
@@ -157,7 +157,7 @@ class ClusterCompressor(Component[Retrieved, CompressionResult], EDC2Options):
 
     def program(
         self, query: str, passages: Sequence[Passage], query_vector: ArrayLike | None = None
-    ) -> Program[CompressionResult]:
+    ) -> Program[EDC2Result]:
         """Return the method at work on one question, for a driver of your own.
 
         Args:
@@ -255,8 +255,8 @@ class ClusterCompressor(Component[Retrieved, CompressionResult], EDC2Options):
             passages: How many are given.
 
         Example:
-            >>> from surerag import ScriptedReader
-            >>> compressor = ClusterCompressor(ScriptedReader(), on_failure="raise")
+            >>> from surerag import FakeReader
+            >>> compressor = ClusterCompressor(FakeReader(), on_failure="raise")
             >>> compressor.worst_case_calls(20), compressor.with_options(max_calls=2).worst_case_calls(20)
             (3, 2)
         """

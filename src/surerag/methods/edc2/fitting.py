@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from surerag.messages import Passage
 from surerag.methods.edc2.options import EDC2Options
 from surerag.methods.edc2.result import SOURCES_KEY, ClusterReport, merged_passage, source_entry
 from surerag.provenance import PROVENANCE_KEY, Stretch, trace_back, written
-from surerag.types import Passage
 
 _WORD_END = re.compile(r"\S(?!\S)")
 _CHARACTER_END = re.compile(r"\S", re.DOTALL)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from surerag.effects import Program, entail
+from surerag.messages import Pair
 from surerag.methods.edc2.options import Guard, NothingRule
 from surerag.prompts import NOTHING_TO_EXTRACT
 from surerag.tokens import UNSPACED
-from surerag.types import Pair
 
 _LEGACY = (
     "No content to",

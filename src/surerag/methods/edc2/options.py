@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from surerag.clustering import Order, Root
 from surerag.decisions.benefit import BenefitModel
 from surerag.decisions.policy import Policy
+from surerag.messages import Passage, SamplingParams
 from surerag.methods.calls import MaxCalls
 from surerag.options import Doc, Options, Within, options
 from surerag.prompts import (
@@ -25,7 +26,6 @@ from surerag.prompts import (
     PromptSet,
 )
 from surerag.tokens import estimated_tokens
-from surerag.types import Passage, Sampling
 
 Mode = Literal["extract", "answer_with_evidence", "fact_check"]
 """What to ask of each cluster: the prompt of section 4.3, of appendix C.2 or of appendix C.1."""
@@ -298,12 +298,14 @@ class EDC2Options(Options):
         return 0.5 if self.bridging else 0.3
 
     @property
-    def sampling(self) -> Sampling:
+    def sampling(self) -> SamplingParams:
         """How to compress."""
         temperature = self.temperature
         if temperature is None:
             temperature = 0.7 if self.mode == "answer_with_evidence" else 0.0
-        return Sampling(max_tokens=self.max_tokens, temperature=temperature, seed=self.seed, trace="none")
+        return SamplingParams(
+            max_tokens=self.max_tokens, temperature=temperature, seed=self.seed, trace="none"
+        )
 
     def compresses(self, passages: Sequence[Passage]) -> bool:
         """Whether to compress these passages."""

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from surerag.measures import api_cost
+from surerag.messages import Generation, Passage, Result
 from surerag.methods.edc2.options import Mode
-from surerag.prices import Costed
 from surerag.provenance import Stretch
-from surerag.types import Generation, Passage
 
 Outcome = Literal["asked", "compressed", "passed", "dropped"]
 Trouble = Literal["failed", "unsupported", "truncated", "unasked"]
@@ -73,7 +72,7 @@ class Dropped(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class CompressionResult(Costed):
+class EDC2Result(Result):
     """A shorter context, and how it came about.
 
     Attributes:
@@ -156,7 +155,7 @@ class CompressionResult(Costed):
 
 
 @dataclass(frozen=True, slots=True)
-class Consensus(Costed):
+class Consensus(Result):
     """An answer that was selected among those of the clusters.
 
     Attributes:
@@ -173,13 +172,13 @@ class Consensus(Costed):
     answer: str
     reasoning: str
     candidates: tuple[str, ...]
-    compression: CompressionResult
+    compression: EDC2Result
     generation: Generation
     calls: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement(Costed):
+class Judgement(Result):
     """Whether a statement contains factual errors.
 
     Attributes:
@@ -198,12 +197,12 @@ class Judgement(Costed):
     reasoning: str
     sources: tuple[str, ...]
     evidence: tuple[Passage, ...]
-    compression: CompressionResult
+    compression: EDC2Result
     generation: Generation
 
 
 @dataclass(frozen=True, slots=True)
-class Choice(Costed):
+class Choice(Result):
     """Which of two answers is without errors.
 
     Attributes:
@@ -224,7 +223,7 @@ class Choice(Costed):
     reasoning: str
     sources: tuple[str, ...]
     evidence: tuple[Passage, ...]
-    compression: CompressionResult
+    compression: EDC2Result
     generations: tuple[Generation, ...]
 
 

@@ -11,8 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import NamedTuple
 
-from surerag.effects import Program, begin, cancel, emit, finish, generate, give, retrieve
+from surerag.effects import (
+    Program,
+    cancel_generation,
+    continue_generation,
+    emit,
+    generate,
+    retrieve,
+    return_answer,
+    start_generation,
+)
 from surerag.errors import InputError
+from surerag.messages import Generation, PartialGeneration, Passage, Prompt, Template
 from surerag.methods.inputs import check_question
 from surerag.methods.lazy_rag.gate import FirstPass, GateDecision
 from surerag.methods.lazy_rag.options import LazyRAGOptions
@@ -20,7 +30,6 @@ from surerag.methods.lazy_rag.result import LazyRAGPlan, LazyRAGResult
 from surerag.methods.meanings import Meanings, meanings_of, typical
 from surerag.prompts import format_passages
 from surerag.refusal import begins_to_refuse, refuses, worded
-from surerag.types import Begun, Generation, Passage, Prompt, Template
 
 
 def lazy_rag(
@@ -62,14 +71,14 @@ def lazy_rag(
             if not looked.decision.retrieve:
                 yield from _announce(_plan(decisions, passages, summaries, spent, looked.begun))
                 if looked.begun:
-                    [answer] = yield from finish(looked.begun, answer=True)
+                    [answer] = yield from continue_generation(looked.begun, answer=True)
                     spent.add([answer])
                 else:
-                    answer = yield from give(typical(looked.seen.samples, looked.seen.clusters))
+                    answer = yield from return_answer(typical(looked.seen.samples, looked.seen.clusters))
                 return _result(question, options, decisions, passages, summaries, answer, spent, watch)
             said = _said(looked.begun, looked.seen)
             if looked.begun:
-                yield from cancel(looked.begun)
+                yield from cancel_generation(looked.begun)
                 spent.add([one.partial for one in looked.begun])
         elif hop or not decisions[0].retrieve:
             break
@@ -98,7 +107,7 @@ class _Looked(NamedTuple):
     """What the gate saw, and what it made of it."""
 
     decision: GateDecision
-    begun: list[Begun]
+    begun: list[PartialGeneration]
     seen: FirstPass
 
 
@@ -137,17 +146,19 @@ def _look(
 
 def _first_pass(
     question: str, options: LazyRAGOptions, prompt: Prompt, summaries: tuple[Passage, ...], left: float
-) -> Program[tuple[list[Begun], FirstPass]]:
+) -> Program[tuple[list[PartialGeneration], FirstPass]]:
     """Ask for what the gate has to see: the beginning of the greedy answer, samples, or both.
 
     Returns:
         What was begun, to be finished or cancelled, and what the gate gets to see.
     """
     look = options.gate_in_force.look
-    begun: list[Begun] = []
+    begun: list[PartialGeneration] = []
     samples: list[Generation] = []
     if look.n_tokens != 0:
-        begun = yield from begin([prompt], look.n_tokens or options.answer_tokens, options.first_pass)
+        begun = yield from start_generation(
+            [prompt], look.n_tokens or options.answer_tokens, options.first_pass
+        )
     if look.n_samples:
         [samples] = yield from generate([prompt], options.sampling)
     found = Meanings(())
@@ -157,7 +168,7 @@ def _first_pass(
     return begun, FirstPass(answer, tuple(samples), found.clusters, found.judgements, summaries)
 
 
-def _said(begun: Sequence[Begun], seen: FirstPass) -> str:
+def _said(begun: Sequence[PartialGeneration], seen: FirstPass) -> str:
     """Return the answer as far as the gate has seen it; of samples, the one that most agree with."""
     if begun:
         return begun[0].partial.text
@@ -165,7 +176,7 @@ def _said(begun: Sequence[Begun], seen: FirstPass) -> str:
 
 
 def _known(
-    decision: GateDecision, begun: Sequence[Begun], seen: FirstPass, options: LazyRAGOptions
+    decision: GateDecision, begun: Sequence[PartialGeneration], seen: FirstPass, options: LazyRAGOptions
 ) -> GateDecision:
     """Retrieve, however sure the reader is, where what it is sure of is that it does not know."""
     if decision.retrieve or options.refusal is None or options.boundary() == math.inf:
@@ -195,7 +206,7 @@ def _plan(
     passages: Sequence[Passage],
     summaries: Sequence[Passage],
     spent: _Spent,
-    begun: Sequence[Begun] = (),
+    begun: Sequence[PartialGeneration] = (),
 ) -> LazyRAGPlan:
     read = spent.prompt_tokens + sum(one.partial.prompt_tokens for one in begun)
     return LazyRAGPlan(decisions[0], tuple(passages), tuple(summaries), read)

@@ -13,6 +13,7 @@ from surerag.decisions.rows import DecisionRow
 from surerag.effects import Program
 from surerag.errors import CapabilityError, ConfigurationError, InputError, MissingServiceError
 from surerag.measures import exact_match
+from surerag.messages import Passage
 from surerag.methods.lazy_rag.algorithm import lazy_rag
 from surerag.methods.lazy_rag.combined_gates import GateLike, as_gate
 from surerag.methods.lazy_rag.gate import Gate, features_at_hand
@@ -23,7 +24,6 @@ from surerag.methods.meanings import warn_if_never_disagreed
 from surerag.readers.protocol import Reader
 from surerag.refusal import check_refusal
 from surerag.services import Entailer, Retriever, Services
-from surerag.types import Passage
 
 
 class FixedSummary:
@@ -58,8 +58,8 @@ class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], Laz
         CapabilityError: If the gate needs entropies or log-probabilities that the reader cannot give.
 
     Example:
-        >>> from surerag import LazyRAG, ScriptedReader
-        >>> rag = LazyRAG(ScriptedReader(["Velm"], entropy=0.1), summaries="Ada was born in Velm.",
+        >>> from surerag import LazyRAG, FakeReader
+        >>> rag = LazyRAG(FakeReader(["Velm"], entropy=0.1), summaries="Ada was born in Velm.",
         ...               retriever=FixedSummary("never asked"))
         >>> result = rag.run("Where was Ada born?")
         >>> result.answer, result.decision.retrieve
@@ -115,8 +115,8 @@ class LazyRAG(Component[str | tuple[str, Sequence[Passage]], LazyRAGResult], Laz
             passages: Of no matter here.
 
         Example:
-            >>> from surerag import ScriptedReader
-            >>> rag = LazyRAG(ScriptedReader(), FixedSummary("…"), "Ada was born in Velm.")
+            >>> from surerag import FakeReader
+            >>> rag = LazyRAG(FakeReader(), FixedSummary("…"), "Ada was born in Velm.")
             >>> rag.worst_case_calls(), rag.with_options(gate="disagreement").worst_case_calls()
             (2, 6)
         """

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from surerag.decisions.features import SCORES, score_features
 from surerag.errors import ConfigurationError
+from surerag.messages import Generation, Passage, TokenTrace, TraceKind
 from surerag.methods.meanings import SameMeaning
-from surerag.types import Generation, Passage, TokenTrace, TraceKind
 
 FIRST_TOKENS = 8
 """Tokens of an answer's beginning that its length is counted over."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from surerag.decisions.policy import Policy
 from surerag.errors import ConfigurationError
+from surerag.messages import SamplingParams
 from surerag.methods.calls import MaxCalls
 from surerag.methods.lazy_rag.combined_gates import GateLike, gate_name
 from surerag.methods.lazy_rag.gate import Gate
@@ -26,7 +27,6 @@ from surerag.options import (
     options,
 )
 from surerag.prompts import CLOSED_BOOK, FROM_CONTEXT, FROM_CONTEXT_AND_DETAILS, PromptSet
-from surerag.types import Sampling
 
 Mode = Literal["lazy", "none", "standard", "strong", "oracle"]
 """The rows of Table I: gated; no retrieval; passages always; summaries and passages always; gold passages."""
@@ -204,17 +204,17 @@ class LazyRAGOptions(Options):
         return self.gate_in_force.threshold_for(self.threshold)
 
     @property
-    def answering(self) -> Sampling:
+    def answering(self) -> SamplingParams:
         """How to answer once it is settled: once, greedily; of this answer only the text is needed."""
-        return Sampling(max_tokens=self.answer_tokens, stop=self.stop, trace="none")
+        return SamplingParams(max_tokens=self.answer_tokens, stop=self.stop, trace="none")
 
     @property
-    def first_pass(self) -> Sampling:
+    def first_pass(self) -> SamplingParams:
         """How to answer before it is settled whether to retrieve: greedily, with what the gate reads."""
         return replace(self.answering, trace=self.gate_in_force.look.trace)
 
     @property
-    def sampling(self) -> Sampling:
+    def sampling(self) -> SamplingParams:
         """How to sample the answers that a gate compares."""
         look = self.gate_in_force.look
         return replace(self.answering, n=look.n_samples, temperature=look.temperature, seed=look.seed)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from surerag.messages import Generation, Passage, Result
 from surerag.methods.lazy_rag.gate import GateDecision
 from surerag.methods.lazy_rag.options import Mode
-from surerag.prices import Costed
-from surerag.types import Generation, Passage
 
 
 @dataclass(frozen=True, slots=True)
-class LazyRAGResult(Costed):
+class LazyRAGResult(Result):
     """An answer, and how it came about.
 
     Attributes:

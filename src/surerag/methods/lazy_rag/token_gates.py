@@ -10,8 +10,8 @@ import numpy as np
 
 from surerag.errors import ConfigurationError, LogprobsError
 from surerag.measures import margin_bounds
+from surerag.messages import TokenTrace
 from surerag.methods.lazy_rag.gate import FirstPass, Gate, Look, Measured
-from surerag.types import TokenTrace
 
 Aggregate = Literal["mean", "max", "first"]
 Estimate = Literal["lower", "middle", "upper"]

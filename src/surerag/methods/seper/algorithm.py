@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from surerag.effects import Program, emit, entail, generate
 from surerag.errors import InputError
 from surerag.measures.seper import Weights
+from surerag.messages import Generation, Passage, Prompt, Template
 from surerag.methods.inputs import check_golds, check_passages, check_question
 from surerag.methods.seper.options import SePerOptions
 from surerag.methods.seper.result import Drawn, PassageUtility, SePerResult, UtilityResult
@@ -28,7 +29,6 @@ from surerag.methods.seper.scoring import (
     score,
 )
 from surerag.prompts import format_passages
-from surerag.types import Generation, Passage, Prompt, Template
 
 
 def delta_seper(

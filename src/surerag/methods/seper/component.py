@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from surerag.component import Component, asynchronous, sync
 from surerag.effects import Program
+from surerag.messages import Passage
 from surerag.methods.seper.algorithm import delta_seper, passage_utilities, steps_of
 from surerag.methods.seper.options import SePerOptions
 from surerag.methods.seper.result import SePerResult, UtilityResult
 from surerag.readers.protocol import Reader
 from surerag.services import Entailer, Services
-from surerag.types import Passage
 
 
 class SePerCase(NamedTuple):
@@ -40,9 +40,9 @@ class SePer(Component[tuple[str, Sequence[str], Sequence[Passage]], SePerResult]
         MissingServiceError: If reader or entailer is missing.
 
     Example:
-        >>> from surerag import Passage, ScriptedReader
+        >>> from surerag import Passage, FakeReader
         >>> from surerag.entailment import ExactEntailer
-        >>> reader = ScriptedReader(lambda prompt: "Velm" if "Documents" in prompt else "Orun")
+        >>> reader = FakeReader(lambda prompt: "Velm" if "Documents" in prompt else "Orun")
         >>> seper = SePer(reader, ExactEntailer())
         >>> result = seper.run("Where?", ["Velm"], [Passage("Ada was born in Velm.")])
         >>> result.before.seper, result.after.seper, result.delta
@@ -70,9 +70,9 @@ class SePer(Component[tuple[str, Sequence[str], Sequence[Passage]], SePerResult]
             golds: Gold answers.
 
         Example:
-            >>> from surerag import ScriptedReader
+            >>> from surerag import FakeReader
             >>> from surerag.entailment import ExactEntailer
-            >>> SePer(ScriptedReader(), ExactEntailer()).worst_case_calls()
+            >>> SePer(FakeReader(), ExactEntailer()).worst_case_calls()
             60
         """
         steps = list(steps_of(self))

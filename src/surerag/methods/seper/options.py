@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 from surerag.clustering import Linkage
 from surerag.errors import ConfigurationError
 from surerag.measures.seper import Golds, Kernel, Weights
+from surerag.messages import SamplingParams
 from surerag.options import Doc, Options, Within, options
 from surerag.prompts import SEPER_CLOSED_BOOK, SEPER_FROM_PASSAGES, PromptSet
-from surerag.types import Sampling
 
 Likelihood = Literal["mean", "sum"]
 Direction = Literal["both", "forward"]
@@ -200,9 +200,9 @@ class SePerOptions(Options):
         return VARIANTS[self.variant]._replace(**given)
 
     @property
-    def sampling(self) -> Sampling:
+    def sampling(self) -> SamplingParams:
         """How to draw the samples."""
-        return Sampling(
+        return SamplingParams(
             n=self.n_samples,
             temperature=self.temperature,
             max_tokens=self.max_tokens,

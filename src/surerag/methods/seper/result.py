@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from surerag.measures.seper import Kernel, Weights
-from surerag.prices import Costed
-from surerag.types import Passage
+from surerag.messages import Passage, Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True)
-class SePerResult(Costed):
+class SePerResult(Result):
     """What retrieval was worth.
 
     Attributes:
@@ -163,7 +162,7 @@ class PassageUtility:
 
 
 @dataclass(frozen=True, slots=True)
-class UtilityResult(Costed):
+class UtilityResult(Result):
     """ΔSePer of all passages, and the share of each.
 
     Attributes:

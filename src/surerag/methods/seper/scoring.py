@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from surerag.clustering import meaning_clusters
 from surerag.measures import answer_weights, seper_hard, seper_soft
 from surerag.measures.seper import Golds, Weights
+from surerag.messages import Generation, Pair
 from surerag.methods.seper.options import Likelihood, SePerOptions
 from surerag.methods.seper.result import Belief, Interval, SampledAnswer
-from surerag.types import Generation, Pair
 
 _CONTRADICTION, _NEUTRAL, _ENTAILMENT = range(3)
 _RESAMPLES = 500

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from surerag.errors import CapabilityError
+from surerag.messages import Chunk, Generation, PartialGeneration, SamplingParams, TokenTrace, as_messages
 from surerag.readers.conformance.trial import (
     BrokenPromiseError,
     NotApplicableError,
@@ -18,7 +19,6 @@ from surerag.readers.conformance.trial import (
     in_new_loop,
 )
 from surerag.readers.protocol import BaseReader, close_iterator
-from surerag.types import Begun, Chunk, Generation, Sampling, TokenTrace, as_messages
 
 Check = Callable[[BaseReader, Trial], None]
 
@@ -261,7 +261,7 @@ def scores_are_the_models(reader: BaseReader, trial: Trial) -> None:
 
 def logprobs_are_those_of_temperature_one(reader: BaseReader, trial: Trial) -> None:
     """At another temperature, log-probabilities are still the model's own, of the sampled token."""
-    hot = Sampling(n=4, temperature=1.7, max_tokens=trial.n_tokens + 1, seed=1)
+    hot = SamplingParams(n=4, temperature=1.7, max_tokens=trial.n_tokens + 1, seed=1)
     _demand_scores(reader, trial, hot)
 
 
@@ -356,7 +356,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 @contextmanager
-def _begun(reader: BaseReader, trial: Trial) -> Iterator[list[Begun]]:
+def _begun(reader: BaseReader, trial: Trial) -> Iterator[list[PartialGeneration]]:
     """Begin every prompt; whatever a check finds, nothing stays open behind it."""
     begun = reader.begin(trial.prompts, trial.n_tokens, trial.greedy)
     try:
@@ -389,7 +389,7 @@ def _check_chunks(trial: Trial, chunks: list[Chunk], answer: Generation) -> None
         trial.same("streamed", chunks[-1].generation, answer)
 
 
-def _demand_scores(reader: BaseReader, trial: Trial, sampling: Sampling) -> None:
+def _demand_scores(reader: BaseReader, trial: Trial, sampling: SamplingParams) -> None:
     """Compare traces of what was said with traces of reading it again, wherever tokens agree.
 
     An answer after thoughts is left out: it is read as one that nothing was thought before.

@@ -135,8 +135,8 @@ def check_reader(reader: object, trial: Trial | None = None, **settings: Any) ->
         What was found.
 
     Example:
-        >>> from surerag.readers.scripted import ScriptedReader
-        >>> check_reader(ScriptedReader(lambda prompt: f"It is {prompt.split()[-1]}")).passed
+        >>> from surerag.readers.fake import FakeReader
+        >>> check_reader(FakeReader(lambda prompt: f"It is {prompt.split()[-1]}")).passed
         True
     """
     asked = replace(trial or Trial(), **settings)

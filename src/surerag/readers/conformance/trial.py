@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from surerag.errors import SureragError
+from surerag.messages import Generation, Prompt, SamplingParams, TokenTrace
 from surerag.readers.protocol import BaseReader
-from surerag.types import Generation, Prompt, Sampling, TokenTrace
 
 R = TypeVar("R")
 
@@ -53,13 +53,13 @@ class Trial:
     seeded: bool = True
 
     @property
-    def greedy(self) -> Sampling:
+    def greedy(self) -> SamplingParams:
         """One answer to each prompt, without chance."""
-        return Sampling(max_tokens=self.max_tokens)
+        return SamplingParams(max_tokens=self.max_tokens)
 
-    def sampled(self, n: int, seed: int = 1) -> Sampling:
+    def sampled(self, n: int, seed: int = 1) -> SamplingParams:
         """Several answers to each prompt, by chance."""
-        return Sampling(n=n, temperature=1.0, max_tokens=self.max_tokens, seed=seed)
+        return SamplingParams(n=n, temperature=1.0, max_tokens=self.max_tokens, seed=seed)
 
     def answers(self, reader: BaseReader) -> list[Generation]:
         """Return the greedy answer to each prompt."""

@@ -1,1 +1,0 @@
-"""What actors cost, and whether they make the same."""

@@ -1,1 +1,0 @@
-"""Everything at once, for a long time, over a server that misbehaves; see ``__main__``."""

@@ -1,0 +1,319 @@
+"""Small frozen values that methods, drivers and services hand to one another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, NamedTuple, Protocol, get_args
+
+from surerag.errors import ConfigurationError, InputError, LogprobsError
+
+Role = Literal["system", "user", "assistant"]
+
+
+class Message(NamedTuple):
+    """One turn of a conversation."""
+
+    role: Role
+    content: str
+
+
+Prompt = str | tuple[Message, ...]
+"""What a reader is asked: the text of one user turn, or a whole conversation."""
+
+
+def as_messages(prompt: Prompt) -> tuple[Message, ...]:
+    """Return a prompt as conversation turns; a string is one user turn.
+
+    Example:
+        >>> as_messages("Where?")
+        (Message(role='user', content='Where?'),)
+    """
+    return (Message("user", prompt),) if isinstance(prompt, str) else prompt
+
+
+class Template(Protocol):
+    """A prompt with slots: :class:`surerag.prompts.PromptTemplate`, or a framework's own in this form."""
+
+    @property
+    def name(self) -> str:
+        """Stable name, as ``get_prompts`` and ``update_prompts`` of the integrations use it."""
+
+    @property
+    def text(self) -> str:
+        """The template's text, for people to read and for settings to be written down."""
+
+    def require(self, *slots: str) -> Template:
+        """Return a template with exactly these slots: this one, if it has them.
+
+        Raises:
+            PromptError: If slots are missing or unknown.
+        """
+
+    def render(self, **values: str) -> Prompt:
+        """Fill every slot once; what is filled in is data, as :func:`surerag.framing.as_data` prepares it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A piece of text that was, or can be, retrieved.
+
+    Attributes:
+        text: What the reader gets to see.
+        id: Identifier in the corpus; survives every method.
+        score: The retriever's score, if it gave one.
+        metadata: The source's metadata; methods never change it.
+        embedding: Vector of the text, if the retriever already has one.
+        origin: The framework's own object (a node, a document). Not compared and not serialised.
+
+    Raises:
+        InputError: If the text is no text, or the metadata are no mapping.
+    """
+
+    text: str
+    id: str = ""
+    score: float | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    embedding: tuple[float, ...] | None = field(default=None, repr=False)
+    origin: Any = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise InputError(
+                f"the text of passage {self.id!r} is a {type(self.text).__name__}",
+                hint="leave out what has no text",
+            )
+        if not isinstance(self.metadata, Mapping):
+            raise InputError(
+                f"the metadata of passage {self.id!r} are a {type(self.metadata).__name__}",
+                hint="pass a mapping, or leave them out",
+            )
+
+
+class Pair(NamedTuple):
+    """Two statements, or two answers to a question: does the first entail the second?"""
+
+    premise: str
+    hypothesis: str
+    question: str = ""
+
+
+ANSWER_TOKENS = 256
+"""Length of an answer at most, where neither the user nor the model sets a limit."""
+
+
+TraceKind = Literal["none", "logprobs", "entropy"]
+"""What an answer's trace must hold: nothing, each token's log-probability, or its entropy as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How a reader shall generate.
+
+    Attributes:
+        n: Number of independent samples for each prompt.
+        temperature: 0 is greedy decoding.
+        top_p: Nucleus mass, in (0, 1].
+        top_k: Keep only the k likeliest tokens; None keeps all.
+        max_tokens: Tokens to generate at most, for each sample.
+        stop: Texts that end a generation; they are not part of its text.
+        seed: Sample ``i`` of a prompt depends on the prompt, this seed and ``i`` alone.
+        trace: What is needed of each answer besides its text. A reader may give more, where that costs
+            nothing; it does not ask a server for what is not needed.
+
+    Raises:
+        ConfigurationError: If a value is out of range.
+    """
+
+    n: int = 1
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int | None = None
+    max_tokens: int = 64
+    stop: tuple[str, ...] = ()
+    seed: int = 0
+    trace: TraceKind = "entropy"
+
+    def __post_init__(self) -> None:
+        _check("trace", self.trace, self.trace in get_args(TraceKind), "none, logprobs or entropy")
+        _check("n", self.n, self.n >= 1, "at least 1")
+        _check("temperature", self.temperature, 0 <= self.temperature < math.inf, "0 or more")
+        _check("top_p", self.top_p, 0 < self.top_p <= 1, "in (0, 1]")
+        _check("top_k", self.top_k, self.top_k is None or self.top_k >= 1, "None or at least 1")
+        _check("max_tokens", self.max_tokens, self.max_tokens >= 1, "at least 1")
+        _check(
+            "stop", self.stop, isinstance(self.stop, tuple) and all(self.stop), "a tuple of non-empty texts"
+        )
+
+
+def _check(name: str, value: object, valid: bool, expected: str) -> None:
+    if not valid:
+        raise ConfigurationError(f"{name} must be {expected}, got {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class EntropyTrace:
+    """Entropy of the next-token distribution at each step, in nats, as an interval.
+
+    A full-vocabulary entropy is an interval of width zero; top-k log-probabilities give a wider one.
+
+    Attributes:
+        lower: Smallest possible entropy, one value a step.
+        upper: Largest possible entropy, one value a step.
+        exact: Whether the full vocabulary was seen, so that both are equal.
+    """
+
+    lower: tuple[float, ...]
+    upper: tuple[float, ...]
+    exact: bool
+
+    @property
+    def middle(self) -> tuple[float, ...]:
+        """Middle of each step's interval; the entropy itself where it is exact."""
+        return tuple((low + high) / 2 for low, high in zip(self.lower, self.upper, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTrace:
+    """What the model thought of each token it generated, or was given to score.
+
+    Attributes:
+        tokens: Text of each token. The end token is not among them.
+        logprobs: Natural log of the model's probability (temperature 1, unwarped) of each token.
+        entropy: Entropy at each step, if the reader knows it.
+        logsumexp: Log-sum-exp of the raw logits at each step, for energy; local readers only.
+
+    Raises:
+        LogprobsError: If a value is missing or not a finite number, or lengths differ.
+    """
+
+    tokens: tuple[str, ...]
+    logprobs: tuple[float, ...]
+    entropy: EntropyTrace | None = None
+    logsumexp: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        columns: list[tuple[float, ...]] = [self.logprobs]
+        if self.entropy is not None:
+            columns += [self.entropy.lower, self.entropy.upper]
+        if self.logsumexp is not None:
+            columns.append(self.logsumexp)
+        for column in columns:
+            if len(column) != len(self.tokens):
+                raise LogprobsError(
+                    f"a trace of {len(self.tokens)} tokens carries {len(column)} values",
+                    hint="give every token its log-probability and its entropy",
+                )
+            if not all(isinstance(value, float | int) and math.isfinite(value) for value in column):
+                raise LogprobsError(
+                    f"a trace holds a value that is no finite number: {column!r}",
+                    hint="use a server or model that returns the log-probability of every sampled token",
+                )
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+FinishReason = Literal["stop", "length", "partial"]
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One sampled answer.
+
+    Attributes:
+        text: The answer, without the stop text, stripped of surrounding white space.
+        prompt_tokens: Length of the prompt that was read for it.
+        trace: Log-probabilities and entropies; None where the reader has none. Of a model that thinks
+            before it answers, they are those of the answer alone.
+        finish: ``"stop"``, ``"length"`` (ran into max_tokens), or ``"partial"`` (only begun).
+        completion_tokens: Tokens of the answer; 0 where the reader cannot tell.
+        thinking_tokens: Tokens that the model thought before the answer; they are in neither ``text`` nor
+            ``completion_tokens``.
+        cached_tokens: Prompt tokens, among ``prompt_tokens``, that a server had in its cache; 0 where it
+            does not tell.
+    """
+
+    text: str
+    prompt_tokens: int = 0
+    trace: TokenTrace | None = None
+    finish: FinishReason = "stop"
+    completion_tokens: int = 0
+    thinking_tokens: int = 0
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartialGeneration:
+    """A generation that was started, stopped after some tokens, and can go on from there.
+
+    Attributes:
+        partial: What there is so far.
+        done: Whether it already ended, so that ``partial`` is the whole answer.
+        state: The reader's own handle: a cache, or an open stream.
+    """
+
+    partial: Generation
+    done: bool
+    state: Any = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a streamed answer; the last one carries the whole generation."""
+
+    text: str
+    generation: Generation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something a method wants known: a decision, a fallback, a warning.
+
+    Attributes:
+        name: Such as ``"lazy_rag.gate"``.
+        data: Plain values only: numbers, strings, lists and mappings of them.
+        warning: Whether a person should be told (a fallback was taken).
+        detail: The method's own object behind the data, for code in this process; not serialised.
+    """
+
+    name: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+    warning: bool = False
+    detail: Any = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What models were asked: by one question of a method, or by a reader so far.
+
+    Attributes:
+        requests: Calls of models: answers generated, and pairs judged by an entailer.
+        prompt_tokens: Tokens read.
+        completion_tokens: Tokens of answers; thoughts are not among them.
+        thinking_tokens: Tokens of thoughts before answers.
+        cached_tokens: Those among ``prompt_tokens`` that a server had in its cache, where it reports them.
+        seconds: Wall time of the question; 0 for a reader.
+    """
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    thinking_tokens: int = 0
+    cached_tokens: int = 0
+    seconds: float = 0.0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(*(getattr(self, item.name) + getattr(other, item.name) for item in fields(self)))
+
+
+@dataclass(frozen=True)
+class Result:
+    """Base of the results of all methods.
+
+    Attributes:
+        usage: Calls, tokens and seconds of this question; the driver fills it in.
+    """
+
+    usage: Usage = field(default=Usage(), kw_only=True, compare=False)

@@ -1,0 +1,355 @@
+"""A reader that says what it was told to: the public fake, for your tests as for ours."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from surerag.errors import CapabilityError, ConfigurationError, ServiceError
+from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, SamplingParams, TokenTrace, Usage
+from surerag.readers._script import Answer, Reply, head, limited, prompt_text, reply, tokens_of, words
+from surerag.readers.pieces import TrimmedPieces
+from surerag.readers.protocol import BaseReader, Capabilities
+
+__all__ = ["Call", "Reply", "FakeReader", "Verb", "reply"]
+
+Verb = Literal["generate", "score", "begin", "finish", "cancel", "stream", "finish_stream"]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a scripted reader, as its history keeps it.
+
+    Attributes:
+        verb: Which method was called; an async twin counts as its sync one.
+        prompts: Texts of the prompts it was about.
+        sampling: How it was to generate; None where the verb takes none.
+        n_tokens: Tokens that ``begin`` asked for.
+        continuations: Texts that ``score`` was given.
+    """
+
+    verb: Verb
+    prompts: tuple[str, ...]
+    sampling: SamplingParams | None = None
+    n_tokens: int | None = None
+    continuations: tuple[str, ...] = ()
+
+
+@dataclass(eq=False)
+class _Handle:
+    prompt: str
+    whole: Generation
+    emitted: int
+    state: Literal["open", "finished", "cancelled"] = "open"
+
+    @property
+    def done(self) -> bool:
+        return self.emitted == self.whole.completion_tokens
+
+    def close(self) -> None:
+        if not self.done and self.state != "open":
+            raise ServiceError(f"what was begun is {self.state} already", hint="begin it again")
+        self.state = "finished"
+
+
+class FakeReader(BaseReader):
+    """A fake reader with a queue of replies and a history of calls.
+
+    Every generation (each sample of each prompt, and each ``begin``) takes the next reply from the
+    queue. ``begin``, ``finish``, ``cancel`` and streaming work as in a real reader, so that a gate can
+    be tested, and ``tokens_emitted`` and ``open_handles`` show what it cost and whether it cleaned up.
+
+    Args:
+        replies: The queue; or one function of the prompt's text, that answers everything.
+        entropy: Entropy in nats of every token of plain-text replies; None for a reader without.
+        logprob: Natural log-probability of every token of plain-text replies and scored texts; None
+            for a reader without log-probabilities (and so without entropies).
+        default: Reply to give once the queue is empty; without it that is an error.
+        score: Mean log-probability of a token, as a function of prompt text and continuation.
+        name: Identity of the model.
+        capabilities: What it claims to do, if not what follows from ``entropy`` and ``logprob``. What
+            it lacks, it leaves out of its generations.
+
+    Attributes:
+        history: Every call so far, in order.
+        tokens_emitted: Tokens handed out so far, over all verbs.
+
+    Example:
+        >>> reader = FakeReader(["Paris"], entropy=0.1)
+        >>> reader.generate(["Capital of France?"], SamplingParams())[0][0].text
+        'Paris'
+        >>> reader.history[0].prompts
+        ('Capital of France?',)
+    """
+
+    def __init__(
+        self,
+        replies: Iterable[Reply] | Callable[[str], Answer] = (),
+        *,
+        entropy: float | None = 0.1,
+        logprob: float | None = -0.1,
+        default: Reply | None = None,
+        score: Callable[[str, str], float] | None = None,
+        name: str = "scripted",
+        capabilities: Capabilities | None = None,
+    ) -> None:
+        self._default = replies if callable(replies) else default
+        self._queue: deque[Reply] = deque(() if callable(replies) else replies)
+        self._entropy = entropy
+        self._logprob = logprob
+        self._score = score
+        self._name = name
+        self._capabilities = capabilities or Capabilities(
+            logprobs=logprob is not None,
+            entropy="exact" if logprob is not None and entropy is not None else None,
+            score=logprob is not None or score is not None,
+            begin="native",
+            stream=True,
+            native_async=True,
+        )
+        # Re-entrant, because a finaliser may cancel what was begun.
+        self._lock = threading.RLock()
+        self._asked = 0
+        self._handles: list[_Handle] = []
+        self.history: list[Call] = []
+        self.tokens_emitted = 0
+        self._usage = Usage()
+
+    def __repr__(self) -> str:
+        return f"FakeReader({len(self._queue)} replies left, {len(self.history)} calls)"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.RLock())
+
+    @property
+    def name(self) -> str:
+        """Identity of the model."""
+        return self._name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it claims to do."""
+        return self._capabilities
+
+    @property
+    def usage(self) -> Usage:
+        """Calls that generated or scored, and words that went in and came out."""
+        return self._usage
+
+    @property
+    def remaining(self) -> int:
+        """Replies left in the queue."""
+        return len(self._queue)
+
+    @property
+    def prompts(self) -> list[str]:
+        """Texts of all prompts that were generated from, begun or streamed, in order."""
+        read = ("generate", "begin", "stream")
+        return [prompt for call in self.history if call.verb in read for prompt in call.prompts]
+
+    @property
+    def open_handles(self) -> int:
+        """Generations that were begun and neither finished nor cancelled."""
+        return sum(handle.state == "open" and not handle.done for handle in self._handles)
+
+    def add(self, *replies: Reply) -> None:
+        """Append replies to the queue."""
+        self._queue.extend(replies)
+
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
+        """Return the next replies of the script, ``sampling.n`` for each prompt.
+
+        Raises:
+            ServiceError: If the script has no reply left.
+        """
+        texts = self._note("generate", prompts, sampling)
+        return [[self._emit(self._next(text, sampling)) for _ in range(sampling.n)] for text in texts]
+
+    def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
+        """Return a trace of each continuation.
+
+        Raises:
+            CapabilityError: If this reader was made without scores.
+        """
+        if not self._capabilities.score:
+            raise CapabilityError(
+                f"{self._name} cannot score given text", hint="give it a logprob or a score"
+            )
+        texts = self._note("score", prompts, None, continuations=tuple(continuations))
+        return [self._trace(text, given) for text, given in zip(texts, continuations, strict=True)]
+
+    def begin(
+        self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
+    ) -> list[PartialGeneration]:
+        """Return the first ``n_tokens`` words of the next reply to each prompt.
+
+        Raises:
+            ServiceError: If the script has no reply left.
+        """
+        texts = self._note("begin", prompts, sampling, n_tokens=n_tokens)
+        return [self._begin(text, n_tokens, sampling) for text in texts]
+
+    def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
+        """Return the whole replies.
+
+        Raises:
+            ServiceError: If one was finished or cancelled before.
+        """
+        handles = [_handle(item) for item in begun]
+        self._note("finish", [handle.prompt for handle in handles], None)
+        return [self._finish(handle) for handle in handles]
+
+    def cancel(self, begun: Sequence[PartialGeneration]) -> None:
+        """Close handles; those already closed stay as they are."""
+        handles = [_handle(item) for item in begun]
+        self._note("cancel", [handle.prompt for handle in handles], None)
+        for handle in handles:
+            if handle.state == "open":
+                handle.state = "cancelled"
+
+    def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
+        """Yield the next reply word by word.
+
+        Raises:
+            ServiceError: If the script has no reply left.
+        """
+        (text,) = self._note("stream", [prompt], sampling)
+        generation = self._next(text, sampling)
+        self._count(generation.prompt_tokens, 0)
+        yield from self._pieces(generation, emitted=0)
+
+    def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
+        """Yield a begun reply from its first word on.
+
+        Raises:
+            ServiceError: If it was finished or cancelled before.
+        """
+        handle = _handle(begun)
+        self._note("finish_stream", [handle.prompt], None)
+        handle.close()
+        yield from self._pieces(handle.whole, handle.emitted)
+
+    async def agenerate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
+        """Like ``generate``; nothing here blocks."""
+        return self.generate(prompts, sampling)
+
+    async def ascore(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
+        """Like ``score``; nothing here blocks."""
+        return self.score(prompts, continuations)
+
+    async def abegin(
+        self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
+    ) -> list[PartialGeneration]:
+        """Like ``begin``; nothing here blocks."""
+        return self.begin(prompts, n_tokens, sampling)
+
+    async def afinish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
+        """Like ``finish``; nothing here blocks."""
+        return self.finish(begun)
+
+    async def acancel(self, begun: Sequence[PartialGeneration]) -> None:
+        """Like ``cancel``; nothing here blocks."""
+        self.cancel(begun)
+
+    async def astream(self, prompt: Prompt, sampling: SamplingParams) -> AsyncIterator[Chunk]:
+        """Like ``stream``; nothing here blocks."""
+        for chunk in self.stream(prompt, sampling):
+            yield chunk
+
+    async def afinish_stream(self, begun: PartialGeneration) -> AsyncIterator[Chunk]:
+        """Like ``finish_stream``; nothing here blocks."""
+        for chunk in self.finish_stream(begun):
+            yield chunk
+
+    def _note(
+        self,
+        verb: Verb,
+        prompts: Sequence[Prompt],
+        sampling: SamplingParams | None,
+        *,
+        n_tokens: int | None = None,
+        continuations: tuple[str, ...] = (),
+    ) -> tuple[str, ...]:
+        texts = tuple(prompt_text(prompt) for prompt in prompts)
+        with self._lock:
+            self.history.append(Call(verb, texts, sampling, n_tokens, continuations))
+        return texts
+
+    def _next(self, prompt: str, sampling: SamplingParams) -> Generation:
+        with self._lock:
+            self._asked += 1
+            given = self._queue.popleft() if self._queue else self._default
+        if given is None:
+            raise ServiceError(
+                f"the script of {self._name} is empty: reply {self._asked} was asked for, to {prompt[:80]!r}",
+                hint="add a reply for every generation, or give a default or one function of the prompt",
+            )
+        if callable(given) and not isinstance(given, type):
+            given = given(prompt)
+        if isinstance(given, BaseException | type):
+            raise given
+        if isinstance(given, str):
+            given = reply(given, entropy=self._entropy, logprobs=self._logprob)
+        generation = limited(self._honest(given), sampling)
+        return replace(generation, prompt_tokens=generation.prompt_tokens or len(words(prompt)))
+
+    def _honest(self, generation: Generation) -> Generation:
+        """Leave out of a reply what this reader says that it cannot tell."""
+        trace = generation.trace if self._capabilities.logprobs else None
+        if trace is not None and trace.entropy is not None and self._capabilities.entropy != "exact":
+            bounded = self._capabilities.entropy == "bounded"
+            trace = replace(trace, entropy=replace(trace.entropy, exact=False) if bounded else None)
+        return replace(generation, trace=trace)
+
+    def _trace(self, prompt: str, continuation: str) -> TokenTrace:
+        mean = self._score(prompt, continuation) if self._score else self._logprob
+        entropy = self._entropy if self._capabilities.entropy else None
+        trace = self._honest(reply(continuation, entropy=entropy, logprobs=mean)).trace
+        if trace is None:
+            raise ServiceError(f"{self._name} claims to score and has no log-probability to give")
+        self._count(len(words(prompt)) + len(trace), 0)
+        return trace
+
+    def _emit(self, generation: Generation) -> Generation:
+        self._count(generation.prompt_tokens, generation.completion_tokens)
+        return generation
+
+    def _count(self, read: int, emitted: int, requests: int = 1) -> None:
+        with self._lock:
+            self._usage += Usage(requests, read, emitted)
+            self.tokens_emitted += emitted
+
+    def _begin(self, prompt: str, n_tokens: int, sampling: SamplingParams) -> PartialGeneration:
+        whole = self._next(prompt, sampling)
+        handle = _Handle(prompt, whole, min(n_tokens, whole.completion_tokens))
+        with self._lock:
+            self._handles.append(handle)
+        self._count(whole.prompt_tokens, handle.emitted)
+        partial = whole if handle.done else replace(head(whole, handle.emitted), finish="partial")
+        return PartialGeneration(partial, handle.done, handle)
+
+    def _finish(self, handle: _Handle) -> Generation:
+        handle.close()
+        self._count(0, handle.whole.completion_tokens - handle.emitted, requests=0)
+        return handle.whole
+
+    def _pieces(self, generation: Generation, emitted: int) -> Iterator[Chunk]:
+        """Yield word by word; words beyond those emitted before count when they are taken."""
+        shown = TrimmedPieces()
+        for position, token in enumerate(tokens_of(generation)):
+            if position >= emitted:
+                self._count(0, 1, requests=0)
+            yield Chunk(shown.feed(token))
+        yield Chunk("", generation)
+
+
+def _handle(begun: PartialGeneration) -> _Handle:
+    if not isinstance(begun.state, _Handle):
+        raise ConfigurationError("this was not begun by a FakeReader", hint="finish it with its own reader")
+    return begun.state

@@ -1,0 +1,6 @@
+"""Readers behind an OpenAI-compatible API; the SDK is imported when first used."""
+
+from surerag.readers.hosted.probe import Probe
+from surerag.readers.hosted.reader import OpenAIReader
+
+__all__ = ["OpenAIReader", "Probe"]

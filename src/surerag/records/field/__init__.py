@@ -1,1 +1,0 @@
-"""A field test: public questions, retrieval over their own paragraphs, all methods, one reader."""

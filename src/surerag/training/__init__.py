@@ -1,1 +1,0 @@
-"""Training: the rewriter of DynQR."""

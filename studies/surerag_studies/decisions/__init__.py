@@ -1,1 +1,0 @@
-"""Do decisions hold? Promises, gates, abstention and monitoring on real records and on simulated ones."""

@@ -1,1 +1,0 @@
-"""Which part works with which kind of model: run for real against servers that behave as providers say."""
