@@ -22,7 +22,7 @@ from surerag.effects import (
 from surerag.errors import ConfigurationError, ContextLengthError, MissingServiceError
 from surerag.messages import Passage, Prompt, SamplingParams
 from surerag.readers.protocol import BaseReader
-from surerag.services import Encoder, Entailer, FoundPassages, Retriever, Services
+from surerag.services import Encoder, Entailer, Retriever, Services
 
 E = TypeVar("E", bound=Effect)
 K = TypeVar("K", bound=Hashable)
@@ -55,8 +55,6 @@ def _service_name(effect: Effect, services: Services) -> str:
             return "entailer"
         case Retrieve(tier="summaries"):
             return "summaries"
-        case Retrieve(tier="documents"):
-            return "documents"
         case Retrieve():
             return "retriever"
         case _:
@@ -108,7 +106,7 @@ def passages_of(found: Iterable[Any], service: object) -> list[Passage]:
             f"the retriever {type(service).__name__} found a {type(strange).__name__}, no passage",
             hint="return surerag.Passage(text, id=…) from it",
         )
-    return FoundPassages(passages, found.costs, found.model) if isinstance(found, FoundPassages) else passages
+    return passages
 
 
 def try_ask(effect: Effect, service: Any) -> Outcome:
