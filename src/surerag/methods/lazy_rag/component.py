@@ -75,7 +75,7 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
         summaries: Retriever | str | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(reader=reader, retriever=retriever, summaries=summaries, **options)
+        super().__init__(**{"reader": reader, "retriever": retriever, "summaries": summaries, **options})
 
     def _connect(self) -> Services:
         check_abstention(self.abstention)
