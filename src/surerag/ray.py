@@ -4,7 +4,8 @@ Models and retrievers cannot be sent to another process; their settings can. ``m
 and its plain arguments, and each actor calls the factory once::
 
     def compressor(model: str, first_cluster_size: int) -> ClusterCompressor:
-        return ClusterCompressor(TransformersReader.from_pretrained(model), MiniLM(), first_cluster_size=first_cluster_size)
+        reader = TransformersReader.from_pretrained(model)
+        return ClusterCompressor(reader, HashingEncoder(), first_cluster_size=first_cluster_size)
 
     ray.data.read_parquet("questions/").map_batches(
         MapMethod,
