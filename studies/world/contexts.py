@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 from surerag.errors import ConfigurationError
 from surerag.messages import Passage
@@ -23,8 +22,6 @@ class Contexts:
         seed: The world's seed.
         passages: Its passages by id.
         places: The id of the passage that tells each fact.
-        again: Ids of further passages that tell a fact.
-        claims: What passages say that is not so, by their id.
     """
 
     def __init__(
@@ -32,17 +29,13 @@ class Contexts:
         seed: int,
         passages: Mapping[str, Passage],
         places: Mapping[Fact, str],
-        again: Mapping[Fact, Sequence[str]] = MappingProxyType({}),
-        claims: Mapping[str, Sequence[Fact]] = MappingProxyType({}),
     ) -> None:
-        self._seed, self._passages, self._claims = seed, passages, claims
+        self._seed, self._passages = seed, passages
         self._told: dict[str, list[Fact]] = defaultdict(list)
         self._by_relation: dict[str, list[str]] = defaultdict(list)
         for fact, place in places.items():
             self._told[place].append(fact)
             self._by_relation[fact.relation.name].append(place)
-            for other in again.get(fact, ()):
-                self._told[other].append(fact)
 
     def draw(
         self,
@@ -112,10 +105,6 @@ class Contexts:
         """Return the facts that a passage of this world tells, truly."""
         return tuple(self._told[passage.id])
 
-    def claims_of(self, passage: Passage) -> tuple[Fact, ...]:
-        """Return what a passage of this world says that is not so."""
-        return tuple(self._claims.get(passage.id, ()))
-
     def paraphrase(self, passage: Passage, number: int = 1) -> Passage:
         """Say what a passage says in other words.
 
@@ -124,11 +113,11 @@ class Contexts:
             number: Which paraphrase; each number gives another one.
 
         Returns:
-            A passage with the same facts and claims, called ``<id>~<number>``.
+            A passage with the same facts, called ``<id>~<number>``.
         """
         rng = random.Random(f"world paraphrase {self._seed} {passage.id} {number}")
         title = str(passage.metadata["title"])
-        facts = [*self._told[passage.id], *self.claims_of(passage)]
+        facts = list(self._told[passage.id])
         rng.shuffle(facts)
         text = write_passage(title, facts, rng)
         return Passage(text, id=f"{passage.id}~{number}", metadata={**passage.metadata, "paraphrase": number})
