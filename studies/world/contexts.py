@@ -70,7 +70,7 @@ class Contexts:
                 f"cannot draw {k} passages with noise {noise} and redundancy {redundancy}",
                 hint=f"this question needs at least {len(gold) + stale} passages, and shares lie in [0, 1]",
             )
-        rng = random.Random(f"world context {self._seed} {question.id} {k} {noise} {redundancy} {stale}")
+        rng = random.Random(f"surerag.world context {self._seed} {question.id} {k} {noise} {redundancy} {stale}")
         chosen = list(gold)
         if stale and gold:
             chosen.append(self.outdated(question, rng))
@@ -95,7 +95,7 @@ class Contexts:
         Returns:
             The passages in random order, the same for the same arguments.
         """
-        rng = random.Random(f"world lacking {self._seed} {question.id} {k} {noise}")
+        rng = random.Random(f"surerag.world lacking {self._seed} {question.id} {k} {noise}")
         chosen = self._distractors(question, k - round(noise * k), rng)
         chosen += self._unrelated(question, k - len(chosen), chosen, rng)
         rng.shuffle(chosen)
@@ -115,7 +115,7 @@ class Contexts:
         Returns:
             A passage with the same facts, called ``<id>~<number>``.
         """
-        rng = random.Random(f"world paraphrase {self._seed} {passage.id} {number}")
+        rng = random.Random(f"surerag.world paraphrase {self._seed} {passage.id} {number}")
         title = str(passage.metadata["title"])
         facts = list(self._told[passage.id])
         rng.shuffle(facts)
@@ -184,7 +184,7 @@ class Contexts:
             raise ConfigurationError(
                 f"redundancy lies in [0, 1), not {redundancy}", hint="0.5 doubles the corpus"
             )
-        rng = random.Random(f"world corpus {self._seed} {redundancy}")
+        rng = random.Random(f"surerag.world corpus {self._seed} {redundancy}")
         originals = list(self._passages.values())
         extra = round(len(originals) * redundancy / (1 - redundancy))
         everything = list(originals)

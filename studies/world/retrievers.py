@@ -125,7 +125,7 @@ class RandomRetriever:
     def retrieve(self, query: str, k: int | None = None) -> list[Passage]:
         """Return k passages drawn at random."""
         k = USUAL_K if k is None else k
-        rng = random.Random(f"world random retriever {self._seed} {query}")
+        rng = random.Random(f"surerag.world random retriever {self._seed} {query}")
         return rng.sample(self._passages, min(k, len(self._passages)))
 
 

@@ -58,7 +58,7 @@ class World:
                 hint=f"choose a size between 40 and {most}; {DEFAULT_SIZE} is the default",
             )
         self.seed, self.size, self.spec = seed, size, spec
-        rng = random.Random(f"world {seed} {size}")
+        rng = random.Random(f"surerag.world {seed} {size}")
         self._entities = {kind: _choose(kind, round(size * spec.kinds[kind]), rng) for kind in ENTITY_KINDS}
         self._facts = self._draw_facts(rng)
         self._untold = frozenset(
@@ -162,10 +162,10 @@ class World:
         seen: set[str] = set()
         for cell, count in _quotas(mix, n).items():
             rng = random.Random(
-                f"world questions {self.seed} {self.size} {cell.kind} {cell.source} {phrasing}"
+                f"surerag.world questions {self.seed} {self.size} {cell.kind} {cell.source} {phrasing}"
             )
             found.extend(self._take(cell, count, phrasing, rng, seen))
-        random.Random(f"world order {self.seed} {n}").shuffle(found)
+        random.Random(f"surerag.world order {self.seed} {n}").shuffle(found)
         return tuple(found)
 
     def _take(
