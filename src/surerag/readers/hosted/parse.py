@@ -265,7 +265,9 @@ class Draft:
         known = self._listed_apart or (self._start() if self.wanted.logprobs else 0)
         if known or self.usage.thinking_tokens:
             return known or self.usage.thinking_tokens
-        before = len(self._thoughts.text) - len(self.text) if self._thoughts.has_thoughts else len(self.reasoning)
+        before = (
+            len(self._thoughts.text) - len(self.text) if self._thoughts.has_thoughts else len(self.reasoning)
+        )
         if before <= 0:
             return 0
         # The server counted both together: by their share of what was said.
