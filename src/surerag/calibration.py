@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from surerag.errors import ConfigurationError, InputError
 from surerag.extras import extra
 from surerag.measures import exact_match
-from surerag.refusal import REFUSAL, check_refusal, refuses
+from surerag.text import ABSTENTION, check_abstention, is_abstention
 
 Floats = NDArray[np.float64]
 Target = Literal["loss", "rate", "best"]
@@ -711,7 +711,7 @@ class AbstentionPolicy(_Saved):
         """Return the calibrated probability that an answer with this uncertainty is right."""
         return float(np.interp(uncertainty, self.knots, self.probabilities))
 
-    def select(self, answer: str, uncertainty: float | None, abstention: str = REFUSAL) -> SelectedAnswer:
+    def select(self, answer: str, uncertainty: float | None, abstention: str = ABSTENTION) -> SelectedAnswer:
         """Return an answer, or the abstention in its place.
 
         Args:
@@ -719,9 +719,9 @@ class AbstentionPolicy(_Saved):
             uncertainty: Of the answer; None, where the reader returned no word, is infinite.
             abstention: Text to show in place of an answer.
         """
-        check_refusal(abstention)
+        check_abstention(abstention)
         value = math.inf if uncertainty is None else uncertainty
-        show = self.answers(value) and bool(answer.strip()) and not refuses(answer, abstention)
+        show = self.answers(value) and bool(answer.strip()) and not is_abstention(answer, abstention)
         return SelectedAnswer(
             answer if show else abstention, answer, not show, self.probability(value), value
         )
