@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -13,13 +12,17 @@ from pydantic import BeforeValidator, Field, PlainSerializer
 from surerag.effects import Program, emit
 from surerag.errors import MISCONFIGURED, ConfigurationError, InputError
 from surerag.measures import same_answer
-from surerag.messages import Generation, Passage, Result
+from surerag.messages import Generation, Passage
 
 AnswerTokensOption = Annotated[int | None, Field(ge=1)]
 """Type of the option ``max_tokens`` of methods that answer; None is the reader's own limit."""
 
 N_SAMPLES = 5
 """Answers sampled for a semantic entropy, where nobody sets another number."""
+
+SEMANTIC_ENTROPY_THRESHOLD = 0.65
+"""Nats; between the entropies of two samples against one and of three against two, so that an answer is
+certain where about two thirds of the samples agree. It is from no paper."""
 
 MUST_RAISE = (*MISCONFIGURED, InputError)
 """Errors that no fallback of a method hides: they say how a pipeline was put together or called."""
@@ -188,23 +191,6 @@ def check_threshold(threshold: Any, component: Any) -> None:
     """
     if isinstance(threshold, CalibratedThreshold):
         threshold.check(component)
-
-
-@dataclass(frozen=True)
-class BothAnswers(Result):
-    """A question answered without acting and with it, whatever the threshold: the raw material of a calibration.
-
-    Attributes:
-        question: The question.
-        uncertainty: What the method compares with its threshold; infinite where the first answer is none.
-        without: Answer without retrieving (L-RAG), or before rewriting (DynQR).
-        acted: Answer after it.
-    """
-
-    question: str
-    uncertainty: float
-    without: str
-    acted: str
 
 
 # Sampled answers
