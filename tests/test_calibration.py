@@ -26,7 +26,12 @@ from surerag.calibration import (
     paired_p_value,
     risk_coverage,
 )
+from surerag.effects import emit
 from surerag.errors import ConfigurationError, InputError
+from surerag.messages import BothAnswers
+from surerag.methods.lazy_rag.component import FixedSummary, LazyRAG
+from surerag.readers.fake import FakeReader
+from surerag.services import Services
 
 
 def rows_of(
@@ -170,7 +175,7 @@ def test_a_rate_holds_with_or_without_scores() -> None:
 
 def test_a_policy_is_refused_for_another_reader_gate_retriever_or_setting() -> None:
     scope = PolicyScope("llama", "entropy of 8 tokens", "index", "abc")
-    policy = calibrate_threshold(rows_of(range(300), [1] * 300, [1] * 300), scope=scope)
+    policy = calibrate_threshold(rows_of(range(300), [1] * 300, [1] * 300), component=scope)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         policy.check(scope)
@@ -187,7 +192,7 @@ def test_policies_are_read_back_from_json(suffix: str, tmp_path: Path) -> None:
     path, rng = tmp_path / "policy.json", np.random.default_rng(5)
     for rows in (draw(rng, 250, informs=1.0), draw(rng, 20)):
         if suffix == "threshold":
-            policy: Any = calibrate_threshold(rows, scope=PolicyScope("llama"))
+            policy: Any = calibrate_threshold(rows, component=PolicyScope("llama"))
         else:
             policy = calibrate_abstention(rows, max_risk=0.2)
         policy.save(path)
@@ -234,20 +239,13 @@ def test_rows_hold_numbers(values: tuple[Any, ...]) -> None:
 class Answerer:
     """Right without acting for even questions, always right after acting."""
 
-    def __init__(self, threshold: float = 0.0) -> None:
-        self.threshold = threshold
+    services = Services()
 
-    def with_options(self, threshold: float) -> Answerer:
-        return Answerer(threshold)
-
-    def run_many(self, questions: Sequence[str]) -> list[Any]:
-        acts = self.threshold == -math.inf
-        results = [
-            SimpleNamespace(answer="yes" if acts or int(q) % 2 == 0 else "no", uncertainty=float(int(q) % 2))
-            for q in questions
-        ]
-        results[0].uncertainty = None
-        return results
+    def program_both(self, question: str) -> Any:
+        yield from emit("answered")
+        number = int(question)
+        uncertainty = math.inf if number == 0 else float(number % 2)
+        return BothAnswers(question, uncertainty, "no" if number % 2 else "yes", "yes")
 
 
 def test_rows_are_made_from_a_component() -> None:
@@ -262,6 +260,21 @@ def test_rows_are_made_from_a_component() -> None:
             calibration_rows(Answerer(), questions if bad else [], bad)
     run = SimpleNamespace(calibration_rows=lambda: rows_of(range(300), [1] * 300, [1] * 300))
     assert calibrate_threshold(run).n == 300  # type: ignore[arg-type]
+
+
+def test_a_policy_of_a_pipeline_serves_that_pipeline_alone() -> None:
+    """A policy from a component's own rows is its threshold; another reader, gate or prompt refuses it."""
+    rag = LazyRAG(FakeReader(lambda prompt: "Velm"), FixedSummary("Velm"), "Ada was born in Velm.")
+    rows = calibration_rows(rag, ["Where?"] * 160, [["Velm"]] * 160)
+    policy = calibrate_threshold(rows, component=rag, on_infeasible="raise")
+    assert rag.with_options(threshold=policy).run("Where?").decision.retrieve is False
+    for change in (
+        {"reader": FakeReader(["Velm"], name="another")},
+        {"gate": "margin"},
+        {"top_n": 2},
+    ):
+        with pytest.raises(ConfigurationError, match="the policy was calibrated for"):
+            rag.with_options(threshold=policy, **change)
 
 
 def answers(rng: np.random.Generator, n: int, *, informs: float = 2.0) -> list[CalibrationRow]:

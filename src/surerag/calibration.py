@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, get_args, runtime_c
 import numpy as np
 from numpy.typing import NDArray
 
+from surerag.drivers import run_many
 from surerag.errors import ConfigurationError, InputError
 from surerag.extras import extra
 from surerag.measures import exact_match
@@ -104,15 +105,18 @@ class PolicyScope:
     settings: str = ""
 
 
-def fingerprint(settings: Mapping[str, Any]) -> str:
-    """Return a short name for settings, the same in every process.
-
-    Example:
-        >>> fingerprint({"a": 1}) == fingerprint({"a": 1}) != fingerprint({"a": 2})
-        True
-    """
-    text = json.dumps(settings, sort_keys=True, default=lambda value: getattr(value, "text", str(value)))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+def scope_of(component: Any) -> PolicyScope:
+    """Return what a policy for a component belongs to: a ``LazyRAG`` or ``UncertaintyRewriter``."""
+    options = component.model_dump(mode="json", include=set(component.option_names()) - {"threshold"})
+    gate = getattr(component, "resolved_gate", None)
+    uncertainty = options.get("metric") if gate is None else {**gate.to_dict(), "threshold": None}
+    written = json.dumps(options, sort_keys=True, default=str)
+    return PolicyScope(
+        reader=component.reader.name,
+        gate=uncertainty if isinstance(uncertainty, str) else json.dumps(uncertainty, sort_keys=True),
+        retriever=str(getattr(component.retriever, "name", "")),
+        settings=hashlib.sha256(written.encode()).hexdigest()[:16],
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +187,11 @@ class _Saved:
             raise InputError(f"{path} is not JSON: {error}") from error
         return cls.from_dict(values)
 
-    def check(self, scope: PolicyScope) -> None:
+    def check(self, component: Any) -> None:
         """Refuse to serve another reader, gate, retriever or setting than those of the calibration.
+
+        Args:
+            component: The method that takes the policy as its threshold; or a :class:`PolicyScope`.
 
         Raises:
             ConfigurationError: If a part of the scope differs.
@@ -192,6 +199,7 @@ class _Saved:
         Warns:
             CalibrationWarning: If the policy does not record a part of its scope.
         """
+        scope = component if isinstance(component, PolicyScope) else scope_of(component)
         missing = []
         for part in fields(PolicyScope):
             mine, yours = getattr(self.scope, part.name), getattr(scope, part.name)
@@ -302,7 +310,7 @@ def calibrate_threshold(
     max_rate: float | None = None,
     confidence: float = 0.95,
     on_infeasible: OnInfeasible = "always",
-    scope: PolicyScope | None = None,
+    component: Any = None,
 ) -> ThresholdPolicy:
     """Return a threshold with a guarantee.
 
@@ -319,7 +327,7 @@ def calibrate_threshold(
         confidence: In (0, 1).
         on_infeasible: Where no threshold can be certified: ``"always"`` act, ``"never"``, or ``"raise"``. For
             ``"rate"`` both never act.
-        scope: What the policy belongs to: ``component.scope``.
+        component: The method that the policy is for, or its :class:`PolicyScope`; the policy serves no other.
 
     Raises:
         ConfigurationError: If a bound is out of range, or missing.
@@ -384,7 +392,7 @@ def calibrate_threshold(
         verdict="infeasible" if threshold is None else verdict,
         needed=needed,
         cost=float(sample.cost[acts].sum()) / total if total else None,
-        scope=PolicyScope() if scope is None else scope,
+        scope=_scope(component),
     )
 
 
@@ -410,18 +418,16 @@ def calibration_rows(
         raise InputError("the sample holds no questions", hint="the papers take 100 or more")
     if references is not None and len(references) != len(questions):
         raise InputError(f"got references of {len(references)} questions for {len(questions)} questions")
-    first = component.with_options(threshold=math.inf).run_many(questions)
-    second = [] if references is None else component.with_options(threshold=-math.inf).run_many(questions)
+    programs = [component.program_both(question) for question in questions]
     rows = []
-    for at, (question, result) in enumerate(zip(questions, first, strict=True)):
-        uncertainty = getattr(getattr(result, "original", result), "uncertainty", None)
-        without = with_ = None
+    for at, result in enumerate(run_many(programs, component.services)):
+        scores: tuple[float | None, float | None] = (None, None)
         if references is not None:
-            without = float(score(result.answer, references[at]))
-            with_ = float(score(second[at].answer, references[at]))
-        rows.append(
-            CalibrationRow(math.inf if uncertainty is None else uncertainty, without, with_, id=question)
-        )
+            scores = (
+                float(score(result.answer_without, references[at])),
+                float(score(result.answer_with, references[at])),
+            )
+        rows.append(CalibrationRow(result.uncertainty, *scores, id=questions[at]))
     return rows
 
 
@@ -746,7 +752,7 @@ def calibrate_abstention(
     *,
     max_risk: float,
     confidence: float = 0.95,
-    scope: PolicyScope | None = None,
+    component: Any = None,
 ) -> AbstentionPolicy:
     """Return a policy that answers as many questions as a bounded risk allows.
 
@@ -758,7 +764,7 @@ def calibrate_abstention(
         rows: With ``uncertainty`` and ``score_without`` of the answer; a score of 0.5 or more is right.
         max_risk: Allowed share of wrong answers among those given, in (0, 1).
         confidence: In (0, 1).
-        scope: What the policy belongs to.
+        component: The method that the policy is for, or its :class:`PolicyScope`.
 
     Raises:
         ConfigurationError: If a bound is out of range.
@@ -803,7 +809,7 @@ def calibrate_abstention(
         needed=None if threshold > -math.inf else math.ceil(math.log(level) / math.log1p(-max_risk)),
         knots=tuple(knots[ends].tolist()),
         probabilities=tuple(probabilities[ends].tolist()),
-        scope=PolicyScope() if scope is None else scope,
+        scope=_scope(component),
     )
 
 
@@ -865,3 +871,9 @@ def _check(
         raise ConfigurationError(f"the target {target!r} has no max_rate", hint='pass target="rate"')
     if not 0 < confidence < 1:
         raise ConfigurationError(f"confidence must be in (0, 1), got {confidence!r}")
+
+
+def _scope(component: Any) -> PolicyScope:
+    if component is None or isinstance(component, PolicyScope):
+        return component or PolicyScope()
+    return scope_of(component)
