@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from surerag.errors import ConfigurationError
-from surerag.measures import exact_match, normalize_answer, token_f1
+from surerag.measures import exact_match, normalize_answer, same_answer, token_f1
 
 Metric = Callable[[str, Sequence[str]], float]
 """From an answer and its references to a score in [0, 1]."""
@@ -18,8 +18,11 @@ def contains(answer: str, references: Sequence[str]) -> bool:
         >>> contains("She was born in Velm, by the Orun.", ["Velm"]), contains("308", ["3"])
         (True, False)
     """
-    words = f" {normalize_answer(answer)} "
-    return any(f" {normal} " in words for reference in references if (normal := normalize_answer(reference)))
+    length = len(normalize_answer(answer))
+    return any(
+        0 < len(normalize_answer(reference)) <= length and same_answer(answer, reference)
+        for reference in references
+    )
 
 
 METRICS: Mapping[str, Metric] = {"exact_match": exact_match, "f1": token_f1, "contains": contains}

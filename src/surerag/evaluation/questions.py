@@ -34,7 +34,7 @@ ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "id": ("id", "_id", "example_id", "qid", "question_id", "query_id"),
     "system": ("system", "retriever"),
 }  # fmt: skip
-"""Names of columns by field, RAGAS, LangSmith, DeepEval and SQuAD among them; the first that is there counts."""
+"""Names of columns by field: those of RAGAS, LangSmith, DeepEval and SQuAD, too; the first one there counts."""
 
 _TEXT_KEYS = ("text", "page_content", "content", "passage", "chunk")
 
@@ -148,9 +148,7 @@ def _records(path: str) -> Iterator[Any]:
                 except ValueError as error:
                     raise InputError(f"{path}, line {place}: not JSON: {error}") from error
     else:
-        raise InputError(
-            f"{path} has no known ending", hint="name it .jsonl, .json, .csv, .tsv or .parquet"
-        )
+        raise InputError(f"{path} has no known ending", hint="name it .jsonl, .json, .csv, .tsv or .parquet")
 
 
 def _file_text(path: str) -> str:
