@@ -1,4 +1,4 @@
-"""Entailers: which of two statements entails the other? By equality, by a classifier, or by a reader in words."""
+"""Entailers, which judge whether one statement entails another: by equality, by a classifier, by a reader."""
 
 from __future__ import annotations
 
