@@ -50,6 +50,10 @@ class InputError(SureragError, ValueError):
     """An input (a question, a passage, a file) cannot be used."""
 
 
+class StorageError(SureragError, OSError):
+    """A file or folder cannot be written: it is full, read-only, failing, or something else stands there."""
+
+
 class MissingExtraError(SureragError, ImportError):
     """An optional dependency is not installed; the hint names the pip line."""
 
