@@ -110,10 +110,10 @@ def test_settings_that_cannot_work_are_refused(make: Any) -> None:
 def test_a_reader_that_cannot_serve_a_gate_is_refused_with_gates_that_it_can_serve() -> None:
     text = FakeReader(logprob=None, entropy=None)
     for gate in ("entropy", "margin"):
-        with pytest.raises(CapabilityError, match='no log-probabilities.*gate="semantic_entropy"'):
+        with pytest.raises(CapabilityError, match=r'no log-probabilities.*gate="semantic_entropy"'):
             LazyRAG(text, Corpus(), "Ada.", gate=gate)
     listed = FakeReader(entropy=None, capabilities=Capabilities(logprobs=True, entropy=None))
-    with pytest.raises(CapabilityError, match='no alternatives.*gate="margin"'):
+    with pytest.raises(CapabilityError, match=r'no alternatives.*gate="margin"'):
         LazyRAG(listed, Corpus(), "Ada.")
     LazyRAG(listed, Corpus(), "Ada.", gate="margin")
 

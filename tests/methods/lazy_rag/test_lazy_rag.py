@@ -237,9 +237,9 @@ def test_a_policy_is_refused_where_it_was_calibrated_for_another() -> None:
 def test_samples_that_never_differ_warn_once() -> None:
     reader = FakeReader(lambda prompt: "Velm", logprob=None)
     rag, _, _ = pipeline(reader, gate="semantic_entropy", n_samples=2)
+    questions = ["Where?"] * 45
     with pytest.warns(UserWarning, match="20 questions in a row agree") as caught:
-        for _ in range(45):
-            rag.run("Where?")
+        list(map(rag.run, questions))
     assert len(caught) == 1
 
 
