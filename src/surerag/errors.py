@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-TROUBLESHOOTING = "https://surerag.github.io/surerag/guides/troubleshooting.html"
+TROUBLESHOOTING = "https://surerag.github.io/surerag/troubleshooting.html"
 """Page with a section for each class of this file."""
 
 
@@ -32,7 +32,7 @@ class SureragError(Exception):
 
         Example:
             >>> ConfigurationError("no such option").page
-            'https://surerag.github.io/surerag/guides/troubleshooting.html#configurationerror'
+            'https://surerag.github.io/surerag/troubleshooting.html#configurationerror'
         """
         kind = next((kind for kind in type(self).__mro__ if kind.__module__ == __name__), SureragError)
         return TROUBLESHOOTING if kind is SureragError else f"{TROUBLESHOOTING}#{kind.__name__.lower()}"
