@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from surerag.clustering import (
     average_clusters,
     cluster_consistency,

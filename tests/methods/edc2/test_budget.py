@@ -12,7 +12,7 @@ from surerag.provenance import PROVENANCE_KEY, Stretch
 from surerag import ClusterCompressor, FakeReader, Passage
 from surerag.encoders import HashingEncoder
 from surerag.messages import Event
-from surerag.tokens import estimated_tokens
+from surerag.text import estimated_tokens
 from tests.languages import PROSE
 from tests.methods.edc2.cases import ADA, BO, QUESTION, compressor, passages
 from world import embedded_reader

@@ -14,7 +14,7 @@ from surerag import ClusterCompressor, FakeReader
 from surerag.encoders import HashingEncoder
 from surerag.errors import MissingServiceError
 from surerag.messages import Event, Pair
-from surerag.tokens import estimated_tokens
+from surerag.text import estimated_tokens
 from tests.methods.edc2.cases import ADA, AGAIN, BO, QUESTION, RIVER, compressor, passages, quoting
 
 
