@@ -292,12 +292,12 @@ def _fitted(
 
 
 def _first_words(offers: Sequence[_Offer], limit: int, measure: Measure) -> tuple[_Offer, Passage]:
-    """Return the longest beginning that fits, by sentences or else by words, of the best passage with one.
+    """Return the longest beginning that fits, of the best passage with one: by sentences, words or characters.
 
     Raises:
-        ConfigurationError: If not even one word fits.
+        ConfigurationError: If not even one character fits.
     """
-    for ends_of in (_sentence_ends, _word_ends):
+    for ends_of in (_sentence_ends, _word_ends, _character_ends):
         for offer in offers:
             for end in reversed(ends_of(offer.passage.text)):
                 metadata = {k: v for k, v in offer.passage.metadata.items() if k != SENTENCES_KEY}
@@ -305,7 +305,7 @@ def _first_words(offers: Sequence[_Offer], limit: int, measure: Measure) -> tupl
                 shorter = replace(offer.passage, text=piece, metadata=metadata, embedding=None)
                 if measure(shorter) <= limit:
                     return offer, shorter
-    raise ConfigurationError(f"token_limit={limit} has no room for a single word", hint="raise it")
+    raise ConfigurationError(f"token_limit={limit} has no room for any text", hint="raise it")
 
 
 def _sentence_ends(text: str) -> list[int]:
@@ -314,3 +314,7 @@ def _sentence_ends(text: str) -> list[int]:
 
 def _word_ends(text: str) -> list[int]:
     return [match.end() for match in _WORD_END.finditer(text)]
+
+
+def _character_ends(text: str) -> list[int]:
+    return [at + 1 for at, character in enumerate(text) if not character.isspace()]
