@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from surerag.measures import equivalence_clusters
 from surerag.measures import (
     answer_weights,
     discrete_semantic_entropy,
+    equivalence_clusters,
     lowest_probability,
     perplexity,
     same_answer,

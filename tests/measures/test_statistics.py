@@ -35,7 +35,10 @@ def test_the_bootstrap_covers_the_mean_about_as_often_as_it_should(method: str) 
     assert 86 <= covered <= 100
 
 
-@given(st.lists(st.sampled_from([0.0, 0.3, 1.0]), min_size=1, max_size=30), st.sampled_from(["percentile", "bca"]))
+@given(
+    st.lists(st.sampled_from([0.0, 0.3, 1.0]), min_size=1, max_size=30),
+    st.sampled_from(["percentile", "bca"]),
+)
 def test_no_interval_of_a_bounded_sample_has_no_width(values: list[float], method: str) -> None:
     value, interval, n = mean_interval(values, method=method)  # type: ignore[arg-type]
     assert n == len(values)
@@ -44,7 +47,9 @@ def test_no_interval_of_a_bounded_sample_has_no_width(values: list[float], metho
 
 
 @pytest.mark.parametrize(("value", "expected"), [(1.0, (0.6915, 1.0)), (0.0, (0.0, 0.3085))])
-def test_equal_values_have_the_exact_interval_of_their_number(value: float, expected: tuple[float, float]) -> None:
+def test_equal_values_have_the_exact_interval_of_their_number(
+    value: float, expected: tuple[float, float]
+) -> None:
     assert mean_interval([value] * 10).interval == pytest.approx(expected, abs=1e-4)
     assert clopper_pearson(int(10 * value), 10) == pytest.approx(expected, abs=1e-4)
     assert mean_interval([9.0] * 10).interval is None

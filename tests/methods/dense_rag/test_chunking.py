@@ -53,7 +53,11 @@ def test_chunks_are_verbatim_and_never_too_long(
     check(text, chunker.run(text), count or estimated_tokens, t_max)
 
 
-@given(st.text(alphabet="ab é.!?\n。中\u0301\u200d👩", max_size=60), st.integers(4, 20), st.sampled_from([-1, 0.2, 1]))
+@given(
+    st.text(alphabet="ab é.!?\n。中\u0301\u200d👩", max_size=60),
+    st.integers(4, 20),
+    st.sampled_from([-1, 0.2, 1]),
+)
 def test_any_text(text: str, t_max: int, tau: float) -> None:
     chunker = SemanticChunker(
         HashingEncoder(16), count_tokens=byte_pairs, similarity_threshold=tau, chunk_size=t_max
@@ -70,7 +74,11 @@ def test_a_sentence_joins_from_tau_on() -> None:
     chunks = SemanticChunker(encoder, similarity_threshold=0.6).run(FOUR)
     assert [chunk.text for chunk in chunks] == ["One is here. Two is here.", "Three is here. Four is here."]
     chunks = SemanticChunker(encoder, similarity_threshold=0.61).run(FOUR)
-    assert [chunk.text for chunk in chunks] == ["One is here.", "Two is here.", "Three is here. Four is here."]
+    assert [chunk.text for chunk in chunks] == [
+        "One is here.",
+        "Two is here.",
+        "Three is here. Four is here.",
+    ]
 
 
 def test_a_full_chunk_takes_no_more_and_a_zero_vector_is_like_nothing() -> None:
@@ -96,7 +104,11 @@ def test_documents_become_passages_with_their_place() -> None:
     assert len(chunks) > 1
     for chunk in chunks:
         start, end = chunk.metadata["start"], chunk.metadata["end"]
-        assert (PROSE[start:end], chunk.id, chunk.origin) == (chunk.text, f"velm@{start}:{end}", document.origin)
+        assert (PROSE[start:end], chunk.id, chunk.origin) == (
+            chunk.text,
+            f"velm@{start}:{end}",
+            document.origin,
+        )
         assert (chunk.metadata["year"], chunk.metadata["document"]) == (1913, "velm")
     assert document.metadata == {"year": 1913}
 

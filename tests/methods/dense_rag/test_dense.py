@@ -141,7 +141,10 @@ def test_a_rephrasing_that_cannot_be_used_leaves_the_chunk_as_it_is(outcome: str
     events: list[Event] = []
     evaluator = labelled(script({}, rephrase=rephrase), ExactEntailer(), on_event=events.append)
     result = evaluator.run(QUESTION, passages("ab"))
-    assert [(chunk.outcome, chunk.rephrased) for chunk in result.chunks] == [("rephrased", "a'"), (outcome, "b")]
+    assert [(chunk.outcome, chunk.rephrased) for chunk in result.chunks] == [
+        ("rephrased", "a'"),
+        (outcome, "b"),
+    ]
     warned = [event.data["ids"] for event in events if event.warning]
     assert warned == ([] if outcome == "unchanged" else [["id-b"]])
     # A cut rephrasing is asked for again, another one is not; equal contexts are answered once.
@@ -237,8 +240,8 @@ def test_what_cannot_be_measured_is_refused() -> None:
         labelled(None, ExactEntailer())
     with pytest.raises(ConfigurationError, match="takes no prompt"):
         labelled(script({}), ExactEntailer(), prompts={"entailment": "{question} {premise} {hypothesis}"})
+    down = script({}, rephrase=lambda _: ServiceError("down"))
     with pytest.raises(ServiceError, match="down"):
-        down = script({}, rephrase=lambda _: ServiceError("down"))
         labelled(down, ExactEntailer()).run(QUESTION, passages("a"))
 
 

@@ -93,15 +93,15 @@ def test_a_context_never_becomes_empty_and_never_too_large() -> None:
 
 
 def test_the_retriever_is_asked_for_more_once() -> None:
-    class Retriever:
-        calls: list[tuple[str, int | None]] = []
+    calls: list[tuple[str, int | None]] = []
 
+    class Retriever:
         def retrieve(self, query: str, k: int | None) -> list[Passage]:
-            self.calls.append((query, k))
+            calls.append((query, k))
             return passages("cde")
 
     result = refiner(script(MENDED), retriever=Retriever()).run(QUESTION, passages("abc"))
-    assert (contexts(result), Retriever.calls) == (["abc", "ace"], [(QUESTION, 12)])
+    assert (contexts(result), calls) == (["abc", "ace"], [(QUESTION, 12)])
 
 
 def test_vectors_of_passages_need_no_encoder() -> None:
@@ -151,7 +151,9 @@ def test_nothing_to_refine() -> None:
         refiner(script({})).run(" ", passages("a"))
 
 
-@pytest.mark.parametrize(("max_calls", "calls", "rounds"), [(19, 0, 0), (20, 20, 1), (28, 20, 1), (29, 29, 1)])
+@pytest.mark.parametrize(
+    ("max_calls", "calls", "rounds"), [(19, 0, 0), (20, 20, 1), (28, 20, 1), (29, 29, 1)]
+)
 def test_a_budget_is_kept_with_a_warning(max_calls: int, calls: int, rounds: int) -> None:
     events: list[Event] = []
     reader = script(distinct, sufficient=no)

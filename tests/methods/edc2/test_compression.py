@@ -206,7 +206,9 @@ def test_a_compression_that_is_cut_gives_way_to_its_passages() -> None:
     st.integers(1, 60),
     st.booleans(),
 )
-def test_the_token_limit_holds_and_something_is_always_there(texts: list[str], limit: int, short: bool) -> None:
+def test_the_token_limit_holds_and_something_is_always_there(
+    texts: list[str], limit: int, short: bool
+) -> None:
     tool, _ = compressor(
         lambda _: "Ada. Bo. Velm was here. ", token_limit=limit, guard="off", min_tokens=999 * short
     )

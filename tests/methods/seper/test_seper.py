@@ -51,7 +51,11 @@ def test_the_papers_belief_over_several_references() -> None:
     """Each distinct answer by its probability (Eq. 7), forward entailment, the mean (Eq. 10)."""
     table = {("old Velm", "the city of Velm"): (0, 0.6, 0.4), ("the city of Velm", "old Velm"): (0, 0, 1.0)}
     judge = Judge(table)
-    samples = [reply("old Velm", logprobs=-0.5), reply("old Velm", logprobs=-0.5), reply("Orun", logprobs=-2.0)]
+    samples = [
+        reply("old Velm", logprobs=-0.5),
+        reply("old Velm", logprobs=-0.5),
+        reply("Orun", logprobs=-2.0),
+    ]
     reader = FakeReader(lambda prompt: samples.pop(0) if "born" in prompt else "Orun")
     paper = SePer(reader, judge, n_samples=3, variant="paper", references="mean")
     result = paper.run("Where?", ["old Velm", "the city of Velm"], [FIRST])

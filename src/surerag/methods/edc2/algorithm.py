@@ -292,7 +292,7 @@ def _fitted(
 
 
 def _first_words(offers: Sequence[_Offer], limit: int, measure: Measure) -> tuple[_Offer, Passage]:
-    """Return the longest beginning that fits, of the best passage with one: by sentences, words or characters.
+    """Return the longest beginning that fits of the best passage: by sentences, words or characters.
 
     Raises:
         ConfigurationError: If not even one character fits.
