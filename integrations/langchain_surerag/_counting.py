@@ -13,7 +13,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs
 
 from surerag import Costs
-from surerag.tokens import estimated_tokens
+from surerag.text import estimated_tokens
 
 
 def counted_by(count: BaseCallbackHandler) -> RunnableConfig:
