@@ -118,7 +118,8 @@ def status_of(error: BaseException) -> int | None:
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        # A client may hide the cause that it was raised from.
+        error = error.__cause__ or error.__context__
 
 
 def _is_lasting(error: BaseException) -> bool:
