@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.servers.fake_openai import FakeOpenAI
 
 from surerag.messages import (
     Chunk,
@@ -20,6 +19,7 @@ from surerag.readers import BaseReader, Capabilities
 from surerag.readers.conformance import Case, Trial, check_reader, conformance_cases
 from surerag.readers.fake import FakeReader, reply
 from surerag.readers.hosted import OpenAIReader
+from tests.servers.fake_openai import FakeOpenAI
 
 TEXTS = {"Where": "It begins in old Velm on the hill", "Context": "In Velm", "Name": "Red and green and blue"}
 

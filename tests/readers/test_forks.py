@@ -14,7 +14,6 @@ from surerag.services import Services
 from tests.drivers.local_reader import LocalReader, ask_once
 from tests.waiting import eventually
 
-
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 

@@ -14,8 +14,6 @@ from typing import Any
 
 import openai
 import pytest
-from tests.servers.fake_openai import FakeOpenAI
-from tests.waiting import eventually
 
 from surerag.errors import (
     CapabilityError,
@@ -34,6 +32,8 @@ from surerag.readers.hosted.answers import Draft, usage_of
 from surerag.readers.hosted.parameters import LeftOutWarning, SupportedParameters
 from surerag.readers.hosted.requests import Wanted
 from surerag.readers.logprobs import token_trace
+from tests.servers.fake_openai import FakeOpenAI
+from tests.waiting import eventually
 
 GREEDY = SamplingParams(max_tokens=6)
 DRAWN = SamplingParams(n=4, temperature=0.7, max_tokens=6, seed=3)
@@ -65,7 +65,12 @@ def test_a_request_holds_what_its_purpose_needs(fake_openai: FakeOpenAI) -> None
         **common,
         "messages": [{"role": "user", "content": "q"}],
         "max_tokens": 64,
-        **{"temperature": 1.0, "top_p": 1.0, "top_k": 5, "seed": 0, "n": 2, "stop": ["\n"]},
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": 5,
+        "seed": 0,
+        "n": 2,
+        "stop": ["\n"],
     }
 
 
@@ -145,8 +150,8 @@ def test_logprobs_are_needed(fake_openai: FakeOpenAI) -> None:
         ("Invalid value for 'top_logprobs': must be less than or equal to 5.", {"top_logprobs": 20},
          ("top_logprobs",), {"top_logprobs": 5}),
         ("Only n = 1 is supported", {"n": 4, "seed": 1}, (), {"n": 1, "seed": 1}),
-        ("temperature and top_p cannot both be specified", {"temperature": 0.5, "top_p": 1.0}, ("temperature",),
-         {"temperature": 0.5}),
+        ("temperature and top_p cannot both be specified", {"temperature": 0.5, "top_p": 1.0},
+         ("temperature",), {"temperature": 0.5}),
         ("your prompt speaks of temperature", {"temperature": 0}, (), {"temperature": 0}),
         ("'seed' is not supported", {"seed": 1}, ("seed",), {"seed": 1}),
     ],
@@ -203,7 +208,10 @@ def test_the_end_token_and_a_stop_text_are_no_part_of_the_trace(fake_openai: Fak
 
 def test_a_character_that_comes_in_halves_is_joined() -> None:
     draft = Draft(Wanted(False, 0), limit=9, streamed=True)
-    pieces = [{"text": "a\ud83d", "finish_reason": None}, {"text": "\ude00", "finish_reason": "stop"}]
+    pieces: list[Any] = [
+        {"text": "a\ud83d", "finish_reason": None},
+        {"text": "\ude00", "finish_reason": "stop"},
+    ]
     assert [draft.feed(piece) for piece in pieces] == ["a", "😀"]
     assert draft.generation().text == "a😀"
 
@@ -454,7 +462,7 @@ def test_no_key_is_in_an_error_a_repr_or_a_pickle(fake_openai: FakeOpenAI) -> No
     fake_openai.options["refuses"] = ("model",)
     with pytest.raises(RefusedError) as caught:
         reader.generate(["q"], GREEDY)
-    error: BaseException | None = caught.value
+    error = caught.value
     assert error.__cause__ is None and error.__context__ is None
     shown = [str(error), repr(reader), reader.name, repr(pickle.dumps(reader))]
     for text in shown:

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.servers.fake_openai import FakeOpenAI
-from tests.servers.faults import FAULTS
 
 from surerag.errors import (
     ContextLengthError,
@@ -20,6 +18,8 @@ from surerag.errors import (
 )
 from surerag.messages import Generation, SamplingParams
 from surerag.readers.hosted import OpenAIReader
+from tests.servers.fake_openai import FakeOpenAI
+from tests.servers.faults import FAULTS
 
 ANSWER = "one two three four"
 SAMPLING = SamplingParams(max_tokens=6)

@@ -145,7 +145,7 @@ class FakeOpenAI:
         tokens: list[str] = []
         seen: list[dict[str, float]] = []
         written = None if self.answers is None else [*split(self._next(prompt)), END]
-        limit = body.get("max_completion_tokens", body.get("max_tokens", 64))
+        limit = int(body.get("max_completion_tokens") or body.get("max_tokens") or 64)
         while len(tokens) < limit:
             if written is not None:
                 token, p = written[len(tokens)], math.exp(self.logprob)

@@ -204,7 +204,7 @@ class Draft:
         return max(counted, 0) or (self._pieces if self.streamed else 0)
 
     def _came_twice(self) -> bool:
-        """Whether more pieces came than the server counts tokens; where it did not end, whether they repeat."""
+        """Whether more pieces came than the server counts; where it never ends, whether they repeat."""
         counted = self.usage.completion_tokens + self.usage.thinking_tokens
         if self.full:
             return self.finish == "length" and 2 * self._repeats >= self._pieces - 1 > 1
