@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerBase
 
 from surerag.errors import ConfigurationError, InputError
 from surerag.messages import Message, Prompt, as_messages
-from surerag.readers.thinking import CHANNEL, left_open, speaks_of_thoughts
+from surerag.readers.thinking import CHANNEL, mentions_thoughts, open_mark
 
 # Drawn anew in every process, so that no document can contain it; it never reaches the model.
 _MARK = f"\U000f5a10{secrets.token_hex(8)}"
@@ -85,8 +85,8 @@ class PromptEncoder:
             self.options = {switch: on, **self.options}
         # A template that opens thoughts all the same has not switched them off.
         rendered = self._render(_QUESTION, self.options) if self._template else ""
-        off = on is False and not left_open(rendered)
-        speaks = speaks_of_thoughts(str(tokenizer.chat_template or ""))
+        off = on is False and not open_mark(rendered)
+        speaks = mentions_thoughts(str(tokenizer.chat_template or ""))
         thinks = not off and (bool(on) or thinking is True or speaks)
         self.thinking = "off" if off else "apart" if thinks else "none"
         self.expects_thoughts = thinks and (bool(on) or thinking is True or CHANNEL in self._template)
@@ -121,7 +121,7 @@ class PromptEncoder:
             return ids, ""
         # What the template writes behind the last message is its own.
         rendered, last = self._render(messages, options), messages[-1].content.strip()
-        return ids, left_open(rendered.rpartition(last)[2] if last else rendered)
+        return ids, open_mark(rendered.rpartition(last)[2] if last else rendered)
 
     def encode_continuation(self, prompt: Prompt, continuation: str) -> list[int]:
         """Return the ids of what follows the prompt, without thoughts, when both stand in one text.

@@ -14,11 +14,11 @@ import torch
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
 from surerag.errors import ServiceError
-from surerag.readers.abandoned import stop_if_abandoned
 from surerag.readers.local.cache import CachedRow, join_rows, new_cache, take_row
 from surerag.readers.local.model import CausalModel, is_out_of_memory
 from surerag.readers.local.sampling import ScoredToken, choose, is_greedy, score_tokens
 from surerag.readers.local.sequences import GrowingAnswer, Request, Vocabulary
+from surerag.readers.threads import raise_if_cancelled
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -74,9 +74,9 @@ class Batch:
         """Add one token to every answer.
 
         Raises:
-            AbandonedError: If nobody waits for them any more.
+            CancelledWorkError: If nobody waits for them any more.
         """
-        stop_if_abandoned()
+        raise_if_cancelled()
         model = self._model
         tokens = model.tensor([[one.last_token] for one in self._answers])
         mask = model.padding_mask(self._starts, self._slots + 1)
@@ -193,7 +193,7 @@ class Engine:
             results: list[list[ScoredToken]] = [[] for _ in some]
             few = max(1, _LOGITS // (len(some) * vocabulary))
             for start in range(0, steps, few):
-                stop_if_abandoned()
+                raise_if_cancelled()
                 end = min(start + few, steps)
                 positions = offsets + torch.arange(start, end, device=model.device)
                 mask = model.padding_mask([slots - row.length for row in rows], slots + end)
@@ -270,7 +270,7 @@ class Engine:
         ordered = sorted(prompts, key=len, reverse=True)
         rows: dict[Ids, CachedRow] = {}
         for batch in _similar([len(prompt) - done for prompt in ordered]):
-            stop_if_abandoned()
+            raise_if_cancelled()
             some = [ordered[place] for place in batch]
             tokens = self._model.tensor([prompt[done:-1] or (0,) for prompt in some])
             cache = new_cache() if prefix is None else join_rows([prefix] * len(some), tokens.shape[1])
@@ -307,7 +307,7 @@ class PlainEngine(Engine):
         most = max(map(len, continuations), default=1)
 
         def read(some: Sequence[int]) -> None:
-            stop_if_abandoned()
+            raise_if_cancelled()
             tokens = self._model.tensor([rows[i] for i in some])
             positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
             logits = self._model.forward(tokens, None, None, positions, most + 1)[:, :-1]
@@ -339,7 +339,7 @@ class PlainEngine(Engine):
         """Grow answers to prompts of one length; the tokens are ours, the state is the library's."""
 
         def take(ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-            stop_if_abandoned()
+            raise_if_cancelled()
             only = torch.full_like(logits, -torch.inf)
             scored = choose(logits.float(), [one.draw for one in answers])
             for row, (answer, one) in enumerate(zip(answers, scored, strict=True)):

@@ -22,16 +22,14 @@ from surerag.messages import (
     TokenTrace,
     Usage,
 )
-from surerag.readers.abandoned import AbandonedError, abandoned_when
-from surerag.readers.forks import in_child
 from surerag.readers.local.chat import PromptEncoder, describe_options
 from surerag.readers.local.engine import Engine, Handle, PlainEngine
 from surerag.readers.local.model import CausalModel, load
 from surerag.readers.local.sequences import Detokenizer, GrowingAnswer, Request, Vocabulary, trace_of
-from surerag.readers.pieces import TrimmedPieces
+from surerag.readers.pieces import TrimmedPieces, UsageCounter
 from surerag.readers.protocol import BaseReader, Capabilities, begun_from_whole
 from surerag.readers.thinking import THINKING_TOKENS
-from surerag.readers.usage import UsageCount
+from surerag.readers.threads import CancelledWorkError, cancel_when, renew_after_fork
 
 _readers: weakref.WeakSet[TransformersReader] = weakref.WeakSet()
 
@@ -101,7 +99,7 @@ class TransformersReader(BaseReader):
         vocabulary = Vocabulary.of(tokenizer, self._model.end_tokens)
         self._engine = kind(self._model, vocabulary, max_batch_tokens or self._model.batch_tokens)
         self._max_tokens, self._thinking_tokens = max_tokens, thinking_tokens
-        self._usage = UsageCount()
+        self._usage = UsageCounter()
         self._settings: dict[str, Any] | None = None
         self._lock = threading.RLock()
         _readers.add(self)
@@ -317,9 +315,9 @@ class TransformersReader(BaseReader):
                 return bool(handles) and all(handle.fate == "cancelled" for handle in handles)
 
             try:
-                with abandoned_when(unwanted):
+                with cancel_when(unwanted):
                     self._engine.finish(handles)
-            except AbandonedError:
+            except CancelledWorkError:
                 if unwanted():
                     raise InputError("this generation was cancelled while it was finished") from None
                 raise
@@ -430,7 +428,7 @@ def _rebuild(kind: type[TransformersReader], settings: dict[str, Any]) -> Transf
 def _renew_locks() -> None:
     # A lock that another thread held when the process was forked would never be released in the child.
     for reader in list(_readers):
-        reader._lock = threading.RLock()
+        reader._lock, reader._usage = threading.RLock(), UsageCounter(reader._usage.total)
 
 
-in_child(_renew_locks)
+renew_after_fork(_renew_locks)

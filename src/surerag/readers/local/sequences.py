@@ -13,7 +13,7 @@ from surerag.errors import ThinkingBudgetError
 from surerag.messages import EntropyTrace, Generation, SamplingParams, TokenTrace
 from surerag.readers.local.sampling import Draw, ScoredToken, sequence_key
 from surerag.readers.pieces import cut_at_stop, held_for_stop
-from surerag.readers.thinking import CHANNEL, CHANNEL_MARKS, MARKS, Thoughts
+from surerag.readers.thinking import CHANNEL, CHANNEL_MARKS, MARKS, ThoughtSplitter
 
 
 class Detokenizer:
@@ -129,7 +129,7 @@ class GrowingAnswer:
         self._steps = 0
         self._detokenizer = Detokenizer(vocabulary.decode)
         # None once the answer has begun.
-        self._thoughts: Thoughts | None = Thoughts(opened=request.opened)
+        self._thoughts: ThoughtSplitter | None = ThoughtSplitter(opened=request.opened)
         self._tokens: list[ScoredToken] = []
         self._pieces: list[str] = []
         self._text = ""
@@ -146,7 +146,7 @@ class GrowingAnswer:
 
     @property
     def _thinks(self) -> bool:
-        return self._thoughts is not None and self._thoughts.thought
+        return self._thoughts is not None and self._thoughts.has_thoughts
 
     @property
     def draw(self) -> Draw:
@@ -176,7 +176,7 @@ class GrowingAnswer:
         """Take the next token; an end token ends the sequence and is not kept."""
         token, thoughts = scored.token, self._thoughts
         self._steps += 1
-        inside = thoughts is not None and thoughts.thought and not thoughts.closed
+        inside = thoughts is not None and thoughts.has_thoughts and not thoughts.closed
         if token in self._vocabulary.ends and not (inside and token in self._vocabulary.between):
             if self._thinks:
                 self._count_as_thoughts()
@@ -193,9 +193,9 @@ class GrowingAnswer:
             fresh = thoughts.feed(piece)
             if thoughts.begins is not None:
                 self._thoughts = None
-                if thoughts.thought and piece[: len(piece) - len(fresh)].strip():
+                if thoughts.has_thoughts and piece[: len(piece) - len(fresh)].strip():
                     self._pieces[-1] = fresh  # a token's own white space stays; what ends the thoughts goes
-            elif thoughts.thought:
+            elif thoughts.has_thoughts:
                 if piece or not self._detokenizer.flush():
                     # Otherwise the token began a character, which may be the first of the answer.
                     self._count_as_thoughts()
