@@ -238,7 +238,7 @@ class GrowingAnswer:
             position += len(piece)
         trace = trace_of(self._tokens[: len(pieces)], pieces)
         prompt, thought = len(self.request.ids), self.thinking_tokens
-        return Generation(self._text.strip(), prompt, trace, self.ended or "partial", len(trace), thought)
+        return Generation(self._text.strip(), prompt, trace, self.ended or "partial", len(self), thought)
 
     def _overrun(self) -> ThinkingBudgetError:
         limit, ways = self.request.limit, "have it think less or not at all (thinking=False)"
