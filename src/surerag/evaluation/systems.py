@@ -6,10 +6,11 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from surerag import drivers
+from surerag.calibration import scope_of
 from surerag.component import Component
 from surerag.effects import Program, Retrieve, generate, retrieve
 from surerag.errors import ConfigurationError, InputError
@@ -102,6 +103,7 @@ def as_system(name: str, target: Any) -> System:
     settings: dict[str, Any] = {"type": f"{kind.__module__}.{kind.__qualname__}"}
     if callable(getattr(target, "to_dict", None)):
         settings["options"] = target.to_dict()
+        settings |= _scope(target)
     elif (code := getattr(target, "__code__", None)) is not None:
         settings["code"] = hashlib.sha256(code.co_code + repr(code.co_consts[1:]).encode()).hexdigest()[:16]
     return System(name, lambda question: function(question.text), settings)
@@ -251,7 +253,7 @@ def build_system(name: str, parts: Parts) -> System:
     if base in ("lazy", "strong", "rewritten"):
         component = _build_method(base, parts, limit)
         components.insert(0, component)
-        settings: dict[str, Any] = component.to_dict()
+        settings: dict[str, Any] = {**component.to_dict(), **_scope(component)}
 
         def program(question: Question) -> Program[Any]:
             return component.program(question.text)
@@ -272,6 +274,11 @@ def build_system(name: str, parts: Parts) -> System:
     settings |= {"retriever": str(getattr(parts.retriever, "name", type(parts.retriever).__name__))}
     settings |= {step: one.to_dict() for step, one in zip(steps, components[-len(steps) :], strict=False)}
     return System(name, answer, {"system": name, **settings})
+
+
+def _scope(component: Any) -> dict[str, Any]:
+    """Return what a policy for a component belongs to, where it takes one."""
+    return {"scope": asdict(scope_of(component))} if hasattr(component, "program_both") else {}
 
 
 def _build_method(base: str, parts: Parts, threshold: float | None) -> Component[Any]:
