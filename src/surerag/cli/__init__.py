@@ -1,5 +1,5 @@
 """The command line: ``surerag doctor | compare | evaluate | calibrate | train-rewriter``."""
 
-from surerag.cli.main import main
+from surerag.cli.app import main
 
 __all__ = ["main"]

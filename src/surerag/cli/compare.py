@@ -32,8 +32,8 @@ Documents = Annotated[Path, typer.Option(help="Folder of documents to answer fro
 Systems = Annotated[
     str,
     typer.Option(
-        help="plain, lazy, rewritten, compressed, refined, none, strong, oracle; sums such as lazy+compressed; "
-        "thresholds such as lazy@0.8. The first one is the baseline."
+        help="plain, lazy, rewritten, compressed, refined, none, strong, oracle; sums such as "
+        "lazy+compressed; thresholds such as lazy@0.8. The first one is the baseline."
     ),
 ]
 RunFile = Annotated[Path, typer.Option(help="File of the run; the same command goes on where it ended.")]

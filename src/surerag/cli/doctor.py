@@ -55,7 +55,7 @@ def doctor(base_url: BaseUrl = None, model: Model = None) -> None:
 
 
 def try_judge(reader: BaseReader) -> tuple[bool, str]:
-    """Return whether a model can judge entailment, tried on :data:`LABELLED_PAIRS`, and the result in words."""
+    """Return whether a model can judge the :data:`LABELLED_PAIRS`, and the result in words."""
     rows = JudgeEntailer(reader).entail(
         [Pair(premise, hypothesis) for premise, hypothesis, _ in LABELLED_PAIRS]
     )

@@ -1,4 +1,4 @@
-"""``surerag evaluate``: what the contexts in a file add to a model's belief (ΔSePer), or how it understands them."""
+"""``surerag evaluate``: what contexts add to a model's belief (ΔSePer), or how it understands them."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ Measure = Callable[[Question, list[Passage]], EvaluationAnswer]
 File = Annotated[
     Path,
     typer.Argument(
-        help="JSONL, CSV or Parquet with questions, contexts and reference answers; a column 'system' compares "
-        "several retrievers."
+        help="JSONL, CSV or Parquet with questions, contexts and reference answers; a column 'system' "
+        "compares several retrievers."
     ),
 ]
 ScoreOption = Annotated[

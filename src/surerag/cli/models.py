@@ -21,8 +21,8 @@ from surerag.services import Encoder
 BaseUrl = Annotated[
     str | None,
     typer.Option(
-        help="Address of a server with OpenAI's API, such as http://localhost:8000/v1. Its key is read from the "
-        "environment variable OPENAI_API_KEY."
+        help="Address of a server with OpenAI's API, such as http://localhost:8000/v1. Its key is read from "
+        "the environment variable OPENAI_API_KEY."
     ),
 ]
 Model = Annotated[

@@ -1,10 +1,10 @@
-"""``surerag train-rewriter``: teach a small model to rewrite queries for your reader and documents (DynQR)."""
+"""``surerag train-rewriter``: teach a small model to rewrite queries for your reader and documents."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -52,7 +52,8 @@ def train_rewriter(
     with step("Loading the packages for training"):
         from surerag.training import Query, RewriterTraining
         from surerag.training import train_rewriter as train
-    options = RewriterTraining(reward=reward.value, lora_rank=lora_rank or None, seed=seed)
+    settings: dict[str, Any] = {"reward": reward.value, "lora_rank": lora_rank or None, "seed": seed}
+    options = RewriterTraining(**settings)
     reader = load_reader(base_url, model)
     corpus = load_corpus(documents)
     report = train(
