@@ -6,7 +6,6 @@ import random
 from collections.abc import Sequence
 
 import numpy as np
-from surerag.measures.statistics import Estimate, auroc
 
 from studies.common import (
     Case,
@@ -19,12 +18,14 @@ from studies.common import (
     make_parser,
     print_claims,
     print_table,
+    separation,
     share,
     show,
     world_cases,
 )
 from surerag import DynQRResult, Passage, UncertaintyRewriter
 from surerag.measures import perplexity
+from surerag.measures.statistics import Estimate
 from surerag.messages import Generation
 from surerag.prompts import DYNQR_ANSWER, format_passages
 from surerag.readers.protocol import BaseReader
@@ -159,7 +160,8 @@ def print_metrics(results: Sequence[DynQRResult], never: Sequence[bool]) -> None
     for name, metric in metrics.items():
         wrong = [metric(answer) for answer, right in usable if not right]
         good = [metric(answer) for answer, right in usable if right]
-        rows.append((name, show(auroc(wrong, good), scale=1, digits=2) if wrong and good else "n/a"))
+        area = separation(wrong, good)
+        rows.append((name, show(area, scale=1, digits=2) if area else "n/a"))
     print_table("Metrics (cf. Table 5)", ("Metric", "AUROC of wrong answers"), rows)
 
 
