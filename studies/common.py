@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -68,7 +69,8 @@ class Claim(NamedTuple):
 
 
 def make_parser(description: str, n: int = 200) -> argparse.ArgumentParser:
-    """Return a parser with the arguments that all studies have."""
+    """Return a parser with the arguments that all studies have; warnings of single questions are left out."""
+    logging.getLogger("surerag").setLevel(logging.ERROR)
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--seed", type=int, default=0, help="seed of the world, or of the sample")
     parser.add_argument("-n", type=int, default=n, help="number of questions")
