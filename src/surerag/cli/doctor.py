@@ -15,7 +15,11 @@ from surerag.encoders import HashingEncoder
 from surerag.entailment import JudgeEntailer
 from surerag.errors import SureragError
 from surerag.messages import Pair
-from surerag.methods.lazy_rag.component import FixedSummary
+from surerag.methods.dense.component import DenseEvaluator
+from surerag.methods.dynqr.component import UncertaintyRewriter
+from surerag.methods.edc2.component import ClusterCompressor
+from surerag.methods.lazy_rag.component import FixedSummary, LazyRAG
+from surerag.methods.seper.component import SePer
 from surerag.readers.protocol import BaseReader
 from surerag.text import printable
 
@@ -72,8 +76,6 @@ def try_judge(reader: BaseReader) -> tuple[bool, str]:
 
 def check_methods(reader: BaseReader, *, judges: bool) -> dict[str, tuple[bool, str]]:
     """Return, for each method, whether it can run over a model, and how or what to change."""
-    from surerag import ClusterCompressor, DenseEvaluator, LazyRAG, SePer, UncertaintyRewriter
-
     text, encoder = FixedSummary("A passage."), HashingEncoder()
     judge = "judged by the model itself" if judges else "with an NLI classifier as the entailer"
     choices: Mapping[str, Mapping[str, Callable[[], Any]]] = {

@@ -18,6 +18,8 @@ from surerag.evaluation import evaluate as evaluate_systems
 from surerag.evaluation.report import terminal_table, write_report
 from surerag.evaluation.systems import System
 from surerag.messages import Passage
+from surerag.methods.dense.component import DenseEvaluator
+from surerag.methods.seper.component import SePer
 from surerag.readers.protocol import BaseReader
 from surerag.services import Entailer
 
@@ -101,8 +103,6 @@ def evaluate(
 
 def _measure(score: Score, reader: BaseReader, entailer: Entailer) -> tuple[Measure, dict[str, Any]]:
     """Return a function that measures one question, and the settings behind it."""
-    from surerag import DenseEvaluator, SePer
-
     if score is Score.seper:
         seper = SePer(reader, entailer)
 

@@ -16,6 +16,10 @@ from surerag.effects import Program, Retrieve, generate, retrieve
 from surerag.errors import ConfigurationError, InputError
 from surerag.evaluation.questions import Question
 from surerag.messages import Generation, Passage, Result, SamplingParams, Usage
+from surerag.methods.dense.component import DenseRefiner
+from surerag.methods.dynqr.component import UncertaintyRewriter
+from surerag.methods.edc2.component import ClusterCompressor
+from surerag.methods.lazy_rag.component import LazyRAG
 from surerag.prompts import CLOSED_BOOK, FROM_CONTEXT, format_passages
 from surerag.readers.protocol import Reader
 from surerag.services import Encoder, Entailer, Retriever, Services
@@ -282,8 +286,6 @@ def _scope(component: Any) -> dict[str, Any]:
 
 
 def _build_method(base: str, parts: Parts, threshold: float | None) -> Component[Any]:
-    from surerag import LazyRAG, UncertaintyRewriter
-
     common: dict[str, Any] = {"top_n": parts.top_n, "max_tokens": parts.max_tokens}
     if base == "rewritten":
         logprobs = parts.reader.capabilities.logprobs
@@ -299,8 +301,6 @@ def _build_method(base: str, parts: Parts, threshold: float | None) -> Component
 
 
 def _build_step(step: str, parts: Parts) -> Component[Any]:
-    from surerag import ClusterCompressor, DenseRefiner
-
     if step == "compressed":
         return ClusterCompressor(parts.reader, parts.encoder)
     return DenseRefiner(parts.reader, entailer=parts.entailer)
