@@ -28,7 +28,7 @@ from surerag.readers.closing import HangUp, close_in_loop_when_dropped, close_wh
 from surerag.readers.failures import REFUSED_HINT, kind_of
 from surerag.readers.hosted.requests import seed_of
 from surerag.readers.pieces import TrimmedPieces, cut_at_stop
-from surerag.readers.thinking import Thoughts
+from surerag.readers.thinking import ThoughtSplitter
 from surerag.readers.usage import UsageCount
 
 
@@ -290,7 +290,7 @@ class TextLLMReader(LLMReader):
 
     def _read(self, answer: LLMAnswer, sampling: SamplingParams) -> Generation | None:
         """Return an answer without its thoughts; None if it ended inside them."""
-        thoughts = Thoughts()
+        thoughts = ThoughtSplitter()
         thoughts.feed(answer.text)
         thoughts.end()
         text = thoughts.answer
@@ -335,7 +335,7 @@ class _Said:
     """A streamed answer: without its thoughts, and up to its stop text."""
 
     def __init__(self, sampling: SamplingParams) -> None:
-        self._thoughts = Thoughts()
+        self._thoughts = ThoughtSplitter()
         self._stop = sampling.stop
         self._shown = Shown(sampling)
         self.finish: FinishReason = "stop"
