@@ -1,93 +1,19 @@
-"""Log-probabilities in OpenAI's form, read from metadata: traces of tokens, and the entropy of a message."""
+"""The entropy of a message, by the log-probabilities that came with it."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from langchain_core.messages import AIMessage
 
 from langchain_surerag.families import OPENAI, Family
 from surerag.errors import ConfigurationError, InputError, LogprobsError
-from surerag.measures import entropy_bounds
-from surerag.messages import EntropyTrace, TokenTrace
-from surerag.readers.thinking import answer_tokens, split_thoughts
+from surerag.messages import TokenTrace
+from surerag.readers.logprobs import ANY_VOCABULARY, entries_of, token_trace
+from surerag.readers.thinking import split_thoughts
 
-VOCABULARY = 300_000
-"""Tokens that a model can emit, where its vocabulary is unknown: no model has many more."""
-
-ASK_HINT = "ask for them: model.bind(logprobs=True, top_logprobs=20)"
-
-
-def trace_of(
-    entries: Sequence[Any],
-    answer: str,
-    *,
-    whole: bool = True,
-    thought: bool = False,
-    alternatives: bool = True,
-    vocabulary_size: int = VOCABULARY,
-) -> TokenTrace:
-    """Return the trace of an answer's tokens, those of thoughts and of the end left out.
-
-    Args:
-        entries: ``{"token", "logprob", "top_logprobs": [{"token", "logprob"}, …]}`` for each token.
-        answer: The answer's text, without thoughts.
-        whole: Whether the answer is complete.
-        thought: Whether the model is known to have thought first.
-        alternatives: Whether the entropy is needed, which is bounded by the listed alternatives.
-        vocabulary_size: Tokens that the model can emit.
-
-    Raises:
-        LogprobsError: If an entry is malformed, or the tokens do not spell the answer.
-    """
-    tokens = [_token(entry) for entry in entries]
-    inside = answer_tokens(tokens, answer, whole=whole, thought=thought)
-    chosen = [entries[place] for place in inside]
-    logprobs = tuple(_logprob(entry) for entry in chosen)
-    entropy = None
-    if alternatives:
-        bounds = [
-            _bounds(entry, value, vocabulary_size) for entry, value in zip(chosen, logprobs, strict=True)
-        ]
-        entropy = EntropyTrace(
-            tuple(low for low, _ in bounds), tuple(high for _, high in bounds), exact=False
-        )
-    return TokenTrace(tuple(str(entry.get("token", "")) for entry in chosen), logprobs, entropy)
-
-
-def _token(entry: Any) -> str | bytes:
-    if not isinstance(entry, Mapping) or not isinstance(entry.get("token"), str):
-        raise LogprobsError(f"an entry of the log-probabilities is {str(entry)[:120]!r}", hint=ASK_HINT)
-    spelled = entry.get("bytes")
-    return bytes(spelled) if isinstance(spelled, list) and spelled else entry["token"]
-
-
-def _logprob(entry: Mapping[str, Any]) -> float:
-    value = entry.get("logprob")
-    if not isinstance(value, int | float) or not math.isfinite(value) or value > 1e-3:
-        raise LogprobsError(
-            f"the log-probability of the token {entry.get('token')!r} is {value!r}",
-            hint="use a server that returns the log-probability of every sampled token",
-        )
-    return min(float(value), 0.0)
-
-
-def _bounds(entry: Mapping[str, Any], sampled: float, vocabulary_size: int) -> tuple[float, float]:
-    listed = entry.get("top_logprobs")
-    if not isinstance(listed, Sequence) or not listed:
-        raise LogprobsError(
-            f"no alternatives are listed beside the token {entry.get('token')!r}", hint=ASK_HINT
-        )
-    values = [_logprob(other) for other in listed]
-    outside = entry.get("token") not in [other.get("token") for other in listed]
-    try:
-        return entropy_bounds(values, vocabulary_size, sampled_logprob=sampled if outside else None)
-    except ValueError as error:
-        raise LogprobsError(f"the listed log-probabilities are no distribution: {error}") from error
+ASK_HINT = "request them: model.bind(logprobs=True, top_logprobs=20)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +40,7 @@ def entropy_of(
     *,
     n_tokens: int | None = None,
     family: Family = OPENAI,
-    vocabulary_size: int = VOCABULARY,
+    vocabulary_size: int = ANY_VOCABULARY,
 ) -> MessageEntropy:
     """Return how uncertain a model was of what it wrote, by the log-probabilities in the message's metadata.
 
@@ -153,23 +79,30 @@ def entropy_of(
 
 
 def trace_of_message(
-    message: AIMessage, *, family: Family = OPENAI, vocabulary_size: int = VOCABULARY
+    message: AIMessage, *, family: Family = OPENAI, vocabulary_size: int = ANY_VOCABULARY
 ) -> TokenTrace:
     """Return the trace of a whole message.
 
     Raises:
         InputError: If this is no model's message.
-        LogprobsError: If it has no log-probabilities.
+        LogprobsError: If it has no log-probabilities with alternatives.
     """
     if not isinstance(message, AIMessage):
         raise InputError(
             f"expected a model's message, got {type(message).__name__}", hint="pass an AIMessage"
         )
-    entries = family.entries(message.response_metadata) if family.entries else None
+    entries = entries_of(family.logprobs(message.response_metadata)) if family.logprobs else []
     if not entries:
         raise LogprobsError(
             f"this message has no log-probabilities; its metadata are {sorted(message.response_metadata)}",
             hint=ASK_HINT,
         )
     thoughts, answer = split_thoughts(str(message.text))
-    return trace_of(entries, answer, thought=bool(thoughts), vocabulary_size=vocabulary_size)
+    listed = min(len(entry.get("top_logprobs") or ()) for entry in entries)
+    return token_trace(
+        entries,
+        answer,
+        top_logprobs=max(listed, 1),
+        vocabulary_size=vocabulary_size,
+        thought=bool(thoughts),
+    )

@@ -40,7 +40,7 @@ class Family:
     Attributes:
         classes: Names of its classes, as they stand in the order of inheritance.
         keywords: Spells settings.
-        entries: Reads OpenAI's list of entries from a message's metadata; None where a model has none.
+        logprobs: Reads OpenAI's log-probabilities from a message's metadata; None where a model has none.
         takes_n: Whether one request can ask for several answers.
         most_top: Alternatives a token that can be listed at most.
         has_finish: Whether every answer says why it ended, so that a stream without it was cut off.
@@ -50,7 +50,7 @@ class Family:
 
     classes: tuple[str, ...]
     keywords: Keywords
-    entries: Callable[[Mapping[str, Any]], Any] | None = None
+    logprobs: Callable[[Mapping[str, Any]], Any] | None = None
     takes_n: bool = False
     most_top: int = 20
     has_finish: bool = False
@@ -62,9 +62,8 @@ def _openai_keywords(settings: Settings, model: Any) -> dict[str, Any]:
     return dict(settings)
 
 
-def _openai_entries(metadata: Mapping[str, Any]) -> Any:
-    logprobs = metadata.get("logprobs")
-    return logprobs.get("content") if isinstance(logprobs, Mapping) else logprobs
+def _openai_logprobs(metadata: Mapping[str, Any]) -> Any:
+    return metadata.get("logprobs")
 
 
 def _completions_keywords(settings: Settings, model: Any) -> dict[str, Any]:
@@ -72,23 +71,6 @@ def _completions_keywords(settings: Settings, model: Any) -> dict[str, Any]:
     if keywords.pop("logprobs", False):
         keywords["logprobs"] = keywords.pop("top_logprobs", 1)
     return keywords
-
-
-def _completions_entries(metadata: Mapping[str, Any]) -> Any:
-    logprobs = metadata.get("logprobs")
-    if not isinstance(logprobs, Mapping) or not isinstance(logprobs.get("tokens"), list):
-        return None
-    tops = logprobs.get("top_logprobs") or [None] * len(logprobs["tokens"])
-    return [
-        {
-            "token": token,
-            "logprob": logprob,
-            "top_logprobs": [{"token": other, "logprob": value} for other, value in (top or {}).items()],
-        }
-        for token, logprob, top in zip(
-            logprobs["tokens"], logprobs.get("token_logprobs") or [], tops, strict=False
-        )
-    ]
 
 
 _OLLAMA_OPTIONS = (
@@ -107,7 +89,7 @@ def _ollama_keywords(settings: Settings, model: Any) -> dict[str, Any]:
     return {**asks, "options": options}
 
 
-def _ollama_entries(metadata: Mapping[str, Any]) -> Any:
+def _ollama_logprobs(metadata: Mapping[str, Any]) -> Any:
     entries = metadata.get("logprobs")
     if not isinstance(entries, list):
         return entries
@@ -123,7 +105,7 @@ def _gemini_keywords(settings: Settings, model: Any) -> dict[str, Any]:
     return keywords
 
 
-def _gemini_entries(metadata: Mapping[str, Any]) -> Any:
+def _gemini_logprobs(metadata: Mapping[str, Any]) -> Any:
     result = metadata.get("logprobs_result")
     if not isinstance(result, Mapping):
         return result
@@ -156,18 +138,18 @@ def _text_keywords(settings: Settings, model: Any) -> dict[str, Any]:
 OPENAI = Family(
     ("BaseChatOpenAI", "ChatFireworks", "ChatOpenRouter", "ChatTogether"),
     _openai_keywords,
-    _openai_entries,
+    _openai_logprobs,
     takes_n=True,
     has_finish=True,
     advice=f"build it with use_responses_api=False: the Responses API drops log-probabilities; or {WAYS_OUT}",
 )
 COMPLETIONS = Family(
-    ("BaseOpenAI",), _completions_keywords, _completions_entries, takes_n=True, most_top=5, has_finish=True
+    ("BaseOpenAI",), _completions_keywords, _openai_logprobs, takes_n=True, most_top=5, has_finish=True
 )
 OLLAMA = Family(
     ("ChatOllama",),
     _ollama_keywords,
-    _ollama_entries,
+    _ollama_logprobs,
     has_finish=True,
     limits=("num_predict",),
     advice=f"update Ollama to 0.12.11 or later and langchain-ollama to 1.1 or later; or {WAYS_OUT}",
@@ -175,7 +157,7 @@ OLLAMA = Family(
 GEMINI = Family(
     ("ChatGoogleGenerativeAI",),
     _gemini_keywords,
-    _gemini_entries,
+    _gemini_logprobs,
     has_finish=True,
     limits=("max_output_tokens", "max_tokens"),
 )
@@ -298,9 +280,9 @@ def family_of(found: Sequence[Leaf], logprobs: bool | None) -> Family:
     """Return the family to ask in: the one of all models, text alone where they differ."""
     families = list(dict.fromkeys(leaf.family for leaf in found))
     if logprobs is True:
-        known = [family for family in families if family.entries is not None]
+        known = [family for family in families if family.logprobs is not None]
         return known[0] if len(families) == 1 and known else OPENAI
     if len(families) == 1:
         return families[0]
-    lacking = next((family for family in families if family.entries is None), TEXT)
+    lacking = next((family for family in families if family.logprobs is None), TEXT)
     return Family((), cast("Keywords", _text_keywords), advice=lacking.advice)

@@ -25,7 +25,6 @@ from langchain_core.prompt_values import ChatPromptValue, PromptValue, StringPro
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ContextThreadPoolExecutor, ensure_config, merge_configs
 
-from langchain_surerag.entropy import VOCABULARY, trace_of
 from langchain_surerag.families import PIPELINE, WAYS_OUT, Leaf, family_of, leaves, unbound
 from langchain_surerag.runs import PURPOSE, AnswerRun, request_config
 from surerag.errors import (
@@ -38,9 +37,11 @@ from surerag.errors import (
     ServiceError,
     SureragError,
     ThinkingBudgetError,
+    TransientServiceError,
 )
 from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, SamplingParams, Usage, as_messages
 from surerag.readers.failures import kind_of
+from surerag.readers.logprobs import ANY_VOCABULARY, answer_tokens, entries_of, token_of, trace_of
 from surerag.readers.pieces import TrimmedPieces, cut_at_stop
 from surerag.readers.protocol import BaseReader, Capabilities, Reader, begun_from_whole
 from surerag.readers.thinking import THINKING_TOKENS, ThoughtSplitter
@@ -67,7 +68,7 @@ def reader_from_model(
     *,
     logprobs: bool | None = None,
     top_logprobs: int | None = None,
-    vocabulary_size: int = VOCABULARY,
+    vocabulary_size: int = ANY_VOCABULARY,
     max_concurrency: int = 8,
     thinking_tokens: int = THINKING_TOKENS,
 ) -> BaseReader:
@@ -166,7 +167,7 @@ class ModelReader(BaseReader):
         *,
         logprobs: bool | None = None,
         top_logprobs: int | None = None,
-        vocabulary_size: int = VOCABULARY,
+        vocabulary_size: int = ANY_VOCABULARY,
         max_concurrency: int = 8,
         thinking_tokens: int = THINKING_TOKENS,
     ) -> None:
@@ -181,14 +182,14 @@ class ModelReader(BaseReader):
         self.model = model
         self._leaves = tuple(leaves(model))
         self.family = family_of(self._leaves, logprobs)
-        self._traced = logprobs is not False and self.family.entries is not None
+        self._traced = logprobs is not False and self.family.logprobs is not None
         self._bare, self._bound, self._configs = unbound(model)
         self._completes = any(isinstance(leaf.model, BaseLLM) for leaf in self._leaves)
         if self._completes and self._traced and not isinstance(self._bare, BaseLLM):
             # What is around an LLM passes its text alone.
             self._traced = False
         self.vocabulary_size = vocabulary_size
-        self._top = min(top_logprobs or self.family.most_top, self.family.most_top)
+        self.top_logprobs = min(top_logprobs or self.family.most_top, self.family.most_top)
         self._max_concurrency = max_concurrency
         self._thinking_tokens = thinking_tokens
         self._thinks = False
@@ -518,7 +519,7 @@ class ModelReader(BaseReader):
         if self._traced and sampling.trace != "none":
             settings["logprobs"] = True
             if sampling.trace == "entropy":
-                settings["top_logprobs"] = self._top
+                settings["top_logprobs"] = self.top_logprobs
         missing = self._rejected & {"temperature", "top_p"} & settings.keys()
         if drawn and missing:
             raise self._rejection(sorted(missing)[0], "it was rejected before")
@@ -542,8 +543,8 @@ class ModelReader(BaseReader):
         names = [name for name in settings if re.search(rf"(?<![\w-]){name}(?![\w-])", message)]
         if "top_logprobs" in names and (limit := re.search(r"(\d+)\D*$", message.split("top_logprobs")[-1])):
             most = int(limit[1])
-            if 0 < most < self._top:
-                self._top = most
+            if 0 < most < self.top_logprobs:
+                self.top_logprobs = most
                 return True
         needed = {"logprobs", "top_logprobs", *(("temperature", "top_p") if drawn else ())}
         for name in names:
@@ -649,7 +650,7 @@ class _Answer:
         self._reader = reader
         self._sampling = sampling
         self._splitter = ThoughtSplitter()
-        self._entries: list[Any] = []
+        self._entries: list[Mapping[str, Any]] = []
         self._metadata: dict[str, Any] = {}
         self._thought = False
         self._usage: dict[str, Any] = {}
@@ -674,8 +675,8 @@ class _Answer:
             self._thought |= bool(message.additional_kwargs.get("reasoning_content"))
             for name, value in (getattr(message, "usage_metadata", None) or {}).items():
                 self._usage[name] = value
-        if self._reader.family.entries is not None:
-            self._entries += self._reader.family.entries(metadata) or []
+        if self.traced and self._reader.family.logprobs is not None:
+            self._entries += entries_of(self._reader.family.logprobs(metadata))
         self._metadata.update({name: value for name, value in metadata.items() if value is not None})
         return self._splitter.feed(str(text))
 
@@ -723,12 +724,15 @@ class _Answer:
         if not self._entries:
             raise self._reader.no_logprobs(self._metadata)
         try:
-            return trace_of(
-                self._entries,
+            inside = answer_tokens(
+                map(token_of, self._entries),
                 self.text,
-                whole=whole and not self.stopped,
+                whole=whole,
                 thought=self._thought or self._splitter.has_thoughts,
-                alternatives=self._sampling.trace == "entropy",
+            )
+            return trace_of(
+                self._entries[inside.start : inside.stop],
+                top_logprobs=self._reader.top_logprobs if self._sampling.trace == "entropy" else 0,
                 vocabulary_size=self._reader.vocabulary_size,
             )
         except LogprobsError as error:
@@ -806,8 +810,6 @@ class _StreamState:
             return
         self._reader.note(self._answer)
         if self._reader.family.has_finish and self._answer.finish is None and not self._answer.stopped:
-            from surerag.errors import TransientServiceError
-
             raise TransientServiceError(
                 f"the stream of {self._reader.name} was cut off after {len(self._answer.text)} characters: "
                 "it gives no reason for its end",

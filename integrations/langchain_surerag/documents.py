@@ -1,0 +1,99 @@
+"""LangChain's documents and surerag's passages: copies either way, nothing lost, nothing changed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from langchain_core.documents import Document
+
+from surerag import SOURCES_KEY, Passage
+from surerag.errors import ServiceError
+
+_SCORES = ("score", "relevance_score")
+
+
+class Decision(dict[str, Any]):
+    """How a document came to be chosen: plain values that do not count when documents are compared.
+
+    Two decisions are equal, so that retrievers which merge results (MultiQueryRetriever) recognise duplicates;
+    a decision equals any other mapping only if their values are equal.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Decision) or super().__eq__(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None  # type: ignore[assignment]  # as for all mappings
+
+
+def passages_of(documents: Iterable[Document]) -> list[Passage]:
+    """Return documents as passages; each remembers the document it came from.
+
+    Raises:
+        ServiceError: If there is something else among them.
+    """
+    return [passage_of(document) for document in documents]
+
+
+def passage_of(document: Document) -> Passage:
+    """Return a document as a passage.
+
+    Raises:
+        ServiceError: If it is none.
+    """
+    if not isinstance(document, Document):
+        raise ServiceError(
+            f"expected documents, got a {type(document).__name__}",
+            hint="pass LangChain documents; a retriever, or a runnable in its place, returns a list of them",
+        )
+    return Passage(
+        document.page_content,
+        id=document.id or "",
+        score=_score(document.metadata),
+        metadata=dict(document.metadata),
+        origin=document,
+    )
+
+
+def documents_of(passages: Sequence[Passage]) -> list[Document]:
+    """Return passages as documents: copies of the ones they came from, or new ones."""
+    return [_document(passage) for passage in passages]
+
+
+def _document(passage: Passage) -> Document:
+    metadata = {name: _copied(value) for name, value in passage.metadata.items()}
+    if passage.metadata.get(SOURCES_KEY):
+        metadata[SOURCES_KEY] = [_source(source) for source in metadata[SOURCES_KEY]]
+    origin = passage.origin
+    if not isinstance(origin, Document):
+        return Document(id=passage.id or None, page_content=passage.text, metadata=metadata)
+    if origin.page_content == passage.text:
+        return origin.model_copy(update={"metadata": metadata})
+    # Another text: nothing else holds that a subclass may know of it, such as an embedding.
+    return Document(id=origin.id, page_content=passage.text, metadata=metadata)
+
+
+def _source(source: Any) -> Any:
+    """Return an entry of a compressed document's sources; one without an id has None, as in LangChain."""
+    return {**source, "id": source.get("id") or None} if isinstance(source, Mapping) else source
+
+
+def _copied(value: Any) -> Any:
+    """Return a deep copy; what cannot be copied (a lock, an open file) is shared."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:
+        return value
+
+
+def _score(metadata: Mapping[str, Any]) -> float | None:
+    """Return the score that a retriever or reranker left in the metadata; there is no other place for it."""
+    value = next((metadata[name] for name in _SCORES if name in metadata), None)
+    try:
+        return None if value is None or isinstance(value, bool | str) else float(value)
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,131 @@
+"""LangChain's prompt templates as surerag's prompts: texts, and conversations with system messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from string import Formatter
+from typing import Any
+
+from langchain_surerag.inputs import role_of
+from surerag.errors import PromptError
+from surerag.framing import PromptText, as_data
+from surerag.messages import Message, Prompt, Template
+from surerag.prompts import PromptTemplate
+
+
+class ChatPrompt:
+    """A chat template as a prompt of ours: each turn is filled, and keeps its role.
+
+    Args:
+        name: Key among the method's prompts.
+        turns: Roles and templates; together they have the slots.
+    """
+
+    def __init__(self, name: str, turns: Sequence[Message]) -> None:
+        self.name = name
+        self.turns = tuple(turns)
+        self._templates = [PromptTemplate(name, turn.content) for turn in turns]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ChatPrompt) and self.turns == other.turns
+
+    def __hash__(self) -> int:
+        return hash(self.turns)
+
+    @property
+    def text(self) -> str:
+        """Text of all turns, for people to read."""
+        return "\n".join(turn.content for turn in self.turns)
+
+    def require(self, *slots: str) -> ChatPrompt:
+        """Return this prompt if its turns have exactly these slots between them.
+
+        Raises:
+            PromptError: If slots are missing or unknown.
+        """
+        PromptTemplate(self.name, self.text).require(*slots)
+        return self
+
+    def render(self, **values: str) -> Prompt:
+        """Fill the slots; lines of a value that begin like one of any turn's own are put behind a mark."""
+        data = as_data(self.text, values)
+        return tuple(
+            Message(turn.role, template.render(**{slot: PromptText(data[slot]) for slot in template.slots}))
+            for turn, template in zip(self.turns, self._templates, strict=True)
+        )
+
+
+def prompt_of(name: str, value: Any) -> str | Template:
+    """Return a prompt as the core takes it: a text, a template of LangChain's, or pairs of role and text.
+
+    Raises:
+        PromptError: If a template is not in f-string format, or of another kind.
+
+    Example:
+        >>> from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
+        >>> prompt_of("closed_book", PromptTemplate.from_template("Q: {question}"))
+        'Q: {question}'
+        >>> chat = ChatPromptTemplate([("system", "Be brief."), ("human", "{question}")])
+        >>> prompt_of("closed_book", chat).render(question="Where?")
+        (Message(role='system', content='Be brief.'), Message(role='user', content='Where?'))
+    """
+    if isinstance(value, str | ChatPrompt | PromptTemplate):
+        return value
+    # LangChain's templates import jinja2; who uses none of them does not pay for it.
+    from langchain_core.prompts import ChatPromptTemplate
+    from langchain_core.prompts import PromptTemplate as LangChainPrompt
+
+    if isinstance(value, LangChainPrompt):
+        return _text(value, value.partial_variables)
+    if isinstance(value, ChatPromptTemplate):
+        return ChatPrompt(name, [_turn(one, value.partial_variables) for one in value.messages])
+    if isinstance(value, Sequence):
+        turns = [("human" if role == "user" else role, text) for role, text in value]
+        return prompt_of(name, ChatPromptTemplate(turns))
+    raise PromptError(
+        f"the prompt {name!r} is a {type(value).__name__}",
+        hint="pass a text, a PromptTemplate or a ChatPromptTemplate of texts",
+    )
+
+
+def plain_prompt(value: Any) -> Any:
+    """Return a prompt as JSON values: a text, or pairs of role and text."""
+    return [list(turn) for turn in value.turns] if isinstance(value, ChatPrompt) else value.text
+
+
+def _turn(value: Any, partial: Mapping[str, Any]) -> Message:
+    from langchain_core.messages import BaseMessage
+    from langchain_core.prompts import PromptTemplate as LangChainPrompt
+
+    if isinstance(value, BaseMessage):
+        return Message(role_of(value.type), _escaped(str(value.text)))
+    template = getattr(value, "prompt", None)
+    if not isinstance(template, LangChainPrompt):
+        raise PromptError(
+            f"a chat prompt has a {type(value).__name__}",
+            hint="use system, human and ai messages of text; a conversation comes with the input, under "
+            '"chat_history"',
+        )
+    [formatted] = value.format_messages(**dict.fromkeys(template.input_variables, ""))
+    return Message(role_of(formatted.type), _text(template, {**partial, **template.partial_variables}))
+
+
+def _text(template: Any, partial: Mapping[str, Any]) -> str:
+    """Return a template's text with its partial variables filled in; braces in those stay braces."""
+    if template.template_format != "f-string":
+        raise PromptError(
+            f"a prompt is in the format {template.template_format}", hint="write it in f-string format"
+        )
+    pieces: list[str] = []
+    for literal, slot, _, _ in Formatter().parse(template.template):
+        pieces.append(_escaped(literal))
+        if slot is not None and slot in partial:
+            value = partial[slot]
+            pieces.append(_escaped(str(value() if callable(value) else value)))
+        elif slot is not None:
+            pieces.append(f"{{{slot}}}")
+    return "".join(pieces)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")

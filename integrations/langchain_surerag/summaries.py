@@ -1,0 +1,226 @@
+"""Tier 1 of lazy retrieval: summaries of documents, limited to what the retriever's filter admits."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.runnables import Runnable
+from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
+
+from langchain_surerag.documents import passage_of
+from langchain_surerag.models import reader_of
+from langchain_surerag.retrieval import RunnableRetriever, encoder_of, filters_of, retriever_of
+from surerag import Passage
+from surerag.errors import ConfigurationError, InputError
+from surerag.messages import SamplingParams
+from surerag.prompts import SUMMARIZE
+from surerag.readers.protocol import Reader
+from surerag.readers.threads import in_thread
+from surerag.retrieval import SummaryIndex, lead_summary
+from surerag.services import Retriever
+
+Summarize = int | str | Callable[[Document], str] | Reader | Runnable[Any, Any]
+"""How to summarize: a number of lead sentences, a metadata key, a function of the document, or a model that
+writes each summary once."""
+
+_AT_ONCE = 256
+"""Documents that are summarized and added to a vector store at once."""
+
+_SUMMARY_TOKENS = 128
+
+
+class FilteredSummaries:
+    """Summaries in memory, of which only those are returned that a filter admits.
+
+    Args:
+        summaries: An index in memory.
+        admits: Whether a summary may be shown.
+    """
+
+    def __init__(self, summaries: SummaryIndex, admits: Callable[[Passage], bool]) -> None:
+        self._summaries = summaries
+        self._admits = admits
+
+    def retrieve(self, query: str, k: int | None) -> Sequence[Passage]:
+        """Return the nearest ``k`` summaries that are admitted."""
+        return self._admitted(self._summaries.retrieve(query, len(self._summaries)), k)
+
+    async def aretrieve(self, query: str, k: int | None) -> Sequence[Passage]:
+        """Like ``retrieve``, without blocking the event loop."""
+        return self._admitted(await self._summaries.aretrieve(query, len(self._summaries)), k)
+
+    def _admitted(self, passages: Sequence[Passage], k: int | None) -> list[Passage]:
+        return list(islice(filter(self._admits, passages), k))
+
+
+def summaries_of(
+    documents: Iterable[Document],
+    *,
+    summarize: Summarize = 2,
+    embeddings: Embeddings | None = None,
+    store: VectorStore | None = None,
+) -> Retriever | VectorStore:
+    """Make summaries of whole documents, for :class:`~langchain_surerag.LazyRetrievalChain`.
+
+    Args:
+        documents: The corpus, not cut into passages.
+        summarize: How.
+        embeddings: What the summaries are searched with, where they are held in memory.
+        store: A vector store that holds the summaries instead. Each has its document's metadata, so that the
+            retriever's filter holds for it, and its document's id, or one made of its text: what is in the
+            store already is neither written nor embedded anew. Documents may be a generator of any length.
+
+    Raises:
+        InputError: If there is no document with text, or one lacks the summary it should have.
+        ConfigurationError: If something else is passed, or neither embeddings nor store.
+    """
+    texts = _with_text(documents)
+    write = _writer(summarize)
+    if store is not None:
+        while batch := list(islice(texts, _AT_ONCE)):
+            _add(batch, write, store)
+        return store
+    if embeddings is None:
+        raise ConfigurationError(
+            "summaries are searched by meaning", hint="pass embeddings=…, or a vector store=…"
+        )
+    held = list(texts)
+    passages = [
+        Passage(text, id=document.id or "", metadata=dict(document.metadata))
+        for document, text in zip(held, write(held), strict=True)
+    ]
+    return SummaryIndex.from_passages(passages, encoder_of(embeddings))
+
+
+async def asummaries_of(documents: Iterable[Document], **settings: Any) -> Retriever | VectorStore:
+    """Like :func:`summaries_of`, without blocking the event loop."""
+    return await in_thread(partial(summaries_of, documents, **settings))
+
+
+def admitted_summaries(summaries: Any, retriever: Any) -> Any:
+    """Return the summary tier limited to the documents that the retriever's own filter admits.
+
+    A vector store of summaries is searched with the retriever's filter; of summaries in memory a filter that
+    is a function of the document, or a mapping from keys to plain values, is applied here.
+
+    Raises:
+        ConfigurationError: If it cannot be known which summaries the filter admits.
+    """
+    filters = [one for one in filters_of(retriever) if one is None or one]
+    if isinstance(summaries, VectorStore):
+        if None in filters or any(one != filters[0] for one in filters[1:]):
+            raise _unknown(filters)
+        return RunnableRetriever(summaries.as_retriever(search_kwargs=dict(filters[0] or {}) if filters else {}))
+    if not filters:
+        return summaries if isinstance(summaries, str) else retriever_of(summaries)
+    if isinstance(summaries, SummaryIndex) and None not in filters:
+        return FilteredSummaries(summaries, _admits([one for one in filters if one]))
+    own = [one for one in filters_of(summaries) if one is None or one]
+    if isinstance(summaries, Runnable) and own and own == filters:
+        return RunnableRetriever(summaries)
+    raise _unknown(filters)
+
+
+def _unknown(filters: Sequence[Mapping[str, Any] | None]) -> ConfigurationError:
+    names = sorted({name for one in filters for name in (one or {"search_kwargs": None})})
+    return ConfigurationError(
+        f"the retriever is limited by {', '.join(names)}, and it cannot be known which summaries that admits",
+        hint="pass the vector store of the summaries itself, which is searched with the same filter, or its "
+        "retriever with that filter: summaries=store.as_retriever(search_kwargs={…})",
+    )
+
+
+def _admits(filters: Sequence[Mapping[str, Any]]) -> Callable[[Passage], bool]:
+    conditions: list[Callable[[Passage], bool]] = []
+    for one in filters:
+        if set(one) != {"filter"}:
+            raise _unknown(filters)
+        condition = one["filter"]
+        if callable(condition):
+            conditions.append(partial(_admitted_by, condition))
+        elif isinstance(condition, Mapping) and all(
+            not name.startswith("$") and isinstance(value, str | int | float | bool)
+            for name, value in condition.items()
+        ):
+            conditions.append(partial(_equals, condition))
+        else:
+            raise _unknown(filters)
+    return lambda passage: all(condition(passage) for condition in conditions)
+
+
+def _admitted_by(condition: Callable[[Document], bool], passage: Passage) -> bool:
+    document = Document(id=passage.id or None, page_content=passage.text, metadata=dict(passage.metadata))
+    return bool(condition(document))
+
+
+def _equals(condition: Mapping[str, Any], passage: Passage) -> bool:
+    return all(
+        name in passage.metadata and passage.metadata[name] == value for name, value in condition.items()
+    )
+
+
+def _add(
+    documents: Sequence[Document], write: Callable[[Sequence[Document]], list[str]], store: VectorStore
+) -> None:
+    by_id = {document.id or _id_of(document): document for document in documents}
+    try:
+        present = {document.id for document in store.get_by_ids(list(by_id))}
+    except NotImplementedError:
+        present = set()
+    fresh = {key: document for key, document in by_id.items() if key not in present}
+    if fresh:
+        added = [
+            Document(id=key, page_content=text, metadata=dict(document.metadata))
+            for (key, document), text in zip(fresh.items(), write(list(fresh.values())), strict=True)
+        ]
+        store.add_documents(added, ids=list(fresh))
+
+
+def _id_of(document: Document) -> str:
+    return f"summary-{hashlib.sha256(document.page_content.encode()).hexdigest()[:32]}"
+
+
+def _with_text(documents: Iterable[Any]) -> Iterator[Document]:
+    empty = True
+    for document in documents:
+        if passage_of(document).text.strip():
+            empty = False
+            yield document
+    if empty:
+        raise InputError("there is no document with text to summarize", hint="pass documents that have text")
+
+
+def _writer(summarize: Summarize) -> Callable[[Sequence[Document]], list[str]]:
+    """Return what makes a summary of each document."""
+    if isinstance(summarize, bool):
+        raise ConfigurationError(f"summarize cannot be {summarize}", hint="pass a number of sentences")
+    if isinstance(summarize, int):
+        return lambda documents: [lead_summary(document.page_content, summarize) for document in documents]
+    if isinstance(summarize, str):
+        return lambda documents: [_value(document, summarize) for document in documents]
+    if isinstance(summarize, Runnable | Reader):
+        reader = reader_of(summarize)
+        sampling = SamplingParams(max_tokens=_SUMMARY_TOKENS, trace="none")
+        return lambda documents: [
+            answer.text
+            for [answer] in reader.generate(
+                [SUMMARIZE.render(document=document.page_content) for document in documents], sampling
+            )
+        ]
+    return lambda documents: [summarize(document) for document in documents]
+
+
+def _value(document: Document, key: str) -> str:
+    summary = document.metadata.get(key)
+    if not isinstance(summary, str) or not summary.strip():
+        raise InputError(
+            f"document {document.id!r} has no summary under the metadata key {key!r}",
+            hint=f"its keys are {sorted(document.metadata)}",
+        )
+    return summary
