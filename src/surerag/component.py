@@ -104,7 +104,7 @@ class Component(Options, Generic[R]):
         )
 
     def iter_many(self, cases: Iterable[Any], *, window: int = 64) -> Iterator[R]:
-        """Yield the result of each case in order as soon as it is ready; neither cases nor results are stored."""
+        """Yield the result of each case in order as soon as it is ready, and store neither."""
         return drivers.iter_many(self._each(cases), self.services, window=window, on_event=self.on_event)
 
     def aiter_many(self, cases: Iterable[Any], *, window: int = 64) -> AsyncIterator[R]:
@@ -117,7 +117,7 @@ class Component(Options, Generic[R]):
         return {name: value for name, value in self.to_dict().items() if name != "threshold"}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the options, and the names of the models, as JSON values; no model, client or key is in it."""
+        """Return the options and the names of the models as JSON values; no client or key is in it."""
         names = {
             name: service.name
             for name in type(self).model_fields

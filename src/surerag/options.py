@@ -56,12 +56,14 @@ class Options(BaseModel):
     Example:
         >>> class Chunks(Options):
         ...     top_n: int = Field(3, ge=1)
-        >>> Chunks(k=2)
+        >>> Chunks(k=2)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         surerag.errors.ConfigurationError: Chunks has no option 'k'. Did you mean top_n? It takes top_n.
-        >>> Chunks(top_n=0)
+        ...
+        >>> Chunks(top_n=0)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         surerag.errors.ConfigurationError: Chunks: top_n should be greater than or equal to 1, got 0.
+        ...
     """
 
     model_config = ConfigDict(

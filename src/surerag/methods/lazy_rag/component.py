@@ -75,12 +75,16 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
         summaries: Retriever | str | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(reader=reader, retriever=retriever, summaries=summaries, **options)
+        super().__init__(**{"reader": reader, "retriever": retriever, "summaries": summaries, **options})
 
     def _connect(self) -> Services:
         check_abstention(self.abstention)
         summaries = FixedSummary(self.summaries) if isinstance(self.summaries, str) else self.summaries
-        services = Services(reader=self.reader, retriever=self.retriever, summaries=summaries)
+        services = Services(
+            reader=self.reader,  # type: ignore[arg-type]  # completed by Services
+            retriever=self.retriever,
+            summaries=summaries,
+        )
         reader, _, _ = services.require("LazyRAG", "reader", "retriever", "summaries")
         check_gate(self.resolved_gate, reader)
         _ = self.resolved_threshold  # raises where there is none

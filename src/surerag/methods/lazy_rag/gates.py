@@ -13,7 +13,7 @@ import numpy as np
 from surerag.errors import CapabilityError, ConfigurationError, LogprobsError
 from surerag.measures import discrete_semantic_entropy, margin_bounds
 from surerag.messages import Generation, TokenTrace
-from surerag.methods.shared import N_SAMPLES
+from surerag.methods.shared import N_SAMPLES, SEMANTIC_ENTROPY_THRESHOLD
 from surerag.readers.protocol import Reader
 
 Needs = Literal["text", "logprobs", "entropy"]
@@ -226,13 +226,12 @@ class DisagreementGate(Gate):
     It is the entropy of the shares of the answers' meanings (Farquhar et al., Nature 630, 2024); two short
     answers mean the same if the words of one stand in the other. It costs ``n_samples`` answers a question.
 
-    The default threshold lies between the entropies of two samples against one and of three against two: the
-    gate stays shut where about two thirds of the samples agree. It is from no paper; calibrate it.
+    By default the gate stays shut where about two thirds of the samples agree; calibrate it.
     """
 
     name: ClassVar[str] = "semantic_entropy"
 
-    threshold: float | None = 0.65
+    threshold: float | None = SEMANTIC_ENTROPY_THRESHOLD
     n_samples: int = N_SAMPLES
 
     def __post_init__(self) -> None:
