@@ -6,12 +6,12 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import Runnable
-from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
+from langchain_core.vectorstores import VectorStore
 
 from langchain_surerag.documents import passage_of
 from langchain_surerag.models import reader_of
@@ -22,8 +22,10 @@ from surerag.messages import SamplingParams
 from surerag.prompts import SUMMARIZE
 from surerag.readers.protocol import Reader
 from surerag.readers.threads import in_thread
-from surerag.retrieval import SummaryIndex, lead_summary
 from surerag.services import Retriever
+
+if TYPE_CHECKING:
+    from surerag.retrieval import SummaryIndex
 
 Summarize = int | str | Callable[[Document], str] | Reader | Runnable[Any, Any]
 """How to summarize: a number of lead sentences, a metadata key, a function of the document, or a model that
@@ -90,6 +92,8 @@ def summaries_of(
         raise ConfigurationError(
             "summaries are searched by meaning", hint="pass embeddings=…, or a vector store=…"
         )
+    from surerag.retrieval import SummaryIndex
+
     held = list(texts)
     passages = [
         Passage(text, id=document.id or "", metadata=dict(document.metadata))
@@ -119,6 +123,8 @@ def admitted_summaries(summaries: Any, retriever: Any) -> Any:
         return RunnableRetriever(summaries.as_retriever(search_kwargs=dict(filters[0] or {}) if filters else {}))
     if not filters:
         return summaries if isinstance(summaries, str) else retriever_of(summaries)
+    from surerag.retrieval import SummaryIndex
+
     if isinstance(summaries, SummaryIndex) and None not in filters:
         return FilteredSummaries(summaries, _admits([one for one in filters if one]))
     own = [one for one in filters_of(summaries) if one is None or one]
@@ -201,6 +207,8 @@ def _writer(summarize: Summarize) -> Callable[[Sequence[Document]], list[str]]:
     if isinstance(summarize, bool):
         raise ConfigurationError(f"summarize cannot be {summarize}", hint="pass a number of sentences")
     if isinstance(summarize, int):
+        from surerag.retrieval import lead_summary
+
         return lambda documents: [lead_summary(document.page_content, summarize) for document in documents]
     if isinstance(summarize, str):
         return lambda documents: [_value(document, summarize) for document in documents]
