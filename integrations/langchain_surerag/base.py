@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self, TypeVar, cast
 
@@ -28,7 +29,7 @@ def service_field(description: str) -> Any:
     return Field(None, exclude=True, repr=False, description=description)
 
 
-class Part(Options):
+class Part(Options, ABC):
     """A method's options as fields of a LangChain class, and the core component that is made of them.
 
     Prompts are texts, or LangChain's templates in f-string format, those of chats included.
@@ -41,9 +42,9 @@ class Part(Options):
         """The method with its options and services."""
         return self._core
 
+    @abstractmethod
     def _make_core(self) -> Any:
         """Return the method with its options and services, checked."""
-        raise NotImplementedError
 
     @model_validator(mode="after")
     def _build_core(self) -> Self:

@@ -8,7 +8,7 @@ from typing import Any
 
 from langchain_core.documents import Document
 
-from surerag import Passage
+from surerag import SOURCES_KEY, Passage
 from surerag.errors import ServiceError
 
 _SCORES = ("score", "relevance_score")
@@ -65,8 +65,6 @@ def documents_of(passages: Sequence[Passage]) -> list[Document]:
 
 
 def _document(passage: Passage) -> Document:
-    from surerag import SOURCES_KEY
-
     metadata = {name: _copied(value) for name, value in passage.metadata.items()}
     if passage.metadata.get(SOURCES_KEY):
         metadata[SOURCES_KEY] = [_source(source) for source in metadata[SOURCES_KEY]]

@@ -35,9 +35,7 @@ _QUESTION_TOKENS = 64
 """Length of a condensed question, at most."""
 
 
-class LazyRetrievalChain(
-    SerializablePart, LazyRAGOptions, RunnableSerializable[Any, ChainOutput]
-):
+class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[Any, ChainOutput]):
     """Answers from document summaries, and retrieves only when a gate says that its reader is unsure.
 
     The input is a question, a message, messages or a prompt's value; or a mapping that holds one of these
@@ -209,9 +207,7 @@ class LazyRetrievalChain(
     def _answer(
         self, value: Any, run_manager: CallbackManagerForChainRun, config: RunnableConfig
     ) -> ChainOutput:
-        return self._output(
-            run_in(_child(config, run_manager), self._program(value), self.core.services)
-        )
+        return self._output(run_in(_child(config, run_manager), self._program(value), self.core.services))
 
     async def _aanswer(
         self, value: Any, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig

@@ -120,7 +120,9 @@ def admitted_summaries(summaries: Any, retriever: Any) -> Any:
     if isinstance(summaries, VectorStore):
         if None in filters or any(one != filters[0] for one in filters[1:]):
             raise _unknown(filters)
-        return RunnableRetriever(summaries.as_retriever(search_kwargs=dict(filters[0] or {}) if filters else {}))
+        return RunnableRetriever(
+            summaries.as_retriever(search_kwargs=dict(filters[0] or {}) if filters else {})
+        )
     if not filters:
         return summaries if isinstance(summaries, str) else retriever_of(summaries)
     from surerag.retrieval import SummaryIndex
