@@ -561,7 +561,7 @@ class ModelReader(BaseReader):
             if kind is RefusedError:
                 hint = "check the model's name, key, address and settings"
             # A key in a client's message must not follow in the traceback.
-            raise kind(masked, hint=hint) from (None if masked != message else error)
+            raise kind(masked, hint=hint) from (None if any(map(_SECRET.search, _chain(error))) else error)
 
     # Several requests at once.
 
@@ -637,6 +637,13 @@ def _prompt_value(prompt: Prompt, number: int | None = None) -> PromptValue:
     if number is not None:
         messages[-1].response_metadata = {"sample": number}
     return ChatPromptValue(messages=messages)
+
+
+def _chain(error: BaseException | None) -> Iterator[str]:
+    """Yield the messages of an error and of its causes."""
+    while error is not None:
+        yield str(error)
+        error = error.__cause__ or error.__context__
 
 
 def _reply(error: BaseException | None) -> str:

@@ -163,8 +163,8 @@ def _passages(documents: object, k: int | None) -> list[Passage]:
     return passages_of(documents[:k])
 
 
-def filters_of(retriever: object) -> Iterator[Mapping[str, Any] | None]:
-    """Yield the filter of each vector store retriever in a retriever; None where the config decides it.
+def filters_of(retriever: object) -> Iterator[Mapping[str, Any] | str]:
+    """Yield the filter of each vector store retriever in a retriever; a field's id where the config decides it.
 
     Bindings, fallbacks, and retrievers around others (ensembles, compression) are looked into by their public
     fields. What a function of your own leaves out cannot be seen.
@@ -179,8 +179,8 @@ def filters_of(retriever: object) -> Iterator[Mapping[str, Any] | None]:
                 yield bound
             yield from filters_of(retriever.bound)
         case DynamicRunnable():
-            if "search_kwargs" in getattr(retriever, "fields", {}):
-                yield None
+            if field := getattr(retriever, "fields", {}).get("search_kwargs"):
+                yield f"the configurable field {field.id}"
             for one in (retriever.default, *getattr(retriever, "alternatives", {}).values()):
                 yield from filters_of(one)
         case RunnableWithFallbacks():

@@ -111,32 +111,32 @@ def admitted_summaries(summaries: Any, retriever: Any) -> Any:
     """Return the summary tier limited to the documents that the retriever's own filter admits.
 
     A vector store of summaries is searched with the retriever's filter; of summaries in memory a filter that
-    is a function of the document, or a mapping from keys to plain values, is applied here.
+    is a function of the document, or a mapping from keys to plain values, is applied here. One summary as
+    text is no document of a store: everybody may see it.
 
     Raises:
         ConfigurationError: If it cannot be known which summaries the filter admits.
     """
-    filters = [one for one in filters_of(retriever) if one is None or one]
-    if isinstance(summaries, VectorStore):
-        if None in filters or any(one != filters[0] for one in filters[1:]):
-            raise _unknown(filters)
-        return RunnableRetriever(
-            summaries.as_retriever(search_kwargs=dict(filters[0] or {}) if filters else {})
-        )
+    if isinstance(summaries, str):
+        return summaries
+    filters = [one for one in filters_of(retriever) if one]
+    mappings = [one for one in filters if isinstance(one, Mapping)]
+    if isinstance(summaries, VectorStore) and filters[1:] == filters[:-1] and mappings == filters:
+        limits = dict(mappings[0]) if mappings else {}
+        return RunnableRetriever(summaries.as_retriever(search_kwargs=limits))
     if not filters:
-        return summaries if isinstance(summaries, str) else retriever_of(summaries)
+        return retriever_of(summaries)
     from surerag.retrieval import SummaryIndex
 
-    if isinstance(summaries, SummaryIndex) and None not in filters:
-        return FilteredSummaries(summaries, _admits([one for one in filters if one]))
-    own = [one for one in filters_of(summaries) if one is None or one]
-    if isinstance(summaries, Runnable) and own and own == filters:
+    if isinstance(summaries, SummaryIndex) and mappings == filters:
+        return FilteredSummaries(summaries, _admits(mappings))
+    if isinstance(summaries, Runnable) and [one for one in filters_of(summaries) if one] == filters:
         return RunnableRetriever(summaries)
     raise _unknown(filters)
 
 
-def _unknown(filters: Sequence[Mapping[str, Any] | None]) -> ConfigurationError:
-    names = sorted({name for one in filters for name in (one or {"search_kwargs": None})})
+def _unknown(filters: Sequence[Mapping[str, Any] | str]) -> ConfigurationError:
+    names = sorted({name for one in filters for name in ([one] if isinstance(one, str) else one)})
     return ConfigurationError(
         f"the retriever is limited by {', '.join(names)}, and it cannot be known which summaries that admits",
         hint="pass the vector store of the summaries itself, which is searched with the same filter, or its "
