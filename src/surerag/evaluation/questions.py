@@ -34,7 +34,7 @@ ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "id": ("id", "_id", "example_id", "qid", "question_id", "query_id"),
     "system": ("system", "retriever"),
 }  # fmt: skip
-"""Names of columns by field: those of RAGAS, LangSmith, DeepEval and SQuAD, too; the first one there counts."""
+"""Names of columns by field: those of RAGAS, LangSmith, DeepEval and SQuAD, too; the first counts."""
 
 _TEXT_KEYS = ("text", "page_content", "content", "passage", "chunk")
 

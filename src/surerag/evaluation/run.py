@@ -365,8 +365,8 @@ def evaluate(
             references by name.
         at_a_time: Questions that one system is asked at a time. Their seconds are then the wall time of all,
             divided by their number; 1 measures each question alone.
-        on_change: If a system of the same name has other settings than in the file, or the questions are others:
-            ``"refuse"``, or ``"ask"`` anew. Rows of different settings are never mixed.
+        on_change: If a system of the same name has other settings than in the file, or the questions are
+            others: ``"refuse"``, or ``"ask"`` anew. Rows of different settings are never mixed.
         progress: Called with the number of answers that are there, and of all.
 
     Raises:
