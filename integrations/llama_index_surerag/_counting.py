@@ -19,7 +19,7 @@ from llama_index_instrumentation import get_dispatcher
 from llama_index_instrumentation.base import BaseEvent
 
 from surerag import Costs
-from surerag.tokens import estimated_tokens
+from surerag.text import estimated_tokens
 
 
 @contextmanager

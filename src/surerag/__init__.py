@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from surerag.methods.seper.component import SePer
     from surerag.methods.seper.options import SePerOptions
     from surerag.methods.seper.result import SePerResult
-    from surerag.prompts import PromptSet, PromptTemplate
+    from surerag.prompts import PromptSet, PromptTemplate, load_prompts
     from surerag.readers.fake import FakeReader
     from surerag.readers.hosted import OpenAIReader
     from surerag.readers.local import TransformersReader
@@ -54,7 +54,7 @@ _MODULES = {
     "surerag.methods.seper.component": "SePer",
     "surerag.methods.seper.options": "SePerOptions",
     "surerag.methods.seper.result": "SePerResult",
-    "surerag.prompts": "PromptSet PromptTemplate",
+    "surerag.prompts": "PromptSet PromptTemplate load_prompts",
     "surerag.readers.fake": "FakeReader",
     "surerag.readers.hosted": "OpenAIReader",
     "surerag.readers.local": "TransformersReader",
@@ -101,6 +101,7 @@ __all__ = [
     "TransformersReader",
     "UncertaintyRewriter",
     "Usage",
+    "load_prompts",
 ]
 
 
