@@ -33,6 +33,13 @@ def test_a_function_answers_every_prompt_from_its_text() -> None:
     assert reader.prompts == ["Be brief.\nVelm?", "Orun?"]
 
 
+def test_a_mapping_answers_by_the_first_key_in_the_prompt() -> None:
+    reader = FakeReader({"Velm": "yes", "Orun": "no"})
+    assert [row[0].text for row in reader.generate(["Is Velm?", "Is Orun?"], GREEDY)] == ["yes", "no"]
+    with pytest.raises(ServiceError, match="no key"):
+        reader.generate(["Paris?"], GREEDY)
+
+
 def test_errors_are_raised_where_they_stand_in_the_queue() -> None:
     reader = FakeReader([TransientServiceError("busy"), "then", KeyError])
     with pytest.raises(TransientServiceError, match="busy"):
