@@ -39,10 +39,10 @@ from surerag.errors import (
 from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, SamplingParams, Usage, as_messages
 from surerag.readers.failures import kind_of
 from surerag.readers.logprobs import ANY_VOCABULARY
+from surerag.readers.pieces import UsageCounter
 from surerag.readers.protocol import BaseReader, Capabilities, Reader, begun_from_whole
 from surerag.readers.thinking import THINKING_TOKENS
 from surerag.readers.threads import in_thread
-from surerag.readers.usage import UsageCount
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -181,7 +181,7 @@ class ModelReader(BaseReader):
         self._thinking_tokens = thinking_tokens
         self._thinks = False
         self._rejected: frozenset[str] = frozenset()
-        self._usage = UsageCount()
+        self._usage = UsageCounter()
 
     def __repr__(self) -> str:
         return f"ModelReader({self.name})"

@@ -119,9 +119,9 @@ def admitted_summaries(summaries: Any, retriever: Any) -> Any:
     """
     if isinstance(summaries, str):
         return summaries
-    filters = [one for one in filters_of(retriever) if one]
+    filters = _distinct(filters_of(retriever))
     mappings = [one for one in filters if isinstance(one, Mapping)]
-    if isinstance(summaries, VectorStore) and filters[1:] == filters[:-1] and mappings == filters:
+    if isinstance(summaries, VectorStore) and len(filters) <= 1 and mappings == filters:
         limits = dict(mappings[0]) if mappings else {}
         return RunnableRetriever(summaries.as_retriever(search_kwargs=limits))
     if not filters:
@@ -130,9 +130,17 @@ def admitted_summaries(summaries: Any, retriever: Any) -> Any:
 
     if isinstance(summaries, SummaryIndex) and mappings == filters:
         return FilteredSummaries(summaries, _admits(mappings))
-    if isinstance(summaries, Runnable) and [one for one in filters_of(summaries) if one] == filters:
+    if isinstance(summaries, Runnable) and _distinct(filters_of(summaries)) == filters:
         return RunnableRetriever(summaries)
     raise _unknown(filters)
+
+
+def _distinct(filters: Iterable[Mapping[str, Any] | str]) -> list[Mapping[str, Any] | str]:
+    distinct: list[Mapping[str, Any] | str] = []
+    for one in filters:
+        if one and one not in distinct:
+            distinct.append(one)
+    return distinct
 
 
 def _unknown(filters: Sequence[Mapping[str, Any] | str]) -> ConfigurationError:
