@@ -1,0 +1,507 @@
+"""Any LlamaIndex LLM as a reader, over its public calls.
+
+``chat``, ``achat``, ``stream_chat`` and ``astream_chat`` are asked (``complete`` and its variants of an LLM
+that is no chat model), and nothing else of the LLM is touched or copied, so that callbacks, token counters, a
+changed ``llm.model`` and wrappers of the user's stay in force. OpenAI's keywords go in, every answer and its
+log-probabilities come out of ``response.raw``, else ``response.logprobs``, else there is text alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import warnings
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, cast
+
+from llama_index.core.base.llms.types import ChatMessage, MessageRole
+from llama_index.core.llms import LLM
+from llama_index.core.settings import Settings
+
+from llama_index_surerag.replies import Reply, StreamedReply, generations_of, replies_of
+from surerag.errors import (
+    CapabilityError,
+    ConfigurationError,
+    LogprobsError,
+    RefusedError,
+    ServiceError,
+    SureragError,
+)
+from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, SamplingParams, as_messages
+from surerag.readers import Reader
+from surerag.readers.failures import kind_of
+from surerag.readers.fan_out import aeach, each
+from surerag.readers.protocol import BaseReader, Capabilities, begun_from_whole, close_iterator
+
+WAYS_OUT = (
+    'pass gate="semantic_entropy" (L-RAG) or metric="semantic_entropy" (DynQR), which need text only; an '
+    "OpenAIReader for an OpenAI-compatible server; or a TransformersReader for a model in this process"
+)
+_USUAL = {"stop": [], "top_p": 1.0}
+_IDENTICAL_SETS = 3
+"""Questions whose samples are all the same before the LLM is taken for a deterministic one."""
+
+
+class Family(NamedTuple):
+    """LLM classes that are asked in the same way.
+
+    Attributes:
+        keywords: From OpenAI's keywords to those that the class takes.
+        logprobs: Whether it returns log-probabilities of the sampled tokens.
+        several: Whether one request may bring several answers.
+        hint: What to do for log-probabilities, where it returns none.
+    """
+
+    keywords: Callable[[dict[str, Any]], dict[str, Any]]
+    logprobs: bool = False
+    several: bool = False
+    hint: str = ""
+
+
+def _gemini_keywords(asked: dict[str, Any]) -> dict[str, Any]:
+    """Return OpenAI's keywords as a ``generation_config``; the class raises where a limit is reached."""
+    names = {
+        "temperature": "temperature",
+        "top_p": "top_p",
+        "seed": "seed",
+        "stop": "stop_sequences",
+        "logprobs": "response_logprobs",
+        "top_logprobs": "logprobs",
+    }
+    return {"generation_config": {names[name]: value for name, value in asked.items() if name in names}}
+
+
+def _sampling_only(asked: dict[str, Any]) -> dict[str, Any]:
+    return {"temperature": asked["temperature"]} if asked["temperature"] > 0 else {}
+
+
+def _as_needed(asked: dict[str, Any]) -> dict[str, Any]:
+    return asked if "logprobs" in asked else _sampling_only(asked)
+
+
+FAMILIES: Mapping[str, Family] = {
+    "OpenAI": Family(dict, logprobs=True, several=True),
+    "GoogleGenAI": Family(_gemini_keywords, logprobs=True),
+    "Ollama": Family(
+        lambda _: {},
+        hint='ask its server as OpenAILike(api_base="http://localhost:11434/v1", is_chat_model=True), since '
+        "this class passes no keyword of a call on",
+    ),
+    "HuggingFaceLLM": Family(
+        lambda _: {},
+        hint="pass TransformersReader(model, tokenizer) with the model and the tokenizer that the LLM was "
+        "built from",
+    ),
+}
+"""Families by the name of a class; subclasses belong to them."""
+
+_PACKAGED = Family(_sampling_only)
+_OWN = Family(_as_needed, logprobs=True)
+
+
+def family_of(llm: LLM) -> Family:
+    """Return how an LLM is asked; a class of the user's own may return log-probabilities."""
+    for kind in type(llm).__mro__:
+        if kind.__name__ in FAMILIES and kind.__module__.startswith("llama_index."):
+            return FAMILIES[kind.__name__]
+    return _PACKAGED if type(llm).__module__.startswith("llama_index.") else _OWN
+
+
+def reader_from_llm(
+    llm: LLM, *, logprobs: bool | None = None, top_logprobs: int | None = None, max_concurrency: int = 8
+) -> LLMReader:
+    """Return a LlamaIndex LLM as a reader.
+
+    Args:
+        llm: Any LLM.
+        logprobs: Whether it returns log-probabilities; None knows it of LlamaIndex's packages, and expects
+            them of a class of your own, in ``raw`` as OpenAI has them or in ``logprobs``.
+        top_logprobs: Likeliest tokens to ask for; None is 20, and 5 where the LLM is no chat model.
+        max_concurrency: Requests under way at a time.
+
+    Raises:
+        ConfigurationError: If it is no LLM.
+    """
+    return LLMReader(llm, logprobs=logprobs, top_logprobs=top_logprobs, max_concurrency=max_concurrency)
+
+
+def reader_of(llm: LLM | Reader | None) -> Reader:
+    """Return a reader as it is, an LLM as a reader, and ``Settings.llm`` for None."""
+    if isinstance(llm, Reader):
+        return llm
+    return LLMReader(Settings.llm if llm is None else llm)
+
+
+class LLMReader(BaseReader):
+    """A LlamaIndex LLM as a reader; made by :func:`reader_from_llm`."""
+
+    def __init__(
+        self,
+        llm: LLM,
+        *,
+        logprobs: bool | None = None,
+        top_logprobs: int | None = None,
+        max_concurrency: int = 8,
+    ) -> None:
+        if not isinstance(llm, LLM):
+            raise ConfigurationError(
+                f"expected a LlamaIndex LLM, got {type(llm).__name__}",
+                hint="pass llm=…, set Settings.llm, or pass a reader of surerag",
+            )
+        self.llm = llm
+        self._family = family_of(llm)
+        self._logprobs = self._family.logprobs if logprobs is None else logprobs
+        self._top = top_logprobs
+        self._max_concurrency = max_concurrency
+        self._rejected: frozenset[str] = frozenset() if self._family.several else frozenset({"n"})
+        self._streams = True
+        self._identical_sets = 0
+
+    def __repr__(self) -> str:
+        return f"LLMReader({type(self.llm).__name__} {self.name!r})"
+
+    @property
+    def name(self) -> str:
+        """Name of the model that the LLM is set to at this moment."""
+        return self.llm.metadata.model_name or self.llm.class_name()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this LLM can do: log-probabilities where its class returns them, streams where it has them."""
+        # CustomLLM inherits async calls that block the event loop; such an LLM is asked in threads.
+        call = type(self.llm).achat if self._chats else type(self.llm).acomplete
+        blocking = call.__qualname__.startswith(("CustomLLM.", "HuggingFaceLLM."))
+        return Capabilities(
+            logprobs=self._logprobs,
+            entropy="bounded" if self._logprobs and self._top != 0 else None,
+            begin="native" if self._streams else "whole",
+            stream=self._streams,
+            native_async=not blocking,
+            thinking="apart",
+        )
+
+    @property
+    def max_tokens(self) -> int:
+        """The LLM's own limit of an answer, where it has one."""
+        own = self.llm.metadata.num_output
+        return own if own > 0 else super().max_tokens
+
+    @property
+    def window(self) -> int:
+        """Tokens that prompt and answer may have together."""
+        return self.llm.metadata.context_window
+
+    @property
+    def hint(self) -> str:
+        """What to do for log-probabilities."""
+        return f"{self._family.hint}; or {WAYS_OUT}" if self._family.hint else WAYS_OUT
+
+    def count_tokens(self, text: str) -> int:
+        """Return how many tokens a text has for ``Settings.tokenizer``."""
+        return len(Settings.tokenizer(text))
+
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
+        """Return ``sampling.n`` generations for each prompt, in order."""
+        requests = self._split(prompts, sampling)
+        found = each(self._answers, requests, self._max_concurrency)
+        return self._joined(found, len(prompts), sampling.n)
+
+    async def agenerate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
+        """Like ``generate``, over the LLM's own async calls."""
+        requests = self._split(prompts, sampling)
+        found = await aeach(self._aanswers, requests, asyncio.Semaphore(self._max_concurrency))
+        return self._joined(found, len(prompts), sampling.n)
+
+    def begin(
+        self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
+    ) -> list[PartialGeneration]:
+        """Read a stream of each prompt up to its first ``n_tokens`` tokens, and leave it open."""
+        begun: list[PartialGeneration] = []
+        try:
+            for prompt in prompts:
+                open_answer = _Open(_Request(prompt, replace(sampling, n=1)))
+                open_answer.pieces = self._pieces(open_answer)
+                for _ in open_answer.pieces:
+                    if open_answer.reply.n_tokens >= n_tokens:
+                        break
+                begun.append(self._begun(open_answer, n_tokens))
+        except BaseException:
+            self.cancel(begun)
+            raise
+        return begun
+
+    async def abegin(
+        self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
+    ) -> list[PartialGeneration]:
+        """Like ``begin``, over the LLM's own async stream."""
+        begun: list[PartialGeneration] = []
+        try:
+            for prompt in prompts:
+                open_answer = _Open(_Request(prompt, replace(sampling, n=1)))
+                open_answer.pieces = self._apieces(open_answer)
+                async for _ in open_answer.pieces:
+                    if open_answer.reply.n_tokens >= n_tokens:
+                        break
+                begun.append(self._begun(open_answer, n_tokens))
+        except BaseException:
+            await self.acancel(begun)
+            raise
+        return begun
+
+    def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
+        """Read the open streams to their ends."""
+        return [list(self.finish_stream(one))[-1].generation for one in begun]  # type: ignore[misc]  # the last has it
+
+    async def afinish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
+        """Like ``finish``."""
+        return [[chunk async for chunk in self.afinish_stream(one)][-1].generation for one in begun]  # type: ignore[misc]  # the last has it
+
+    def cancel(self, begun: Sequence[PartialGeneration]) -> None:
+        """Close the open streams."""
+        for one in begun:
+            close_iterator(one.state.pieces)
+
+    async def acancel(self, begun: Sequence[PartialGeneration]) -> None:
+        """Like ``cancel``."""
+        for one in begun:
+            await one.state.pieces.aclose()
+
+    def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
+        """Yield an answer piece by piece; the last chunk holds the generation."""
+        open_answer = _Open(_Request(prompt, replace(sampling, n=1)))
+        open_answer.pieces = self._pieces(open_answer)
+        yield from _chunks(open_answer)
+
+    async def astream(self, prompt: Prompt, sampling: SamplingParams) -> AsyncIterator[Chunk]:
+        """Like ``stream``, without blocking the event loop."""
+        if not self.capabilities.native_async:
+            async for chunk in super().astream(prompt, sampling):
+                yield chunk
+            return
+        open_answer = _Open(_Request(prompt, replace(sampling, n=1)))
+        open_answer.pieces = self._apieces(open_answer)
+        async for chunk in _achunks(open_answer):
+            yield chunk
+
+    def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
+        """Yield what was begun from its first token on; the last chunk holds the generation."""
+        yield from _chunks(begun.state, begun.state.reply.shown)
+
+    async def afinish_stream(self, begun: PartialGeneration) -> AsyncIterator[Chunk]:
+        """Like ``finish_stream``, without blocking the event loop."""
+        if hasattr(begun.state.pieces, "__anext__"):
+            async for chunk in _achunks(begun.state, begun.state.reply.shown):
+                yield chunk
+        else:
+            async for chunk in super().afinish_stream(begun):
+                yield chunk
+
+    @property
+    def _chats(self) -> bool:
+        return self.llm.metadata.is_chat_model
+
+    def _split(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[_Request]:
+        """Return the requests for ``n`` answers to each prompt: one, or ``n`` that run side by side."""
+        if sampling.top_k is not None:
+            raise CapabilityError(f"{self.name} takes no top_k", hint="set it in the LLM itself")
+        if "n" not in self._rejected:
+            return [_Request(prompt, sampling) for prompt in prompts]
+        return [
+            _Request(prompt, replace(sampling, n=1, seed=sampling.seed + number))
+            for prompt in prompts
+            for number in range(sampling.n)
+        ]
+
+    def _joined(self, found: list[list[Generation]], prompts: int, n: int) -> list[list[Generation]]:
+        flat = [answer for answers in found for answer in answers]
+        rows = [flat[start : start + n] for start in range(0, prompts * n, n)]
+        for row in rows if n > 1 else []:
+            self._watch_samples({answer.text for answer in row}, n)
+        return rows
+
+    def _watch_samples(self, texts: set[str], n: int) -> None:
+        """Warn once of an LLM whose samples never differ; a gate that compares them would always be sure."""
+        if self._identical_sets >= 0:
+            self._identical_sets = self._identical_sets + 1 if len(texts) == 1 else -1
+        if self._identical_sets == (1 if self._family is not FAMILIES["OpenAI"] else _IDENTICAL_SETS):
+            self._identical_sets = -1
+            warnings.warn(
+                f"all {n} samples of {self.name} were the same: {type(self.llm).__name__} may ignore "
+                "temperature, or answer from a cache; then samples tell nothing of its uncertainty. Build "
+                "it with temperature=1",
+                stacklevel=2,
+            )
+
+    def _answers(self, request: _Request) -> list[Generation]:
+        steps = self._steps(request)
+        response: Any = None
+        try:
+            keywords = next(steps)
+            while True:
+                try:
+                    response = self._call(self.llm, "", request.prompt, keywords)
+                except Exception as error:
+                    keywords = steps.throw(error)
+                else:
+                    keywords = steps.send(response)
+        except StopIteration as stop:
+            return cast("list[Generation]", stop.value)
+
+    async def _aanswers(self, request: _Request) -> list[Generation]:
+        steps = self._steps(request)
+        response: Any = None
+        try:
+            keywords = next(steps)
+            while True:
+                try:
+                    response = await self._call(self.llm, "a", request.prompt, keywords)
+                except Exception as error:
+                    keywords = steps.throw(error)
+                else:
+                    keywords = steps.send(response)
+        except StopIteration as stop:
+            return cast("list[Generation]", stop.value)
+
+    def _steps(self, request: _Request) -> Generator[dict[str, Any], Any, list[Generation]]:
+        """Yield the keywords of each call that the request takes, and receive its response."""
+        sampling, found = request.sampling, list[Generation]()
+        while len(found) < sampling.n:
+            rest = replace(sampling, n=sampling.n - len(found), seed=sampling.seed + len(found))
+            try:
+                response = yield self._keywords(rest)
+            except Exception as error:
+                self._learn(error, rest)
+                continue
+            with _unreadable(self.name):
+                replies = replies_of(response)
+            if len(replies) < rest.n:
+                self._rejected |= {"n"}
+            found += self._generations(replies, request)
+        return found[: sampling.n]
+
+    def _generations(self, replies: Sequence[Reply], request: _Request) -> list[Generation]:
+        traced = self._logprobs and request.sampling.trace != "none"
+        try:
+            found = generations_of(replies, request.sampling, traced=traced)
+        except LogprobsError as error:
+            raise LogprobsError(f"{self.name}: {error}", hint=self.hint) from error
+        count = 0 if found[0].prompt_tokens else self.count_tokens(_plain(request.prompt))
+        return [replace(one, prompt_tokens=one.prompt_tokens or count) for one in found]
+
+    def _begun(self, open_answer: _Open, n_tokens: int) -> PartialGeneration:
+        open_answer.finish = lambda reply: self._generations([reply], open_answer.request)[0]
+        if open_answer.reply.done:
+            whole = begun_from_whole(open_answer.whole(), n_tokens)
+            return replace(whole, state=open_answer)
+        partial = begun_from_whole(open_answer.whole(), n_tokens).partial
+        return PartialGeneration(replace(partial, finish="partial"), done=False, state=open_answer)
+
+    def _pieces(self, open_answer: _Open) -> Iterator[str]:
+        """Yield the pieces of one streamed answer; of a whole one, where the LLM does not stream."""
+        reply, request = open_answer.reply, open_answer.request
+        open_answer.finish = lambda whole: self._generations([whole], request)[0]
+        while not reply.done:
+            stream: Any = iter(())
+            try:
+                if self._streams:
+                    stream = self._call(self.llm, "stream_", request.prompt, self._keywords(request.sampling))
+                    for response in stream:
+                        yield reply.feed(response)
+                    yield reply.end()
+                else:
+                    response = self._call(self.llm, "", request.prompt, self._keywords(request.sampling))
+                    yield reply.whole(response)
+            except Exception as error:
+                self._unstreamed(error, open_answer)
+            finally:
+                close_iterator(stream)
+
+    async def _apieces(self, open_answer: _Open) -> AsyncIterator[str]:
+        reply, request = open_answer.reply, open_answer.request
+        open_answer.finish = lambda whole: self._generations([whole], request)[0]
+        while not reply.done:
+            stream: Any = None
+            try:
+                keywords = self._keywords(request.sampling)
+                if self._streams:
+                    stream = await self._call(self.llm, "astream_", request.prompt, keywords)
+                    async for response in stream:
+                        yield reply.feed(response)
+                    yield reply.end()
+                else:
+                    yield reply.whole(await self._call(self.llm, "a", request.prompt, keywords))
+            except Exception as error:
+                self._unstreamed(error, open_answer)
+            finally:
+                if hasattr(stream, "aclose"):
+                    await stream.aclose()
+
+    def _unstreamed(self, error: Exception, open_answer: _Open) -> None:
+        """Note that the LLM does not stream, or refuses a keyword; raise everything else."""
+        if isinstance(error, NotImplementedError) and self._streams and not open_answer.reply.started:
+            self._streams = False
+        elif open_answer.reply.started:
+            raise self._translated(error) from error
+        else:
+            self._learn(error, open_answer.request.sampling)
+
+    def _call(self, llm: LLM, kind: str, prompt: Prompt, keywords: dict[str, Any]) -> Any:
+        """Make one of the LLM's public calls; ``kind`` is what stands before ``chat`` or ``complete``."""
+        if self._chats:
+            return getattr(llm, f"{kind}chat")(chat_messages(llm, prompt), **keywords)
+        return getattr(llm, f"{kind}complete")(completion_text(llm, prompt), formatted=True, **keywords)
+
+    def _keywords(self, sampling: SamplingParams) -> dict[str, Any]:
+        """Return the keywords of a call: OpenAI's, in the family's spelling, without what was rejected."""
+        asked: dict[str, Any] = {"temperature": sampling.temperature, "max_tokens": sampling.max_tokens}
+        asked |= {"top_p": sampling.top_p, "stop": list(sampling.stop)}
+        asked = {name: value for name, value in asked.items() if _USUAL.get(name) != value}
+        if sampling.temperature > 0:
+            asked["seed"] = sampling.seed
+        if sampling.n > 1:
+            asked["n"] = sampling.n
+        if self._logprobs and sampling.trace != "none":
+            top = (20 if self._chats else 5) if self._top is None else self._top
+            asked |= {"logprobs": True, "top_logprobs": top} if self._chats else {"logprobs": top}
+        asked = {name: value for name, value in asked.items() if name not in self._rejected}
+        return self._family.keywords({"temperature": 0.0, **asked}) if "temperature" in self._rejected else (
+            self._family.keywords(asked)
+        )
+
+    def _learn(self, error: Exception, sampling: SamplingParams) -> None:
+        """Leave a keyword out from now on that the LLM refuses and the method does not need.
+
+        Raises:
+            ServiceError: If it is needed, or the failure is another one.
+        """
+        ours = self._translated(error)
+        optional = {"seed", "stop", "n", "max_tokens", "top_p"} - self._rejected
+        if sampling.n == 1:
+            optional |= {"temperature"} - self._rejected
+        refused = {name for name in optional if name in str(error)} if isinstance(ours, RefusedError) else set()
+        if not refused:
+            raise ours from error
+        self._rejected |= refused
+        if "temperature" in refused:
+            warnings.warn(f"{self.name} refuses temperature: it is asked without", stacklevel=2)
+
+    def _translated(self, error: Exception) -> SureragError:
+        """Return a client's failure as one of ours, which says what the server sent and shows no key."""
+        if isinstance(error, SureragError):
+            return error
+        if isinstance(error, json.JSONDecodeError | AttributeError | IndexError | KeyError | TypeError) and (
+            "keyword argument" not in str(error)
+        ):
+            sent = getattr(error, "doc", None) or getattr(error, "obj", None)
+            return ServiceError(
+                f"{self.name} sent a reply that {type(self.llm).__name__} cannot read: "
+                f"{'one without an answer' if sent is None else repr(sent)[:200]} "
+                f"({type(error).__name__}: {error})",
+                hint="check api_base, and that the server speaks the API of this class",
+            )
+        message = f"{self.name}: {type(error).__name__}: {error}"
+        key = getattr(self.llm, "api_key", None)
+        if isinstance(key, str) and key.strip():
+            message = message.replace(key.strip(), "***")
+        return kind_of(error)(message)
