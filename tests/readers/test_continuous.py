@@ -27,7 +27,7 @@ from surerag.errors import (
     ThinkingBudgetError,
 )
 from surerag.messages import SamplingParams
-from surerag.readers.abandoned import AbandonedError, abandoned_when
+from surerag.readers.threads import CancelledWorkError, cancel_when
 from surerag.readers.conformance import Case, Trial, conformance_cases
 from surerag.readers.local import TransformersReader
 from surerag.readers.local.growing import Asked, Wanted
@@ -173,7 +173,7 @@ def test_what_was_cancelled_dropped_or_given_up_leaves_the_batch() -> None:
     close_iterator(chunks)
     del begun, chunks
     gc.collect()
-    with pytest.raises(AbandonedError), abandoned_when(lambda: True):
+    with pytest.raises(CancelledWorkError), cancel_when(lambda: True):
         reader.generate(PROMPTS, long)
     assert eventually(lambda: is_empty(reader))
     assert all(ticket.sequence.ended is None for ticket in tickets)

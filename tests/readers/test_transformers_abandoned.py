@@ -15,7 +15,7 @@ from surerag.drivers.merging import queue_of
 from surerag.effects import Generate
 from surerag.errors import InputError
 from surerag.messages import SamplingParams
-from surerag.readers.abandoned import AbandonedError, abandoned_when
+from surerag.readers.threads import CancelledWorkError, cancel_when
 from surerag.readers.local import TransformersReader
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
 from tests.waiting import eventually
@@ -108,9 +108,9 @@ def test_a_thread_is_stopped_from_another(reader: TransformersReader, pace: Pace
 
     def ask() -> None:
         try:
-            with abandoned_when(stop.is_set):
+            with cancel_when(stop.is_set):
                 reader.generate(PROMPTS, LONG)
-        except AbandonedError as error:
+        except CancelledWorkError as error:
             outcome.append(error)
 
     asking = threading.Thread(target=ask)

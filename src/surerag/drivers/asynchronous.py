@@ -27,8 +27,7 @@ from surerag.effects import (
     StartGeneration,
 )
 from surerag.errors import StorageError
-from surerag.readers.abandoned import abandoned_when
-from surerag.readers.threads import start_in_thread
+from surerag.readers.threads import cancel_when, start_in_thread
 from surerag.services import Services
 
 R = TypeVar("R")
@@ -184,7 +183,7 @@ async def _asked_in_thread(session: Session[Any], effect: Effect, service: Any) 
     left = threading.Event()
 
     def unless_left() -> Any:
-        with abandoned_when(left.is_set):
+        with cancel_when(left.is_set):
             return ask(effect, service)
 
     answer = session.context.copy().run(start_in_thread, unless_left)

@@ -34,8 +34,7 @@ from surerag.drivers.answering import ask_merged
 from surerag.drivers.session import Failed
 from surerag.effects import Effect, StartGeneration
 from surerag.errors import ConfigurationError
-from surerag.readers.abandoned import AbandonedError, abandoned_when
-from surerag.readers.forks import in_child
+from surerag.readers.threads import CancelledWorkError, cancel_when, renew_after_fork
 
 
 @dataclass(slots=True)
@@ -213,9 +212,9 @@ class MergingQueue:
     def _answer(self, batch: list[_Request]) -> None:
         try:
             # One of them that is wanted keeps the call going for all.
-            with abandoned_when(lambda: all(request.unwanted for request in batch)):
+            with cancel_when(lambda: all(request.unwanted for request in batch)):
                 outcomes = ask_merged([request.effect for request in batch], self._service())
-        except AbandonedError as error:
+        except CancelledWorkError as error:
             for request in batch:
                 request.future.set_exception(error)
             return
@@ -250,7 +249,7 @@ def _forget() -> None:
     _queues = weakref.WeakKeyDictionary()
 
 
-in_child(_forget)
+renew_after_fork(_forget)
 
 
 def queue_of(service: object) -> MergingQueue:

@@ -16,8 +16,8 @@ from surerag.drivers.sync import driven, outcome_of
 from surerag.effects import ContinueGeneration, Generate, Program, ReturnAnswer
 from surerag.errors import ServiceError
 from surerag.messages import Chunk, Event, Generation
-from surerag.readers.closing import close_in_loop_when_dropped
 from surerag.readers.protocol import close_iterator
+from surerag.readers.threads import close_in_loop_when_dropped
 from surerag.services import Services, as_reader
 
 R = TypeVar("R")

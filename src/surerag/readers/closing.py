@@ -21,8 +21,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-from surerag.readers.forks import in_child
-from surerag.readers.threads import start_in_thread
+from surerag.readers.threads import renew_after_fork, start_in_thread
 
 logger = logging.getLogger("surerag")
 
@@ -213,7 +212,7 @@ def _reset() -> None:
     _entering = threading.Lock()
 
 
-in_child(_reset)
+renew_after_fork(_reset)
 
 
 def _soon(

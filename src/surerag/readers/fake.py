@@ -14,7 +14,7 @@ from surerag.readers._script import Answer, Reply, head, limited, prompt_text, r
 from surerag.readers.pieces import TrimmedPieces
 from surerag.readers.protocol import BaseReader, Capabilities
 
-__all__ = ["Call", "Reply", "FakeReader", "Verb", "reply"]
+__all__ = ["Call", "FakeReader", "Reply", "Verb", "reply"]
 
 Verb = Literal["generate", "score", "begin", "finish", "cancel", "stream", "finish_stream"]
 

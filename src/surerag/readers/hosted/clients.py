@@ -17,12 +17,12 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from surerag.errors import ConfigurationError, MissingExtraError
 from surerag.readers.closing import close_when_dropped, when_loop_ends
-from surerag.readers.forks import in_child
 from surerag.readers.hosted.flow import AsyncSlots, Flow, Slots
 from surerag.readers.hosted.limits import Limits, async_error_hooks, error_hooks
 from surerag.readers.hosted.loops import trusted
 from surerag.readers.hosted.secrets import masked, secrets_of_url, without_credentials
 from surerag.readers.hosted.sockets import keep_deadlines
+from surerag.readers.threads import renew_after_fork
 
 if TYPE_CHECKING:
     import httpx
@@ -274,4 +274,4 @@ def _connect_anew() -> None:
         clients._connect_anew()
 
 
-in_child(_connect_anew)
+renew_after_fork(_connect_anew)

@@ -17,7 +17,7 @@ from surerag.readers.hosted.logprobs import NO_LOGPROBS_HINT, Step, Wanted, step
 from surerag.readers.hosted.spelling import Token, spelled, spelled_by_first
 from surerag.readers.hosted.text import Json, malformed, mended
 from surerag.readers.pieces import cut_at_stop, held_for_stop
-from surerag.readers.thinking import Thoughts, without_end
+from surerag.readers.thinking import ThoughtSplitter, without_end
 
 __all__ = ["Api", "Draft", "Json", "Wanted", "choices_of", "streamed_choice", "token_count", "usage_of"]
 
@@ -48,7 +48,7 @@ class Draft:
         stop: Texts that end the answer, wherever the server does not see to it.
         opened: Whether the prompt's template opened the thoughts, so that the text begins inside them.
         budget: Tokens that were granted for thinking, for the message of an error.
-        reasoning: Thoughts that came in a field of their own.
+        reasoning: ThoughtSplitter that came in a field of their own.
     """
 
     wanted: Wanted
@@ -63,7 +63,7 @@ class Draft:
     opened: bool = False
     budget: int = 0
     reasoning: str = ""
-    _thoughts: Thoughts = field(init=False)
+    _thoughts: ThoughtSplitter = field(init=False)
     _thought_pieces: int = 0
     _listed_apart: int = 0
     _marked: bool = False
@@ -73,7 +73,7 @@ class Draft:
     _half: str = ""
 
     def __post_init__(self) -> None:
-        self._thoughts = Thoughts(opened=self.opened)
+        self._thoughts = ThoughtSplitter(opened=self.opened)
 
     @property
     def tokens(self) -> int:
@@ -95,7 +95,7 @@ class Draft:
             or self._thoughts.thoughts
             or self._listed_apart
             or self.usage.thinking_tokens
-            or (self._marked and self._start() > 1 and not self._thoughts.thought)
+            or (self._marked and self._start() > 1 and not self._thoughts.has_thoughts)
         )
 
     @property
@@ -183,21 +183,21 @@ class Draft:
     def _told_apart(self, text: str) -> str:
         """Take text, and return what of it belongs to the answer."""
         fresh = self._thoughts.feed(text)
-        if not self._thoughts.thought and "</think>" in text:
+        if not self._thoughts.has_thoughts and "</think>" in text:
             if not self._whole:
                 raise UnforeseenThoughtsError(
                     "what was streamed turns out to be the model's thoughts: its prompt template opens them, "
                     "and only their end is marked",
                     hint="ask again, which works now that it is known; or call probe() once before",
                 )
-            self._thoughts, self.opened = Thoughts(opened=True), True
+            self._thoughts, self.opened = ThoughtSplitter(opened=True), True
             fresh = self._thoughts.feed(text)
         fresh += self._thoughts.end() if self.finish is not None else ""
         if self.opened and self.finish == "stop" and self._thoughts.thinking:
             # What ends of its own accord without closing any thoughts had none.
-            said, self._thoughts = self._thoughts.text, Thoughts()
+            said, self._thoughts = self._thoughts.text, ThoughtSplitter()
             fresh = self._thoughts.feed(said) + self._thoughts.end()
-        return without_end(fresh) if self._thoughts.thought else fresh
+        return without_end(fresh) if self._thoughts.has_thoughts else fresh
 
     def _show(self) -> str:
         """Return what may be shown by now: not what may become the beginning of a stop text."""
@@ -210,7 +210,7 @@ class Draft:
         """Return where the answer's tokens begin."""
         if self._first is None or self.finish is not None:
             told = self.reasoning.strip() or self.usage.thinking_tokens or self._marked
-            if self._thoughts.thought:
+            if self._thoughts.has_thoughts:
                 begins = self._thoughts.begins
                 head = None if begins is None else self._thoughts.text[:begins]
                 found = len(self.steps) if head is None else after_head(head, self._tokens())
@@ -224,7 +224,7 @@ class Draft:
     def _ended_inside(self) -> bool:
         if self.finish is None or self.text.strip():
             return False
-        if self._thoughts.thought and self._thoughts.begins is None:
+        if self._thoughts.has_thoughts and self._thoughts.begins is None:
             return True
         # A stop text that was meant for the answer may have stood in the thoughts.
         early = self.finish == "length" or (self.stop and not self.budget and not self.full)
@@ -265,7 +265,7 @@ class Draft:
         known = self._listed_apart or (self._start() if self.wanted.logprobs else 0)
         if known or self.usage.thinking_tokens:
             return known or self.usage.thinking_tokens
-        before = len(self._thoughts.text) - len(self.text) if self._thoughts.thought else len(self.reasoning)
+        before = len(self._thoughts.text) - len(self.text) if self._thoughts.has_thoughts else len(self.reasoning)
         if before <= 0:
             return 0
         # The server counted both together: by their share of what was said.

@@ -28,7 +28,7 @@ from transformers import PreTrainedTokenizerBase
 from surerag.errors import InputError
 from surerag.messages import Message, Prompt, as_messages
 from surerag.readers.local.templates import ChatTemplate, Manner, Render, manner_without_template
-from surerag.readers.thinking import left_open
+from surerag.readers.thinking import open_mark
 
 _BRACKETS = frozenset("<>[]{}|")
 
@@ -134,7 +134,7 @@ class PromptEncoder:
         aside = _SetAside(self._controls.pattern)
         hidden = [Message(m.role, aside.hide(m.content)) for m in messages]
         rendered = self._render(hidden, unthought)
-        opened = self._left_open(rendered, unthought)
+        opened = self._open_mark(rendered, unthought)
         continuation = aside.hide(continuation)
         if not aside.found:
             ids = self._ids(rendered + continuation)
@@ -157,16 +157,16 @@ class PromptEncoder:
             raise RuntimeError("plain text is not rendered")
         return self._template.render(messages, unthought=unthought)
 
-    def _left_open(self, rendered: str, unthought: bool) -> str:
+    def _open_mark(self, rendered: str, unthought: bool) -> str:
         """Return the mark of thoughts that the template, not a message, leaves open."""
         if unthought not in self._endings:
             asked = self._render((Message("user", _OPEN),), unthought)
             self._endings[unthought] = asked[asked.rfind(_OPEN) + len(_OPEN) :]
         ending = self._endings[unthought]
         if rendered.endswith(ending):
-            return left_open(ending)
+            return open_mark(ending)
         # Some templates end according to what was said.
-        return left_open("\n".join(rendered.rstrip().splitlines()[-1:]))
+        return open_mark("\n".join(rendered.rstrip().splitlines()[-1:]))
 
     def _opened(self, text: str) -> str:
         """Begin a text as the tokenizer begins one, unless it does already."""

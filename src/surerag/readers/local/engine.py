@@ -9,7 +9,6 @@ from transformers import PreTrainedTokenizerBase
 
 from surerag.errors import ServiceError
 from surerag.messages import TokenTrace
-from surerag.readers.abandoned import stop_if_abandoned
 from surerag.readers.local.forking_memory import pays
 from surerag.readers.local.growing import GrowingSequence, Vocabulary, Wanted, vocabulary_of
 from surerag.readers.local.memory import Part, join, joinable
@@ -18,6 +17,7 @@ from surerag.readers.local.prefill import Prefill, families, plan_readings
 from surerag.readers.local.prompt_store import Read
 from surerag.readers.local.scoring import score_at_once, score_rows, trace_of
 from surerag.readers.local.sequences import Flight, Handle, close, release
+from surerag.readers.threads import raise_if_cancelled
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -199,7 +199,7 @@ class Engine:
         results: dict[int, R] = {}
 
         def read_and_work(some: Sequence[int]) -> list[None]:
-            stop_if_abandoned()
+            raise_if_cancelled()
             held: list[Read] = []
             chosen = [(place, i) for place, prompt in enumerate(some) for i in members[prompt]]
 

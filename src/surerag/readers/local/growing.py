@@ -17,9 +17,9 @@ from surerag.errors import ThinkingBudgetError
 from surerag.messages import EntropyTrace, FinishReason, Generation, SamplingParams, TokenTrace
 from surerag.readers.local.decoding import Draw, Opinion, sequence_key
 from surerag.readers.local.detokenizing import Detokenizer, StopScanner, detokenizers_of
-from surerag.readers.thinking import CHANNEL, CHANNEL_MARKS, MARKS, Thoughts
+from surerag.readers.thinking import CHANNEL, CHANNEL_MARKS, MARKS, ThoughtSplitter
 
-# Thoughts draw their chance from numbers of their own.
+# ThoughtSplitter draw their chance from numbers of their own.
 _THOUGHTS = 1 << 63
 # Tokens of thoughts that a memory is given room for at a time; where it needs more, it moves.
 _THOUGHTS_ROOM = 1024
@@ -125,7 +125,7 @@ class GrowingSequence:
         self._key = sequence_key(asked.ids, sampling.seed, sample)
         self._detokenizer = vocabulary.detokenizer()
         # What may still be thoughts; None once the answer has begun.
-        self._thoughts: Thoughts | None = Thoughts(opened=asked.opened)
+        self._thoughts: ThoughtSplitter | None = ThoughtSplitter(opened=asked.opened)
         # Numbers of chance that were drawn for an answer and went to thoughts; draws for its first token.
         self._used = self._tries = 0
         self._scanner = StopScanner(sampling.stop)
@@ -218,18 +218,18 @@ class GrowingSequence:
     @property
     def _thinks(self) -> bool:
         """Whether it is known to be inside thoughts, or behind them without an answer yet."""
-        return self._thoughts is not None and self._thoughts.thought
+        return self._thoughts is not None and self._thoughts.has_thoughts
 
     @property
     def _awaits_answer(self) -> bool:
         """Whether an answer is about to begin: after thoughts and white space."""
         return self._thoughts is not None and self._thoughts.closed and self._thoughts.text[-1:].isspace()
 
-    def _look(self, thoughts: Thoughts, piece: str) -> None:
+    def _look(self, thoughts: ThoughtSplitter, piece: str) -> None:
         """Take a token that may belong to thoughts."""
         fresh = thoughts.feed(piece)
         self._pieces.append(piece)
-        if thoughts.thought:
+        if thoughts.has_thoughts:
             self._think(thoughts, fresh)
         elif not thoughts.thinking:
             self._thoughts = None
@@ -239,7 +239,7 @@ class GrowingSequence:
             self._pieces.pop()
             self._take(piece)
 
-    def _think(self, thoughts: Thoughts, fresh: str) -> None:
+    def _think(self, thoughts: ThoughtSplitter, fresh: str) -> None:
         """Take a token of thoughts, or the one with which the answer begins after them."""
         if self._scanner.text:
             self._scanner = StopScanner(self.sampling.stop)

@@ -27,7 +27,6 @@ from surerag.messages import (
     TokenTrace,
     Usage,
 )
-from surerag.readers.abandoned import AbandonedError, abandoned_when
 from surerag.readers.local.encoding import PromptEncoder
 from surerag.readers.local.engine import Engine
 from surerag.readers.local.growing import Asked, GrowingSequence, Wanted
@@ -39,6 +38,7 @@ from surerag.readers.local.templates import Render, variables
 from surerag.readers.pieces import TrimmedPieces
 from surerag.readers.protocol import BaseReader, Capabilities
 from surerag.readers.thinking import THINKING_TOKENS
+from surerag.readers.threads import CancelledWorkError, cancel_when
 
 if TYPE_CHECKING:
     from surerag.readers.local.continuous import ContinuousEngine
@@ -407,9 +407,9 @@ class TransformersReader(BaseReader):
                 raise InputError("the same generation is to be finished twice")
             started = _said([handle.sequence for handle in handles])
             try:
-                with abandoned_when(lambda: bool(handles) and all(handle.unwanted for handle in handles)):
+                with cancel_when(lambda: bool(handles) and all(handle.unwanted for handle in handles)):
                     finished = self._engine.finish(handles)
-            except AbandonedError:
+            except CancelledWorkError:
                 if all(handle.unwanted for handle in handles):
                     self._engine.cancel(handles)
                     raise InputError("this generation was cancelled while it was finished") from None

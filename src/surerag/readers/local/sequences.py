@@ -11,13 +11,13 @@ from typing import Literal
 
 from torch import Tensor
 
-from surerag.readers.abandoned import stop_if_abandoned
 from surerag.readers.local.decoding import choose
 from surerag.readers.local.growing import GrowingSequence
 from surerag.readers.local.memory import Memory, Part, join
 from surerag.readers.local.model import CausalModel, is_out_of_memory
 from surerag.readers.local.prefill import following
 from surerag.readers.local.prompt_store import Read
+from surerag.readers.threads import raise_if_cancelled
 
 
 class Flight:
@@ -102,9 +102,9 @@ class Flight:
         """Give every sequence that grows one more token.
 
         Raises:
-            AbandonedError: If nobody waits for them any more.
+            CancelledWorkError: If nobody waits for them any more.
         """
-        stop_if_abandoned()
+        raise_if_cancelled()
         logits = self._logits
         if logits is None:
             self._shed()

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from surerag.errors import ConfigurationError
 from surerag.messages import Message
-from surerag.readers.thinking import CHANNEL, Thoughts, left_open, speaks_of_thoughts
+from surerag.readers.thinking import CHANNEL, ThoughtSplitter, open_mark, mentions_thoughts
 
 Render = Callable[[Sequence[Message]], str]
 """Writes a conversation as one text, control tokens included, up to where the answer begins."""
@@ -77,8 +77,8 @@ class ChatTemplate:
         on = _switched(switch, options, thinking)
         self._options = dict(options) if switch is None or on is None else {**options, switch: on}
         # A template that opens thoughts all the same has not switched them off.
-        off = on is False and not left_open(self._write(_ASKED, self._options))
-        thinks = not off and (bool(on) or thinking is True or speaks_of_thoughts(text))
+        off = on is False and not open_mark(self._write(_ASKED, self._options))
+        thinks = not off and (bool(on) or thinking is True or mentions_thoughts(text))
         # The variables, and the text after the prompt, with which an answer follows without any thought.
         self._unthought: tuple[Mapping[str, Any], str] | None = (self._options, "")
         if thinks and switch is not None:
@@ -147,7 +147,7 @@ class ChatTemplate:
         except TemplateError:
             return None
         before = whole[: whole.find(_ANSWER)]
-        thoughts = Thoughts(opened=left_open(asked))
+        thoughts = ThoughtSplitter(opened=open_mark(asked))
         thoughts.feed(before[len(asked) :])
         return before[len(asked) :] if before.startswith(asked) and thoughts.closed else None
 
@@ -169,8 +169,8 @@ def manner_without_template(
             + ("template_options" if options else "thinking=False"),
             hint="leave it out; thoughts are told from answers all the same",
         )
-    opened = render is not None and bool(left_open(render(_ASKED)))
-    apart = thinking is True or opened or speaks_of_thoughts(str(tokenizer.chat_template or ""))
+    opened = render is not None and bool(open_mark(render(_ASKED)))
+    apart = thinking is True or opened or mentions_thoughts(str(tokenizer.chat_template or ""))
     # After a plain text the model goes on, it does not answer: nothing is thought before.
     scores = not apart or (render is None and not thinking)
     return Manner("apart" if apart else "none", bool(thinking), scores, {})
