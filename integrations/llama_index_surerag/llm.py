@@ -12,14 +12,15 @@ import asyncio
 import json
 import warnings
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 from llama_index.core.base.llms.types import ChatMessage, MessageRole
 from llama_index.core.llms import LLM
 from llama_index.core.settings import Settings
 
-from llama_index_surerag.replies import Reply, StreamedReply, generations_of, replies_of
+from llama_index_surerag.prompts import chat_messages, completion_text, plain_text
+from llama_index_surerag.replies import Reply, StreamedReply, generation_of, replies_of
 from surerag.errors import (
     CapabilityError,
     ConfigurationError,
@@ -73,7 +74,7 @@ def _gemini_keywords(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sampling_only(asked: dict[str, Any]) -> dict[str, Any]:
-    return {"temperature": asked["temperature"]} if asked["temperature"] > 0 else {}
+    return {"temperature": asked["temperature"]} if asked.get("temperature", 0) > 0 else {}
 
 
 def _as_needed(asked: dict[str, Any]) -> dict[str, Any]:
@@ -220,12 +221,13 @@ class LLMReader(BaseReader):
         begun: list[PartialGeneration] = []
         try:
             for prompt in prompts:
-                open_answer = _Open(_Request(prompt, replace(sampling, n=1)))
-                open_answer.pieces = self._pieces(open_answer)
-                for _ in open_answer.pieces:
-                    if open_answer.reply.n_tokens >= n_tokens:
+                answer = self._open(prompt, sampling)
+                answer.pieces = self._pieces(answer)
+                begun.append(PartialGeneration(Generation(""), done=False, state=answer))
+                for _ in answer.pieces:
+                    if answer.reply.n_tokens >= n_tokens:
                         break
-                begun.append(self._begun(open_answer, n_tokens))
+                begun[-1] = answer.begun(n_tokens)
         except BaseException:
             self.cancel(begun)
             raise
@@ -238,12 +240,13 @@ class LLMReader(BaseReader):
         begun: list[PartialGeneration] = []
         try:
             for prompt in prompts:
-                open_answer = _Open(_Request(prompt, replace(sampling, n=1)))
-                open_answer.pieces = self._apieces(open_answer)
-                async for _ in open_answer.pieces:
-                    if open_answer.reply.n_tokens >= n_tokens:
+                answer = self._open(prompt, sampling)
+                answer.pieces = self._apieces(answer)
+                begun.append(PartialGeneration(Generation(""), done=False, state=answer))
+                async for _ in answer.pieces:
+                    if answer.reply.n_tokens >= n_tokens:
                         break
-                begun.append(self._begun(open_answer, n_tokens))
+                begun[-1] = answer.begun(n_tokens)
         except BaseException:
             await self.acancel(begun)
             raise
@@ -251,11 +254,17 @@ class LLMReader(BaseReader):
 
     def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
         """Read the open streams to their ends."""
-        return [list(self.finish_stream(one))[-1].generation for one in begun]  # type: ignore[misc]  # the last has it
+        for one in begun:
+            for _ in one.state.pieces:
+                pass
+        return [one.state.whole() for one in begun]
 
     async def afinish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
         """Like ``finish``."""
-        return [[chunk async for chunk in self.afinish_stream(one)][-1].generation for one in begun]  # type: ignore[misc]  # the last has it
+        for one in begun:
+            async for _ in one.state.pieces:
+                pass
+        return [one.state.whole() for one in begun]
 
     def cancel(self, begun: Sequence[PartialGeneration]) -> None:
         """Close the open streams."""
@@ -269,37 +278,35 @@ class LLMReader(BaseReader):
 
     def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
         """Yield an answer piece by piece; the last chunk holds the generation."""
-        open_answer = _Open(_Request(prompt, replace(sampling, n=1)))
-        open_answer.pieces = self._pieces(open_answer)
-        yield from _chunks(open_answer)
-
-    async def astream(self, prompt: Prompt, sampling: SamplingParams) -> AsyncIterator[Chunk]:
-        """Like ``stream``, without blocking the event loop."""
-        if not self.capabilities.native_async:
-            async for chunk in super().astream(prompt, sampling):
-                yield chunk
-            return
-        open_answer = _Open(_Request(prompt, replace(sampling, n=1)))
-        open_answer.pieces = self._apieces(open_answer)
-        async for chunk in _achunks(open_answer):
-            yield chunk
+        answer = self._open(prompt, sampling)
+        answer.pieces = self._pieces(answer)
+        return answer.chunks()
 
     def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
         """Yield what was begun from its first token on; the last chunk holds the generation."""
-        yield from _chunks(begun.state, begun.state.reply.shown)
+        answer: _OpenAnswer = begun.state
+        return answer.chunks()
 
-    async def afinish_stream(self, begun: PartialGeneration) -> AsyncIterator[Chunk]:
+    def astream(self, prompt: Prompt, sampling: SamplingParams) -> AsyncIterator[Chunk]:
+        """Like ``stream``, without blocking the event loop."""
+        if not self.capabilities.native_async:
+            return super().astream(prompt, sampling)
+        answer = self._open(prompt, sampling)
+        answer.pieces = self._apieces(answer)
+        return answer.achunks()
+
+    def afinish_stream(self, begun: PartialGeneration) -> AsyncIterator[Chunk]:
         """Like ``finish_stream``, without blocking the event loop."""
-        if hasattr(begun.state.pieces, "__anext__"):
-            async for chunk in _achunks(begun.state, begun.state.reply.shown):
-                yield chunk
-        else:
-            async for chunk in super().afinish_stream(begun):
-                yield chunk
+        answer: _OpenAnswer = begun.state
+        return answer.achunks() if hasattr(answer.pieces, "__anext__") else super().afinish_stream(begun)
 
     @property
     def _chats(self) -> bool:
         return self.llm.metadata.is_chat_model
+
+    @property
+    def _top_logprobs(self) -> int:
+        return (20 if self._chats else 5) if self._top is None else self._top
 
     def _split(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[_Request]:
         """Return the requests for ``n`` answers to each prompt: one, or ``n`` that run side by side."""
@@ -334,123 +341,108 @@ class LLMReader(BaseReader):
             )
 
     def _answers(self, request: _Request) -> list[Generation]:
-        steps = self._steps(request)
-        response: Any = None
-        try:
-            keywords = next(steps)
-            while True:
-                try:
-                    response = self._call(self.llm, "", request.prompt, keywords)
-                except Exception as error:
-                    keywords = steps.throw(error)
-                else:
-                    keywords = steps.send(response)
-        except StopIteration as stop:
-            return cast("list[Generation]", stop.value)
+        found: list[Generation] = []
+        while len(found) < request.sampling.n:
+            rest = request.after(len(found))
+            try:
+                response = self._call("", rest.prompt, self._keywords(rest.sampling))
+            except Exception as error:
+                self._learn(error, rest.sampling)
+            else:
+                found += self._read(response, rest)
+        return found[: request.sampling.n]
 
     async def _aanswers(self, request: _Request) -> list[Generation]:
-        steps = self._steps(request)
-        response: Any = None
-        try:
-            keywords = next(steps)
-            while True:
-                try:
-                    response = await self._call(self.llm, "a", request.prompt, keywords)
-                except Exception as error:
-                    keywords = steps.throw(error)
-                else:
-                    keywords = steps.send(response)
-        except StopIteration as stop:
-            return cast("list[Generation]", stop.value)
-
-    def _steps(self, request: _Request) -> Generator[dict[str, Any], Any, list[Generation]]:
-        """Yield the keywords of each call that the request takes, and receive its response."""
-        sampling, found = request.sampling, list[Generation]()
-        while len(found) < sampling.n:
-            rest = replace(sampling, n=sampling.n - len(found), seed=sampling.seed + len(found))
+        found: list[Generation] = []
+        while len(found) < request.sampling.n:
+            rest = request.after(len(found))
             try:
-                response = yield self._keywords(rest)
+                response = await self._call("a", rest.prompt, self._keywords(rest.sampling))
             except Exception as error:
-                self._learn(error, rest)
-                continue
-            with _unreadable(self.name):
-                replies = replies_of(response)
-            if len(replies) < rest.n:
-                self._rejected |= {"n"}
-            found += self._generations(replies, request)
-        return found[: sampling.n]
+                self._learn(error, rest.sampling)
+            else:
+                found += self._read(response, rest)
+        return found[: request.sampling.n]
+
+    def _read(self, response: Any, request: _Request) -> list[Generation]:
+        replies = replies_of(response)
+        if len(replies) < request.sampling.n:
+            self._rejected |= {"n"}
+        return self._generations(replies, request)
 
     def _generations(self, replies: Sequence[Reply], request: _Request) -> list[Generation]:
         traced = self._logprobs and request.sampling.trace != "none"
+        top = self._top_logprobs if traced else None
+        share = max(len(replies), 1)
         try:
-            found = generations_of(replies, request.sampling, traced=traced)
+            found = [
+                generation_of(reply, request.sampling, top_logprobs=top, share=share) for reply in replies
+            ]
         except LogprobsError as error:
-            raise LogprobsError(f"{self.name}: {error}", hint=self.hint) from error
-        count = 0 if found[0].prompt_tokens else self.count_tokens(_plain(request.prompt))
-        return [replace(one, prompt_tokens=one.prompt_tokens or count) for one in found]
+            raise LogprobsError(
+                f"{self.name} ({type(self.llm).__name__}): {error}", hint=self.hint
+            ) from error
+        return [
+            replace(one, prompt_tokens=one.prompt_tokens or self.count_tokens(plain_text(request.prompt)))
+            for one in found
+        ]
 
-    def _begun(self, open_answer: _Open, n_tokens: int) -> PartialGeneration:
-        open_answer.finish = lambda reply: self._generations([reply], open_answer.request)[0]
-        if open_answer.reply.done:
-            whole = begun_from_whole(open_answer.whole(), n_tokens)
-            return replace(whole, state=open_answer)
-        partial = begun_from_whole(open_answer.whole(), n_tokens).partial
-        return PartialGeneration(replace(partial, finish="partial"), done=False, state=open_answer)
+    def _open(self, prompt: Prompt, sampling: SamplingParams) -> _OpenAnswer:
+        return _OpenAnswer(self, _Request(prompt, replace(sampling, n=1)))
 
-    def _pieces(self, open_answer: _Open) -> Iterator[str]:
-        """Yield the pieces of one streamed answer; of a whole one, where the LLM does not stream."""
-        reply, request = open_answer.reply, open_answer.request
-        open_answer.finish = lambda whole: self._generations([whole], request)[0]
+    def _pieces(self, answer: _OpenAnswer) -> Iterator[str]:
+        """Yield the pieces of a streamed answer; a whole one, where the LLM does not stream."""
+        reply = answer.reply
         while not reply.done:
             stream: Any = iter(())
             try:
+                keywords = self._keywords(answer.request.sampling)
                 if self._streams:
-                    stream = self._call(self.llm, "stream_", request.prompt, self._keywords(request.sampling))
+                    stream = self._call("stream_", answer.request.prompt, keywords)
                     for response in stream:
                         yield reply.feed(response)
                     yield reply.end()
                 else:
-                    response = self._call(self.llm, "", request.prompt, self._keywords(request.sampling))
-                    yield reply.whole(response)
+                    yield reply.whole(self._call("", answer.request.prompt, keywords))
             except Exception as error:
-                self._unstreamed(error, open_answer)
+                self._recover(error, answer)
             finally:
                 close_iterator(stream)
 
-    async def _apieces(self, open_answer: _Open) -> AsyncIterator[str]:
-        reply, request = open_answer.reply, open_answer.request
-        open_answer.finish = lambda whole: self._generations([whole], request)[0]
+    async def _apieces(self, answer: _OpenAnswer) -> AsyncIterator[str]:
+        reply = answer.reply
         while not reply.done:
             stream: Any = None
             try:
-                keywords = self._keywords(request.sampling)
+                keywords = self._keywords(answer.request.sampling)
                 if self._streams:
-                    stream = await self._call(self.llm, "astream_", request.prompt, keywords)
+                    stream = await self._call("astream_", answer.request.prompt, keywords)
                     async for response in stream:
                         yield reply.feed(response)
                     yield reply.end()
                 else:
-                    yield reply.whole(await self._call(self.llm, "a", request.prompt, keywords))
+                    yield reply.whole(await self._call("a", answer.request.prompt, keywords))
             except Exception as error:
-                self._unstreamed(error, open_answer)
+                self._recover(error, answer)
             finally:
                 if hasattr(stream, "aclose"):
                     await stream.aclose()
 
-    def _unstreamed(self, error: Exception, open_answer: _Open) -> None:
+    def _recover(self, error: Exception, answer: _OpenAnswer) -> None:
         """Note that the LLM does not stream, or refuses a keyword; raise everything else."""
-        if isinstance(error, NotImplementedError) and self._streams and not open_answer.reply.started:
+        if isinstance(error, NotImplementedError) and self._streams and not answer.reply.started:
             self._streams = False
-        elif open_answer.reply.started:
+        elif answer.reply.started:
             raise self._translated(error) from error
         else:
-            self._learn(error, open_answer.request.sampling)
+            self._learn(error, answer.request.sampling)
 
-    def _call(self, llm: LLM, kind: str, prompt: Prompt, keywords: dict[str, Any]) -> Any:
+    def _call(self, kind: str, prompt: Prompt, keywords: dict[str, Any]) -> Any:
         """Make one of the LLM's public calls; ``kind`` is what stands before ``chat`` or ``complete``."""
         if self._chats:
-            return getattr(llm, f"{kind}chat")(chat_messages(llm, prompt), **keywords)
-        return getattr(llm, f"{kind}complete")(completion_text(llm, prompt), formatted=True, **keywords)
+            return getattr(self.llm, f"{kind}chat")(chat_messages(self.llm, prompt), **keywords)
+        text = completion_text(self.llm, prompt)
+        return getattr(self.llm, f"{kind}complete")(text, formatted=True, **keywords)
 
     def _keywords(self, sampling: SamplingParams) -> dict[str, Any]:
         """Return the keywords of a call: OpenAI's, in the family's spelling, without what was rejected."""
@@ -462,12 +454,10 @@ class LLMReader(BaseReader):
         if sampling.n > 1:
             asked["n"] = sampling.n
         if self._logprobs and sampling.trace != "none":
-            top = (20 if self._chats else 5) if self._top is None else self._top
+            top = self._top_logprobs
             asked |= {"logprobs": True, "top_logprobs": top} if self._chats else {"logprobs": top}
         asked = {name: value for name, value in asked.items() if name not in self._rejected}
-        return self._family.keywords({"temperature": 0.0, **asked}) if "temperature" in self._rejected else (
-            self._family.keywords(asked)
-        )
+        return self._family.keywords(asked)
 
     def _learn(self, error: Exception, sampling: SamplingParams) -> None:
         """Leave a keyword out from now on that the LLM refuses and the method does not need.
@@ -505,3 +495,54 @@ class LLMReader(BaseReader):
         if isinstance(key, str) and key.strip():
             message = message.replace(key.strip(), "***")
         return kind_of(error)(message)
+
+
+class _Request(NamedTuple):
+    prompt: Prompt
+    sampling: SamplingParams
+
+    def after(self, answers: int) -> _Request:
+        """Return what is left of it when so many answers have come."""
+        n, seed = self.sampling.n - answers, self.sampling.seed + answers
+        return self._replace(sampling=replace(self.sampling, n=n, seed=seed))
+
+
+class _OpenAnswer:
+    """An answer whose stream is open, or was read to its end."""
+
+    def __init__(self, reader: LLMReader, request: _Request) -> None:
+        self.request = request
+        self.reply = StreamedReply()
+        self.pieces: Any = iter(())
+        self._reader = reader
+
+    def whole(self) -> Generation:
+        """Return what has come so far as a generation."""
+        [generation] = self._reader._generations([self.reply], self.request)
+        return generation
+
+    def begun(self, n_tokens: int) -> PartialGeneration:
+        """Return the first ``n_tokens`` tokens of what has come so far."""
+        head = begun_from_whole(self.whole(), n_tokens).partial
+        done = self.reply.done and head.finish != "partial"
+        return PartialGeneration(head if done else replace(head, finish="partial"), done, self)
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield the answer from its first token on; the last chunk holds the generation."""
+        try:
+            yield Chunk(self.reply.answer)
+            for piece in self.pieces:
+                yield Chunk(piece)
+            yield Chunk("", self.whole())
+        finally:
+            close_iterator(self.pieces)
+
+    async def achunks(self) -> AsyncIterator[Chunk]:
+        """Like ``chunks``, of an async stream."""
+        try:
+            yield Chunk(self.reply.answer)
+            async for piece in self.pieces:
+                yield Chunk(piece)
+            yield Chunk("", self.whole())
+        finally:
+            await self.pieces.aclose()

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from surerag.errors import LogprobsError, ServiceError
-from surerag.measures.entropy import EntropyBounds, entropy_bounds
-from surerag.messages import EntropyTrace, FinishReason, Generation, SamplingParams, TokenTrace
-from surerag.readers.thinking import ThoughtSplitter, answer_tokens
-
-VOCABULARY = 262_144
-"""Tokens of the largest vocabularies; a smaller one only makes intervals of entropy narrower."""
+from surerag.messages import FinishReason, Generation, SamplingParams, TokenTrace
+from surerag.readers.logprobs import answer_tokens, entries_of, token_of, trace_of
+from surerag.readers.thinking import ThoughtSplitter
 
 _FINISH: Mapping[str, FinishReason] = {
     "length": "length",
@@ -22,15 +18,6 @@ _FINISH: Mapping[str, FinishReason] = {
     "safety": "content_filter",
     "refusal": "content_filter",
 }
-_ROUNDING = 1e-3
-
-
-class Token(NamedTuple):
-    """A sampled token: its text or bytes, its log-probability, and those of the likeliest ones."""
-
-    text: str | bytes
-    logprob: float
-    likeliest: tuple[float, ...]
 
 
 @dataclass
@@ -40,23 +27,21 @@ class Reply:
     Attributes:
         text: All text, thoughts between marks among it.
         thoughts: What came apart as thoughts.
-        tokens: All tokens with log-probabilities; empty where there are none.
-        finish: As the server has it; None where it does not say.
+        entries: Tokens with log-probabilities, as entries of OpenAI's chat API; empty where there are none.
+        finish: Why it ended, as the server has it; None where it does not say.
         usage: The server's count of tokens, of all answers of the response together.
     """
 
     text: str = ""
     thoughts: str = ""
-    tokens: list[Token] = field(default_factory=list)
+    entries: list[Mapping[str, Any]] = field(default_factory=list)
     finish: str | None = None
     usage: Any = None
 
-
-def get(value: Any, *names: str) -> Any:
-    """Return an attribute of an attribute, or an entry of a mapping; None where one is missing."""
-    for name in names:
-        value = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
-    return value
+    @property
+    def tokens(self) -> list[str | bytes]:
+        """What the tokens spell."""
+        return [token_of(entry) for entry in self.entries]
 
 
 def replies_of(response: Any) -> list[Reply]:
@@ -65,20 +50,14 @@ def replies_of(response: Any) -> list[Reply]:
     Raises:
         ServiceError: If there is none.
     """
-    raw = response.raw
-    choices = get(raw, "choices")
-    if choices is not None and not isinstance(choices, Sequence | Iterable):
-        raise ServiceError(f"the server sent {choices!r} as its choices")
-    usage = get(raw, "usage")
+    choices, usage = _get(response.raw, "choices"), _get(response.raw, "usage")
     if choices:
-        return [_of_choice(choice, get(choice, "message"), usage) for choice in choices]
-    if choices is not None and not _text_of(response):
+        return [_of_choice(choice, _get(choice, "message"), usage) for choice in choices]
+    text = _text_of(response)
+    if choices is not None and not text:
         raise ServiceError("the server sent a reply without an answer", hint="look at the server's own log")
-    thoughts = "".join(_thoughts_of(response))
-    reply = Reply(_text_of(response), thoughts, usage=usage or get(raw, "usage_metadata"))
-    reply.finish = _finish_of(raw)
-    reply.tokens = _own_tokens(response, reply.text)
-    return [reply]
+    usage = usage or _get(response.raw, "usage_metadata")
+    return [Reply(text, _thoughts_of(response), _own_entries(response, text), _finish_of(response.raw), usage)]
 
 
 class StreamedReply(Reply):
@@ -87,53 +66,44 @@ class StreamedReply(Reply):
     Attributes:
         done: Whether it ended.
         started: Whether a piece has come.
-        shown: The answer so far, without thoughts.
+        answer: The answer so far, without thoughts.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.done = False
-        self.started = False
-        self.shown = ""
+        self.done = self.started = False
+        self.answer = ""
         self._splitter = ThoughtSplitter()
         self._pieces = 0
+        self._has_choices = False
 
     @property
     def n_tokens(self) -> int:
         """Tokens of the answer so far; pieces, where there are no log-probabilities."""
-        if not self.shown.strip():
-            return 0
-        if not self.tokens:
+        if not self.answer.strip() or not self.entries:
             return self._pieces
-        texts = [token.text for token in self.tokens]
-        return len(answer_tokens(texts, self.shown, whole=False, thought=bool(self.thoughts)))
+        return len(answer_tokens(self.tokens, self.answer, whole=False, thought=bool(self.thoughts)))
 
     def feed(self, response: Any) -> str:
         """Take a response of a stream, and return what it adds to the answer."""
         self.started = True
-        raw = response.raw
-        choices = get(raw, "choices")
-        self.usage = get(raw, "usage") or self.usage
-        if choices is None:
-            delta, text = response.delta, _text_of(response)
-            piece = text[len(self.text) :] if delta is None else delta
-            self.finish = _finish_of(raw) or self.finish
-            self.tokens += _own_tokens(response, piece)
-            self.thoughts = "".join(_thoughts_of(response)) or self.thoughts
-        elif choices:
-            part = _of_choice(choices[0], get(choices[0], "delta"), None)
-            piece = part.text
-            self.finish = part.finish or self.finish
+        choices = _get(response.raw, "choices")
+        self.usage = _get(response.raw, "usage") or self.usage
+        if choices:
+            part = _of_choice(choices[0], _get(choices[0], "delta"), None)
+            self._has_choices = True
             self.thoughts += part.thoughts
-            self.tokens += part.tokens
+        elif choices is None:
+            text = _text_of(response)
+            piece = text[len(self.text) :] if response.delta is None else response.delta
+            part = Reply(piece, "", _own_entries(response, piece), _finish_of(response.raw))
+            self.thoughts = _thoughts_of(response) or self.thoughts
         else:
             return ""
-        self.text += piece
-        fresh = self._splitter.feed(piece)
-        self._pieces += bool(fresh)
-        self.shown += fresh
-        self._has_choices = choices is not None
-        return fresh
+        self.finish = part.finish or self.finish
+        self.entries += part.entries
+        self.text += part.text
+        return self._add(self._splitter.feed(part.text))
 
     def end(self) -> str:
         """Note that the stream has ended, and return what was held back.
@@ -142,53 +112,52 @@ class StreamedReply(Reply):
             ServiceError: If a server that says how its answers end broke it off.
         """
         if not self.started or (self._has_choices and self.finish is None):
-            raise ServiceError(
-                f"the server broke its answer off after {self.text[-60:]!r}", hint="ask again"
-            )
+            raise ServiceError(f"the server broke its answer off after {self.text[-60:]!r}", hint="ask again")
         self.done = True
-        fresh = self._splitter.end()
-        self.shown += fresh
-        return fresh
+        return self._add(self._splitter.end())
 
     def whole(self, response: Any) -> str:
         """Take a whole response in place of a stream, and return its answer."""
-        reply = replies_of(response)[0]
-        self.__dict__.update(reply.__dict__)
+        self.__dict__.update(replies_of(response)[0].__dict__)
         self.started = self.done = True
-        self.shown = self._splitter.feed(reply.text) + self._splitter.end()
-        return self.shown
+        return self._add(self._splitter.feed(self.text) + self._splitter.end())
+
+    def _add(self, piece: str) -> str:
+        self.answer += piece
+        self._pieces += bool(piece)
+        return piece
 
 
-def generations_of(
-    replies: Sequence[Reply], sampling: SamplingParams, *, traced: bool
-) -> list[Generation]:
-    """Return the answers of one response as generations, with traces where they were asked for.
+def generation_of(reply: Reply, sampling: SamplingParams, *, top_logprobs: int | None, share: int = 1) -> Generation:
+    """Return an answer as a generation.
+
+    Args:
+        reply: The answer.
+        sampling: How it was sampled.
+        top_logprobs: Likeliest tokens that were requested; None for no trace.
+        share: Answers that the server's count of tokens is of.
 
     Raises:
         LogprobsError: If log-probabilities are missing, or cannot be such.
-        ServiceError: If a model was still thinking when its tokens were spent.
     """
-    usage = replies[0].usage if replies else None
-    completed = _count(usage, "completion_tokens", "candidates_token_count") // max(len(replies), 1)
-    return [_generation(reply, sampling, completed, traced=traced) for reply in replies]
-
-
-def _generation(reply: Reply, sampling: SamplingParams, completed: int, *, traced: bool) -> Generation:
     splitter = ThoughtSplitter()
     splitter.feed(reply.text)
     splitter.end()
     answer = splitter.answer
     for stop in sampling.stop:
         answer = answer.split(stop)[0]
-    thought = bool(reply.thoughts or splitter.has_thoughts)
     finish = _FINISH.get(str(reply.finish).rpartition(".")[2].lower(), "stop")
-    trace, thinking = None, _count(reply.usage, "completion_tokens_details.reasoning_tokens")
-    if traced:
-        if answer.strip() and not reply.tokens:
+    thinking = _count(reply.usage, "completion_tokens_details.reasoning_tokens")
+    completed = _count(reply.usage, "completion_tokens", "candidates_token_count") // share
+    trace: TokenTrace | None = None
+    if top_logprobs is not None:
+        if answer.strip() and not reply.entries:
             raise LogprobsError("the answer came without log-probabilities")
-        texts = [token.text for token in reply.tokens]
-        inside = answer_tokens(texts, answer, whole=finish == "stop", thought=thought)
-        trace = _trace([reply.tokens[place] for place in inside])
+        thought = bool(reply.thoughts or splitter.has_thoughts)
+        inside = answer_tokens(reply.tokens, answer, whole=reply.finish is not None and finish == "stop", thought=thought)
+        entries = reply.entries[inside.start : inside.stop]
+        listed = all(entry.get("top_logprobs") for entry in entries)
+        trace = trace_of(entries, top_logprobs=top_logprobs if listed else 0)
         thinking = thinking or (inside.start if thought else 0)
     return Generation(
         answer.strip(),
@@ -202,130 +171,83 @@ def _generation(reply: Reply, sampling: SamplingParams, completed: int, *, trace
 
 
 def _of_choice(choice: Any, message: Any, usage: Any) -> Reply:
-    """Return a choice of OpenAI's API: chat or completion, whole or a piece."""
-    text = get(choice, "text") if message is None else get(message, "content")
+    """Return a choice of OpenAI's API: of chat or of completions, whole or a piece."""
+    text = _get(choice, "text") if message is None else _get(message, "content")
     if isinstance(text, list):
-        text = "".join(get(part, "text") or "" for part in text)
-    reasoning = get(message, "reasoning_content") or get(message, "reasoning")
+        text = "".join(_get(part, "text") or "" for part in text)
     if text is not None and not isinstance(text, str):
         raise ServiceError(f"the server sent {text!r} as its answer")
+    reasoning = _get(message, "reasoning_content") or _get(message, "reasoning")
+    listed = _get(choice, "logprobs")
     return Reply(
         text or "",
         reasoning if isinstance(reasoning, str) else "",
-        _choice_tokens(get(choice, "logprobs")),
-        get(choice, "finish_reason"),
+        entries_of(listed.model_dump() if hasattr(listed, "model_dump") else listed),
+        _get(choice, "finish_reason"),
         usage,
     )
 
 
-def _choice_tokens(listed: Any) -> list[Token]:
-    content = get(listed, "content")
-    if content is not None:
-        return [
-            Token(
-                _spelling(one),
-                _number(get(one, "logprob")),
-                tuple(_number(get(other, "logprob"), listed=True) for other in get(one, "top_logprobs") or ()),
-            )
-            for one in content
-        ]
-    tokens, values = get(listed, "tokens") or [], get(listed, "token_logprobs") or []
-    top = get(listed, "top_logprobs") or [None] * len(tokens)
-    if not len(tokens) == len(values) == len(top):
-        raise LogprobsError("the server's log-probabilities are not one for each token")
-    return [
-        Token(text, _number(value), tuple(_number(one, listed=True) for one in (others or {}).values()))
-        for text, value, others in zip(tokens, values, top, strict=True)
-    ]
-
-
-def _spelling(entry: Any) -> str | bytes:
-    listed = get(entry, "bytes")
-    return bytes(listed) if listed else str(get(entry, "token") or "")
-
-
-def _own_tokens(response: Any, text: str) -> list[Token]:
+def _own_entries(response: Any, text: str) -> list[Mapping[str, Any]]:
     """Return the tokens of Gemini's result, or of ``response.logprobs``: lists of the likeliest tokens.
 
-    The sampled token of such a list is the first one that goes on with the text, the likeliest first.
+    The sampled token of such a list is the first one that goes on with the text.
     """
-    result = get(response.raw, "logprobs_result")
-    chosen = get(result, "chosen_candidates")
-    if chosen:
-        top = get(result, "top_candidates") or [None] * len(chosen)
+    result = _get(response.raw, "logprobs_result")
+    if chosen := _get(result, "chosen_candidates"):
+        top = _get(result, "top_candidates") or [None] * len(chosen)
         return [
-            Token(
-                str(get(one, "token") or ""),
-                _number(get(one, "log_probability")),
-                tuple(_number(get(o, "log_probability"), listed=True) for o in get(others, "candidates") or ()),
-            )
+            {**_gemini(one), "top_logprobs": [_gemini(other) for other in _get(others, "candidates") or ()]}
             for one, others in zip(chosen, top, strict=False)
         ]
-    found, rest = list[Token](), text.lstrip()
+    found, rest = list[Mapping[str, Any]](), text
     for listed in response.logprobs or ():
-        first = not found
-        fitting = [
-            one for one in listed if one.token and rest.startswith(one.token.lstrip() if first else one.token)
-        ]
-        if not fitting:
-            if not rest.strip():
-                break
+        if not found:
+            rest = rest.lstrip()
+        spelled = [(one.token if found else one.token.lstrip(), one) for one in listed]
+        fitting = next(((token, one) for token, one in spelled if token and rest.startswith(token)), None)
+        if fitting is None and rest.strip():
             raise LogprobsError(f"no token in response.logprobs goes on with {rest[:40]!r}")
-        one = fitting[0]
-        rest = rest[len(one.token.lstrip() if first else one.token) :]
-        alternatives = tuple(_number(other.logprob, listed=True) for other in listed) if len(listed) > 1 else ()
-        found.append(Token(one.token, _number(one.logprob), alternatives))
+        if fitting is None:
+            break
+        token, one = fitting
+        rest = rest[len(token) :]
+        others = [{"token": other.token, "logprob": other.logprob} for other in listed]
+        top_logprobs = others if len(others) > 1 else []
+        found.append({"token": one.token, "logprob": one.logprob, "top_logprobs": top_logprobs})
     return found
 
 
-def _number(value: Any, *, listed: bool = False) -> float:
-    """Return a log-probability; only a token that was not sampled may be impossible (minus infinity)."""
-    if isinstance(value, int | float) and not math.isnan(value) and value <= _ROUNDING:
-        if listed or value > -math.inf:
-            return min(float(value), 0.0)
-    raise LogprobsError(f"a token's log-probability is {value!r}, which is no natural logarithm of one")
+def _gemini(candidate: Any) -> dict[str, Any]:
+    return {"token": _get(candidate, "token"), "logprob": _get(candidate, "log_probability")}
 
 
-def _trace(tokens: Sequence[Token]) -> TokenTrace:
-    texts = tuple(
-        token.text if isinstance(token.text, str) else token.text.decode("utf-8", "replace")
-        for token in tokens
-    )
-    entropy = None
-    if all(token.likeliest for token in tokens):
-        bounds = [_bounds(token) for token in tokens]
-        entropy = EntropyTrace(tuple(one.lower for one in bounds), tuple(one.upper for one in bounds), False)
-    return TokenTrace(texts, tuple(token.logprob for token in tokens), entropy)
-
-
-def _bounds(token: Token) -> EntropyBounds:
-    """Return the interval of entropy; a sampled token below the listed ones is no bound for the rest."""
-    listed = sorted(token.likeliest, reverse=True)
-    sampled = token.logprob if token.logprob < listed[-1] - _ROUNDING else None
-    try:
-        return entropy_bounds(listed, max(VOCABULARY, len(listed) + 1), sampled_logprob=sampled)
-    except ValueError as error:
-        raise LogprobsError(f"the alternatives to {token.text!r} are no log-probabilities: {error}") from None
+def _get(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
 def _text_of(response: Any) -> str:
-    if hasattr(response, "message"):
-        blocks = response.message.blocks
-        return "".join(block.text or "" for block in blocks if block.block_type == "text")
-    return response.text or ""
+    if not hasattr(response, "message"):
+        return response.text or ""
+    return "".join(block.text or "" for block in response.message.blocks if block.block_type == "text")
 
 
-def _thoughts_of(response: Any) -> Iterable[str]:
+def _thoughts_of(response: Any) -> str:
     blocks = response.message.blocks if hasattr(response, "message") else ()
-    return (block.content or "" for block in blocks if block.block_type == "thinking")
+    return "".join(block.content or "" for block in blocks if block.block_type == "thinking")
 
 
 def _finish_of(raw: Any) -> str | None:
     names = ("finish_reason", "stop_reason", "done_reason")
-    return next((str(value) for name in names if (value := get(raw, name))), None)
+    return next((str(value) for name in names if (value := _get(raw, name))), None)
 
 
-def _count(usage: Any, *names: str) -> int:
+def _count(usage: Any, *paths: str) -> int:
     """Return the first count of tokens that is there, by its path."""
-    found = (get(usage, *name.split(".")) for name in names)
-    return next((value for value in found if isinstance(value, int) and value > 0), 0)
+    for path in paths:
+        value = usage
+        for name in path.split("."):
+            value = _get(value, name)
+        if isinstance(value, int) and value > 0:
+            return value
+    return 0

@@ -215,7 +215,7 @@ class TokenTrace:
         return len(self.tokens)
 
 
-FinishReason = Literal["stop", "length", "partial"]
+FinishReason = Literal["stop", "length", "content_filter", "partial"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,8 @@ class Generation:
         prompt_tokens: Length of the prompt that was read for it.
         trace: Log-probabilities and entropies; None where the reader has none. Of a model that thinks
             before it answers, they are those of the answer alone.
-        finish: ``"stop"``, ``"length"`` (ran into max_tokens), or ``"partial"`` (only begun).
+        finish: ``"stop"``, ``"length"`` (cut at max_tokens), ``"content_filter"`` (withheld by the server), or
+            ``"partial"`` (only begun).
         completion_tokens: Tokens of the answer; 0 where the reader cannot tell.
         thinking_tokens: Tokens that the model thought before the answer; they are in neither ``text`` nor
             ``completion_tokens``.

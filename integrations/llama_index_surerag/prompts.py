@@ -1,0 +1,194 @@
+"""surerag's prompts as LlamaIndex templates, and LlamaIndex templates as surerag's prompts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from llama_index.core.base.llms.base import BaseLLM
+from llama_index.core.base.llms.types import ChatMessage, MessageRole
+from llama_index.core.llms import LLM
+from llama_index.core.prompts import (
+    BasePromptTemplate,
+    ChatPromptTemplate,
+    PromptTemplate,
+    RichPromptTemplate,
+)
+from llama_index.core.prompts.base import SelectorPromptTemplate
+from llama_index.core.prompts.mixin import PromptDictType, PromptMixin, PromptMixinType
+from pydantic import field_validator
+
+from surerag.errors import PromptError
+from surerag.framing import as_data
+from surerag.messages import Message, Prompt, Template, as_messages
+from surerag.options import Options
+
+_STANDS_FOR = {"query_str": ("question", "query", "statement"), "context_str": ("context", "passages")}
+"""What LlamaIndex's own templates call the slots."""
+
+
+class TemplatePrompt:
+    """A LlamaIndex template, rendered as a prompt of ours; chat templates keep their turns.
+
+    ``query_str`` may stand for ``question`` (``query``, ``statement``), ``context_str`` for ``context`` or
+    ``passages``.
+
+    Args:
+        name: Key in ``get_prompts``.
+        template: Any LlamaIndex template, with mappings, functions and partial values of its own.
+    """
+
+    def __init__(self, name: str, template: BasePromptTemplate) -> None:
+        self.name = name
+        self.template = template
+        self._aliases: dict[str, str] = {}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TemplatePrompt) and self.template == other.template
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    @property
+    def text(self) -> str:
+        """The template's text, for people to read."""
+        return self.template.get_template()
+
+    def require(self, *slots: str) -> TemplatePrompt:
+        """Return this prompt if it has exactly these slots.
+
+        Raises:
+            PromptError: If slots are missing or unknown.
+        """
+        found = TemplatePrompt(self.name, self.template)
+        found._aliases = {
+            theirs: next(mine for mine in ours if mine in slots)
+            for theirs, ours in _STANDS_FOR.items()
+            if not {*ours}.isdisjoint(slots)
+        }
+        mine = found._slots()
+        missing, unknown = frozenset(slots) - mine, mine - frozenset(slots)
+        # A function may stand for any slot: it receives all of them.
+        if unknown or (missing and not self.template.function_mappings):
+            raise PromptError(
+                f"prompt {self.name!r} must have the slots {sorted(slots)}, has {sorted(mine)}",
+                hint="keep the slots of the prompt that this one replaces; query_str and context_str will do",
+            )
+        return found
+
+    def render(self, **values: str) -> Prompt:
+        """Fill the slots: a text, or the turns of a chat template.
+
+        Lines of a value that begin like the template's own are put behind a mark, as in surerag's prompts.
+        """
+        data = as_data(_frame(self.template), values)
+        filled: dict[str, Any] = data | {
+            theirs: data[mine] for theirs, mine in self._aliases.items() if mine in data
+        }
+        rich = isinstance(self.template, RichPromptTemplate) and self.template.is_chat_template
+        if isinstance(self.template, ChatPromptTemplate) or rich:
+            return from_chat_messages(self.template.format_messages(**filled))
+        return self.template.format(**filled)
+
+    def _slots(self) -> frozenset[str]:
+        mapped = {theirs: mine for mine, theirs in (self.template.template_var_mappings or {}).items()}
+        variables = (mapped.get(variable, variable) for variable in self.template.template_vars)
+        filled = {*self.template.kwargs, *(self.template.function_mappings or {})}
+        found = {self._aliases.get(name, name) for name in variables}
+        return frozenset(found - {self._aliases.get(name, name) for name in filled})
+
+
+def _frame(template: BasePromptTemplate) -> str:
+    """Return a template's text as the core writes its own: slots in single braces, tags away."""
+    text = template.get_template()
+    if isinstance(template, RichPromptTemplate):
+        text = re.sub(r"{%.*?%}", "\n", text, flags=re.DOTALL)
+        text = re.sub(r"{{-?\s*(\w+).*?}}", r"{\1}", text, flags=re.DOTALL)
+    return text
+
+
+def as_templates(prompts: Mapping[str, Any], llm: object = None) -> dict[str, Template | str]:
+    """Return replaced prompts as the core takes them: texts, templates of LlamaIndex, or of surerag.
+
+    Args:
+        prompts: Templates by name, as the user wrote them.
+        llm: What selector templates choose by, if it is a LlamaIndex LLM.
+    """
+    return {name: _as_template(name, prompt, llm) for name, prompt in prompts.items()}
+
+
+def _as_template(name: str, prompt: Any, llm: object) -> Template | str:
+    if isinstance(prompt, SelectorPromptTemplate):
+        prompt = prompt.select(llm if isinstance(llm, BaseLLM) else None)
+    if isinstance(prompt, str) and any(f"{{{theirs}}}" in prompt for theirs in _STANDS_FOR):
+        prompt = PromptTemplate(prompt)
+    if isinstance(prompt, BasePromptTemplate):
+        return TemplatePrompt(name, prompt)
+    template: Template | str = prompt
+    return template
+
+
+def shown_templates(prompts: Mapping[str, Template]) -> PromptDictType:
+    """Return every prompt as a LlamaIndex template, as ``get_prompts`` does."""
+    return {
+        name: prompt.template if isinstance(prompt, TemplatePrompt) else PromptTemplate(prompt.text)
+        for name, prompt in prompts.items()
+    }
+
+
+class WithPrompts(Options, PromptMixin):
+    """Options whose prompts are LlamaIndex templates too, with ``get_prompts`` and ``update_prompts``."""
+
+    @field_validator("prompts", mode="before", check_fields=False)
+    @classmethod
+    def _templates(cls, value: Any) -> Any:
+        return as_templates(value) if isinstance(value, Mapping) else value
+
+    def _get_prompts(self) -> PromptDictType:
+        return shown_templates(getattr(self, "prompts", {}))
+
+    def _get_prompt_modules(self) -> PromptMixinType:
+        return {}
+
+    def _update_prompts(self, prompts: PromptDictType) -> None:
+        self.prompts: Mapping[str, Any] = {**self.prompts, **prompts}
+
+
+def chat_messages(llm: LLM, prompt: Prompt) -> list[ChatMessage]:
+    """Return a prompt as chat turns, after the LLM's own system prompt if it has one."""
+    turns = [ChatMessage(role=MessageRole(role), content=content) for role, content in as_messages(prompt)]
+    if llm.system_prompt:
+        turns.insert(0, ChatMessage(role=MessageRole.SYSTEM, content=llm.system_prompt))
+    return turns
+
+
+def completion_text(llm: LLM, prompt: Prompt) -> str:
+    """Return a prompt as the text that ``llm.predict`` would complete.
+
+    One user turn goes through ``completion_to_prompt``, a conversation through ``messages_to_prompt``;
+    then ``system_prompt`` and ``query_wrapper_prompt`` are put around it.
+    """
+    [first, *others] = as_messages(prompt)
+    if first.role == "user" and not others:
+        text = llm.completion_to_prompt(first.content) if llm.completion_to_prompt else first.content
+    else:
+        turns = [ChatMessage(role=MessageRole(role), content=content) for role, content in as_messages(prompt)]
+        text = llm.messages_to_prompt(turns) if llm.messages_to_prompt else plain_text(prompt)
+    if llm.system_prompt:
+        text = f"{llm.system_prompt}\n\n{text}"
+    return llm.query_wrapper_prompt.format(query_str=text) if llm.query_wrapper_prompt else text
+
+
+def plain_text(prompt: Prompt) -> str:
+    """Return the contents of a prompt's turns, one below the other."""
+    return "\n".join(message.content for message in as_messages(prompt))
+
+
+def from_chat_messages(messages: list[ChatMessage]) -> tuple[Message, ...]:
+    """Return LlamaIndex messages as turns of ours; text blocks only. Unknown roles speak as the user."""
+    roles = {"system": "system", "developer": "system", "assistant": "assistant"}
+    return tuple(
+        Message(roles.get(message.role.value, "user"), message.content or "")  # type: ignore[arg-type]  # our three roles
+        for message in messages
+    )
