@@ -20,7 +20,7 @@ def core_facts() -> Mapping[tuple[str, str], Fact]:
         >>> len(core_facts()) >= 300
         True
     """
-    rng = random.Random("world taught core")
+    rng = random.Random("surerag.world taught core")
     facts: dict[tuple[str, str], Fact] = {}
     for kind in ENTITY_KINDS:
         for entity in core_entities(kind):
