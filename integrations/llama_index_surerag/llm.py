@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import json
 import warnings
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-from llama_index.core.base.llms.types import ChatMessage, MessageRole
 from llama_index.core.llms import LLM
 from llama_index.core.settings import Settings
 
@@ -40,8 +40,6 @@ WAYS_OUT = (
     "OpenAIReader for an OpenAI-compatible server; or a TransformersReader for a model in this process"
 )
 _USUAL = {"stop": [], "top_p": 1.0}
-_IDENTICAL_SETS = 3
-"""Questions whose samples are all the same before the LLM is taken for a deterministic one."""
 
 
 class Family(NamedTuple):
@@ -134,6 +132,24 @@ def reader_of(llm: LLM | Reader | None) -> Reader:
     return LLMReader(Settings.llm if llm is None else llm)
 
 
+@contextmanager
+def explained(reader: Reader) -> Iterator[None]:
+    """Say of which LLM a method needs what it does not return, and the ways out.
+
+    Raises:
+        CapabilityError: If the method needs log-probabilities, and the LLM is asked for text alone.
+    """
+    try:
+        yield
+    except CapabilityError as error:
+        if not isinstance(reader, LLMReader):
+            raise
+        raise CapabilityError(
+            f"{type(reader.llm).__name__} is asked for text only, and {str(error).split('. ')[0]}",
+            hint=reader.hint,
+        ) from error
+
+
 class LLMReader(BaseReader):
     """A LlamaIndex LLM as a reader; made by :func:`reader_from_llm`."""
 
@@ -157,7 +173,7 @@ class LLMReader(BaseReader):
         self._max_concurrency = max_concurrency
         self._rejected: frozenset[str] = frozenset() if self._family.several else frozenset({"n"})
         self._streams = True
-        self._identical_sets = 0
+        self._warned = False
 
     def __repr__(self) -> str:
         return f"LLMReader({type(self.llm).__name__} {self.name!r})"
@@ -328,15 +344,13 @@ class LLMReader(BaseReader):
         return rows
 
     def _watch_samples(self, texts: set[str], n: int) -> None:
-        """Warn once of an LLM whose samples never differ; a gate that compares them would always be sure."""
-        if self._identical_sets >= 0:
-            self._identical_sets = self._identical_sets + 1 if len(texts) == 1 else -1
-        if self._identical_sets == (1 if self._family is not FAMILIES["OpenAI"] else _IDENTICAL_SETS):
-            self._identical_sets = -1
+        """Warn once of an LLM that may pass no temperature on, and whose samples are all the same."""
+        if len(texts) == 1 and not (self._family.several or self._warned):
+            self._warned = True
             warnings.warn(
-                f"all {n} samples of {self.name} were the same: {type(self.llm).__name__} may ignore "
-                "temperature, or answer from a cache; then samples tell nothing of its uncertainty. Build "
-                "it with temperature=1",
+                f"all {n} samples of {self.name} are the same: {type(self.llm).__name__} may take no "
+                "temperature from a call, and then samples tell nothing about its certainty; build it with "
+                "temperature=1",
                 stacklevel=2,
             )
 

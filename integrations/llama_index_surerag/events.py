@@ -1,0 +1,163 @@
+"""Events for LlamaIndex's instrumentation: decisions, measurements and fallbacks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from llama_index.core.callbacks.base import CallbackManager
+from llama_index.core.callbacks.schema import CBEventType, EventPayload
+from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
+from llama_index.core.schema import NodeWithScore, QueryBundle
+from llama_index_instrumentation import get_dispatcher
+from llama_index_instrumentation.base import BaseEvent
+
+from surerag.messages import Event
+
+dispatcher = get_dispatcher(__name__)
+logger = logging.getLogger("surerag")
+
+listeners: ContextVar[tuple[Callable[[Event], None], ...]] = ContextVar("surerag_listeners", default=())
+"""Further listeners of a method's events; a program has those of its caller."""
+
+
+class GateDecisionEvent(BaseEvent):
+    """The gate has decided; emitted before the answer begins.
+
+    Attributes:
+        question: The question.
+        retrieve: Whether to retrieve.
+        reason: In words.
+        gate: Name of the gate.
+        score: What the gate compared; None where the first pass failed.
+        interval: Smallest and largest value that the score can have.
+        threshold: What the score was compared with.
+    """
+
+    question: str
+    retrieve: bool
+    reason: str
+    gate: str
+    score: float | None = None
+    interval: tuple[float, float] | None = None
+    threshold: float
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Name in traces."""
+        return "SureragGateDecisionEvent"
+
+
+class RewriteDecisionEvent(BaseEvent):
+    """The rewriter has decided whether the first answer calls for another query.
+
+    Attributes:
+        question: The question.
+        rewrite: Whether to rewrite.
+        reason: In words.
+        metric: Name of the uncertainty.
+        uncertainty: Of the first answer.
+        threshold: What it was compared with.
+    """
+
+    question: str
+    rewrite: bool
+    reason: str
+    metric: str
+    uncertainty: float
+    threshold: float
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Name in traces."""
+        return "SureragRewriteDecisionEvent"
+
+
+class EvaluationEvent(BaseEvent):
+    """An evaluator has measured an item.
+
+    Attributes:
+        evaluator: Name of the method: ``"dense"`` or ``"seper"``.
+        query: The question.
+        score: The result.
+        passing: Whether that is enough.
+        feedback: In words.
+    """
+
+    evaluator: str
+    query: str
+    score: float
+    passing: bool
+    feedback: str
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Name in traces."""
+        return "SureragEvaluationEvent"
+
+
+class ProgressEvent(BaseEvent):
+    """Anything else that a method reports.
+
+    Attributes:
+        name: Such as ``"lazy_rag.nothing_retrieved"``.
+        data: Plain values.
+        warning: Whether a fallback was taken.
+    """
+
+    name: str
+    data: dict[str, Any]
+    warning: bool = False
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Name in traces."""
+        return "SureragProgressEvent"
+
+
+_DECISIONS: dict[str, type[BaseEvent]] = {
+    "lazy_rag.gate": GateDecisionEvent,
+    "dynqr.gate": RewriteDecisionEvent,
+}
+
+
+def dispatch(event: Event) -> None:
+    """Pass one of our events on to LlamaIndex's dispatcher, under the span that is open, and to listeners."""
+    data = dict(event.data)
+    for listener in listeners.get():
+        listener(event)
+    decision = _DECISIONS.get(event.name)
+    if decision is None:
+        dispatcher.event(ProgressEvent(name=event.name, data=data, warning=event.warning))
+    else:
+        dispatcher.event(decision(**data))
+
+
+def warn(name: str, **data: Any) -> None:
+    """Log that a fallback was taken, and pass it on to LlamaIndex's instrumentation."""
+    logger.warning("%s: %s", name, data)
+    dispatch(Event(name, data, warning=True))
+
+
+@contextmanager
+def reranking(
+    manager: CallbackManager, nodes: Sequence[NodeWithScore], bundle: QueryBundle, model: str, top_n: int
+) -> Iterator[Callable[[Sequence[NodeWithScore]], None]]:
+    """Report that nodes are postprocessed; what is yielded takes the resulting nodes."""
+    dispatcher.event(ReRankStartEvent(query=bundle, nodes=list(nodes), top_n=top_n, model_name=model))
+    payload: dict[str, Any] = {
+        EventPayload.NODES: list(nodes),
+        EventPayload.MODEL_NAME: model,
+        EventPayload.QUERY_STR: bundle.query_str,
+        EventPayload.TOP_K: top_n,
+    }
+    with manager.event(CBEventType.RERANKING, payload=payload) as event:
+
+        def done(found: Sequence[NodeWithScore]) -> None:
+            event.on_end(payload={EventPayload.NODES: list(found)})
+            dispatcher.event(ReRankEndEvent(nodes=list(found)))
+
+        yield done

@@ -1,0 +1,121 @@
+"""LlamaIndex nodes as passages and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, TextNode
+
+from surerag import SOURCES_KEY
+from surerag.messages import Passage
+
+
+def copy_of(node: NodeWithScore) -> NodeWithScore:
+    """Return a node that may be changed without changing the one in the store."""
+    inner = node.node.model_copy(
+        update={
+            "metadata": dict(node.node.metadata),
+            "relationships": dict(node.node.relationships),
+            "excluded_llm_metadata_keys": list(node.node.excluded_llm_metadata_keys),
+            "excluded_embed_metadata_keys": list(node.node.excluded_embed_metadata_keys),
+        }
+    )
+    return NodeWithScore(node=inner, score=node.score)
+
+
+def has_text(node: NodeWithScore) -> bool:
+    """Whether a node has a text of its own; an image has none."""
+    return bool(node.node.get_content(metadata_mode=MetadataMode.NONE).strip())
+
+
+def passage_of(node: NodeWithScore, *, vector: bool = False) -> Passage:
+    """Return a node as a passage: its text as a LlamaIndex pipeline shows it to its LLM.
+
+    Metadata stands in that text as the node's own templates and excluded keys say.
+    """
+    embedding = node.node.embedding if vector else None
+    return Passage(
+        text=node.node.get_content(metadata_mode=MetadataMode.LLM),
+        id=node.node.node_id,
+        score=node.score,
+        metadata=dict(node.node.metadata),
+        embedding=None if embedding is None else tuple(embedding),
+        origin=node,
+    )
+
+
+def passages_of(nodes: Iterable[NodeWithScore], *, vectors: bool = False) -> list[Passage]:
+    """Return the nodes that have text as passages."""
+    return [passage_of(node, vector=vectors) for node in nodes if has_text(node)]
+
+
+def nodes_of(passages: Iterable[Passage]) -> list[NodeWithScore]:
+    """Return passages as nodes: copies of those they came from, where they came from nodes."""
+    return [node_of(passage) for passage in passages]
+
+
+def node_of(passage: Passage) -> NodeWithScore:
+    """Return a passage as a node; one that was merged from several lists its sources in the metadata.
+
+    A merged node has the id, score, relationships and metadata of its best source; an LLM is shown those of
+    the metadata that all sources share.
+    """
+    origin = passage.origin
+    if isinstance(origin, BaseNode):
+        return copy_of(NodeWithScore(node=origin, score=passage.score))
+    if not isinstance(origin, NodeWithScore):
+        node = TextNode(id_=passage.id, text=passage.text, metadata=dict(passage.metadata))
+        return NodeWithScore(node=node, score=passage.score)
+    copied = copy_of(NodeWithScore(node=origin.node, score=passage.score))
+    sources = passage.metadata.get(SOURCES_KEY)
+    if sources is None or sources is origin.node.metadata.get(SOURCES_KEY):
+        return copied
+    node = copied.node.model_copy(update={"embedding": None})
+    node.set_content(passage.text)
+    node.metadata = dict(passage.metadata)
+    hidden = [key for key in passage.metadata if not _shared(key, origin.node.metadata, sources)]
+    node.excluded_llm_metadata_keys = list(dict.fromkeys([*node.excluded_llm_metadata_keys, *hidden]))
+    node.excluded_embed_metadata_keys = list(dict.fromkeys([*node.excluded_embed_metadata_keys, *hidden]))
+    if isinstance(node, TextNode):
+        # It stands nowhere in its document.
+        node.start_char_idx = node.end_char_idx = None
+    return NodeWithScore(node=node, score=passage.score)
+
+
+def _shared(key: str, metadata: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether all sources of a merged node have the same value."""
+    return key in metadata and all(source["metadata"].get(key) == metadata[key] for source in sources)
+
+
+def merged_nodes(passages: Iterable[Passage], given: Sequence[NodeWithScore]) -> list[NodeWithScore]:
+    """Return passages as nodes, and after them copies of the given nodes that have no text."""
+    return [*nodes_of(passages), *(copy_of(node) for node in given if not has_text(node))]
+
+
+def own_text(passage: Passage) -> str:
+    """Return the text of the node that a passage was, without the metadata that a pipeline puts before it."""
+    origin = passage.origin
+    node = origin.node if isinstance(origin, NodeWithScore) else origin
+    return node.get_content(metadata_mode=MetadataMode.NONE) if isinstance(node, BaseNode) else passage.text
+
+
+def shown_text(passage: Passage) -> str:
+    """Return what a pipeline shows its LLM of a passage."""
+    return node_of(passage).node.get_content(metadata_mode=MetadataMode.LLM) if passage.text else ""
+
+
+def labelled(node: NodeWithScore, key: str, value: Any) -> NodeWithScore:
+    """Return a copy of a node with an entry in its metadata that no model is shown."""
+    found = copy_of(node)
+    found.node.metadata[key] = value
+    for hidden in (found.node.excluded_llm_metadata_keys, found.node.excluded_embed_metadata_keys):
+        if key not in hidden:
+            hidden.append(key)
+    return found
+
+
+def without_origin(passage: Passage) -> Passage:
+    """Return a passage that has left its node behind."""
+    return replace(passage, origin=None)

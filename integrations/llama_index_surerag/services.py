@@ -1,0 +1,194 @@
+"""A pipeline's own embedding models and retrievers as services of surerag."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.indices.base import BaseIndex
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
+from llama_index.core.settings import Settings
+from numpy.typing import NDArray
+
+from llama_index_surerag.nodes import copy_of, passages_of
+from surerag.errors import ConfigurationError, ServiceError
+from surerag.messages import Passage
+from surerag.readers.threads import in_thread
+from surerag.services import Encoder
+
+Kind = Literal["query", "document"]
+Fit = Callable[[list[Passage]], list[Passage]]
+
+
+class EmbeddingEncoder:
+    """Encodes with a LlamaIndex embedding model; rows are L2-normalised here.
+
+    Args:
+        embed_model: Any LlamaIndex embedding model; None is ``Settings.embed_model``, looked up at each call.
+
+    Raises:
+        ConfigurationError: If it is no embedding model.
+    """
+
+    def __init__(self, embed_model: BaseEmbedding | None = None) -> None:
+        if not isinstance(embed_model, BaseEmbedding | None):
+            raise ConfigurationError(
+                f"expected a LlamaIndex embedding model, got {type(embed_model).__name__}",
+                hint="pass embed_model=…, or set Settings.embed_model",
+            )
+        self._given = embed_model
+
+    def __repr__(self) -> str:
+        return f"EmbeddingEncoder({'Settings.embed_model' if self._given is None else self.name!r})"
+
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+        name = self._model.model_name
+        return name if name != "unknown" else self._model.class_name()
+
+    @property
+    def _model(self) -> BaseEmbedding:
+        return Settings.embed_model if self._given is None else self._given
+
+    def encode(self, texts: Sequence[str], kind: Kind) -> NDArray[np.float32]:
+        """Return L2-normalised vectors [texts, dimensions].
+
+        Raises:
+            ServiceError: If the model returns a vector of length zero.
+        """
+        if kind == "query":
+            return _normalised([self._model.get_query_embedding(text) for text in texts])
+        return _normalised(self._model.get_text_embedding_batch(list(texts)))
+
+    async def aencode(self, texts: Sequence[str], kind: Kind) -> NDArray[np.float32]:
+        """Like ``encode``, with the model's own async methods; in a thread for a model that has none."""
+        if not _is_native(self._model, "_aget_text_embedding", BaseEmbedding):
+            return await in_thread(self.encode, texts, kind)
+        if kind == "query":
+            return _normalised([await self._model.aget_query_embedding(text) for text in texts])
+        return _normalised(await self._model.aget_text_embedding_batch(list(texts)))
+
+
+def encoder_of(model: BaseEmbedding | Encoder | None) -> Encoder:
+    """Return an encoder as it is, an embedding model or ``Settings.embed_model`` (for None) as an encoder."""
+    if model is None or isinstance(model, BaseEmbedding):
+        return EmbeddingEncoder(model)
+    if isinstance(model, Encoder):
+        return model
+    return EmbeddingEncoder(model)
+
+
+def _normalised(vectors: Sequence[Sequence[float]]) -> NDArray[np.float32]:
+    rows = np.asarray(vectors, dtype=np.float32).reshape(len(vectors), -1)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    if not (lengths > 0).all():
+        raise ServiceError("the embedding model returned a vector of length 0", hint="leave empty texts out")
+    normalised: NDArray[np.float32] = rows / lengths
+    return normalised
+
+
+def _is_native(service: object, method: str, base: type) -> bool:
+    """Whether a class has an async method of its own; the inherited ones block the event loop.
+
+    They are compared by name: LlamaIndex wraps inherited methods anew in every subclass.
+    """
+    return getattr(type(service), method).__qualname__ != f"{base.__name__}.{method}"
+
+
+class NodeRetriever:
+    """Retrieves nodes with a LlamaIndex retriever, passes them through postprocessors, returns passages.
+
+    Nodes are copied before anything else happens, so that neither a postprocessor nor a caller changes
+    what the index holds.
+
+    Args:
+        retriever: Any LlamaIndex retriever.
+        postprocessors: Applied in order, as in LlamaIndex's query engines.
+        bundle: The query as the pipeline has it, with strings to embed of its own; used where its text is
+            searched for.
+        fit: Applied to the passages at last, such as to fit them into a context window.
+    """
+
+    def __init__(
+        self,
+        retriever: BaseRetriever,
+        postprocessors: Sequence[BaseNodePostprocessor] = (),
+        bundle: QueryBundle | None = None,
+        fit: Fit | None = None,
+    ) -> None:
+        self._retriever = retriever
+        self._postprocessors = tuple(postprocessors)
+        self._bundle = bundle
+        self._fit = fit
+
+    def __repr__(self) -> str:
+        return f"NodeRetriever({type(self._retriever).__name__}, {len(self._postprocessors)} postprocessors)"
+
+    def bound_to(self, bundle: QueryBundle, fit: Fit | None = None) -> NodeRetriever:
+        """Return a retriever that searches with this very query."""
+        return NodeRetriever(self._retriever, self._postprocessors, bundle, fit)
+
+    def retrieve(self, query: str, k: int | None) -> list[Passage]:
+        """Return passages, best first, ``k`` at most; each has its node as ``origin``."""
+        return self._passages(self.nodes(self._query(query)), k)
+
+    async def aretrieve(self, query: str, k: int | None) -> list[Passage]:
+        """Like ``retrieve``, without blocking the event loop."""
+        return self._passages(await self.anodes(self._query(query)), k)
+
+    def nodes(self, bundle: QueryBundle) -> list[NodeWithScore]:
+        """Return postprocessed copies of the nodes that the retriever returns."""
+        nodes = [copy_of(node) for node in self._retriever.retrieve(replace(bundle))]
+        for postprocessor in self._postprocessors:
+            nodes = postprocessor.postprocess_nodes(nodes, query_bundle=replace(bundle))
+        return nodes
+
+    async def anodes(self, bundle: QueryBundle) -> list[NodeWithScore]:
+        """Like ``nodes``; a retriever without an async of its own works in a thread."""
+        if _is_native(self._retriever, "_aretrieve", BaseRetriever):
+            found = await self._retriever.aretrieve(replace(bundle))
+        else:
+            found = await in_thread(self._retriever.retrieve, replace(bundle))
+        nodes = [copy_of(node) for node in found]
+        for postprocessor in self._postprocessors:
+            nodes = await postprocessor.apostprocess_nodes(nodes, query_bundle=replace(bundle))
+        return nodes
+
+    def _query(self, query: str) -> QueryBundle:
+        same = self._bundle is not None and self._bundle.query_str == query
+        return self._bundle if same and self._bundle is not None else QueryBundle(query)
+
+    def _passages(self, nodes: list[NodeWithScore], k: int | None) -> list[Passage]:
+        passages = passages_of(nodes)[:k]
+        return passages if self._fit is None else self._fit(passages)
+
+
+def bundle_of(query: QueryType) -> QueryBundle:
+    """Return a query as a bundle."""
+    return QueryBundle(query) if isinstance(query, str) else query
+
+
+def retriever_of(source: BaseRetriever | BaseIndex[Any], k: int | None = None) -> BaseRetriever:
+    """Return a retriever as it is, or that of an index.
+
+    Args:
+        source: A retriever, or an index to make one of.
+        k: Nodes that the retriever of an index returns; its own default if None.
+
+    Raises:
+        ConfigurationError: If it is neither.
+    """
+    if isinstance(source, BaseRetriever):
+        return source
+    if isinstance(source, BaseIndex):
+        return source.as_retriever() if k is None else source.as_retriever(similarity_top_k=k)
+    raise ConfigurationError(
+        f"expected a LlamaIndex retriever or index, got {type(source).__name__}",
+        hint="pass index, or index.as_retriever(similarity_top_k=…)",
+    )

@@ -1,0 +1,260 @@
+"""Tier 1 of lazy retrieval: summaries of documents as nodes in an index of their own.
+
+It is an ordinary LlamaIndex index: the nodes have their documents' metadata, so that the same filters apply;
+it is persisted and loaded like any other::
+
+    summaries = summary_index(index, persist_dir="storage/summaries")
+    engine = LazyRetrievalQueryEngine.from_args(
+        index.as_retriever(filters=filters), llm, summaries=summaries.as_retriever(filters=filters)
+    )
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from llama_index.core import StorageContext, VectorStoreIndex, load_index_from_storage
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.indices.base import BaseIndex
+from llama_index.core.llms import LLM
+from llama_index.core.schema import (
+    BaseNode,
+    Document,
+    MetadataMode,
+    NodeRelationship,
+    NodeWithScore,
+    QueryBundle,
+    RelatedNodeInfo,
+    TextNode,
+)
+
+from llama_index_surerag.llm import reader_of
+from llama_index_surerag.services import NodeRetriever, retriever_of
+from surerag.errors import ConfigurationError, InputError
+from surerag.messages import SamplingParams
+from surerag.prompts import SUMMARIZE
+from surerag.readers import Reader
+from surerag.readers.threads import in_thread
+from surerag.retrieval import lead_summary
+
+Summarize = int | str | Callable[[BaseNode], str] | LLM | Reader
+"""How to summarize: a number of lead sentences, a metadata key, a function of the document, or a model."""
+
+SummarySource = BaseRetriever | BaseIndex[Any] | str
+_RESTRICTIONS = ("_filters", "_doc_ids", "_node_ids")
+
+
+def summary_nodes(source: BaseIndex[Any] | Iterable[BaseNode], summarize: Summarize = 2) -> list[TextNode]:
+    """Return a summary of each document as a node whose source is that document.
+
+    Its id is the document's with ``:summary`` behind it; its metadata are those that all nodes of the
+    document share, and are left out of what models are shown.
+
+    Args:
+        source: Documents, their nodes, or an index with the nodes in its docstore.
+        summarize: How.
+
+    Raises:
+        InputError: If there is no document with text, or a metadata key is missing.
+    """
+    nodes = list(source.docstore.docs.values()) if isinstance(source, BaseIndex) else list(source)
+    documents = [document for document in _documents(nodes) if document.text.strip()]
+    if not documents:
+        raise InputError(
+            "there is no document with text to summarize",
+            hint="pass the documents; an index whose vector store holds the texts itself has none to show",
+        )
+    return [
+        TextNode(
+            id_=f"{document.node_id}:summary",
+            text=text,
+            metadata=document.metadata,
+            excluded_llm_metadata_keys=list(document.metadata),
+            excluded_embed_metadata_keys=list(document.metadata),
+            relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=document.node_id)},
+        )
+        for document, text in zip(documents, _summaries(documents, summarize), strict=True)
+        if text.strip()
+    ]
+
+
+def summary_index(
+    source: BaseIndex[Any] | Iterable[BaseNode],
+    summarize: Summarize = 2,
+    *,
+    embed_model: BaseEmbedding | None = None,
+    persist_dir: str | os.PathLike[str] | None = None,
+) -> VectorStoreIndex:
+    """Return an index of the documents' summaries; call it again when documents have changed.
+
+    Args:
+        source: Documents, their nodes, or an index with the nodes in its docstore.
+        summarize: How, see :func:`summary_nodes`.
+        embed_model: Embeds the summaries; ``Settings.embed_model`` if None.
+        persist_dir: Where to keep it. What is there is loaded, and only what is new is embedded.
+
+    Raises:
+        InputError: If there is no document with text, or a metadata key is missing.
+    """
+    nodes = summary_nodes(source, summarize)
+    if persist_dir is None:
+        return VectorStoreIndex(nodes, embed_model=embed_model)
+    folder = str(persist_dir)
+    if not Path(folder, "docstore.json").exists():
+        index = VectorStoreIndex(nodes, embed_model=embed_model)
+        index.storage_context.persist(folder)
+        return index
+    stored = StorageContext.from_defaults(persist_dir=folder)
+    index = load_index_from_storage(stored, embed_model=embed_model)  # type: ignore[assignment]  # it was one
+    old, new = dict(index.docstore.docs), {node.node_id: node for node in nodes}
+    gone = [name for name in old if name not in new or old[name].hash != new[name].hash]
+    fresh = [node for name, node in new.items() if name not in old or name in gone]
+    if gone or fresh:
+        index.delete_nodes(gone, delete_from_docstore=True)
+        index.insert_nodes(fresh)
+        index.storage_context.persist(folder)
+    return index
+
+
+def tier_one(
+    source: BaseRetriever | BaseIndex[Any],
+    summaries: SummarySource | None,
+    n_summaries: int,
+    embed_model: BaseEmbedding | None,
+) -> NodeRetriever | str:
+    """Return the summary tier of an engine.
+
+    Raises:
+        ConfigurationError: If summaries would be shown of documents that the retriever may exclude.
+    """
+    if isinstance(summaries, str):
+        return summaries
+    if summaries is None:
+        if not isinstance(source, BaseIndex):
+            raise ConfigurationError(
+                f"a {type(source).__name__} may be restricted to some documents, and which summaries may be "
+                "shown is not known",
+                hint="pass summaries=summary_index(index).as_retriever(filters=the same filters), or the "
+                "index itself in the place of its retriever",
+            )
+        return NodeRetriever(_IndexSummaries(source, n_summaries, embed_model))
+    if isinstance(source, BaseRetriever):
+        _check_restrictions(source, summaries)
+    return NodeRetriever(retriever_of(summaries, n_summaries))
+
+
+def _check_restrictions(source: BaseRetriever, summaries: BaseRetriever | BaseIndex[Any]) -> None:
+    """Refuse summaries that are not restricted as the retriever is, as far as both tell.
+
+    Raises:
+        ConfigurationError: If they are not.
+    """
+    theirs = [getattr(source, name, None) for name in _RESTRICTIONS]
+    ours = [getattr(summaries, name, None) for name in _RESTRICTIONS]
+    if (theirs[0] and theirs[0] != ours[0]) or (any(theirs[1:]) and not any(ours)):
+        raise ConfigurationError(
+            "the retriever is restricted to some documents, and the summaries are not in the same way",
+            hint="pass summaries=summaries.as_retriever(filters=the same filters)",
+        )
+
+
+class _IndexSummaries(BaseRetriever):
+    """Summaries of the documents in an index; those of deleted documents are not returned."""
+
+    def __init__(self, index: BaseIndex[Any], top_n: int, embed_model: BaseEmbedding | None) -> None:
+        super().__init__()
+        store = getattr(index, "vector_store", None)
+        if not index.docstore.docs and getattr(store, "stores_text", False):
+            raise ConfigurationError(
+                f"{type(store).__name__} holds the texts itself, so there are no documents to summarize",
+                hint="pass summaries=summary_index(documents)",
+            )
+        self._source = index
+        self._top_n = top_n
+        self._embed_model = embed_model or getattr(index, "_embed_model", None)
+        self._made: VectorStoreIndex | None = None
+        self._summaries()
+
+    def _summaries(self) -> VectorStoreIndex | None:
+        """Return the index of summaries; None while the index is empty."""
+        if self._made is None and self._source.docstore.docs:
+            self._made = summary_index(self._source, embed_model=self._embed_model)
+        return self._made
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        made = self._summaries()
+        if made is None:
+            return []
+        return self._present(made.as_retriever(similarity_top_k=self._top_n).retrieve(query_bundle))
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        made = await in_thread(self._summaries)
+        if made is None:
+            return []
+        return self._present(await made.as_retriever(similarity_top_k=self._top_n).aretrieve(query_bundle))
+
+    def _present(self, nodes: list[NodeWithScore]) -> list[NodeWithScore]:
+        store = self._source.docstore
+        names = {node.node.ref_doc_id or "" for node in nodes}
+        present = {name for name in names if store.ref_doc_exists(name) or store.document_exists(name)}
+        return [node for node in nodes if node.node.ref_doc_id in present]
+
+
+def _documents(nodes: Sequence[BaseNode]) -> list[Document]:
+    """Put documents together from their nodes: in the order of their offsets, overlaps once."""
+    parts: dict[str, list[BaseNode]] = {}
+    for node in nodes:
+        if not isinstance(node, BaseNode):
+            raise ConfigurationError(
+                f"summaries cannot be made of a {type(node).__name__}", hint="pass documents, nodes or an index"
+            )
+        name = node.node_id if isinstance(node, Document) else node.ref_doc_id or node.node_id
+        parts.setdefault(name, []).append(node)
+    return [
+        Document(id_=name, text=_joined(group), metadata=_shared_metadata(group))
+        for name, group in parts.items()
+    ]
+
+
+def _joined(nodes: Sequence[BaseNode]) -> str:
+    starts = [getattr(node, "start_char_idx", None) for node in nodes]
+    texts = [node.get_content(metadata_mode=MetadataMode.NONE) for node in nodes]
+    if any(start is None for start in starts):
+        return "\n\n".join(texts)
+    joined, end = "", 0
+    for start, text in sorted((start or 0, text) for start, text in zip(starts, texts, strict=True)):
+        joined += text[end - start :] if start < end else f"\n\n{text}" if joined else text
+        end = max(end, start + len(text))
+    return joined
+
+
+def _shared_metadata(nodes: Sequence[BaseNode]) -> dict[str, Any]:
+    first, *others = [node.metadata for node in nodes]
+    return {
+        key: value for key, value in first.items() if all(other.get(key) == value for other in others)
+    }
+
+
+def _summaries(documents: Sequence[Document], summarize: Summarize) -> list[str]:
+    if isinstance(summarize, int):
+        return [lead_summary(document.text, summarize) for document in documents]
+    if isinstance(summarize, str):
+        missing = [one.node_id for one in documents if not str(one.metadata.get(summarize) or "").strip()]
+        if missing:
+            raise InputError(
+                f"document {missing[0]!r} has no summary under the metadata key {summarize!r}",
+                hint="use another key, or summarize=2 for the first two sentences",
+            )
+        return [str(document.metadata[summarize]) for document in documents]
+    if isinstance(summarize, LLM | Reader):
+        prompts = [SUMMARIZE.render(document=document.text) for document in documents]
+        answers = reader_of(summarize).generate(prompts, SamplingParams(max_tokens=96, trace="none"))
+        return [
+            answer.text or lead_summary(document.text)
+            for document, [answer] in zip(documents, answers, strict=True)
+        ]
+    return [summarize(document) for document in documents]

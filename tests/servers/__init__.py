@@ -1,1 +1,0 @@
-"""Servers in this process, for tests."""
