@@ -6,8 +6,12 @@ import atexit
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
+
+from tests.servers.fake_openai import FakeOpenAI
 
 # No test may ask a model hub; set before any library reads it.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -22,3 +26,10 @@ atexit.register(shutil.rmtree, os.environ["SURERAG_WORK"], ignore_errors=True)
 # The same examples on every machine, however slow it is.
 settings.register_profile("surerag", deadline=None, derandomize=True)
 settings.load_profile("surerag")
+
+
+@pytest.fixture
+def fake_openai() -> Iterator[FakeOpenAI]:
+    """An OpenAI-compatible server in this process: a toy model, until ``answers`` are set."""
+    with FakeOpenAI() as server:
+        yield server
