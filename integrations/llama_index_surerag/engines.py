@@ -15,13 +15,14 @@ from llama_index.core.prompts.mixin import PromptDictType, PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.core.settings import Settings
 
-from llama_index_surerag.events import dispatch, dispatcher, logger, warn
+from llama_index_surerag.events import dispatch, dispatcher, warn
 from llama_index_surerag.llm import LLMReader
-from llama_index_surerag.prompts import as_templates, plain_text, shown_templates
+from llama_index_surerag.prompts import as_templates, shown_templates
 from llama_index_surerag.services import NodeRetriever, bundle_of
-from surerag import arun, run
+from surerag.drivers import arun, run
 from surerag.component import Component
 from surerag.effects import Program
+from surerag.errors import InputError
 from surerag.messages import Generation, Passage, Usage
 from surerag.services import Services
 
@@ -35,8 +36,11 @@ C = TypeVar("C", bound=Component[Any])
 R = TypeVar("R")
 
 
-class EmptyIndexError(Exception):
+class EmptyIndexError(InputError):
     """There is nothing to answer from; raised and caught inside one query."""
+
+    def __init__(self) -> None:
+        super().__init__("nothing was retrieved")
 
 
 class QueryScope:
@@ -51,6 +55,7 @@ class QueryScope:
     def __init__(self, services: Services, bundle: QueryBundle, max_tokens: int) -> None:
         self._reader = services.reader
         self._left: int | None = None
+        self._must_find = services.summaries is None
         if isinstance(services.reader, LLMReader):
             question = services.reader.count_tokens(bundle.query_str)
             self._left = services.reader.window - max_tokens - question - _MARGIN
@@ -63,7 +68,14 @@ class QueryScope:
         self.services = replace(services, **changes)
 
     def _fit(self, passages: list[Passage]) -> list[Passage]:
-        """Drop the last passages until all fit, as far as one is left."""
+        """Drop the last passages until all fit, as far as one is left.
+
+        Raises:
+            EmptyIndexError: If there is nothing to answer from: no summaries, and nothing was retrieved.
+        """
+        if self._must_find and not passages:
+            raise EmptyIndexError
+        self._must_find = False
         if self._left is None or self._reader is None:
             return passages
         total, fitting = 0, list[Passage]()

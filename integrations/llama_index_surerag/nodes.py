@@ -8,7 +8,7 @@ from typing import Any
 
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, TextNode
 
-from surerag import SOURCES_KEY
+SOURCES_KEY = "compressed_from"
 from surerag.messages import Passage
 
 

@@ -20,7 +20,8 @@ from llama_index_surerag.llm import explained, reader_of
 from llama_index_surerag.nodes import nodes_of
 from llama_index_surerag.prompts import as_templates, from_chat_messages
 from llama_index_surerag.services import NodeRetriever, bundle_of, retriever_of
-from surerag import DynQROptions, DynQRResult, UncertaintyRewriter, arun, run
+from surerag import DynQROptions, DynQRResult, UncertaintyRewriter
+from surerag.drivers import arun, run
 from surerag.readers import Reader
 
 
