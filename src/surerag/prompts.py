@@ -263,7 +263,7 @@ SUFFICIENT = PromptTemplate(
 NOTHING_TO_EXTRACT = "No content to extract"
 EXTRACT = PromptTemplate(
     "extract",
-    "{examples}Extract from the documents only what is relevant to the question, "
+    "Extract from the documents only what is relevant to the question, "
     f"without inferring anything. If nothing is relevant, reply: {NOTHING_TO_EXTRACT}\n"
     "Question: {question}\nDocuments:\n{passages}\nExtracted:",
     "EDC²-RAG, section 4.3",

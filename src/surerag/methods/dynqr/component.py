@@ -62,7 +62,11 @@ class UncertaintyRewriter(DynQROptions, AnsweringComponent[DynQRResult]):
 
     def _connect(self) -> Services:
         check_abstention(self.abstention)
-        services = Services(reader=self.reader, retriever=self.retriever, rewriter=self.rewriter)
+        services = Services(
+            reader=self.reader,  # type: ignore[arg-type]  # completed by Services
+            retriever=self.retriever,
+            rewriter=self.rewriter,  # type: ignore[arg-type]  # likewise
+        )
         reader, _ = services.require("UncertaintyRewriter", "reader", "retriever")
         check_metric(self.metric, reader)
         _ = self.resolved_threshold  # raises where there is none

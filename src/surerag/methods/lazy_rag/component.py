@@ -80,7 +80,11 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
     def _connect(self) -> Services:
         check_abstention(self.abstention)
         summaries = FixedSummary(self.summaries) if isinstance(self.summaries, str) else self.summaries
-        services = Services(reader=self.reader, retriever=self.retriever, summaries=summaries)
+        services = Services(
+            reader=self.reader,  # type: ignore[arg-type]  # completed by Services
+            retriever=self.retriever,
+            summaries=summaries,
+        )
         reader, _, _ = services.require("LazyRAG", "reader", "retriever", "summaries")
         check_gate(self.resolved_gate, reader)
         _ = self.resolved_threshold  # raises where there is none
