@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
+from llama_index.core.node_parser.node_utils import build_nodes_from_splits
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, TextNode
 
-SOURCES_KEY = "compressed_from"
+from surerag import SOURCES_KEY
 from surerag.messages import Passage
 
 
@@ -64,7 +64,7 @@ def node_of(passage: Passage) -> NodeWithScore:
     """
     origin = passage.origin
     if isinstance(origin, BaseNode):
-        return copy_of(NodeWithScore(node=origin, score=passage.score))
+        return NodeWithScore(node=_chunk_of(origin, passage), score=passage.score)
     if not isinstance(origin, NodeWithScore):
         node = TextNode(id_=passage.id, text=passage.text, metadata=dict(passage.metadata))
         return NodeWithScore(node=node, score=passage.score)
@@ -84,6 +84,15 @@ def node_of(passage: Passage) -> NodeWithScore:
     return NodeWithScore(node=node, score=passage.score)
 
 
+def _chunk_of(document: BaseNode, passage: Passage) -> TextNode:
+    """Return a chunk of a document as LlamaIndex's own parsers make it, with its offsets."""
+    [node] = build_nodes_from_splits([passage.text], document, id_func=lambda *_: passage.id)
+    node.embedding = None
+    node.metadata = dict(document.metadata)
+    node.start_char_idx, node.end_char_idx = passage.metadata["start"], passage.metadata["end"]
+    return node
+
+
 def _shared(key: str, metadata: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]) -> bool:
     """Whether all sources of a merged node have the same value."""
     return key in metadata and all(source["metadata"].get(key) == metadata[key] for source in sources)
@@ -92,13 +101,6 @@ def _shared(key: str, metadata: Mapping[str, Any], sources: Sequence[Mapping[str
 def merged_nodes(passages: Iterable[Passage], given: Sequence[NodeWithScore]) -> list[NodeWithScore]:
     """Return passages as nodes, and after them copies of the given nodes that have no text."""
     return [*nodes_of(passages), *(copy_of(node) for node in given if not has_text(node))]
-
-
-def own_text(passage: Passage) -> str:
-    """Return the text of the node that a passage was, without the metadata that a pipeline puts before it."""
-    origin = passage.origin
-    node = origin.node if isinstance(origin, NodeWithScore) else origin
-    return node.get_content(metadata_mode=MetadataMode.NONE) if isinstance(node, BaseNode) else passage.text
 
 
 def shown_text(passage: Passage) -> str:
@@ -114,8 +116,3 @@ def labelled(node: NodeWithScore, key: str, value: Any) -> NodeWithScore:
         if key not in hidden:
             hidden.append(key)
     return found
-
-
-def without_origin(passage: Passage) -> Passage:
-    """Return a passage that has left its node behind."""
-    return replace(passage, origin=None)

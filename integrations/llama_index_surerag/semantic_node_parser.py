@@ -1,0 +1,163 @@
+"""Semantic chunking (DENSE-RAG, Algorithm 2) as a LlamaIndex node parser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self
+
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.node_parser.interface import NodeParser
+from llama_index.core.node_parser.node_utils import build_nodes_from_splits
+from llama_index.core.schema import BaseNode, Document, ImageDocument, ImageNode, MetadataMode, TextNode
+from llama_index.core.settings import Settings
+from llama_index.core.utils import get_tqdm_iterable
+from pydantic import PrivateAttr, model_validator
+
+from llama_index_surerag.events import dispatcher
+from llama_index_surerag.services import encoder_of
+from surerag import SemanticChunk, SemanticChunker, SemanticChunkerOptions
+from surerag.component import Service
+from surerag.drivers import arun, run
+from surerag.services import Encoder
+
+_BATCH = 64
+"""Documents whose sentences are embedded together."""
+
+
+class SemanticNodeParser(SemanticChunkerOptions, NodeParser):
+    """Cuts documents where neighbouring sentences are unlike, and never above a maximum of tokens.
+
+    Chunks are verbatim and in order; together they hold all but white space. Ids, metadata, relationships
+    and offsets are those of LlamaIndex's own parsers; offsets are exact where a text repeats itself, too. A
+    document without words has no chunks. The size of a chunk is that of its text; metadata that a pipeline
+    puts before it come on top.
+
+    ``to_dict`` holds every setting and the name of the embedding model, so that an ingestion pipeline's cache
+    is renewed when one changes; no model or key is in it.
+
+    Raises:
+        ConfigurationError: If an option is unknown or out of bounds, or the model embeds nothing.
+
+    Example:
+        >>> from surerag.encoders import HashingEncoder
+        >>> parser = SemanticNodeParser(HashingEncoder(), similarity_threshold=0.3)
+        >>> document = Document(text="Ada was born in Velm. Ada left Velm in spring. Tin melts easily.")
+        >>> [(node.text, node.start_char_idx) for node in parser.get_nodes_from_documents([document])]
+        [('Ada was born in Velm. Ada left Velm in spring.', 0), ('Tin melts easily.', 47)]
+    """
+
+    embed_model: Service[BaseEmbedding | Encoder | None] = None
+    """A LlamaIndex embedding model, or an encoder of surerag; ``Settings.embed_model`` if None."""
+
+    tokenizer: Service[Callable[[str], Sequence[Any]] | None] = None
+    """Counts tokens: from a text to a sequence; ``Settings.tokenizer`` if None."""
+
+    _core: SemanticChunker = PrivateAttr()
+
+    def __init__(self, embed_model: BaseEmbedding | Encoder | None = None, **options: Any) -> None:
+        super().__init__(**{"embed_model": embed_model, **options})
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Name in serialised settings."""
+        return "SemanticNodeParser"
+
+    @model_validator(mode="after")
+    def _connect(self) -> Self:
+        self._core = SemanticChunker(
+            encoder_of(self.embed_model), count_tokens=self._count, **self.options()
+        )
+        return self
+
+    def _count(self, text: str) -> int:
+        return len((self.tokenizer or Settings.tokenizer)(text))
+
+    @property
+    def core(self) -> SemanticChunker:
+        """The method with its options and services."""
+        return self._core
+
+    def with_quantile(self, documents: Sequence[BaseNode], quantile: float = 0.5) -> Self:
+        """Return a copy with the similarity that this share of the neighbouring sentences lies below.
+
+        Args:
+            documents: Some dozen of the corpus will do.
+            quantile: In [0, 1]; 0.5 leaves every other sentence with the one before.
+
+        Raises:
+            ConfigurationError: If ``quantile`` is out of range.
+            InputError: If no document has two sentences.
+        """
+        fitted = self._core.with_quantile([_text(document) for document in documents], quantile)
+        return self.with_options(similarity_threshold=fitted.similarity_threshold)
+
+    def to_dict(self, **kwargs: Any) -> dict[str, Any]:
+        """Return settings, and the names of embedding model and tokenizer, as plain values."""
+        tokenizer = self.tokenizer or Settings.tokenizer
+        named = getattr(tokenizer, "__qualname__", type(tokenizer).__qualname__)
+        return {
+            **super().to_dict(**kwargs),
+            "encoder": encoder_of(self.embed_model).name,
+            "counted_by": f"{getattr(tokenizer, '__module__', '')}.{named}",
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], **kwargs: Any) -> Self:
+        """Rebuild from :meth:`to_dict`; models and functions are passed in, as to the constructor."""
+        left_out = ("encoder", "counted_by", "class_name", "id_func", "callback_manager")
+        return cls(**{**{name: value for name, value in data.items() if name not in left_out}, **kwargs})
+
+    def _parse_nodes(
+        self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any
+    ) -> list[BaseNode]:
+        found: list[BaseNode] = []
+        for batch in _batches(nodes, show_progress):
+            program = self._core.joint_program([_text(node) for node in batch])
+            found += self._nodes(batch, run(program, self._core.services))
+        return found
+
+    @dispatcher.span
+    async def _aparse_nodes(
+        self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any
+    ) -> list[BaseNode]:
+        found: list[BaseNode] = []
+        for batch in _batches(nodes, show_progress):
+            program = self._core.joint_program([_text(node) for node in batch])
+            found += self._nodes(batch, await arun(program, self._core.services))
+        return found
+
+    def _nodes(
+        self, nodes: Sequence[BaseNode], chunked: Sequence[Sequence[SemanticChunk]]
+    ) -> Iterator[TextNode]:
+        for node, chunks in zip(nodes, chunked, strict=True):
+            # An image without words is still an image.
+            empty = [""] if isinstance(node, ImageDocument) else []
+            parts = build_nodes_from_splits(
+                [chunk.text for chunk in chunks] or empty, node, id_func=self.id_func
+            )
+            for part, chunk in zip(parts, chunks, strict=False):
+                part.start_char_idx, part.end_char_idx = chunk.start, chunk.end
+                if not isinstance(part, ImageNode):
+                    # A document's vector is not that of a chunk.
+                    part.embedding = None
+            yield from parts
+
+    def _postprocess_parsed_nodes(
+        self, nodes: list[BaseNode], parent_doc_map: dict[str, Document]
+    ) -> list[BaseNode]:
+        """Complete nodes as LlamaIndex does, and keep their offsets: a search may find an earlier repeat."""
+        offsets = [(node.start_char_idx, node.end_char_idx) for node in nodes if isinstance(node, TextNode)]
+        nodes = super()._postprocess_parsed_nodes(nodes, parent_doc_map)
+        texts = [node for node in nodes if isinstance(node, TextNode)]
+        for node, (start, end) in zip(texts, offsets, strict=True):
+            node.start_char_idx, node.end_char_idx = start, end
+        return nodes
+
+
+def _text(node: BaseNode) -> str:
+    return node.get_content(metadata_mode=MetadataMode.NONE)
+
+
+def _batches(nodes: Sequence[BaseNode], show_progress: bool) -> Iterator[Sequence[BaseNode]]:
+    starts = get_tqdm_iterable(range(0, len(nodes), _BATCH), show_progress, "Parsing nodes")
+    return (nodes[start : start + _BATCH] for start in starts)
