@@ -9,6 +9,7 @@ log-probabilities come out of ``response.raw``, else ``response.logprobs``, else
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, Sampl
 from surerag.readers import Reader
 from surerag.readers.failures import kind_of
 from surerag.readers.fan_out import aeach, each
+from surerag.readers.pieces import TrimmedPieces
 from surerag.readers.protocol import BaseReader, Capabilities, begun_from_whole, close_iterator
 
 WAYS_OUT = (
@@ -286,11 +288,14 @@ class LLMReader(BaseReader):
         """Close the open streams."""
         for one in begun:
             close_iterator(one.state.pieces)
+        gc.collect(1)  # a stream of OpenAI's client refers to itself; the server goes on until it is collected
 
     async def acancel(self, begun: Sequence[PartialGeneration]) -> None:
         """Like ``cancel``."""
         for one in begun:
             await one.state.pieces.aclose()
+        await asyncio.sleep(0)  # lets the event loop close what the LLM's own generator has let go
+        gc.collect(1)
 
     def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
         """Yield an answer piece by piece; the last chunk holds the generation."""
@@ -543,20 +548,22 @@ class _OpenAnswer:
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield the answer from its first token on; the last chunk holds the generation."""
+        trimmed = TrimmedPieces()
         try:
-            yield Chunk(self.reply.answer)
+            yield Chunk(trimmed.feed(self.reply.answer))
             for piece in self.pieces:
-                yield Chunk(piece)
+                yield Chunk(trimmed.feed(piece))
             yield Chunk("", self.whole())
         finally:
             close_iterator(self.pieces)
 
     async def achunks(self) -> AsyncIterator[Chunk]:
         """Like ``chunks``, of an async stream."""
+        trimmed = TrimmedPieces()
         try:
-            yield Chunk(self.reply.answer)
+            yield Chunk(trimmed.feed(self.reply.answer))
             async for piece in self.pieces:
-                yield Chunk(piece)
+                yield Chunk(trimmed.feed(piece))
             yield Chunk("", self.whole())
         finally:
             await self.pieces.aclose()

@@ -182,7 +182,7 @@ def _of_choice(choice: Any, message: Any, usage: Any) -> Reply:
     return Reply(
         text or "",
         reasoning if isinstance(reasoning, str) else "",
-        entries_of(listed.model_dump() if hasattr(listed, "model_dump") else listed),
+        entries_of(listed.model_dump(warnings=False) if hasattr(listed, "model_dump") else listed),
         _get(choice, "finish_reason"),
         usage,
     )
