@@ -215,7 +215,7 @@ class TokenTrace:
         return len(self.tokens)
 
 
-FinishReason = Literal["stop", "length", "content_filter", "partial"]
+FinishReason = Literal["stop", "length", "partial", "content_filter", "empty"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +227,8 @@ class Generation:
         prompt_tokens: Length of the prompt that was read for it.
         trace: Log-probabilities and entropies; None where the reader has none. Of a model that thinks
             before it answers, they are those of the answer alone.
-        finish: ``"stop"``, ``"length"`` (cut at max_tokens), ``"content_filter"`` (withheld by the server), or
-            ``"partial"`` (only begun).
+        finish: ``"stop"``; ``"length"`` (ran into max_tokens); ``"content_filter"`` (withheld, wholly or in
+            part); ``"empty"`` (ended without a word); or ``"partial"`` (only begun).
         completion_tokens: Tokens of the answer; 0 where the reader cannot tell.
         thinking_tokens: Tokens that the model thought before the answer; they are in neither ``text`` nor
             ``completion_tokens``.
@@ -318,20 +318,3 @@ class Result:
     """
 
     usage: Usage = field(default=Usage(), kw_only=True, compare=False)
-
-
-@dataclass(frozen=True)
-class BothAnswers(Result):
-    """A question answered without acting and with it, whatever the threshold: material of a calibration.
-
-    Attributes:
-        question: The question.
-        uncertainty: What the method compares with its threshold; infinite where it acts at any threshold.
-        answer_without: Answer without retrieving (L-RAG), or before rewriting (DynQR).
-        answer_with: Answer after it.
-    """
-
-    question: str
-    uncertainty: float
-    answer_without: str
-    answer_with: str

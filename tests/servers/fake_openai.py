@@ -79,7 +79,9 @@ def split(text: str) -> list[str]:
 def distribution(context: Sequence[str]) -> dict[str, float]:
     """Return the toy model's next-token probabilities."""
     chance = random.Random("".join(context[-2:]).strip())
-    weights = {word: math.exp(chance.gauss(1.5 * (word == END), 2)) for word in WORDS}
+    # An answer has at least one word, and ends after a few.
+    end = 1.5 if context[-1:] and context[-1] in WORDS else -20.0
+    weights = {word: math.exp(chance.gauss(end * (word == END), 2)) for word in WORDS}
     total = math.fsum(weights.values())
     return {word: weight / total for word, weight in weights.items()}
 
@@ -369,7 +371,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _prompt(self, body: Json) -> str:
         if not self.chat:
             return str(body["prompt"])
-        return "\n".join(str(message["content"]) for message in body["messages"])
+        turns = body["messages"]
+        begun = turns.pop()["content"] if body.get("continue_final_message") else ""
+        return "\n".join(str(message["content"]) for message in turns) + begun
 
 
 def _row(token: str, row: dict[str, float], top: int) -> Json:

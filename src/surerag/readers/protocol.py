@@ -227,20 +227,21 @@ def in_groups(
     return [results[index] for index in range(len(prompts))]
 
 
+def first_tokens(trace: TokenTrace, count: int) -> TokenTrace:
+    """Return the trace of the first ``count`` tokens."""
+    entropy = trace.entropy and EntropyTrace(
+        trace.entropy.lower[:count], trace.entropy.upper[:count], trace.entropy.exact
+    )
+    energy = trace.logsumexp and trace.logsumexp[:count]
+    return TokenTrace(trace.tokens[:count], trace.logprobs[:count], entropy, energy)
+
+
 def begun_from_whole(generation: Generation, n_tokens: int) -> PartialGeneration:
     """Show a whole generation as one that was begun: its first ``n_tokens`` tokens, the rest held back."""
     trace = generation.trace
     if trace is None or len(trace) <= n_tokens:
         return PartialGeneration(generation, done=True, state=generation)
-    entropy = trace.entropy and EntropyTrace(
-        trace.entropy.lower[:n_tokens], trace.entropy.upper[:n_tokens], trace.entropy.exact
-    )
-    head = TokenTrace(
-        trace.tokens[:n_tokens],
-        trace.logprobs[:n_tokens],
-        entropy,
-        trace.logsumexp and trace.logsumexp[:n_tokens],
-    )
+    head = first_tokens(trace, n_tokens)
     partial = replace(
         generation,
         text="".join(head.tokens).strip(),
@@ -274,36 +275,3 @@ def close_iterator(chunks: Iterator[Chunk]) -> None:
     close = getattr(chunks, "close", None)
     if close is not None:
         close()
-
-
-class ReaderAround(BaseReader):
-    """A reader that asks another one, and is called and limited like it.
-
-    Tokens of a text are not passed on: they are what the subclass says, an estimate if it says nothing.
-
-    Args:
-        reader: Who is asked.
-    """
-
-    def __init__(self, reader: BaseReader) -> None:
-        self._reader = reader
-
-    @property
-    def name(self) -> str:
-        """Identity of the reader that is asked."""
-        return self._reader.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What that one can do."""
-        return self._reader.capabilities
-
-    @property
-    def max_tokens(self) -> int:
-        """Length of an answer, at most, where nobody sets another."""
-        return self._reader.max_tokens
-
-    @property
-    def usage(self) -> Usage:
-        """What that one was asked in this process."""
-        return self._reader.usage

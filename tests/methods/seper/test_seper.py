@@ -18,7 +18,7 @@ from surerag import Adaptive, FakeReader, Passage, SePer, SePerCase, SePerOption
 from surerag.entailment import ExactEntailer
 from surerag.errors import ConfigurationError, InputError, MissingServiceError, PromptError
 from surerag.messages import Event, Pair
-from surerag.readers._script import reply
+from surerag.readers.fake import reply
 from tests.methods.seper.sampled import AFTER, BEFORE, LIKE, Judge, sampled
 
 FIRST, SECOND = Passage("Ada was born in Velm.", id="1"), Passage("Bo paints.", id="2")

@@ -1,24 +1,149 @@
-"""The checks, one promise each; :mod:`surerag.readers.conformance` says how to run them."""
+"""The conformance suite that any reader must pass, ours and yours.
+
+On its own, for a report to read::
+
+    from surerag.readers.conformance import check_reader
+    print(check_reader(my_reader))
+
+From a shell: ``python -m surerag.readers.conformance module:function``, the function returns the reader.
+
+Under pytest, one test a check::
+
+    @pytest.mark.parametrize("case", conformance_cases(), ids=str)
+    def test_my_reader(case, my_reader):
+        outcome = case.run(my_reader)
+        if outcome.status == "skipped":
+            pytest.skip(outcome.detail)
+        assert outcome.passed, outcome.detail
+"""
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from surerag.errors import CapabilityError
-from surerag.messages import Chunk, Generation, PartialGeneration, SamplingParams, TokenTrace, as_messages
-from surerag.readers.conformance.trial import (
-    BrokenPromiseError,
-    NotApplicableError,
-    Trial,
-    applies,
-    demand,
-    in_new_loop,
+from surerag.errors import CapabilityError, SureragError
+from surerag.messages import (
+    Chunk,
+    Generation,
+    PartialGeneration,
+    Prompt,
+    SamplingParams,
+    TokenTrace,
+    as_messages,
 )
 from surerag.readers.protocol import BaseReader, close_iterator
+from surerag.readers.threads import start_in_thread
+from surerag.services import as_reader
+
+__all__ = ["Case", "ConformanceReport", "Outcome", "Trial", "check_reader", "conformance_cases"]
+
+R = TypeVar("R")
+Status = Literal["passed", "failed", "skipped"]
+
+_PROMPTS: tuple[Prompt, ...] = (
+    "Where does the river Orun begin?",
+    (
+        "Context: Ada Tarn was born in Velm.\nAnswer the question from the context above.\n"
+        "Question: Where was Ada Tarn born?\nAnswer:"
+    ),
+    "Name three colours.",
+)
+
+
+class BrokenPromiseError(SureragError, AssertionError):
+    """A reader does not do what it must; under pytest, a failed assertion."""
+
+
+class NotApplicableError(Exception):
+    """A check does not apply to this reader; its message says why."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a reader is asked, and how exact it has to be.
+
+    Attributes:
+        prompts: Questions, at least two; different answers make the checks sharper.
+        max_tokens: Length of answers; a few more than ``n_tokens``.
+        n_tokens: How far ``begin`` goes.
+        tolerance: Largest difference of log-probabilities and entropies, in nats, that counts as equal.
+        vocabulary_size: Tokens that the model can emit, if known: entropies cannot exceed its logarithm.
+        seeded: Whether the reader promises the same samples for the same seed. Servers may not.
+    """
+
+    prompts: Sequence[Prompt] = _PROMPTS
+    max_tokens: int = 12
+    n_tokens: int = 3
+    tolerance: float = 1e-4
+    vocabulary_size: int | None = None
+    seeded: bool = True
+
+    @property
+    def greedy(self) -> SamplingParams:
+        """One answer to each prompt, without chance."""
+        return SamplingParams(max_tokens=self.max_tokens)
+
+    def sampled(self, n: int, seed: int = 1) -> SamplingParams:
+        """Several answers to each prompt, by chance."""
+        return SamplingParams(n=n, temperature=1.0, max_tokens=self.max_tokens, seed=seed)
+
+    def answers(self, reader: BaseReader) -> list[Generation]:
+        """Return the greedy answer to each prompt."""
+        return [row[0] for row in reader.generate(self.prompts, self.greedy)]
+
+    def same(self, what: str, one: Generation, other: Generation) -> None:
+        """Demand that two generations are the same, up to rounding.
+
+        Raises:
+            BrokenPromiseError: If they differ.
+        """
+        _demand(one.text == other.text, f"{what}: the text is {one.text!r} and {other.text!r}")
+        _demand(one.finish == other.finish, f"{what}: it ended by {one.finish!r} and {other.finish!r}")
+        _demand((one.trace is None) == (other.trace is None), f"{what}: one has a trace, the other none")
+        if one.trace is not None and other.trace is not None:
+            self.same_trace(what, one.trace, other.trace)
+
+    def same_trace(self, what: str, one: TokenTrace, other: TokenTrace) -> None:
+        """Demand that two traces are the same, up to rounding.
+
+        Raises:
+            BrokenPromiseError: If they differ.
+        """
+        _demand(one.tokens == other.tokens, f"{what}: the tokens are {one.tokens} and {other.tokens}")
+        self.close(f"{what}: log-probabilities", one.logprobs, other.logprobs)
+        _demand(
+            (one.entropy is None) == (other.entropy is None), f"{what}: one has entropies, the other none"
+        )
+        if one.entropy is not None and other.entropy is not None:
+            self.close(f"{what}: entropies", one.entropy.lower, other.entropy.lower)
+            self.close(f"{what}: entropies", one.entropy.upper, other.entropy.upper)
+
+    def close(self, what: str, one: Sequence[float], other: Sequence[float]) -> None:
+        """Demand that numbers are the same, up to rounding.
+
+        Raises:
+            BrokenPromiseError: If they differ.
+        """
+        worst = max((abs(a - b) for a, b in zip(one, other, strict=True)), default=0.0)
+        _demand(worst <= self.tolerance, f"{what} differ by {worst:.2g} nats, more than {self.tolerance:g}")
+
+
+def _demand(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise BrokenPromiseError(otherwise)
+
+
+def _applies(condition: bool, reason: str) -> None:
+    if not condition:
+        raise NotApplicableError(reason)
+
 
 Check = Callable[[BaseReader, Trial], None]
 
@@ -26,41 +151,41 @@ Check = Callable[[BaseReader, Trial], None]
 def capabilities_fit_together(reader: BaseReader, trial: Trial) -> None:
     """Entropies and energies need log-probabilities, and the model has a name."""
     claimed = reader.capabilities
-    demand(bool(reader.name), "the reader has no name")
-    demand(claimed.logprobs or claimed.entropy is None, "it claims entropies without log-probabilities")
-    demand(claimed.logprobs or not claimed.energy, "it claims energies without log-probabilities")
-    demand(claimed.entropy in ("exact", "bounded", None), f"its entropy is {claimed.entropy!r}")
+    _demand(bool(reader.name), "the reader has no name")
+    _demand(claimed.logprobs or claimed.entropy is None, "it claims entropies without log-probabilities")
+    _demand(claimed.logprobs or not claimed.energy, "it claims energies without log-probabilities")
+    _demand(claimed.entropy in ("exact", "bounded", None), f"its entropy is {claimed.entropy!r}")
 
 
 def every_prompt_is_answered(reader: BaseReader, trial: Trial) -> None:
     """There is one list for each prompt, and nothing for no prompts."""
     answers = reader.generate(trial.prompts, trial.greedy)
     counts = [len(row) for row in answers]
-    demand(counts == [1] * len(trial.prompts), f"{len(trial.prompts)} prompts got {counts} answers")
-    demand(reader.generate([], trial.greedy) == [], "no prompts got answers")
+    _demand(counts == [1] * len(trial.prompts), f"{len(trial.prompts)} prompts got {counts} answers")
+    _demand(reader.generate([], trial.greedy) == [], "no prompts got answers")
 
 
 def n_samples_are_n(reader: BaseReader, trial: Trial) -> None:
     """Every prompt gets exactly as many samples as asked for."""
     counts = [len(row) for row in reader.generate(trial.prompts, trial.sampled(3))]
-    demand(counts == [3] * len(trial.prompts), f"asked for 3 samples each, got {counts}")
+    _demand(counts == [3] * len(trial.prompts), f"asked for 3 samples each, got {counts}")
 
 
 def text_is_stripped(reader: BaseReader, trial: Trial) -> None:
     """Answers have no white space around them."""
     for answer in _some_of_each(reader, trial):
-        demand(answer.text == answer.text.strip(), f"there is white space around {answer.text!r}")
+        _demand(answer.text == answer.text.strip(), f"there is white space around {answer.text!r}")
 
 
 def traces_are_there_as_claimed(reader: BaseReader, trial: Trial) -> None:
     """Every generation has a trace of all its tokens; or none has one, and none is claimed."""
     for answer in _some_of_each(reader, trial):
         if not reader.capabilities.logprobs:
-            demand(answer.trace is None, "it claims no log-probabilities and returns some")
+            _demand(answer.trace is None, "it claims no log-probabilities and returns some")
             continue
         trace = _trace(answer)
-        demand(bool(len(trace)) or not answer.text, f"the trace of {answer.text!r} is empty")
-        demand(
+        _demand(bool(len(trace)) or not answer.text, f"the trace of {answer.text!r} is empty")
+        _demand(
             answer.completion_tokens == len(trace),
             f"{answer.completion_tokens} tokens are counted and {len(trace)} are in the trace",
         )
@@ -68,38 +193,38 @@ def traces_are_there_as_claimed(reader: BaseReader, trial: Trial) -> None:
 
 def logprobs_are_natural_logs(reader: BaseReader, trial: Trial) -> None:
     """Log-probabilities are finite and not above zero."""
-    applies(reader.capabilities.logprobs, "it has no log-probabilities")
+    _applies(reader.capabilities.logprobs, "it has no log-probabilities")
     for answer in _some_of_each(reader, trial):
         for value in _trace(answer).logprobs:
-            demand(math.isfinite(value) and value <= 0, f"a log-probability is {value!r}")
+            _demand(math.isfinite(value) and value <= 0, f"a log-probability is {value!r}")
 
 
 def entropies_are_possible(reader: BaseReader, trial: Trial) -> None:
     """Entropies lie between 0 and log V, as an interval that is a point where they are exact."""
     kind = reader.capabilities.entropy
-    applies(reader.capabilities.logprobs, "it has no log-probabilities")
+    _applies(reader.capabilities.logprobs, "it has no log-probabilities")
     most = math.log(trial.vocabulary_size) + trial.tolerance if trial.vocabulary_size else math.inf
     for answer in _some_of_each(reader, trial):
         entropy = _trace(answer).entropy
-        demand(
+        _demand(
             (entropy is not None) == (kind is not None), f"it claims {kind} entropies, and found: {entropy}"
         )
         if entropy is None:
             continue
-        demand(
+        _demand(
             entropy.exact == (kind == "exact"), f"it claims {kind} entropies, and the trace says otherwise"
         )
         for low, high in zip(entropy.lower, entropy.upper, strict=True):
-            demand(-1e-9 <= low <= high <= most, f"an entropy lies in [{low}, {high}], the most is {most}")
-            demand(low == high or not entropy.exact, f"an exact entropy is an interval [{low}, {high}]")
+            _demand(-1e-9 <= low <= high <= most, f"an entropy lies in [{low}, {high}], the most is {most}")
+            _demand(low == high or not entropy.exact, f"an exact entropy is an interval [{low}, {high}]")
 
 
 def energies_are_there_as_claimed(reader: BaseReader, trial: Trial) -> None:
     """Traces carry log-sum-exp of the logits exactly if that is claimed."""
-    applies(reader.capabilities.logprobs, "it has no log-probabilities")
+    _applies(reader.capabilities.logprobs, "it has no log-probabilities")
     for answer in _some_of_each(reader, trial):
         has = _trace(answer).logsumexp is not None
-        demand(has == reader.capabilities.energy, "energies are not there as claimed")
+        _demand(has == reader.capabilities.energy, "energies are not there as claimed")
 
 
 def max_tokens_is_kept(reader: BaseReader, trial: Trial) -> None:
@@ -108,14 +233,14 @@ def max_tokens_is_kept(reader: BaseReader, trial: Trial) -> None:
     whole = trial.answers(reader)
     for cut, answer in zip(reader.generate(trial.prompts, short), whole, strict=True):
         if answer.completion_tokens:
-            demand(
+            _demand(
                 cut[0].completion_tokens <= trial.n_tokens,
                 f"asked for {trial.n_tokens} tokens at most, got {cut[0].completion_tokens}",
             )
         if answer.trace is not None and len(answer.trace) > trial.n_tokens:
-            demand(cut[0].finish == "length", f"a cut answer ended by {cut[0].finish!r}")
+            _demand(cut[0].finish == "length", f"a cut answer ended by {cut[0].finish!r}")
             start = answer.trace.tokens[: trial.n_tokens]
-            demand(_trace(cut[0]).tokens == start, f"cut, it said {_trace(cut[0]).tokens} and not {start}")
+            _demand(_trace(cut[0]).tokens == start, f"cut, it said {_trace(cut[0]).tokens} and not {start}")
 
 
 def stop_texts_end_an_answer(reader: BaseReader, trial: Trial) -> None:
@@ -128,8 +253,8 @@ def stop_texts_end_an_answer(reader: BaseReader, trial: Trial) -> None:
             continue
         before = answer.text.split(stop, 1)[0].strip()
         stopped = reader.generate([prompt], replace(trial.greedy, stop=(stop,)))[0][0]
-        demand(stopped.text == before, f"stopped at {stop!r}, it said {stopped.text!r} and not {before!r}")
-        demand(stopped.finish == "stop", f"stopped at {stop!r}, it ended by {stopped.finish!r}")
+        _demand(stopped.text == before, f"stopped at {stop!r}, it said {stopped.text!r} and not {before!r}")
+        _demand(stopped.finish == "stop", f"stopped at {stop!r}, it ended by {stopped.finish!r}")
         return
     raise NotApplicableError("no greedy answer has a word to stop at")
 
@@ -142,7 +267,7 @@ def greedy_answers_repeat(reader: BaseReader, trial: Trial) -> None:
 
 def seeds_repeat(reader: BaseReader, trial: Trial) -> None:
     """The same seed gives the same samples."""
-    applies(trial.seeded, "it does not promise that seeds repeat")
+    _applies(trial.seeded, "it does not promise that seeds repeat")
     first, again = (reader.generate(trial.prompts, trial.sampled(3)) for _ in range(2))
     for one, other in zip(_flat(first), _flat(again), strict=True):
         trial.same("with one seed", one, other)
@@ -171,17 +296,17 @@ def a_text_is_one_user_turn(reader: BaseReader, trial: Trial) -> None:
 def odd_text_is_only_text(reader: BaseReader, trial: Trial) -> None:
     """Braces, markup, other scripts and line breaks in a prompt are read, not obeyed."""
     odd = ["{question} {0} %s \\n", "<|im_end|></s> [INST]", "¿Dónde? 河はどこ 🌊", "a\n\n\tb\r\n"]
-    demand(len(reader.generate(odd, trial.greedy)) == len(odd), "odd prompts were not all answered")
+    _demand(len(reader.generate(odd, trial.greedy)) == len(odd), "odd prompts were not all answered")
 
 
 def begin_shows_the_first_tokens(reader: BaseReader, trial: Trial) -> None:
     """What is begun shows the first n tokens of the answer, with their log-probabilities."""
     with _begun(reader, trial) as begun:
-        demand(
+        _demand(
             len(begun) == len(trial.prompts), f"{len(trial.prompts)} prompts were begun {len(begun)} times"
         )
         for item, whole in zip(begun, trial.answers(reader), strict=True):
-            demand(
+            _demand(
                 (item.partial.finish == "partial") != item.done,
                 f"it is done: {item.done}, and ended by {item.partial.finish!r}",
             )
@@ -189,8 +314,8 @@ def begin_shows_the_first_tokens(reader: BaseReader, trial: Trial) -> None:
                 trial.same("begun and done", item.partial, whole)
             elif whole.trace is not None:
                 shown = _trace(item.partial)
-                demand(len(shown) == trial.n_tokens, f"{len(shown)} tokens are shown, not {trial.n_tokens}")
-                demand(
+                _demand(len(shown) == trial.n_tokens, f"{len(shown)} tokens are shown, not {trial.n_tokens}")
+                _demand(
                     whole.trace.tokens[: len(shown)] == shown.tokens, "other tokens are shown than are said"
                 )
                 trial.close("begun: log-probabilities", shown.logprobs, whole.trace.logprobs[: len(shown)])
@@ -208,7 +333,7 @@ def begin_past_the_end_is_the_whole(reader: BaseReader, trial: Trial) -> None:
     begun = reader.begin(trial.prompts, trial.max_tokens + 1, trial.greedy)
     for item, one, other in zip(begun, reader.finish(begun), trial.answers(reader), strict=True):
         trial.same("begun to its end", one, other)
-        demand(item.partial.text == other.text, f"it shows {item.partial.text!r} of {other.text!r}")
+        _demand(item.partial.text == other.text, f"it shows {item.partial.text!r} of {other.text!r}")
 
 
 def cancel_frees(reader: BaseReader, trial: Trial) -> None:
@@ -230,11 +355,11 @@ def streams_join_to_the_text(reader: BaseReader, trial: Trial) -> None:
 
 def streams_come_in_pieces_as_claimed(reader: BaseReader, trial: Trial) -> None:
     """An answer of several words comes in more than one piece, if streaming is claimed."""
-    applies(reader.capabilities.stream, "it does not claim to stream")
+    _applies(reader.capabilities.stream, "it does not claim to stream")
     for prompt, answer in zip(trial.prompts, trial.answers(reader), strict=True):
         if len(answer.text.split()) > 1:
             pieces = [chunk.text for chunk in reader.stream(prompt, trial.greedy) if chunk.text]
-            demand(len(pieces) > 1, f"{answer.text!r} came in one piece")
+            _demand(len(pieces) > 1, f"{answer.text!r} came in one piece")
             return
     raise NotApplicableError("no greedy answer has two words")
 
@@ -267,7 +392,7 @@ def logprobs_are_those_of_temperature_one(reader: BaseReader, trial: Trial) -> N
 
 def scoring_is_refused_unless_claimed(reader: BaseReader, trial: Trial) -> None:
     """A reader that does not claim to score raises CapabilityError."""
-    applies(not reader.capabilities.score, "it claims to score")
+    _applies(not reader.capabilities.score, "it claims to score")
     try:
         reader.score(trial.prompts[:1], ["text"])
     except CapabilityError:
@@ -287,7 +412,7 @@ def async_twins_do_the_same(reader: BaseReader, trial: Trial) -> None:
             await reader.acancel(begun)
         return [generated, finished]
 
-    for answers in in_new_loop(reader, ask):
+    for answers in _in_new_loop(ask):
         for one, other in zip(answers, trial.answers(reader), strict=True):
             trial.same("async", one, other)
 
@@ -309,15 +434,15 @@ def async_streams_do_the_same(reader: BaseReader, trial: Trial) -> None:
             await reader.acancel(begun)
         return found
 
-    for chunks in in_new_loop(reader, ask):
+    for chunks in _in_new_loop(ask):
         _check_chunks(trial, chunks, trial.answers(reader)[0])
 
 
 def async_scores_do_the_same(reader: BaseReader, trial: Trial) -> None:
     """Scores are the same over their async twin."""
-    applies(reader.capabilities.score, "it does not claim to score")
+    _applies(reader.capabilities.score, "it does not claim to score")
     texts = ["The river."] * len(trial.prompts)
-    scored = in_new_loop(reader, lambda: reader.ascore(trial.prompts, texts))
+    scored = _in_new_loop(lambda: reader.ascore(trial.prompts, texts))
     for one, other in zip(scored, reader.score(trial.prompts, texts), strict=True):
         trial.same_trace("scored async", one, other)
 
@@ -380,11 +505,11 @@ def _trace(answer: Generation) -> TokenTrace:
 
 
 def _check_chunks(trial: Trial, chunks: list[Chunk], answer: Generation) -> None:
-    demand(bool(chunks) and chunks[-1].generation is not None, "the last piece carries no generation")
+    _demand(bool(chunks) and chunks[-1].generation is not None, "the last piece carries no generation")
     early = [chunk for chunk in chunks[:-1] if chunk.generation is not None]
-    demand(not early, "a piece that is not the last carries a generation")
+    _demand(not early, "a piece that is not the last carries a generation")
     joined = "".join(chunk.text for chunk in chunks)
-    demand(joined == answer.text, f"pieces join to {joined!r} and not to {answer.text!r}")
+    _demand(joined == answer.text, f"pieces join to {joined!r} and not to {answer.text!r}")
     if chunks[-1].generation is not None:
         trial.same("streamed", chunks[-1].generation, answer)
 
@@ -394,8 +519,8 @@ def _demand_scores(reader: BaseReader, trial: Trial, sampling: SamplingParams) -
 
     An answer after thoughts is left out: it is read as one that nothing was thought before.
     """
-    applies(reader.capabilities.score, "it does not claim to score")
-    applies(reader.capabilities.logprobs, "it has no log-probabilities")
+    _applies(reader.capabilities.score, "it does not claim to score")
+    _applies(reader.capabilities.logprobs, "it has no log-probabilities")
     compared = 0
     for prompt, row in zip(trial.prompts, reader.generate(trial.prompts, sampling), strict=True):
         for said in (_trace(answer) for answer in row if not answer.thinking_tokens):
@@ -405,4 +530,133 @@ def _demand_scores(reader: BaseReader, trial: Trial, sampling: SamplingParams) -
             if read.tokens == said.tokens:
                 trial.close("reading what it said: log-probabilities", read.logprobs, said.logprobs)
                 compared += 1
-    applies(compared > 0, "read again, its answers split into other tokens, or follow thoughts")
+    _applies(compared > 0, "read again, its answers split into other tokens, or follow thoughts")
+
+
+def _in_new_loop(work: Callable[[], Coroutine[Any, Any, R]]) -> R:
+    """Run a coroutine in an event loop of its own, also where one is running already."""
+    return start_in_thread(lambda: asyncio.run(work())).result()
+
+
+class Outcome(NamedTuple):
+    """What one check found.
+
+    Attributes:
+        check: What was checked.
+        status: Skipped where it does not apply to this reader.
+        detail: What is wrong, or why it was skipped.
+    """
+
+    check: str
+    status: Status
+    detail: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.status != "failed"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One check, ready to run on any reader.
+
+    Attributes:
+        check: The check itself.
+    """
+
+    check: Check
+
+    def __str__(self) -> str:
+        return self.check.__name__
+
+    def run(self, reader: object, trial: Trial | None = None) -> Outcome:
+        """Check a reader.
+
+        Args:
+            reader: Anything with the methods of :class:`surerag.readers.Reader`.
+            trial: What it is asked, and how exact it has to be.
+
+        Returns:
+            What was found. An unexpected error counts as a failure, and is named.
+        """
+        name = str(self).replace("_", " ")
+        try:
+            self.check(as_reader(reader), trial or Trial())
+        except NotApplicableError as reason:
+            return Outcome(name, "skipped", str(reason))
+        except SureragError as error:
+            return Outcome(name, "failed", str(error))
+        except Exception as error:
+            return Outcome(name, "failed", f"{type(error).__name__}: {error}")
+        return Outcome(name, "passed")
+
+
+@dataclass(frozen=True)
+class ConformanceReport:
+    """What a reader was found to do; prints as text, and as a table with rich.
+
+    Attributes:
+        reader: Name of the reader.
+        outcomes: One for each check.
+    """
+
+    reader: str
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether no check failed."""
+        return all(outcome.passed for outcome in self.outcomes)
+
+    @property
+    def failures(self) -> tuple[Outcome, ...]:
+        """The checks that failed."""
+        return tuple(outcome for outcome in self.outcomes if not outcome.passed)
+
+    def count(self, status: Status) -> int:
+        """Return how many checks ended like this."""
+        return sum(outcome.status == status for outcome in self.outcomes)
+
+    def __str__(self) -> str:
+        lines = [f"  {o.status:<8}{o.check}{': ' if o.detail else ''}{o.detail}" for o in self.outcomes]
+        return "\n".join([self._title, *lines])
+
+    @property
+    def _title(self) -> str:
+        counts = ", ".join(f"{self.count(status)} {status}" for status in ("passed", "failed", "skipped"))
+        return f"{self.reader}: {counts}"
+
+
+def conformance_cases() -> list[Case]:
+    """Return every check, for a test runner to run one by one."""
+    return [Case(check) for check in CHECKS]
+
+
+def check_reader(reader: object, trial: Trial | None = None, **settings: Any) -> ConformanceReport:
+    """Run every check on a reader.
+
+    Args:
+        reader: Anything with the methods of :class:`surerag.readers.Reader`. The same prompt must get
+            the same answer at temperature 0.
+        trial: What it is asked, and how exact it has to be.
+        **settings: Fields of :class:`Trial`, in place of the trial's own.
+
+    Returns:
+        What was found.
+
+    Example:
+        >>> from surerag.readers.fake import FakeReader
+        >>> check_reader(FakeReader(lambda prompt: f"It is {prompt.split()[-1]}")).passed
+        True
+    """
+    asked = replace(trial or Trial(), **settings)
+    known = as_reader(reader)
+    return ConformanceReport(known.name, tuple(case.run(known, asked) for case in conformance_cases()))
+
+
+if __name__ == "__main__":
+    module, _, name = sys.argv[1].partition(":")
+    report = check_reader(getattr(import_module(module), name)())
+    sys.stdout.write(f"{report}\n")
+    sys.exit(not report.passed)
