@@ -228,11 +228,11 @@ def nothing(streaming: bool, *, awaited: bool = False) -> RESPONSE_TYPE:
 
 def answer_metadata(answer: Generation, usage: Usage) -> dict[str, Any]:
     """Return how an answer ended and what it cost, as plain values; one that is cut or empty is warned of."""
-    if answer.finish != "stop" or not answer.text.strip():
-        reason = "empty" if not answer.text.strip() else answer.finish
-        warn("answer.incomplete", finish=answer.finish, reason=reason)
+    finish = answer.finish if answer.text.strip() or answer.finish != "stop" else "empty"
+    if finish != "stop":
+        warn("answer.incomplete", finish=finish)
     return {
-        "finish": answer.finish if answer.text.strip() else "empty",
+        "finish": finish,
         "calls": usage.requests,
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,

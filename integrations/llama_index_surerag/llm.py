@@ -9,10 +9,12 @@ log-probabilities come out of ``response.raw``, else ``response.logprobs``, else
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import gc
 import json
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -22,18 +24,11 @@ from llama_index.core.settings import Settings
 
 from llama_index_surerag.prompts import chat_messages, completion_text, plain_text
 from llama_index_surerag.replies import Reply, StreamedReply, generation_of, replies_of
-from surerag.errors import (
-    CapabilityError,
-    ConfigurationError,
-    LogprobsError,
-    RefusedError,
-    ServiceError,
-    SureragError,
-)
-from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, SamplingParams, as_messages
+from surerag.errors import CapabilityError, ConfigurationError, LogprobsError, RefusedError, ServiceError
+from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, SamplingParams
 from surerag.readers import Reader
-from surerag.readers.failures import kind_of
-from surerag.readers.fan_out import aeach, each
+from surerag.readers.failures import service_error
+from surerag.readers.hosted.parameters import SupportedParameters, needed_parameters, warn_of_dropped
 from surerag.readers.pieces import TrimmedPieces
 from surerag.readers.protocol import BaseReader, Capabilities, begun_from_whole, close_iterator
 
@@ -41,7 +36,6 @@ WAYS_OUT = (
     'pass gate="semantic_entropy" (L-RAG) or metric="semantic_entropy" (DynQR), which need text only; an '
     "OpenAIReader for an OpenAI-compatible server; or a TransformersReader for a model in this process"
 )
-_USUAL = {"stop": [], "top_p": 1.0}
 
 
 class Family(NamedTuple):
@@ -173,7 +167,7 @@ class LLMReader(BaseReader):
         self._logprobs = self._family.logprobs if logprobs is None else logprobs
         self._top = top_logprobs
         self._max_concurrency = max_concurrency
-        self._rejected: frozenset[str] = frozenset() if self._family.several else frozenset({"n"})
+        self._supported = SupportedParameters(cap={} if self._family.several else {"n": 1})
         self._streams = True
         self._warned = False
 
@@ -223,13 +217,33 @@ class LLMReader(BaseReader):
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         """Return ``sampling.n`` generations for each prompt, in order."""
         requests = self._split(prompts, sampling)
-        found = each(self._answers, requests, self._max_concurrency)
+        if len(requests) == 1 or self._max_concurrency == 1:
+            found = [self._answers(request) for request in requests]
+        else:
+            with ThreadPoolExecutor(min(self._max_concurrency, len(requests))) as pool:
+                # Every call sees the caller's context, so that traces keep their parents.
+                calls = [
+                    pool.submit(contextvars.copy_context().run, self._answers, one) for one in requests
+                ]
+                found = [call.result() for call in calls]
         return self._joined(found, len(prompts), sampling.n)
 
     async def agenerate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         """Like ``generate``, over the LLM's own async calls."""
         requests = self._split(prompts, sampling)
-        found = await aeach(self._aanswers, requests, asyncio.Semaphore(self._max_concurrency))
+        turns = asyncio.Semaphore(self._max_concurrency)
+
+        async def one(request: _Request) -> list[Generation]:
+            async with turns:
+                return await self._aanswers(request)
+
+        tasks = [asyncio.ensure_future(one(request)) for request in requests]
+        try:
+            found = await asyncio.gather(*tasks)
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            raise
         return self._joined(found, len(prompts), sampling.n)
 
     def begin(
@@ -333,7 +347,7 @@ class LLMReader(BaseReader):
         """Return the requests for ``n`` answers to each prompt: one, or ``n`` that run side by side."""
         if sampling.top_k is not None:
             raise CapabilityError(f"{self.name} takes no top_k", hint="set it in the LLM itself")
-        if "n" not in self._rejected:
+        if self._supported.cap.get("n") != 1 and "n" not in self._supported.drop:
             return [_Request(prompt, sampling) for prompt in prompts]
         return [
             _Request(prompt, replace(sampling, n=1, seed=sampling.seed + number))
@@ -386,7 +400,7 @@ class LLMReader(BaseReader):
     def _read(self, response: Any, request: _Request) -> list[Generation]:
         replies = replies_of(response)
         if len(replies) < request.sampling.n:
-            self._rejected |= {"n"}
+            self._supported.cap["n"] = 1
         return self._generations(replies, request)
 
     def _generations(self, replies: Sequence[Reply], request: _Request) -> list[Generation]:
@@ -464,19 +478,23 @@ class LLMReader(BaseReader):
         return getattr(self.llm, f"{kind}complete")(text, formatted=True, **keywords)
 
     def _keywords(self, sampling: SamplingParams) -> dict[str, Any]:
-        """Return the keywords of a call: OpenAI's, in the family's spelling, without what was rejected."""
+        """Return the keywords of a call: OpenAI's, without what was rejected, in the family's spelling."""
+        return self._family.keywords(self._supported.apply(self._openai_keywords(sampling)))
+
+    def _openai_keywords(self, sampling: SamplingParams) -> dict[str, Any]:
         asked: dict[str, Any] = {"temperature": sampling.temperature, "max_tokens": sampling.max_tokens}
-        asked |= {"top_p": sampling.top_p, "stop": list(sampling.stop)}
-        asked = {name: value for name, value in asked.items() if _USUAL.get(name) != value}
         if sampling.temperature > 0:
             asked["seed"] = sampling.seed
+        if sampling.top_p < 1:
+            asked["top_p"] = sampling.top_p
+        if sampling.stop:
+            asked["stop"] = list(sampling.stop)
         if sampling.n > 1:
             asked["n"] = sampling.n
         if self._logprobs and sampling.trace != "none":
             top = self._top_logprobs
             asked |= {"logprobs": True, "top_logprobs": top} if self._chats else {"logprobs": top}
-        asked = {name: value for name, value in asked.items() if name not in self._rejected}
-        return self._family.keywords(asked)
+        return asked
 
     def _learn(self, error: Exception, sampling: SamplingParams) -> None:
         """Leave a keyword out from now on that the LLM refuses and the method does not need.
@@ -485,23 +503,18 @@ class LLMReader(BaseReader):
             ServiceError: If it is needed, or the failure is another one.
         """
         ours = self._translated(error)
-        optional = {"seed", "stop", "n", "max_tokens", "top_p"} - self._rejected
-        if sampling.n == 1:
-            optional |= {"temperature"} - self._rejected
-        refused = {name for name in optional if name in str(error)} if isinstance(ours, RefusedError) else set()
-        if not refused:
+        changed: list[str] = []
+        if isinstance(ours, RefusedError):
+            asked = self._openai_keywords(sampling)
+            changed = self._supported.learn(str(error), asked, needed_parameters(sampling))
+        if not changed:
             raise ours from error
-        self._rejected |= refused
-        if "temperature" in refused:
-            warnings.warn(f"{self.name} refuses temperature: it is asked without", stacklevel=2)
+        warn_of_dropped(self.name, self._supported.drop & set(changed), sampling)
 
-    def _translated(self, error: Exception) -> SureragError:
+    def _translated(self, error: Exception) -> Exception:
         """Return a client's failure as one of ours, which says what the server sent and shows no key."""
-        if isinstance(error, SureragError):
-            return error
-        if isinstance(error, json.JSONDecodeError | AttributeError | IndexError | KeyError | TypeError) and (
-            "keyword argument" not in str(error)
-        ):
+        strange = json.JSONDecodeError | AttributeError | IndexError | KeyError | TypeError
+        if isinstance(error, strange) and "keyword argument" not in str(error):
             sent = getattr(error, "doc", None) or getattr(error, "obj", None)
             return ServiceError(
                 f"{self.name} sent a reply that {type(self.llm).__name__} cannot read: "
@@ -509,11 +522,11 @@ class LLMReader(BaseReader):
                 f"({type(error).__name__}: {error})",
                 hint="check api_base, and that the server speaks the API of this class",
             )
-        message = f"{self.name}: {type(error).__name__}: {error}"
         key = getattr(self.llm, "api_key", None)
+        message = str(error)
         if isinstance(key, str) and key.strip():
             message = message.replace(key.strip(), "***")
-        return kind_of(error)(message)
+        return service_error(error, self.name, message)
 
 
 class _Request(NamedTuple):

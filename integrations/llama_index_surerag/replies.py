@@ -147,6 +147,8 @@ def generation_of(reply: Reply, sampling: SamplingParams, *, top_logprobs: int |
     for stop in sampling.stop:
         answer = answer.split(stop)[0]
     finish = _FINISH.get(str(reply.finish).rpartition(".")[2].lower(), "stop")
+    if finish == "stop" and reply.finish is not None and not answer.strip():
+        finish = "empty"
     thinking = _count(reply.usage, "completion_tokens_details.reasoning_tokens")
     completed = _count(reply.usage, "completion_tokens", "candidates_token_count") // share
     trace: TokenTrace | None = None

@@ -42,13 +42,13 @@ class Own(CustomLLM):
 
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
         self._calls.append({"prompt": prompt, **kwargs})
-        text = self.said(prompt)
-        listed = None if self.sure is None else [self._listed(word) for word in split(text)]
-        return CompletionResponse(text=text, logprobs=listed)
+        words = split(self.said(prompt))[: kwargs.get("max_tokens")]
+        listed = None if self.sure is None else [self._listed(word) for word in words]
+        return CompletionResponse(text="".join(words), logprobs=listed)
 
     def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> Any:
         self._calls.append({"prompt": prompt, "streamed": True, **kwargs})
-        words = split(self.said(prompt))
+        words = split(self.said(prompt))[: kwargs.get("max_tokens")]
         for place, word in enumerate(words):
             listed = None if self.sure is None else [self._listed(word)]
             yield CompletionResponse(text="".join(words[: place + 1]), delta=word, logprobs=listed)
