@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
-from surerag.measures.statistics import Estimate, mean_interval, paired_difference
 
 from surerag import Passage, SamplingParams, Services
 from surerag.drivers import run_many
 from surerag.effects import Program, generate
 from surerag.measures import exact_match
+from surerag.measures.statistics import Estimate, auroc, mean_interval, paired_difference
 from surerag.messages import Generation, Prompt, TraceKind
 from surerag.readers.protocol import BaseReader
 from surerag.services import Encoder, as_reader
 
-console = Console(highlight=False)
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,13 @@ def difference(first: Sequence[bool], second: Sequence[bool]) -> Estimate:
     return paired_difference([float(value) for value in first], [float(value) for value in second])
 
 
+def separation(wrong: Sequence[float], right: Sequence[float]) -> Estimate | None:
+    """Return the AUROC with which a score separates wrong answers from right ones; None without both."""
+    if not wrong or not right:
+        return None
+    return auroc([*wrong, *right], [True] * len(wrong) + [False] * len(right))
+
+
 def show(estimate: Estimate, *, scale: float = 100, digits: int = 1, sign: bool = False) -> str:
     """Return an estimate with its interval: ``57.3 [52.4, 62.1]``."""
     form = f"{'+' if sign else ''}.{digits}f"
@@ -173,8 +181,8 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
 
 
 def print_claims(claims: Sequence[Claim]) -> None:
-    """Print the claims of a paper, those that do not hold included."""
-    rows = [(item.claim, item.evidence, "holds" if item.holds else "does not hold") for item in claims]
+    """Print the claims of a paper, those that could not be shown included."""
+    rows = [(item.claim, item.evidence, "holds" if item.holds else "not shown") for item in claims]
     table = Table(title="Claims", title_justify="left")
     for name in ("Claim", "Found", ""):
         table.add_column(name)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from surerag.measures.statistics import auroc
 
 from studies.common import (
     Case,
@@ -27,6 +26,7 @@ from studies.common import (
     make_parser,
     print_claims,
     print_table,
+    separation,
     share,
     show,
     world_cases,
@@ -251,9 +251,10 @@ def print_entropies(entropies: Sequence[float], correct: Sequence[bool]) -> str:
     ]
     wrong = [entropy for entropy, right in finite if not right]
     good = [entropy for entropy, right in finite if right]
-    if not wrong or not good:
+    found = separation(wrong, good)
+    if found is None:
         return "n/a"
-    area = show(auroc(wrong, good), scale=1, digits=2)
+    area = show(found, scale=1, digits=2)
     rows = [
         ("wrong", len(wrong), f"{np.mean(wrong):.2f}", "2.20"),
         ("right", len(good), f"{np.mean(good):.2f}", "1.72"),

@@ -71,8 +71,8 @@ class SentenceTransformerEncoder:
     """A sentence-transformers model; queries and documents get the prompts that it defines.
 
     Args:
-        model: Hugging Face id, path, or a built model. From an id or a path only safetensors weights are read,
-            and no code of the repository is run.
+        model: Hugging Face id, path, or a built model. From an id or a path only safetensors weights are
+            read, and no code of the repository is run.
         name: Identity of the model; by default its id or path.
         batch_size: Texts that the model reads at once.
         device: Such as ``"cpu"`` or ``"cuda"``; by default the library's choice. Not for a built model.

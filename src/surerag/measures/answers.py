@@ -26,7 +26,7 @@ _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 def normalize_answer(text: str) -> str:
     """Lower-case, drop punctuation and English articles, collapse white space (L-RAG, section IV-E).
 
-    Punctuation is that of ASCII, as in SQuAD's own script, and quotes and marks of other languages. Other than
+    Punctuation is that of ASCII, as in SQuAD's own script, and quotes and marks of other languages. Unlike
     there, marks inside a number and its sign stay, so that times, dates, decimals and negative numbers differ
     from whole ones; commas between thousands go. An accent is one with its letter (Unicode's form C).
 

@@ -18,8 +18,8 @@ def equivalence_clusters(equivalent: ArrayLike, linkage: Linkage = "first") -> N
 
     Args:
         equivalent: Whether answer i means what answer j means, shape [N, N]; the diagonal is not read.
-        linkage: Whether an answer has to mean ``"all"`` members of its cluster (Eq. 4), or the ``"first"`` one
-            (the authors' code).
+        linkage: Whether an answer has to mean ``"all"`` members of its cluster (Eq. 4), or its ``"first"``
+            one (the authors' code).
 
     Returns:
         Cluster of each answer, numbered from 0 in the order of first members, shape [N].

@@ -63,7 +63,7 @@ def seper_soft(weights: ArrayLike, entailment: ArrayLike, references: References
 
     Args:
         weights: Weight of each sampled answer, summing to at most one, shape [N].
-        entailment: Degree, in [0, 1], to which each answer means each reference answer, shape [N, references].
+        entailment: Degree, in [0, 1], to which each answer means each reference, shape [N, references].
         references: Over several reference answers: ``"max"``, or ``"mean"`` (Eq. 10).
 
     Returns:

@@ -164,7 +164,7 @@ def _sentences(text: str, options: SemanticChunkerOptions, count: Count) -> list
 
 
 def split_span(text: str, span: Span, most: int, count: Count) -> Iterator[Span]:
-    """Yield pieces of at most ``most`` tokens: halves at the white space nearest to the middle, or at the middle.
+    """Yield pieces of at most ``most`` tokens: halves, cut at white space near the middle if there is any.
 
     Example:
         >>> text = "one two three four"

@@ -64,7 +64,7 @@ class DenseEvaluator(DenseOptions, Component[DenseResult]):
     """The model that rephrases and answers."""
 
     entailer: Service[Entailer | Reader | None] = None
-    """Judges whether answers mean the same; a reader, or where it is None the reader itself, judges in words."""
+    """Judges whether answers mean the same. A reader judges in words; None is the reader itself."""
 
     rephrasings: Service[Rephrasings] = Field(default_factory=Rephrasings)
     """Cache of rephrased chunks; share one between components to rephrase each chunk once."""
@@ -177,7 +177,8 @@ class DenseRefiner(DenseRefinerOptions, Component[DenseRefinerResult]):
         >>> from surerag.entailment import ExactEntailer
         >>> reader = FakeReader(lambda prompt: "It rained." if prompt.startswith("Rewrite") else "Velm")
         >>> refiner = DenseRefiner(reader, ExactEntailer(), top_n=2)
-        >>> passages = [Passage("Ada was born in Velm.", id="a"), Passage("Bo.", id="b"), Passage("Cy.", id="c")]
+        >>> texts = {"a": "Ada was born in Velm.", "b": "Bo.", "c": "Cy."}
+        >>> passages = [Passage(text, id=name) for name, text in texts.items()]
         >>> result = refiner.run("Where was Ada born?", passages)
         >>> result.answer, result.score, result.stopped, [passage.id for passage in result.passages]
         ('Velm', 0.0, 'certain', ['a', 'b'])
@@ -187,7 +188,7 @@ class DenseRefiner(DenseRefinerOptions, Component[DenseRefinerResult]):
     """The model that rephrases, answers and judges its context."""
 
     entailer: Service[Entailer | Reader | None] = None
-    """Judges whether answers mean the same; a reader, or where it is None the reader itself, judges in words."""
+    """Judges whether answers mean the same. A reader judges in words; None is the reader itself."""
 
     encoder: Service[Encoder | None] = None
     """Vectors for similarity; None takes the chunker's. Not needed where all passages have embeddings."""

@@ -69,7 +69,8 @@ class DenseRefinerOptions(Options):
     """Contexts that are measured at most."""
 
     max_calls: int | None = Field(None, ge=1)
-    """Answers and judgements for a question at most; None for r (k² + 6 k + 2) − 3 k with k chunks in r rounds."""
+    """Answers and judgements for a question at most; None for r (k² + 6 k + 2) − 3 k with k chunks and r
+    rounds."""
 
     on_failure: OnFailure = "original"
     """If a model fails: the best context so far or the ``"original"`` one, with a warning; or ``"raise"``."""

@@ -18,7 +18,7 @@ from surerag.errors import ServiceError
 from surerag.messages import Passage
 from surerag.methods.dense.algorithm import DenseSession, DenseSettings, label, measure
 from surerag.methods.dense.chunking import chunk_passages
-from surerag.methods.dense.options import DenseRefinerOptions, SemanticChunkerOptions
+from surerag.methods.dense.options import DenseRefinerOptions
 from surerag.methods.dense.result import DenseRefinerResult, Round, Stopped
 from surerag.methods.shared import MUST_RAISE, CallBudget, check_passages, check_question
 
@@ -97,7 +97,7 @@ class _Refinement:
         passages: Sequence[Passage],
         options: DenseRefinerOptions,
         documents: Sequence[Passage],
-        chunker: SemanticChunkerOptions | None,
+        chunker: Any,
         more: int,
     ) -> None:
         self._session = session
@@ -171,7 +171,6 @@ class _Refinement:
     def _rechunk(self) -> Program[bool]:
         """Cut the documents anew and take the chunks nearest to the question (section 5.1), once."""
         documents, self._documents = self._documents, ()
-        assert self._chunker is not None
         chunks = yield from chunk_passages(documents, self._chunker)
         ranked = yield from self._pool.replace(chunks)
         if ranked:

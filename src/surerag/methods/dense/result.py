@@ -9,14 +9,13 @@ from typing import Any, Literal, NamedTuple
 from surerag.messages import Generation, Passage, Result
 
 Label = Literal["certain", "uncertain", "necessary", "unnecessary", "untested"]
-"""``"uncertain"`` chunks are labelled no further without ``label_chunks``; for ``"untested"`` ones no calls were
-left."""
+"""``"uncertain"`` stays without ``label_chunks``; for ``"untested"`` chunks no calls were left."""
 
 Rephrasing = Literal["rephrased", "unchanged", "empty", "cut", "untested"]
 
 Stopped = Literal["certain", "satisfied", "unchanged", "rounds", "calls", "failed", "empty"]
-"""Why a refinement ended: certain at first; certain and sufficient; a round that changes nothing; no round or no
-call left; a model failed; no passage with a text."""
+"""Why a refinement ended: certain at first; certain and sufficient; a round that changes nothing; no round or
+no call left; a model failed; no passage with a text."""
 
 
 class SemanticChunk(NamedTuple):

@@ -21,6 +21,7 @@ from surerag.methods.edc2.clusters import form_clusters
 from surerag.methods.edc2.guards import Claim, is_empty_extraction, supporting_sources
 from surerag.methods.edc2.options import EDC2Options
 from surerag.methods.edc2.result import (
+    SENTENCES_KEY,
     ClusterReport,
     EDC2Result,
     SupportedSentence,
@@ -258,14 +259,14 @@ def _within_limit(
     room = limit
     for offer in offers:
         report = settled[offer.cluster]
-        passage = _fitted(offer, room, report, passages, measure)
-        if passage is None:
+        fitted = _fitted(offer, room, report, passages, measure)
+        if fitted is None:
             lost = report.sources if offer.sentences else (offer.passage.id,)
             settled[offer.cluster] = replace(report, left_out=(*report.left_out, *lost))
             continue
-        tokens = measure(passage)
+        tokens = measure(fitted)
         room = None if room is None else room - tokens
-        kept.append(passage)
+        kept.append(fitted)
         settled[offer.cluster] = replace(report, tokens_after=report.tokens_after + tokens)
     texts = [offer for offer in offers if offer.passage.text.strip()]
     if texts and limit is not None and not any(passage.text.strip() for passage in kept):
@@ -296,13 +297,20 @@ def _first_words(offers: Sequence[_Offer], limit: int, measure: Measure) -> tupl
     Raises:
         ConfigurationError: If not even one word fits.
     """
-    for ends_of in (
-        lambda text: [sentence.end for sentence in split_sentences(text)],
-        lambda text: [match.end() for match in _WORD_END.finditer(text)],
-    ):
+    for ends_of in (_sentence_ends, _word_ends):
         for offer in offers:
             for end in reversed(ends_of(offer.passage.text)):
-                shorter = replace(offer.passage, text=offer.passage.text[:end], embedding=None)
+                metadata = {k: v for k, v in offer.passage.metadata.items() if k != SENTENCES_KEY}
+                piece = offer.passage.text[:end]
+                shorter = replace(offer.passage, text=piece, metadata=metadata, embedding=None)
                 if measure(shorter) <= limit:
                     return offer, shorter
     raise ConfigurationError(f"token_limit={limit} has no room for a single word", hint="raise it")
+
+
+def _sentence_ends(text: str) -> list[int]:
+    return [sentence.end for sentence in split_sentences(text)]
+
+
+def _word_ends(text: str) -> list[int]:
+    return [match.end() for match in _WORD_END.finditer(text)]

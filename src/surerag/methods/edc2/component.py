@@ -23,8 +23,9 @@ class ClusterCompressor(EDC2Options, Component[EDC2Result]):
     Example:
         >>> from surerag import ClusterCompressor, FakeReader, Passage
         >>> from surerag.encoders import HashingEncoder
-        >>> compressor = ClusterCompressor(FakeReader(["Ada was born in Velm."]), HashingEncoder(), min_tokens=0)
-        >>> passages = [Passage("Ada, a painter, was born in Velm.", id="a"), Passage("Bo came later.", id="b")]
+        >>> reader = FakeReader(["Ada was born in Velm."])
+        >>> compressor = ClusterCompressor(reader, HashingEncoder(), min_tokens=0)
+        >>> passages = [Passage("Ada, a painter, was born in Velm."), Passage("Bo came later.")]
         >>> result = compressor.run("Where was Ada born?", passages)
         >>> result.passages[0].text, result.tokens_before, result.tokens_after
         ('Ada was born in Velm.', 14, 6)

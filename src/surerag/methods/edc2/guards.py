@@ -77,8 +77,8 @@ _TOKEN = re.compile(rf"{_WORD.pattern}|[.,;:!?]")
 def overlap_support(sentence: str, source: str, names: Collection[str] = ()) -> float:
     """Share of a sentence's content words that a source has.
 
-    It is 0 if the sentence has no content words, or if the source lacks one of its names or numbers. A name is
-    a word with a capital letter anywhere but at the beginning of the sentence.
+    It is 0 if the sentence has no content words, or if the source lacks one of its names or numbers. A name
+    is a word with a capital letter anywhere but at the beginning of the sentence.
 
     Args:
         sentence: What is claimed.
@@ -167,11 +167,11 @@ def supporting_sources(
 
     Args:
         claims: Sentences, each with its sources.
-        guard: ``"overlap"`` compares words, and believes no instruction; ``"entailment"`` asks the entailer, all
-            pairs at once; ``"off"`` takes the source with the most words in common, if there is one.
+        guard: ``"overlap"`` compares words, and believes no instruction; ``"entailment"`` asks the entailer,
+            all pairs at once; ``"off"`` takes the source with the most words in common, if there is one.
         template: Text of the prompt that the reader was asked with.
         question: A reader that finds nothing about what it was asked for tends to say that *it* does what
-            somebody else does in the documents; so names in the question and in claims have to be in the source.
+            somebody else does in the documents. So names in the question and in claims have to be in it.
     """
     if guard == "entailment":
         pairs = dict.fromkeys(Pair(source, claim.sentence) for claim in claims for source in claim.sources)

@@ -14,7 +14,7 @@ SOURCES_KEY = "compressed_from"
 """Metadata of a compressed passage: its sources, best first, each with ``id``, ``score`` and ``metadata``."""
 
 SENTENCES_KEY = "compressed_sentences"
-"""Metadata of a compressed passage: each sentence's ``text``, and the id of the ``source`` that supports it."""
+"""Metadata of a compressed passage: each sentence's ``text``, and the id of its ``source``."""
 
 
 class SupportedSentence(NamedTuple):
@@ -38,7 +38,7 @@ class ClusterReport:
         sentences: The compression, if there is one.
         removed: Sentences that no source supports.
         left_out: Ids of passages that ``token_limit`` had no room for.
-        warning: Whether the reason is a failure: of the reader, of its reply's length, or of its faithfulness.
+        warning: Whether the reason is a failure: an error, a reply that is cut, or one without support.
     """
 
     members: tuple[int, ...]
