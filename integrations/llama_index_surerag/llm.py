@@ -217,7 +217,7 @@ class LLMReader(BaseReader):
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         """Return ``sampling.n`` generations for each prompt, in order."""
         requests = self._split(prompts, sampling)
-        if len(requests) == 1 or self._max_concurrency == 1:
+        if len(requests) < 2 or self._max_concurrency == 1:
             found = [self._answers(request) for request in requests]
         else:
             with ThreadPoolExecutor(min(self._max_concurrency, len(requests))) as pool:
@@ -308,7 +308,8 @@ class LLMReader(BaseReader):
         """Like ``cancel``."""
         for one in begun:
             await one.state.pieces.aclose()
-        await asyncio.sleep(0)  # lets the event loop close what the LLM's own generator has let go
+        for _ in range(10):
+            await asyncio.sleep(0)  # the event loop closes the generators inside the LLM's own
         gc.collect(1)
 
     def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:

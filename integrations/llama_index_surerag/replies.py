@@ -109,10 +109,12 @@ class StreamedReply(Reply):
         """Note that the stream has ended, and return what was held back.
 
         Raises:
-            ServiceError: If a server that says how its answers end broke it off.
+            ServiceError: If a server that says how its answers end broke it off, or every piece came twice.
         """
         if not self.started or (self._has_choices and self.finish is None):
             raise ServiceError(f"the server broke its answer off after {self.text[-60:]!r}", hint="ask again")
+        if len(self.entries) > 1 and self.entries[::2] == self.entries[1::2]:
+            raise ServiceError("the server sent every piece of its answer twice", hint="ask again")
         self.done = True
         return self._add(self._splitter.end())
 
@@ -161,6 +163,8 @@ def generation_of(reply: Reply, sampling: SamplingParams, *, top_logprobs: int |
         listed = all(entry.get("top_logprobs") for entry in entries)
         trace = trace_of(entries, top_logprobs=top_logprobs if listed else 0)
         thinking = thinking or (inside.start if thought else 0)
+        if reply.finish is None and len(trace) >= sampling.max_tokens:
+            finish = "length"
     return Generation(
         answer.strip(),
         prompt_tokens=_count(reply.usage, "prompt_tokens", "prompt_token_count"),

@@ -14,6 +14,7 @@ from llama_index.core.base.llms.types import ChatMessage, ChatResponse, Completi
 from llama_index.core.callbacks import CallbackManager, TokenCountingHandler
 from llama_index.core.llms import MockLLM
 from llama_index.core.prompts import PromptTemplate
+from openai.types.chat import ChatCompletion
 
 from llama_index_surerag import LazyRetrievalQueryEngine, reader_from_llm
 from llama_index_surerag.llm import FAMILIES
@@ -124,6 +125,7 @@ async def test_async_streams_do_the_same() -> None:
         assert "".join(piece.text for piece in pieces) == answer(UNKNOWN)
         [other] = await reader.abegin([UNKNOWN], 3, TRACE)
         await reader.acancel([other])
+        await asyncio.sleep(0.05)
         streamed = [piece.text async for piece in reader.astream(UNKNOWN, TEXT)]
     assert "".join(streamed) == answer(UNKNOWN)
     assert [stream["closed"] for stream in server.streams] == [False, True, False]
@@ -214,24 +216,41 @@ def test_an_llm_changed_later_is_seen(fake_openai: FakeOpenAI) -> None:
 
 def test_a_mocked_client_works() -> None:
     llm = like(SimpleNamespace(base_url="http://127.0.0.1:9"))
-    message = SimpleNamespace(content="Velm", role="assistant", tool_calls=None)
-    choice = SimpleNamespace(message=message, logprobs=None, finish_reason="stop")
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Velm"}}
     llm._client = MagicMock()
-    llm._client.chat.completions.create.return_value = SimpleNamespace(choices=[choice], usage=None)
+    llm._client.chat.completions.create.return_value = ChatCompletion.model_validate(
+        {"id": "1", "created": 0, "model": "toy", "object": "chat.completion", "choices": [choice]}
+    )
     [[found]] = reader_from_llm(llm).generate([PROMPT], TEXT)
     assert found.text == "Velm"
-    assert found.prompt_tokens == 6
+    assert found.prompt_tokens == 7
 
 
-@pytest.mark.parametrize("refused", ["temperature", "seed", "n"])
+@pytest.mark.parametrize("refused", ["seed", "n"])
 def test_leaves_out_what_is_refused_and_not_needed(refused: str) -> None:
     with FakeOpenAI(["Velm"], refuses=(refused,)) as server:
         reader = reader_from_llm(like(server))
-        sampling = TEXT if refused == "temperature" else SamplingParams(n=2, temperature=1.0, trace="none")
+        sampling = SamplingParams(n=2, temperature=1.0, trace="none")
         for _ in range(2):
             assert reader.generate([PROMPT], sampling)[0][0].text == "Velm"
     assert [refused in request for request in server.requests][0] is True
     assert not any(refused in request for request in server.requests[1:])
+
+
+def test_a_greedy_answer_can_do_without_temperature() -> None:
+    class BadRequestError(Exception):
+        status_code = 400
+
+    class Reasoning(Own):
+        def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+            if "temperature" in kwargs:
+                raise BadRequestError("Unsupported value: 'temperature' does not support 0 with this model.")
+            return super().complete(prompt, **kwargs)
+
+    llm = Reasoning(sure=0.9)
+    with pytest.warns(UserWarning, match="own rejects temperature"):
+        assert reader_from_llm(llm).generate([PROMPT], TRACE)[0][0].trace
+    assert "max_tokens" in llm._calls[0]
 
 
 def test_raises_where_something_refused_is_needed() -> None:
