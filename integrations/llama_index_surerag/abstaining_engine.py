@@ -16,7 +16,7 @@ from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import QueryBundle
 from llama_index.core.settings import Settings
 
-from surerag import AbstentionPolicy
+from surerag.calibration import AbstentionPolicy
 from surerag.errors import InputError
 from surerag.text import ABSTENTION, check_abstention
 

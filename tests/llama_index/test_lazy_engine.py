@@ -1,0 +1,385 @@
+"""Lazy retrieval as a query engine: decisions, streams, tier 1, filters, windows."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llama_index.core import Document, QueryBundle, Settings, StorageContext, VectorStoreIndex
+from llama_index.core import load_index_from_storage
+from llama_index.core.base.llms.types import LLMMetadata
+from llama_index.core.postprocessor import SimilarityPostprocessor
+from llama_index.core.retrievers import QueryFusionRetriever, VectorIndexRetriever
+from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
+
+from llama_index_surerag import LazyRetrievalQueryEngine, summary_index, summary_nodes
+from surerag import FakeReader
+from surerag.errors import ConfigurationError, InputError, PromptError
+from surerag.readers.fake import reply
+from tests.llama_index import corpus
+from tests.llama_index.corpus import KEY, KNOWN, UNKNOWN, HashEmbedding, knowing, like
+from tests.llama_index.llms import Own, Unstreamed
+from tests.servers.fake_openai import FakeOpenAI
+
+KNOWN_ANSWER = "She was born in Velm, as everyone in the old city knows"
+FOUND_ANSWER = "In the lake of Mir, says the atlas of rivers, and nowhere else"
+
+
+def engine(retriever: Any = None, llm: Any = None, **settings: Any) -> LazyRetrievalQueryEngine:
+    return LazyRetrievalQueryEngine.from_args(
+        corpus.index() if retriever is None else retriever, knowing() if llm is None else llm, **settings
+    )
+
+
+def sources(response: Any) -> list[str]:
+    return [node.node_id for node in response.source_nodes]
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "retrieve", "shown"),
+    [
+        (KNOWN, KNOWN_ANSWER, False, ["ada:summary"]),
+        (UNKNOWN, FOUND_ANSWER, True, ["orun-1", "orun-0", "orun:summary"]),
+    ],
+)
+async def test_answers_from_summaries_or_retrieves(
+    question: str, answer: str, retrieve: bool, shown: list[str]
+) -> None:
+    lazy = engine(top_n=2, n_summaries=1)
+    for response in (lazy.query(question), await lazy.aquery(question)):
+        assert str(response) == answer
+        metadata = response.metadata
+        assert metadata["retrieve"] is retrieve
+        assert metadata["finish"] == "stop"
+        assert metadata["threshold"] == 1.0
+        assert metadata["calls"] == 1 + retrieve
+        assert sources(response) == shown
+        assert metadata["passage_ids"] + metadata["summary_ids"] == shown
+
+
+@pytest.mark.parametrize("question", [KNOWN, UNKNOWN])
+async def test_streams_on_both_branches(question: str) -> None:
+    whole, streaming = engine(top_n=2), engine(top_n=2, streaming=True)
+    expected = whole.query(question)
+    response = streaming.query(question)
+    assert response.metadata["retrieve"] is expected.metadata["retrieve"]
+    assert sources(response) == sources(expected)
+    pieces = list(response.response_gen)
+    assert len(pieces) > 5
+    assert "".join(pieces) == str(expected)
+    assert response.metadata["finish"] == "stop"
+    response = await streaming.aquery(question)
+    assert response.metadata["score"] == expected.metadata["score"]
+    assert "".join([piece async for piece in response.async_response_gen()]) == str(expected)
+    assert response.metadata["completion_tokens"] == expected.metadata["completion_tokens"]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_a_server_is_asked_once_where_the_gate_stays_shut(streaming: bool) -> None:
+    with FakeOpenAI(corpus.answer) as server:
+        lazy = engine(llm=like(server), streaming=streaming, threshold=0.5)
+        assert str(lazy.query(KNOWN)) == KNOWN_ANSWER
+        response = await lazy.aquery(KNOWN)
+        assert str(response if not streaming else await response.get_response()) == KNOWN_ANSWER
+        assert len(server.requests) == 2
+        server.logprob = -1.5
+        assert str(lazy.query(UNKNOWN)) == FOUND_ANSWER
+        first, second = server.requests[2:]
+    assert "logprobs" in first
+    assert "logprobs" not in second
+
+
+def test_works_with_an_llm_without_streaming() -> None:
+    assert str(engine(llm=Unstreamed(sure=0.99)).query(KNOWN)) == KNOWN_ANSWER
+    assert "".join(engine(llm=Unstreamed(sure=0.99), streaming=True).query(KNOWN).response_gen) == KNOWN_ANSWER
+
+
+def test_takes_the_llm_and_embedding_model_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Settings, "_llm", Own(sure=0.99))
+    monkeypatch.setattr(Settings, "_embed_model", HashEmbedding())
+    lazy = LazyRetrievalQueryEngine.from_args(VectorStoreIndex(corpus.nodes()))
+    assert str(lazy.query(KNOWN)) == KNOWN_ANSWER
+
+
+@pytest.mark.parametrize(("fault", "finish"), [("cut", "length"), ("withheld", "content_filter"), ("empty answer", "empty")])
+async def test_marks_and_warns_of_answers_that_are_not_whole(
+    fault: str, finish: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with FakeOpenAI(corpus.answer) as server:
+        server.fault = fault
+        lazy = engine(llm=like(server))
+        for response in (lazy.query(KNOWN), await lazy.aquery(KNOWN)):
+            assert response.metadata["finish"] == finish
+    assert "answer.incomplete" in caplog.text
+
+
+def test_degrades_where_the_first_pass_fails() -> None:
+    with FakeOpenAI(corpus.answer) as server:
+        lazy = engine(llm=like(server))
+        server.fail("500")
+        response = lazy.query(KNOWN)
+    assert str(response) == KNOWN_ANSWER
+    assert response.metadata["retrieve"] is True
+    assert "first pass failed" in response.metadata["reason"]
+
+
+# Tier 1
+
+
+def tenant_filters(operator: FilterOperator, value: Any, key: str = "tenant") -> MetadataFilters:
+    return MetadataFilters(filters=[MetadataFilter(key=key, value=value, operator=operator)])
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        tenant_filters(FilterOperator.EQ, "a"),
+        tenant_filters(FilterOperator.NE, "b"),
+        tenant_filters(FilterOperator.IN, ["a"]),
+        tenant_filters(FilterOperator.NIN, ["b"]),
+        tenant_filters(FilterOperator.LT, 4, "size"),
+        tenant_filters(FilterOperator.TEXT_MATCH, "a"),
+        MetadataFilters(
+            filters=[
+                MetadataFilter(key="tenant", value="a"),
+                MetadataFilter(key="size", value=100, operator=FilterOperator.GT),
+            ],
+            condition=FilterCondition.OR,
+        ),
+    ],
+    ids=["eq", "ne", "in", "nin", "lt", "text", "or"],
+)
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_a_tenants_summaries_do_not_leak(filters: MetadataFilters, streaming: bool) -> None:
+    index = corpus.index(ada="a", orun="b", tarn="b")
+    reader = knowing()
+    lazy = engine(
+        index.as_retriever(filters=filters),
+        reader,
+        summaries=summary_index(index, embed_model=HashEmbedding()).as_retriever(filters=filters),
+        streaming=streaming,
+    )
+    for question in (KNOWN, UNKNOWN):
+        responses = [lazy.query(question), await lazy.aquery(question)]
+        if streaming:
+            responses[1] = await responses[1].get_response()
+        for response in responses:
+            str(response)
+            assert {name.split(":")[0].split("-")[0] for name in sources(response)} == {"ada"}
+    assert not any("river. It is long" in text or "old city. It" in text for text in prompts_of(reader))
+
+
+def prompts_of(reader: FakeReader) -> list[str]:
+    return [prompt for call in reader.history for prompt in call.prompts]
+
+
+def test_a_retriever_without_summaries_is_refused() -> None:
+    index = corpus.index()
+    filters = tenant_filters(FilterOperator.EQ, "a")
+    for retriever in (
+        index.as_retriever(filters=filters),
+        index.as_retriever(),
+        QueryFusionRetriever([index.as_retriever(filters=filters)], llm=Own(), num_queries=1),
+    ):
+        with pytest.raises(ConfigurationError, match="summary_index"):
+            engine(retriever)
+
+
+@pytest.mark.parametrize("restriction", [{"doc_ids": ["ada"]}, {"node_ids": ["ada-0"]}, {"filters": "a"}])
+def test_summaries_without_the_retrievers_restriction_are_refused(restriction: dict[str, Any]) -> None:
+    index = corpus.index(ada="a")
+    if "filters" in restriction:
+        restriction = {"filters": tenant_filters(FilterOperator.EQ, "a")}
+    summaries = summary_index(index, embed_model=HashEmbedding())
+    other = tenant_filters(FilterOperator.EQ, "b")
+    retriever = VectorIndexRetriever(index, **restriction)
+    with pytest.raises(ConfigurationError, match="not in the same way"):
+        engine(retriever, summaries=summaries)
+    if "filters" in restriction:
+        with pytest.raises(ConfigurationError, match="not in the same way"):
+            engine(retriever, summaries=summaries.as_retriever(filters=other))
+    assert engine(retriever, summaries="Ada was born in Velm.")
+
+
+def test_summaries_are_persisted_and_not_embedded_anew(tmp_path: Path) -> None:
+    index = corpus.index()
+    first = HashEmbedding(embedded=[])
+    summary_index(index, embed_model=first, persist_dir=tmp_path / "summaries")
+    index.storage_context.persist(str(tmp_path / "index"))
+    assert len(first.embedded) == 3
+    again = HashEmbedding(embedded=[])
+    stored = StorageContext.from_defaults(persist_dir=str(tmp_path / "index"))
+    loaded = load_index_from_storage(stored, embed_model=again)
+    summaries = summary_index(loaded, embed_model=again, persist_dir=tmp_path / "summaries")
+    assert str(engine(loaded, summaries=summaries).query(KNOWN)) == KNOWN_ANSWER
+    assert again.embedded == []
+    loaded.delete_ref_doc("tarn", delete_from_docstore=True)
+    loaded.insert(Document(id_="mir", text="The Mir is a lake. It is deep."))
+    again.embedded.clear()
+    summaries = summary_index(loaded, embed_model=again, persist_dir=tmp_path / "summaries")
+    assert again.embedded == ["The Mir is a lake. It is deep."]
+    assert set(summaries.docstore.docs) == {"ada:summary", "orun:summary", "mir:summary"}
+
+
+def test_summaries_of_deleted_documents_are_not_shown() -> None:
+    index = corpus.index()
+    lazy = engine(index)
+    assert "ada:summary" in sources(lazy.query(KNOWN))
+    index.delete_ref_doc("ada", delete_from_docstore=True)
+    assert "ada:summary" not in sources(lazy.query(KNOWN))
+
+
+def test_summary_nodes_have_the_documents_shared_metadata() -> None:
+    parts = corpus.nodes(ada="a")
+    parts[0].metadata["page"] = 1
+    node = next(one for one in summary_nodes(parts) if one.ref_doc_id == "ada")
+    assert node.metadata == {"tenant": "a", "size": 3}
+    assert node.text == corpus.LEADS["ada"]
+    assert set(node.excluded_llm_metadata_keys) == {"tenant", "size"}
+
+
+@pytest.mark.parametrize(
+    ("summarize", "expected"),
+    [
+        (1, "Ada was born in Velm."),
+        ("tenant", "a"),
+        (lambda document: document.node_id.upper(), "ADA"),
+        (FakeReader(lambda prompt: "In short."), "In short."),
+        (Own(said=lambda prompt: "In short."), "In short."),
+    ],
+)
+def test_summarizes_in_several_ways(summarize: Any, expected: str) -> None:
+    [node] = [one for one in summary_nodes(corpus.nodes(ada="a"), summarize) if one.ref_doc_id == "ada"]
+    assert node.text == expected
+
+
+def test_a_markdown_heading_or_table_is_no_summary() -> None:
+    text = "# Ada\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\nAda was born in Velm. She paints."
+    [node] = summary_nodes([Document(id_="ada", text=text)])
+    assert node.text == "Ada was born in Velm. She paints."
+
+
+def test_a_missing_metadata_key_is_named() -> None:
+    with pytest.raises(InputError, match="abstract"):
+        summary_nodes(corpus.nodes(), "abstract")
+
+
+def test_an_index_whose_store_holds_the_texts_needs_summaries() -> None:
+    index = corpus.index()
+    index.docstore.delete_document("ada-0")
+    for name in list(index.docstore.docs):
+        index.docstore.delete_document(name)
+    index.vector_store.stores_text = True
+    with pytest.raises(ConfigurationError, match=r"summary_index\(documents\)"):
+        engine(index)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_an_empty_index_answers_as_llama_index_does(streaming: bool) -> None:
+    index = VectorStoreIndex([], embed_model=HashEmbedding())
+    plain = index.as_query_engine(llm=Own()).query(KNOWN)
+    lazy = engine(index, streaming=streaming)
+    response = await lazy.aquery(KNOWN)
+    if streaming:
+        response = await response.get_response()
+    assert str(lazy.query(KNOWN)) == str(response) == str(plain) == "Empty Response"
+    index.insert(Document(id_="ada", text=corpus.LEADS["ada"]))
+    assert str(lazy.query(KNOWN)) == KNOWN_ANSWER
+
+
+# The pipeline around it
+
+
+class Narrow(Own):
+    """Has a window of 420 tokens."""
+
+    @property
+    def metadata(self) -> LLMMetadata:
+        return LLMMetadata(model_name="narrow", num_output=64, context_window=420)
+
+
+async def test_passages_are_fitted_into_the_window(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    long = VectorStoreIndex.from_documents(
+        [Document(id_=str(n), text=f"Nothing is known of {n}. " + "word " * 30) for n in range(8)],
+        embed_model=HashEmbedding(),
+    )
+    llm = Narrow(sure=0.4)
+    lazy = engine(long, llm, threshold=0.5, top_n=8, n_summaries=1)
+    shown = [len(one.metadata["passage_ids"]) for one in (lazy.query(UNKNOWN), await lazy.aquery(UNKNOWN))]
+    assert shown[0] == shown[1] < 8
+    assert "window.passages_dropped" in caplog.text
+    assert max(len(call["prompt"].split()) for call in llm._calls) < 300
+
+
+def test_postprocessors_and_query_bundles_are_honoured() -> None:
+    lazy = engine(node_postprocessors=[SimilarityPostprocessor(similarity_cutoff=0.99)])
+    assert lazy.query(UNKNOWN).metadata["passage_ids"] == []
+    bundle = QueryBundle(UNKNOWN, custom_embedding_strs=["The Orun does end in the lake of Mir."])
+    assert engine(top_n=1).query(bundle).metadata["passage_ids"] == ["orun-1"]
+
+
+def test_nodes_in_the_index_are_not_changed() -> None:
+    index = corpus.index()
+    before = {name: node.model_dump() for name, node in index.docstore.docs.items()}
+    for node in engine(index).query(UNKNOWN).source_nodes:
+        node.node.metadata["changed"] = True
+    assert {name: node.model_dump() for name, node in index.docstore.docs.items()} == before
+
+
+def test_retrieves_whatever_the_gate_decides() -> None:
+    nodes = engine(top_n=1).retrieve(QueryBundle(UNKNOWN))
+    assert [node.node_id for node in nodes] == ["orun-1"]
+
+
+def test_prompts_are_templates() -> None:
+    lazy = engine(prompts={"from_context": "Say what {context_str} says of {query_str}"})
+    assert lazy.get_prompts()["from_context"].get_template() == "Say what {context_str} says of {query_str}"
+    lazy.update_prompts({"from_context": lazy.get_prompts()["closed_book"].__class__("{query_str} {context_str}")})
+    lazy.query(KNOWN)
+    assert prompts_of(lazy.core.reader)[0].startswith(KNOWN)
+    with pytest.raises(PromptError, match="must have the slots"):
+        lazy.update_prompts({"closed_book": "{nothing}"})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"similarity_top_k": 3}, "did you mean top_n"),
+        ({"top_n": 0}, "top_n"),
+        ({"gate": "consensus"}, "gate"),
+        ({"prompts": {"other": "x"}}, "other"),
+    ],
+)
+def test_refuses_misspelled_options(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"(?i){message}"):
+        engine(**settings)
+
+
+def test_to_dict_has_no_key() -> None:
+    with FakeOpenAI() as server:
+        written = engine(llm=like(server), top_n=3).to_dict()
+    assert written["top_n"] == 3
+    assert written["reader"] == "toy"
+    assert KEY not in str(written)
+
+
+def test_many_threads_and_loops_share_an_engine() -> None:
+    with FakeOpenAI(corpus.answer) as server:
+        lazy = engine(llm=like(server, max_retries=2))
+        with ThreadPoolExecutor(16) as pool:
+            answers = list(pool.map(lambda _: str(lazy.query(KNOWN)), range(32)))
+        answers += [str(asyncio.run(lazy.aquery(KNOWN))) for _ in range(3)]
+    assert set(answers) == {KNOWN_ANSWER}
+
+
+def test_semantic_entropy_needs_text_only() -> None:
+    texts = iter(["Velm.", "Orun.", "Mir.", "Tarn.", "Ada.", FOUND_ANSWER])
+    reader = FakeReader(lambda prompt: reply(next(texts), logprobs=None), entropy=None, logprob=None)
+    response = engine(llm=reader, gate="semantic_entropy").query(UNKNOWN)
+    assert response.metadata["retrieve"] is True
+    assert str(response) == FOUND_ANSWER
