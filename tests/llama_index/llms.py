@@ -1,11 +1,18 @@
-"""LLMs that follow a script, and a question generator."""
+"""LLMs of one's own: scripted, with log-probabilities, without streaming, as an agent needs them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from llama_index.core.base.llms.types import ChatMessage, ChatResponse, CompletionResponse, LLMMetadata
+from llama_index.core.base.llms.types import (
+    ChatMessage,
+    ChatResponse,
+    CompletionResponse,
+    LLMMetadata,
+    LogProb,
+)
 from llama_index.core.llms import CustomLLM
 from llama_index.core.llms.function_calling import FunctionCallingLLM
 from llama_index.core.llms.llm import ToolSelection
@@ -13,11 +20,63 @@ from llama_index.core.question_gen.types import BaseQuestionGenerator, SubQuesti
 from llama_index.core.schema import QueryBundle
 from pydantic import PrivateAttr
 
-from tests.llama_index.corpus import KNOWN, UNKNOWN
+from tests.llama_index.corpus import KNOWN, UNKNOWN, answer
+from tests.servers.fake_openai import split
+
+
+class Own(CustomLLM):
+    """An LLM of one's own: a function of the prompt; with ``sure``, log-probabilities in ``logprobs``."""
+
+    said: Callable[[str], str] = answer
+    sure: float | None = None
+    temperature: float = 0.0
+    _calls: list[dict[str, Any]] = PrivateAttr(default_factory=list)
+
+    @property
+    def metadata(self) -> LLMMetadata:
+        return LLMMetadata(model_name="own", num_output=64)
+
+    def _listed(self, word: str) -> list[LogProb]:
+        p = self.sure or 0.5
+        return [LogProb(token=word, logprob=math.log(p)), LogProb(token=" or", logprob=math.log(1 - p))]
+
+    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        self._calls.append({"prompt": prompt, **kwargs})
+        words = split(self.said(prompt))[: kwargs.get("max_tokens")]
+        listed = None if self.sure is None else [self._listed(word) for word in words]
+        return CompletionResponse(text="".join(words), logprobs=listed)
+
+    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> Any:
+        self._calls.append({"prompt": prompt, "streamed": True, **kwargs})
+        words = split(self.said(prompt))[: kwargs.get("max_tokens")]
+        for place, word in enumerate(words):
+            listed = None if self.sure is None else [self._listed(word)]
+            yield CompletionResponse(text="".join(words[: place + 1]), delta=word, logprobs=listed)
+
+
+class Unstreamed(Own):
+    """Has no streaming."""
+
+    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> Any:
+        raise NotImplementedError("no streaming")
+
+
+class Scripted(Own):
+    """Says one text after the other."""
+
+    texts: list[str]
+
+    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        self._calls.append({"prompt": prompt, **kwargs})
+        return CompletionResponse(text=self.texts[len(self._calls) - 1])
+
+    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> Any:
+        whole = self.complete(prompt)
+        return iter([CompletionResponse(text=whole.text, delta=whole.text)])
 
 
 class Calling(FunctionCallingLLM):
-    """Calls the tool once with the user's question, and then repeats what the tool said."""
+    """Calls the tool once with the user's question, and then repeats what the tool returned."""
 
     @property
     def metadata(self) -> LLMMetadata:
@@ -59,25 +118,6 @@ class Calling(FunctionCallingLLM):
         raise NotImplementedError
 
     acomplete = stream_complete = astream_complete = complete
-
-
-class Scripted(CustomLLM):
-    """Says one text after the other."""
-
-    texts: list[str]
-    _prompts: list[str] = PrivateAttr(default_factory=list)
-
-    @property
-    def metadata(self) -> LLMMetadata:
-        return LLMMetadata()
-
-    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        self._prompts.append(prompt)
-        return CompletionResponse(text=self.texts[len(self._prompts) - 1])
-
-    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> Any:
-        whole = self.complete(prompt)
-        return iter([CompletionResponse(text=whole.text, delta=whole.text)])
 
 
 class Splitting(BaseQuestionGenerator):
