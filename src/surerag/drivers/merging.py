@@ -101,7 +101,11 @@ class MergingQueue:
             idle, self._working = not self._working, True
             self._arrival.notify()
         if idle:
-            threading.Thread(target=self._work, name="surerag-model", daemon=True).start()
+            try:
+                threading.Thread(target=self._work, name="surerag-model", daemon=True).start()
+            except RuntimeError:
+                self._working = False
+                raise
         return request
 
     def _work(self) -> None:
