@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from surerag.drivers import run_many
 from surerag.drivers.progress import Progress
@@ -89,7 +89,7 @@ def collect_rewrites(
     sampling = SamplingParams(max_tokens=REWRITE_TOKENS, trace="none")
     programs = [_write(query.text, options, sampling) for query in queries]
     services = Services(reader=as_reader(teacher))
-    outcomes = run_many(programs, services, return_exceptions=True, progress=progress)
+    outcomes: list[Any] = run_many(programs, services, return_exceptions=True, progress=progress)
     pairs, problems = [], []
     for query, outcome in zip(queries, outcomes, strict=True):
         if isinstance(outcome, BaseException):
@@ -137,9 +137,8 @@ def sample_preferences(
     programs = [_try_own_rewrites(query, options, sampling) for query in queries]
     preferences: list[Preference] = []
     failures: list[Exception] = []
-    for query, outcome in zip(
-        queries, run_many(programs, services, return_exceptions=True, progress=progress), strict=True
-    ):
+    outcomes: list[Any] = run_many(programs, services, return_exceptions=True, progress=progress)
+    for query, outcome in zip(queries, outcomes, strict=True):
         if isinstance(outcome, BaseException):
             failures.append(_raise_if_misconfigured(outcome))
             continue
