@@ -75,12 +75,13 @@ def crowd(threads: int, rounds: int, ask: Callable[[int, int], Generate]) -> tup
     queue = queue_of(reader)
 
     def work(number: int) -> None:
-        with queue.program():
-            for turn in range(rounds):
-                try:
-                    queue.ask(ask(number, turn))
-                except SureragError:
-                    continue
+        queue.enter(number)
+        for turn in range(rounds):
+            try:
+                queue.ask(ask(number, turn))
+            except SureragError:
+                continue
+        queue.leave(number)
 
     started = time.perf_counter()
     with ThreadPoolExecutor(threads) as pool:
@@ -108,12 +109,13 @@ def beside_an_idle_program(asked: int) -> tuple[float, int]:
     """Return the seconds a request of a single caller while another program does something else."""
     reader = Sleeper(seconds=0)
     queue = queue_of(reader)
-    with queue.program(), queue.program():
-        queue.ask(plain(0, 0))
-        started = time.perf_counter()
-        for turn in range(asked):
-            queue.ask(plain(1, turn))
-        return (time.perf_counter() - started) / asked, reader.calls
+    queue.enter("this one")
+    queue.enter("an idle one")
+    queue.ask(plain(0, 0))
+    started = time.perf_counter()
+    for turn in range(asked):
+        queue.ask(plain(1, turn))
+    return (time.perf_counter() - started) / asked, reader.calls
 
 
 def measured(work: str, run: Callable[[], tuple[float, int]], floor: float, turns: int) -> Row:

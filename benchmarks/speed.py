@@ -115,9 +115,10 @@ def merged_calls(threads: int = 64, rounds: int = 6) -> int:
     queue = queue_of(reader)
 
     def work(number: int) -> None:
-        with queue.program():
-            for turn in range(rounds):
-                queue.ask(Generate((f"{number} {turn}",), SamplingParams()))
+        queue.enter(number)
+        for turn in range(rounds):
+            queue.ask(Generate((f"{number} {turn}",), SamplingParams()))
+        queue.leave(number)
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(work, range(threads)))
