@@ -79,7 +79,7 @@ def core_reader(server: FakeOpenAI) -> OpenAIReader:
     return OpenAIReader("toy", base_url=server.base_url, api_key="sk-x", retries=0)
 
 
-EDC2: dict[str, Any] = {"pass_below": 0, "first_cluster_size": 1}
+EDC2: dict[str, Any] = {"min_tokens": 0, "first_cluster_size": 1}
 Ask = Callable[[FakeOpenAI], list[str]]
 """Runs a part whose reader is the server; returns the texts that it hands on."""
 

@@ -19,7 +19,7 @@ from surerag.messages import Passage
 from surerag.methods.dense.algorithm import DenseSession, DenseSettings, label, measure
 from surerag.methods.dense.chunking import chunk_passages
 from surerag.methods.dense.options import DenseRefinerOptions
-from surerag.methods.dense.result import DenseRefinerResult, Round, Stopped
+from surerag.methods.dense.result import DenseRefinerResult, DenseResult, Round, Stopped
 from surerag.methods.shared import MUST_RAISE, CallBudget, check_passages, check_question
 
 _DECIMALS = 6
@@ -160,7 +160,7 @@ class _Refinement:
         if was_best:
             self.best = self.rounds[-1]
 
-    def _refill(self, measured: Any, size: int) -> Program[list[Passage]]:
+    def _refill(self, measured: DenseResult, size: int) -> Program[list[Passage]]:
         """Take the candidate nearest to each necessary chunk (Algorithm 3, lines 33 to 38)."""
         anchors = [chunk.passage for chunk in measured.chunks if chunk.label == "necessary"]
         room = self._options.largest - size
@@ -179,7 +179,7 @@ class _Refinement:
         return bool(ranked)
 
 
-def prune(measured: Any) -> tuple[list[Passage], list[Passage]]:
+def prune(measured: DenseResult) -> tuple[list[Passage], list[Passage]]:
     """Return the chunks that stay and those that leave; the first one stays where all are unnecessary."""
     stays = [chunk.passage for chunk in measured.chunks if chunk.label != "unnecessary"]
     removed = [chunk.passage for chunk in measured.chunks if chunk.label == "unnecessary"]
