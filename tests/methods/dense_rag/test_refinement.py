@@ -207,8 +207,7 @@ def test_it_ends_within_its_budget_whatever_the_reader_says(
         seen = {passage.text for passage in one.measured.passages}
         assert not seen & gone, "a chunk came back"
         gone |= {passage.text for passage in one.removed}
-    best = [one for one in result.rounds if one.best]
-    assert result.passages == (best[-1].measured.passages if best else tuple(candidates[:k]))
+    assert result.passages == (result.best.measured.passages if result.best else tuple(candidates[:k]))
 
 
 def test_without_limits_it_ends_with_its_candidates() -> None:

@@ -171,6 +171,11 @@ class DenseRefinerResult(Result):
     calls: int
     failure: str = ""
 
+    @property
+    def best(self) -> Round | None:
+        """The round of the best context; None where none could be measured."""
+        return next((entry for entry in reversed(self.rounds) if entry.best), None)
+
     def to_dict(self) -> Mapping[str, Any]:
         """Return the result as JSON values, for events and metadata."""
         return {
