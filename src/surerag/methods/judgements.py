@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from surerag.effects import Program, entail
-from surerag.entailment import ENTAILMENT
+from surerag.effects import ENTAILMENT, Program, entail
 from surerag.errors import ServiceError
 from surerag.messages import Pair
 

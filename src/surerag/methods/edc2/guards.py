@@ -6,8 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from surerag.effects import Program
-from surerag.entailment import ENTAILMENT
+from surerag.effects import ENTAILMENT, Program
 from surerag.messages import Pair
 from surerag.methods.edc2.options import Guard
 from surerag.methods.judgements import judge

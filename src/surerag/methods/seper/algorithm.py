@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from surerag.effects import Program, emit, generate
-from surerag.entailment import CONTRADICTION, ENTAILMENT, NEUTRAL
+from surerag.effects import CONTRADICTION, ENTAILMENT, NEUTRAL, Program, emit, generate
 from surerag.errors import InputError
 from surerag.measures import answer_weights, equivalence_clusters, seper_hard, seper_soft
 from surerag.measures.seper import Weights
