@@ -30,9 +30,9 @@ class DenseOptions(Options):
     label_chunks: bool = False
     """Tell necessary from unnecessary chunks by the answer without each uncertain one (Eq. 8 to 10)."""
 
-    max_calls: int | None = Field(None, ge=1)
+    max_calls: int | None = Field(None, ge=5)
     """Rephrasings, answers and judgements for a question at most; k chunks need k² + 3 k + 1, and labels 3 k
-    more. With fewer calls only the first chunks are tested. None is no limit."""
+    more. With fewer calls only the first chunks are tested, one at least. None is no limit."""
 
     max_tokens: AnswerTokensOption = None
     """Longest answer in tokens; None is the reader's own limit."""
