@@ -125,7 +125,7 @@ def test_answers_that_are_alike_because_they_are_cut_or_empty_are_not_certain(
     assert (result.truncated, result.empty) == (truncated, empty)
     [warning] = [event for event in events if event.warning]
     assert (warning.name, warning.data["truncated"], warning.data["empty"]) == (
-        "dense.not_certain",
+        "dense.not_conclusive",
         truncated,
         empty,
     )

@@ -74,6 +74,13 @@ def test_a_sufficient_context_gives_way_only_to_another_such_one() -> None:
     assert (result.stopped, texts(result)) == ("rounds", "abc")
 
 
+def test_a_context_of_empty_answers_is_never_the_best() -> None:
+    said = {**MENDED, **dict.fromkeys(["ace", "a'ce", "ac'e", "ace'"], "")}
+    result = refiner(script(said, sufficient=no), max_rounds=2).run(QUESTION, passages(LETTERS))
+    assert [one.measured.score for one in result.rounds][1] == 0.0
+    assert (texts(result), result.answer) == ("abc", "A")
+
+
 def test_an_unclear_self_evaluation_counts_as_no_with_a_warning() -> None:
     events: list[Event] = []
     reader = script(MENDED, sufficient=lambda _: "perhaps")

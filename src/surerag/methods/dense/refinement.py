@@ -190,10 +190,12 @@ def improves(entry: Round, best: Round | None) -> bool:
     """Whether a context replaces the best one so far (Algorithm 3, lines 7 to 12).
 
     A context that was judged sufficient gives way only to another such one with a lower score; of two equal
-    scores, that of a sufficient context wins.
+    scores, that of a sufficient context wins. A score that is not conclusive is worse than any that is.
     """
     if best is None:
         return True
+    if entry.measured.conclusive != best.measured.conclusive:
+        return entry.measured.conclusive
     if best.sufficient and not entry.sufficient:
         return False
     score, lowest = entry.measured.score, best.measured.score
