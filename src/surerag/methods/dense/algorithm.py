@@ -22,7 +22,7 @@ from surerag.measures import degree_semantic_entropy
 from surerag.messages import Generation, Pair, Passage, Prompt, SamplingParams
 from surerag.methods.dense.options import DenseOptions
 from surerag.methods.dense.result import ChunkResult, DenseResult, Rephrasing
-from surerag.methods.judgements import judge
+from surerag.methods.service_answers import judge
 from surerag.methods.shared import CallBudget, check_passages, check_question
 from surerag.prompts import format_passages
 
