@@ -22,7 +22,7 @@ from sklearn.cluster import AgglomerativeClustering
 from threadpoolctl import threadpool_limits
 
 from benchmarks.paired import Comparison, Contender, compare, show
-from surerag.clustering import dynamic_cluster_sizes, dynamic_clusters
+from surerag.methods.edc2.clusters import dynamic_cluster_sizes, dynamic_clusters
 
 DIMENSIONS = 384
 LARGE = 10_000
