@@ -169,7 +169,7 @@ class _Questions:
             Wanted(False, 0),
         )
         try:
-            return len(choices_of(await self._reader._send(body, {"n"}))) == 2
+            return len(choices_of(await self._reader._post(body, {"n"}))) == 2
         except ServiceError as error:
             self._note(error, ["n"])
             return False
@@ -212,7 +212,7 @@ class _Questions:
             text = "".join(trace.tokens)
             body = scoring_body(how, reader._api, reader._model, self._prompt, text, wanted)
             try:
-                read = score_trace(how, await reader._send(body, set(body)), self._prompt, text, wanted)
+                read = score_trace(how, await reader._post(body, set(body)), self._prompt, text, wanted)
             except ServiceError as error:
                 self._note(error, [how])
                 continue
@@ -232,7 +232,7 @@ class _Questions:
         body = body_of(reader._api, reader._model, self._prompt, _SHORT, Wanted(False, 0)) | THINKING_OFF
         try:
             draft = reader._draft(Wanted(False, 0), _SHORT, budget=1)
-            draft.feed(choices_of(await reader._send(body, set(body)))[0])
+            draft.feed(choices_of(await reader._post(body, set(body)))[0])
         except ServiceError as error:
             self._note(error, [])
             return False
@@ -253,7 +253,7 @@ class _Questions:
             *(needed or ()),
         }
         try:
-            draft = reader._read(await reader._send(body, keep), wanted, params, reader._budget)[0]
+            draft = reader._read(await reader._post(body, keep), wanted, params, reader._budget)[0]
             generation = draft.generation()
         except ServiceError as error:
             self._note(error, ["temperature", "seed", "logprobs", "top_logprobs"])

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from surerag.errors import (
     CapabilityError,
     ConfigurationError,
-    LogprobsRefusedError,
     RefusedError,
     ThinkingBudgetError,
 )
 from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, SamplingParams, TokenTrace, Usage
 from surerag.readers.hosted.answers import Draft, OpenedThoughtsError, choices_of, usage_of
-from surerag.readers.hosted.client import Client, arun, each, run, without_secrets
+from surerag.readers.hosted.client import PARAMETER_HINTS, Client, arun, each, run, without_secrets
 from surerag.readers.hosted.parameters import SupportedParameters, needed_parameters, warn_of_dropped
 from surerag.readers.hosted.probe import PROBE_PROMPTS, Probe, probe
 from surerag.readers.hosted.requests import (
@@ -39,13 +47,8 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 Json = Mapping[str, Any]
+R = TypeVar("R")
 _TOP_LOGPROBS: Mapping[Api, int] = {"chat": 20, "completions": 5}
-_HINTS = {
-    "temperature": "sample at temperature=1.0, or use a model that takes one; a thinking model may with "
-    "thinking=False",
-    "top_p": "sample with top_p=1.0",
-    "top_k": "sample with top_k=None",
-}
 
 
 class OpenAIReader(BaseReader):
@@ -156,12 +159,6 @@ class OpenAIReader(BaseReader):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_extra_body": without_secrets(self._extra_body)}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     @property
     def name(self) -> str:
         """Model and address, without credentials: the paths of one host may lead to different models."""
@@ -197,13 +194,10 @@ class OpenAIReader(BaseReader):
         one answer stands for all samples.
 
         Raises:
-            LogprobsError: If the server leaves log-probabilities out, or sends malformed ones.
-            ContextLengthError: If a prompt does not fit the model's window.
-            ThinkingBudgetError: If the model was still thinking when its tokens were spent.
-            CapabilityError: If it thinks although thinking was switched off.
-            RefusedError: If the server rejects what cannot be left out.
-            TransientServiceError: If the server still fails after all retries.
-            ServiceError: If its answer is malformed.
+            ServiceError: If the server fails, or sends a malformed answer: TransientServiceError if it still
+                fails after all retries, RefusedError if it rejects what cannot be left out, LogprobsError,
+                ContextLengthError, ThinkingBudgetError.
+            CapabilityError: If the model thinks although thinking was switched off.
         """
         return run(each([self._samples(prompt, sampling) for prompt in prompts]))
 
@@ -216,7 +210,6 @@ class OpenAIReader(BaseReader):
 
         Raises:
             CapabilityError: If the server cannot score, or was not probed yet.
-            LogprobsError: If the server leaves log-probabilities out, or sends malformed ones.
             ServiceError: As ``generate``.
         """
         return run(each(self._scores(prompts, continuations)))
@@ -228,11 +221,7 @@ class OpenAIReader(BaseReader):
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[PartialGeneration]:
-        """Return the first ``n_tokens`` tokens for each prompt, the rest of its stream unread.
-
-        Raises:
-            ServiceError: As ``generate``.
-        """
+        """Return the first ``n_tokens`` tokens for each prompt, the rest of its stream unread."""
         if not self._streams:
             return super().begin(prompts, n_tokens, sampling)
         return run(self._begin_all(prompts, n_tokens, sampling))
@@ -246,12 +235,7 @@ class OpenAIReader(BaseReader):
         return await arun(self._begin_all(prompts, n_tokens, sampling))
 
     def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
-        """Return whole generations of what was begun, reading their streams on.
-
-        Raises:
-            TransientServiceError: If a stream breaks off.
-            ServiceError: If one was finished or cancelled before.
-        """
+        """Return whole generations of what was begun, reading their streams on; each once."""
         return run(each([self._finish(item) for item in begun]))
 
     async def afinish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
@@ -269,11 +253,7 @@ class OpenAIReader(BaseReader):
         self.cancel(begun)
 
     def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
-        """Yield an answer piece by piece; closing the iterator closes the connection.
-
-        Raises:
-            ServiceError: As ``generate``.
-        """
+        """Yield an answer piece by piece; closing the iterator closes the connection."""
         if not self._streams:
             return super().stream(prompt, sampling)
         return self._chunks(partial(self._begin, prompt, 1, sampling))
@@ -285,11 +265,7 @@ class OpenAIReader(BaseReader):
         return self._achunks(partial(self._begin, prompt, 1, sampling))
 
     def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
-        """Yield what was begun from its first token on; closing the iterator closes the connection.
-
-        Raises:
-            ServiceError: If it was finished or cancelled before.
-        """
+        """Yield what was begun from its first token on; closing the iterator closes the connection."""
         return self._chunks(partial(_ready, begun))
 
     def afinish_stream(self, begun: PartialGeneration) -> AsyncIterator[Chunk]:
@@ -303,9 +279,6 @@ class OpenAIReader(BaseReader):
 
         Args:
             prompt: What to ask; it should be answered with a few words. Default one of several.
-
-        Returns:
-            What the server can do; print it to read it.
 
         Raises:
             ServiceError: If the server does not even answer a plain question.
@@ -339,7 +312,7 @@ class OpenAIReader(BaseReader):
             bodies = [body_of(self._api, self._model, prompt, part, wanted, budget) for part in parts]
             # What may be left out is a matter of all samples, also where they are requested one by one.
             needed = needed_parameters(replace(sampling, n=count))
-            replies = await each([self._send(body, needed, sampling) for body in bodies])
+            replies = await each([self._post(body, needed, sampling) for body in bodies])
             for reply, size in zip(replies, sizes, strict=True):
                 drafts = self._read(reply, wanted, sampling, budget)[:size]
                 if not any(draft.starved for draft in drafts):
@@ -350,11 +323,10 @@ class OpenAIReader(BaseReader):
     def _read(self, reply: Json, wanted: Wanted, sampling: SamplingParams, budget: int) -> list[Draft]:
         """Read all choices of one reply; its usage is one sum for all of them."""
         choices, usage = choices_of(reply), usage_of(reply)
+        share = usage
         if len(choices) > 1:
             thinking = -(-usage.thinking_tokens // len(choices))
             share = Usage(1, usage.prompt_tokens, 0, thinking, usage.cached_tokens)
-        else:
-            share = usage
         drafts = []
         for choice in choices:
             draft = self._draft(wanted, sampling, budget=budget, usage=share)
@@ -383,7 +355,7 @@ class OpenAIReader(BaseReader):
             return TokenTrace((), ())
         wanted = Wanted(True, 0)
         body = scoring_body(how, self._api, self._model, prompt, continuation, wanted)
-        reply = await self._send(body, set(body))
+        reply = await self._post(body, set(body))
         self._usage.add(usage_of(reply))
         return score_trace(how, reply, prompt, continuation, wanted)
 
@@ -429,7 +401,7 @@ class OpenAIReader(BaseReader):
         budget = self._budget
         body = body_of(self._api, self._model, prompt, sampling, wanted, budget)
         body["stream_options"] = {"include_usage": True}
-        events = await self._learning(self._client.open, body, needed_parameters(sampling), sampling)
+        events = await self._send(self._client.open, body, needed_parameters(sampling), sampling)
         draft = self._draft(wanted, sampling, budget=budget, streamed=True)
         return OpenAnswer(events, draft, self._usage.add)
 
@@ -473,38 +445,35 @@ class OpenAIReader(BaseReader):
         finally:
             begun.state.abandon()
 
-    async def _send(
-        self, body: Json, needed: Collection[str] = (), sampling: SamplingParams | None = None
+    async def _post(
+        self, body: Json, needed: Collection[str], sampling: SamplingParams | None = None
     ) -> Json:
-        reply: Json = await self._learning(self._client.post, body, needed, sampling)
-        return reply
+        return await self._send(self._client.post, body, needed, sampling)
 
-    async def _learning(
-        self, ask: Any, body: Json, needed: Collection[str], sampling: SamplingParams | None
-    ) -> Any:
+    async def _send(
+        self,
+        ask: Callable[[Json], Awaitable[R]],
+        body: Json,
+        needed: Collection[str],
+        sampling: SamplingParams | None,
+    ) -> R:
         """Send a request; again without what the model rejects and the answer can do without."""
         switches = THINKING_OFF if self._thinking is False and self._api == "chat" else {}
         whole = {**switches, **body, **self._extra_body}
         needed = {*needed, *self._extra_body}
         while True:
-            missing = self._supported.drop & set(needed) & set(whole)
+            if missing := sorted(self._supported.drop & needed & set(whole)):
+                raise RefusedError(
+                    f"{self.name} rejects {' and '.join(missing)}", hint=PARAMETER_HINTS.get(missing[0], "")
+                )
+            before = set(self._supported.drop)
             try:
-                if missing:
-                    raise RefusedError(f"{self.name} rejects {' and '.join(sorted(missing))}")
                 return await ask(self._supported.apply(whole))
             except RefusedError as error:
-                dropped = set(self._supported.drop)
-                learnt = [] if missing else self._supported.learn(str(error), whole, needed)
-                if not learnt:
-                    names = [name for name in _HINTS if name in needed and name in str(error)]
-                    if not names or isinstance(error, LogprobsRefusedError):
-                        raise
-                    failure = RefusedError(str(error).removesuffix("."), hint=_HINTS[names[0]])
-                else:
-                    if sampling is not None:
-                        warn_of_dropped(self.name, self._supported.drop - dropped, sampling)
-                    continue
-            raise failure
+                if not self._supported.learn(str(error), whole, needed):
+                    raise
+            if sampling is not None:
+                warn_of_dropped(self.name, self._supported.drop - before, sampling)
 
     @property
     def _budget(self) -> int:
