@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import json
 import math
@@ -476,6 +477,7 @@ def test_a_reader_pickles_and_asks_again(fake_openai: FakeOpenAI, monkeypatch: p
     reader = reader_of(fake_openai)
     expected = reader.generate(["Where?"], GREEDY)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-there-1")
+    assert copy.deepcopy(reader) is copy.copy(reader) is reader
     again = pickle.loads(pickle.dumps(reader))
     assert again.generate(["Where?"], GREEDY) == expected
     assert fake_openai.requests[-1]["headers"]["Authorization"] == "Bearer sk-of-there-1"

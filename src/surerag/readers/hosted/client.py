@@ -192,26 +192,19 @@ class Client:
                 raise ConfigurationError(
                     "this reader's own client was used before the process was forked", hint="make it anew"
                 )
-            _of_parent.append(self._client)
+            if self._client is not None:
+                _of_parent.append(self._client)
             self._loop, self._client = loop, None
             self._turns = asyncio.Semaphore(self._max_concurrency)
         return self._turns
 
     async def post(self, body: Json) -> Json:
-        """Send one request and return the whole answer.
-
-        Raises:
-            ServiceError: If there is none.
-        """
+        """Send one request and return the whole answer."""
         async with await self.turn():
             return await self._guarded(self._post(body), self._timeout * DEADLINE, body)
 
     async def open(self, body: Json) -> EventStream:
-        """Send a request for a stream and return it once its first byte is there.
-
-        Raises:
-            ServiceError: If there is none.
-        """
+        """Send a request for a stream and return it once its first byte is there."""
         async with await self.turn():
             return await self._guarded(self._open(body), self._timeout * DEADLINE, body)
 

@@ -159,6 +159,14 @@ class OpenAIReader(BaseReader):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_extra_body": without_secrets(self._extra_body)}
 
+    def __copy__(self) -> OpenAIReader:
+        """Return the reader itself: copies of a pipeline share its client, which no copy could carry."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> OpenAIReader:
+        """Return the reader itself, as a shallow copy does."""
+        return self
+
     @property
     def name(self) -> str:
         """Model and address, without credentials: the paths of one host may lead to different models."""
