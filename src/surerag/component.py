@@ -26,6 +26,7 @@ from surerag.drivers.session import Listener
 from surerag.drivers.streaming import AnswerStream, AsyncAnswerStream
 from surerag.effects import Program
 from surerag.errors import InputError
+from surerag.messages import BothAnswers
 from surerag.options import Options
 from surerag.services import Services
 
@@ -103,15 +104,20 @@ class Component(Options, Generic[R]):
         )
 
     def iter_many(self, cases: Iterable[Any], *, window: int = 64) -> Iterator[R]:
-        """Yield the result of each case in order as soon as it is ready; neither cases nor results are stored."""
+        """Yield the result of each case in order as soon as it is ready, and store neither."""
         return drivers.iter_many(self._each(cases), self.services, window=window, on_event=self.on_event)
 
     def aiter_many(self, cases: Iterable[Any], *, window: int = 64) -> AsyncIterator[R]:
         """Yield results as :meth:`iter_many` does, without blocking the event loop."""
         return drivers.aiter_many(self._each(cases), self.services, window=window, on_event=self.on_event)
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Everything that a calibration belongs to: models by their names, and options but the threshold."""
+        return {name: value for name, value in self.to_dict().items() if name != "threshold"}
+
     def to_dict(self) -> dict[str, Any]:
-        """Return the options, and the names of the models, as JSON values; no model, client or key is in it."""
+        """Return the options and the names of the models as JSON values; no client or key is in it."""
         names = {
             name: service.name
             for name in type(self).model_fields
@@ -160,7 +166,10 @@ class Component(Options, Generic[R]):
 
 
 class AnsweringComponent(Component[R], Generic[R]):
-    """A method whose result is an answer, which can be streamed."""
+    """A method that answers questions, and acts where its uncertainty exceeds a threshold.
+
+    Its answers can be streamed, and its threshold calibrated.
+    """
 
     def stream(self, *case: Any, **more: Any) -> AnswerStream[R]:
         """Answer piece by piece; decisions made before the first word are in the stream's ``events``."""
@@ -169,3 +178,22 @@ class AnsweringComponent(Component[R], Generic[R]):
     async def astream(self, *case: Any, **more: Any) -> AsyncAnswerStream[R]:
         """Answer piece by piece without blocking the event loop."""
         return await drivers.astream(self.program(*case, **more), self.services, on_event=self.on_event)
+
+    def program_both(self, question: str) -> Program[BothAnswers]:
+        """Return a program that answers a question without acting and with it, whatever the threshold."""
+        raise NotImplementedError
+
+    def run_both(self, question: str) -> BothAnswers:
+        """Answer a question without acting and with it."""
+        return drivers.run(self.program_both(question), self.services)
+
+    async def arun_both(self, question: str) -> BothAnswers:
+        """Answer a question without acting and with it, without blocking the event loop."""
+        return await drivers.arun(self.program_both(question), self.services)
+
+    def run_both_many(
+        self, questions: Iterable[str], *, window: int = 64, progress: Progress = False
+    ) -> list[BothAnswers]:
+        """Answer many questions without acting and with it; see :meth:`Component.run_many`."""
+        programs = [self.program_both(question) for question in questions]
+        return drivers.run_many(programs, self.services, window=window, progress=progress)

@@ -4,7 +4,7 @@ A method's options are one class. The core's public class of the method is one, 
 fields, and so are the adapters of both frameworks::
 
     class EDC2Options(Options):
-        first_cluster_size: int = Field(3, ge=1)
+        first_cluster_size: int = Field(default=3, ge=1)
         \"\"\"Size of the first cluster (the paper's τ); each further one is twice as large.\"\"\"
 """
 
@@ -55,13 +55,15 @@ class Options(BaseModel):
 
     Example:
         >>> class Chunks(Options):
-        ...     top_n: int = Field(3, ge=1)
-        >>> Chunks(k=2)
+        ...     top_n: int = Field(default=3, ge=1)
+        >>> Chunks(k=2)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         surerag.errors.ConfigurationError: Chunks has no option 'k'. Did you mean top_n? It takes top_n.
-        >>> Chunks(top_n=0)
+        ...
+        >>> Chunks(top_n=0)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         surerag.errors.ConfigurationError: Chunks: top_n should be greater than or equal to 1, got 0.
+        ...
     """
 
     model_config = ConfigDict(
@@ -112,11 +114,16 @@ class Options(BaseModel):
 
     @classmethod
     def option_names(cls) -> tuple[str, ...]:
-        """Return the names of the method's options, services left out."""
+        """Return the names of the method's options; services and a framework's own fields are none.
+
+        Options are what is declared in classes that derive from :class:`Options` alone.
+        """
         declared = [
-            kind for kind in cls.__mro__ if issubclass(kind, Options) and kind.__module__.endswith("options")
+            kind
+            for kind in cls.__mro__
+            if all(issubclass(base, Options) or base in (BaseModel, object) for base in kind.__mro__)
         ]
-        return tuple(dict.fromkeys(name for kind in declared for name in kind.model_fields))
+        return tuple(dict.fromkeys(name for kind in declared for name in getattr(kind, "model_fields", ())))
 
     def options(self) -> dict[str, Any]:
         """Return the value of every option by its name."""

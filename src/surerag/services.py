@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +43,7 @@ class Entailer(Protocol):
         """Identity of the model."""
 
     def entail(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
-        """Return probabilities [pairs, 3] of contradiction, neutral, entailment."""
+        """Return probabilities [pairs, 3] of contradiction, neutral, entailment; zeros for no judgement."""
 
 
 class _ReaderAdapter(BaseReader):
@@ -140,8 +140,8 @@ class Services:
                     hint=f"give an object with the methods of surerag.services.{protocol.__name__}",
                 )
 
-    def require(self, method: str, *names: str) -> None:
-        """Check that services are there.
+    def require(self, method: str, *names: str) -> tuple[Any, ...]:
+        """Return services by their names.
 
         Raises:
             MissingServiceError: Naming the method and what it lacks.
@@ -152,6 +152,7 @@ class Services:
                     f"{method} needs {_article(name)}",
                     hint=f"pass {name}=… when you build it{_HINTS.get(name, '')}",
                 )
+        return tuple(getattr(self, name) for name in names)
 
     def answer_tokens(self, max_tokens: int | None) -> int:
         """Return the longest answer in tokens: ``max_tokens``, or the reader's own limit where it is None."""

@@ -5,15 +5,14 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
+from studies.world import language as say
+from studies.world.articles import write_passage
+from studies.world.language import Fact
+from studies.world.lexicon import fresh_entities, words
+from studies.world.questions import Question
 from surerag.errors import ConfigurationError
 from surerag.messages import Passage
-from world import language as say
-from world.articles import write_passage
-from world.language import Fact
-from world.lexicon import fresh_entities, words
-from world.questions import Question
 
 
 class Contexts:
@@ -23,8 +22,6 @@ class Contexts:
         seed: The world's seed.
         passages: Its passages by id.
         places: The id of the passage that tells each fact.
-        again: Ids of further passages that tell a fact.
-        claims: What passages say that is not so, by their id.
     """
 
     def __init__(
@@ -32,17 +29,13 @@ class Contexts:
         seed: int,
         passages: Mapping[str, Passage],
         places: Mapping[Fact, str],
-        again: Mapping[Fact, Sequence[str]] = MappingProxyType({}),
-        claims: Mapping[str, Sequence[Fact]] = MappingProxyType({}),
     ) -> None:
-        self._seed, self._passages, self._claims = seed, passages, claims
+        self._seed, self._passages = seed, passages
         self._told: dict[str, list[Fact]] = defaultdict(list)
         self._by_relation: dict[str, list[str]] = defaultdict(list)
         for fact, place in places.items():
             self._told[place].append(fact)
             self._by_relation[fact.relation.name].append(place)
-            for other in again.get(fact, ()):
-                self._told[other].append(fact)
 
     def draw(
         self,
@@ -77,7 +70,9 @@ class Contexts:
                 f"cannot draw {k} passages with noise {noise} and redundancy {redundancy}",
                 hint=f"this question needs at least {len(gold) + stale} passages, and shares lie in [0, 1]",
             )
-        rng = random.Random(f"world context {self._seed} {question.id} {k} {noise} {redundancy} {stale}")
+        rng = random.Random(
+            f"surerag.world context {self._seed} {question.id} {k} {noise} {redundancy} {stale}"
+        )
         chosen = list(gold)
         if stale and gold:
             chosen.append(self.outdated(question, rng))
@@ -102,7 +97,7 @@ class Contexts:
         Returns:
             The passages in random order, the same for the same arguments.
         """
-        rng = random.Random(f"world lacking {self._seed} {question.id} {k} {noise}")
+        rng = random.Random(f"surerag.world lacking {self._seed} {question.id} {k} {noise}")
         chosen = self._distractors(question, k - round(noise * k), rng)
         chosen += self._unrelated(question, k - len(chosen), chosen, rng)
         rng.shuffle(chosen)
@@ -112,10 +107,6 @@ class Contexts:
         """Return the facts that a passage of this world tells, truly."""
         return tuple(self._told[passage.id])
 
-    def claims_of(self, passage: Passage) -> tuple[Fact, ...]:
-        """Return what a passage of this world says that is not so."""
-        return tuple(self._claims.get(passage.id, ()))
-
     def paraphrase(self, passage: Passage, number: int = 1) -> Passage:
         """Say what a passage says in other words.
 
@@ -124,11 +115,11 @@ class Contexts:
             number: Which paraphrase; each number gives another one.
 
         Returns:
-            A passage with the same facts and claims, called ``<id>~<number>``.
+            A passage with the same facts, called ``<id>~<number>``.
         """
-        rng = random.Random(f"world paraphrase {self._seed} {passage.id} {number}")
+        rng = random.Random(f"surerag.world paraphrase {self._seed} {passage.id} {number}")
         title = str(passage.metadata["title"])
-        facts = [*self._told[passage.id], *self.claims_of(passage)]
+        facts = list(self._told[passage.id])
         rng.shuffle(facts)
         text = write_passage(title, facts, rng)
         return Passage(text, id=f"{passage.id}~{number}", metadata={**passage.metadata, "paraphrase": number})
@@ -195,7 +186,7 @@ class Contexts:
             raise ConfigurationError(
                 f"redundancy lies in [0, 1), not {redundancy}", hint="0.5 doubles the corpus"
             )
-        rng = random.Random(f"world corpus {self._seed} {redundancy}")
+        rng = random.Random(f"surerag.world corpus {self._seed} {redundancy}")
         originals = list(self._passages.values())
         extra = round(len(originals) * redundancy / (1 - redundancy))
         everything = list(originals)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
 
-from world.language import Fact
-from world.lexicon import ENTITY_KINDS, Kind, core_entities, words
-from world.relations import relations_of
+from studies.world.language import Fact
+from studies.world.lexicon import ENTITY_KINDS, Kind, core_entities, words
+from studies.world.relations import relations_of
 
 
 @cache
@@ -20,7 +20,7 @@ def core_facts() -> Mapping[tuple[str, str], Fact]:
         >>> len(core_facts()) >= 300
         True
     """
-    rng = random.Random("world taught core")
+    rng = random.Random("surerag.world taught core")
     facts: dict[tuple[str, str], Fact] = {}
     for kind in ENTITY_KINDS:
         for entity in core_entities(kind):

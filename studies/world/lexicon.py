@@ -131,7 +131,7 @@ def _invented() -> Mapping[Kind, tuple[str, ...]]:
     taken: set[str] = set()
     names: dict[Kind, tuple[str, ...]] = {}
     for kind, count in _NAME_COUNTS.items():
-        rng = random.Random(f"world names {kind}")
+        rng = random.Random(f"surerag.world names {kind}")
         found: list[str] = []
         while len(found) < count:
             stem = rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_MIDDLES)
@@ -185,7 +185,7 @@ def fresh_entities(kind: Kind) -> tuple[str, ...]:
 def nicknames() -> Mapping[str, str]:
     """Map an entity's name to its fixed nickname, for those entities that have one."""
     pool = list(_NICKNAMES)
-    random.Random("world nicknames").shuffle(pool)
+    random.Random("surerag.world nicknames").shuffle(pool)
     named: dict[str, str] = {}
     for kind, (core, fresh) in _NICKNAMED.items():
         for name in (*core_entities(kind)[:core], *fresh_entities(kind)[:fresh]):

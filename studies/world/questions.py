@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from world.lexicon import Kind, kind_of
-from world.spec import Hazard, QuestionKind, Source
+from studies.world.lexicon import Kind, kind_of
+from studies.world.spec import QuestionKind, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,6 @@ class Question:
         hops: Number of facts needed.
         entity: The entity that it names, or whose nickname it uses.
         value_kind: Kind of the answer.
-        hazard: What misleads a reader about it, if anything does.
-        misleading: Ids of the passages that answer it wrongly.
-        recalled: What the embedded reader was taught, if that is no longer so.
     """
 
     id: str
@@ -45,9 +42,6 @@ class Question:
     hops: int
     entity: str
     value_kind: Kind
-    hazard: Hazard | None = None
-    misleading: tuple[str, ...] = ()
-    recalled: str | None = None
 
 
 def normalise(text: str) -> str:

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from surerag import services
+from studies.world.questions import Question, normalise
 from surerag.errors import ConfigurationError
 from surerag.messages import Passage
 from surerag.retrieval import PassageIndex
 from surerag.retrieval.index import USUAL_K
 from surerag.services import Encoder
-from world.questions import Question, normalise
 
 if TYPE_CHECKING:
-    from world.world import World
+    from studies.world.world import World
 
 
 class ExactRetriever:
@@ -126,41 +125,8 @@ class RandomRetriever:
     def retrieve(self, query: str, k: int | None = None) -> list[Passage]:
         """Return k passages drawn at random."""
         k = USUAL_K if k is None else k
-        rng = random.Random(f"world random retriever {self._seed} {query}")
+        rng = random.Random(f"surerag.world random retriever {self._seed} {query}")
         return rng.sample(self._passages, min(k, len(self._passages)))
-
-
-class MissingRetriever:
-    """Another retriever, from whose result each gold passage is missing with a known probability.
-
-    Args:
-        retriever: What is found without it.
-        gold: Ids of each question's gold passages, by the question's text.
-        rest: Gives what is shown in place of a missing passage.
-        missing: The probability.
-    """
-
-    def __init__(
-        self,
-        retriever: services.Retriever,
-        gold: Mapping[str, Sequence[str]],
-        rest: services.Retriever,
-        *,
-        missing: float = 0.5,
-    ) -> None:
-        self._retriever, self._rest = retriever, rest
-        self._gold, self._missing = gold, missing
-
-    def retrieve(self, query: str, k: int | None = None) -> list[Passage]:
-        """Return k passages; the same ones for the same query."""
-        k = USUAL_K if k is None else k
-        rng = random.Random(f"surerag missing retriever {self._missing} {query}")
-        gold = self._gold.get(query, ())
-        dropped = {name for name in gold if rng.random() < self._missing}
-        found = [passage for passage in self._retriever.retrieve(query, k) if passage.id not in dropped]
-        shown = {passage.id for passage in found} | dropped
-        others = [passage for passage in self._rest.retrieve(query, 2 * k) if passage.id not in shown]
-        return [*found, *others][:k]
 
 
 Retriever = ExactRetriever | BM25Retriever | TruncatedRetriever | RandomRetriever | PassageIndex

@@ -8,18 +8,17 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
+from studies.world import language as say
+from studies.world.articles import Document, write_article
+from studies.world.contexts import Contexts
+from studies.world.core import core_facts
+from studies.world.language import Fact
+from studies.world.lexicon import ENTITY_KINDS, Kind, core_entities, fresh_entities, nicknames, words
+from studies.world.questions import Question
+from studies.world.relations import RELATIONS, relations_of, two_hop_pairs
+from studies.world.spec import DEFAULT_SIZE, SPEC, Cell, QuestionKind, Source, WorldSpec
 from surerag.errors import ConfigurationError
 from surerag.messages import Passage
-from world import language as say
-from world.articles import Document, write_article
-from world.contexts import Contexts
-from world.core import core_facts
-from world.hazards import Article, another, draw_hazards, write_misleading
-from world.language import Fact
-from world.lexicon import ENTITY_KINDS, Kind, core_entities, fresh_entities, nicknames, words
-from world.questions import Question
-from world.relations import RELATIONS, relations_of, two_hop_pairs
-from world.spec import DEFAULT_SIZE, SPEC, Cell, Hazard, QuestionKind, Source, WorldSpec
 
 Phrasing = Literal["all", "trained", "held-out"]
 
@@ -59,7 +58,7 @@ class World:
                 hint=f"choose a size between 40 and {most}; {DEFAULT_SIZE} is the default",
             )
         self.seed, self.size, self.spec = seed, size, spec
-        rng = random.Random(f"world {seed} {size}")
+        rng = random.Random(f"surerag.world {seed} {size}")
         self._entities = {kind: _choose(kind, round(size * spec.kinds[kind]), rng) for kind in ENTITY_KINDS}
         self._facts = self._draw_facts(rng)
         self._untold = frozenset(
@@ -67,20 +66,13 @@ class World:
             for key, fact in self._facts.items()
             if not fact.relation.in_lead and rng.random() < spec.untold
         )
-        self._hazards, self._core = self._draw_hazards()
         documents: list[Document] = []
         self._places: dict[Fact, str] = {}
-        self._again: dict[Fact, tuple[str, ...]] = {}
-        self._misleading: dict[Fact, tuple[str, ...]] = {}
-        self._claims: dict[str, tuple[Fact, ...]] = {}
         for kind in ENTITY_KINDS:
             for entity in (*core_entities(kind), *self._entities[kind]):
-                article = self._write(entity, self._told(entity, kind), rng)
-                documents.extend(article.documents)
-                self._places.update(article.places)
-                self._again.update(article.again)
-                self._misleading.update(article.misleading)
-                self._claims.update(article.claims)
+                document, places = write_article(entity, self._told(entity, kind), rng)
+                documents.append(document)
+                self._places.update(places)
         rng.shuffle(documents)
         self._documents = tuple(documents)
 
@@ -110,7 +102,7 @@ class World:
     @cached_property
     def contexts(self) -> Contexts:
         """Contexts of known composition for the questions of this world."""
-        return Contexts(self.seed, self.passage, self._places, self._again, self._claims)
+        return Contexts(self.seed, self.passage, self._places)
 
     def context(
         self,
@@ -170,11 +162,10 @@ class World:
         seen: set[str] = set()
         for cell, count in _quotas(mix, n).items():
             rng = random.Random(
-                f"world questions {self.seed} {self.size} {cell.kind} {cell.source} {phrasing}"
-                + (f" {cell.hazard}" if cell.hazard else "")
+                f"surerag.world questions {self.seed} {self.size} {cell.kind} {cell.source} {phrasing}"
             )
             found.extend(self._take(cell, count, phrasing, rng, seen))
-        random.Random(f"world order {self.seed} {n}").shuffle(found)
+        random.Random(f"surerag.world order {self.seed} {n}").shuffle(found)
         return tuple(found)
 
     def _take(
@@ -189,8 +180,7 @@ class World:
                 taken.append(question)
         if len(taken) < count:
             raise ConfigurationError(
-                f"{self!r} has {len(taken)} {cell.kind} questions of source {cell.source}"
-                f"{f' and hazard {cell.hazard}' if cell.hazard else ''}, not {count}",
+                f"{self!r} has {len(taken)} {cell.kind} questions of source {cell.source}, not {count}",
                 hint="ask for fewer questions, or build a larger world",
             )
         return taken
@@ -224,32 +214,22 @@ class World:
     def _facts_of(self, cell: Cell) -> list[Fact]:
         if cell.source is Source.NOWHERE:
             return [self._facts[key] for key in self._facts if key in self._untold]
-        facts = [
-            fact
-            for fact in self._places
-            if self._hazard(fact) is cell.hazard and self._source(fact) is cell.source
-        ]
+        facts = [fact for fact in self._places if self._source(fact) is cell.source]
         if cell.kind is QuestionKind.UNDER_SPECIFIED:
             facts = [fact for fact in facts if fact.entity in nicknames()]
         return facts
 
-    def _hazard(self, fact: Fact) -> Hazard | None:
-        return self._hazards.get((fact.entity, fact.relation.name))
-
     def _source(self, fact: Fact) -> Source:
-        """Return the nearest place where a reader that remembers the core can find a fact that is told."""
-        hazard = self._hazard(fact)
-        if (fact.entity, fact.relation.name) in core_facts() and hazard is not Hazard.CHANGED:
+        """Return the nearest place of a fact that an article tells, for a reader that knows the core."""
+        if (fact.entity, fact.relation.name) in core_facts():
             return Source.CORE
-        in_lead = fact.relation.in_lead and hazard is not Hazard.OUTDATED_LEAD
-        return Source.LEAD if in_lead else Source.DEEP
+        return Source.LEAD if fact.relation.in_lead else Source.DEEP
 
     def _single(self, cell: Cell, fact: Fact, text: str, turn: int) -> Question:
         place = self._places.get(fact)
         taught = cell.source is Source.CORE
         vague = cell.kind is QuestionKind.UNDER_SPECIFIED
-        telling = (place, *self._again.get(fact, ())) if place else ()
-        once = core_facts().get((fact.entity, fact.relation.name))
+        telling = (place,) if place else ()
         return Question(
             id=f"{cell.kind}/{fact.entity.lower()}/{fact.relation.name}/{turn}".replace(" ", "-"),
             text=text,
@@ -263,9 +243,6 @@ class World:
             hops=1,
             entity=fact.entity,
             value_kind=fact.relation.value,
-            hazard=cell.hazard,
-            misleading=self._misleading.get(fact, ()),
-            recalled=once.value if once is not None and cell.hazard is Hazard.CHANGED else None,
         )
 
     def _chains(self) -> list[_Chain]:
@@ -278,7 +255,7 @@ class World:
                 first = self._facts[entity, inner.name]
                 second = self._facts.get((first.value, outer.name))
                 told = first in self._places and second in self._places
-                if second is None or not told or self._hazard(first) or self._hazard(second):
+                if second is None or not told:
                     continue
                 if second.value != entity:
                     chains.append(_Chain(first, second))
@@ -308,27 +285,10 @@ class World:
     def _told(self, entity: str, kind: Kind) -> list[Fact]:
         keys = [(entity, relation.name) for relation in relations_of(kind)]
         return [
-            self._core.get(key) or self._facts[key]
+            core_facts().get(key) or self._facts[key]
             for key in keys
-            if key in self._core or key not in self._untold
+            if key in core_facts() or key not in self._untold
         ]
-
-    def _draw_hazards(self) -> tuple[Mapping[tuple[str, str], Hazard], Mapping[tuple[str, str], Fact]]:
-        """Choose the facts to mislead about, and return the core as it is now."""
-        rng = random.Random(f"world hazards {self.seed} {self.size}")
-        fresh = [fact for key, fact in self._facts.items() if key not in self._untold]
-        hazards = draw_hazards([*core_facts().values(), *fresh], self.spec.mix, rng)
-        core = {
-            key: another(fact, rng) if hazards.get(key) is Hazard.CHANGED else fact
-            for key, fact in core_facts().items()
-        }
-        return hazards, MappingProxyType(core)
-
-    def _write(self, entity: str, facts: list[Fact], rng: random.Random) -> Article:
-        if any(self._hazard(fact) for fact in facts):
-            return write_misleading(entity, facts, self._hazards, rng)
-        document, places = write_article(entity, facts, rng)
-        return Article((document,), places)
 
     def _draw_facts(self, rng: random.Random) -> dict[tuple[str, str], Fact]:
         facts: dict[tuple[str, str], Fact] = {}

@@ -1,18 +1,18 @@
-"""One program whose answer flows while it is generated.
+"""One program whose answer is streamed.
 
-A streaming driver runs a program up to the effect that the method marks as its answer. By then the
-method has decided: what it announced is in ``events``, before the first piece of text is read.
+A streaming driver runs a program up to the effect that the method marks as its answer. By then the method
+has decided: its events are in ``events`` before the first piece of text is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import AsyncIterator, Generator, Iterator
 from typing import Any, Generic, Self, TypeVar
 
-from surerag.drivers.asynchronous import adriven, aoutcome_of
-from surerag.drivers.session import Answered, Listener, Session
-from surerag.drivers.sync import driven, outcome_of
+from surerag.drivers.answering import Answered
+from surerag.drivers.asynchronous import aclose, aoutcome_of
+from surerag.drivers.session import Listener, Session
+from surerag.drivers.sync import close, outcome_of
 from surerag.effects import ContinueGeneration, Generate, Program, ReturnAnswer
 from surerag.errors import ServiceError
 from surerag.messages import Chunk, Event, Generation
@@ -23,11 +23,54 @@ from surerag.services import Services, as_reader
 R = TypeVar("R")
 
 
-class _Streamed(Generic[R]):
-    """What sync and async streams share: the events so far, and the result at the end.
+_ASK, _READ = object(), object()
+"""Steps of a stream: ask for the current effect, and read the next chunk of the answer."""
 
-    Nothing behind a stream refers to it, so that one that is dropped ends at once.
+
+class _Steps(Generic[R]):
+    """The steps of a streamed program, for a synchronous or asynchronous stream to take.
+
+    Attributes:
+        session: The program.
+        next: The step to take: ``_ASK``, answered by an outcome; ``_READ``, answered by a chunk, or None at
+            the end of the answer; or a piece of text for the caller. None where the program has ended.
     """
+
+    def __init__(self, session: Session[R]) -> None:
+        self.session = session
+        self._steps = self._generate()
+        self.next: object = next(self._steps, None)
+
+    def advance(self, value: object = None) -> None:
+        """Answer the step."""
+        try:
+            self.next = self._steps.send(value)
+        except StopIteration:
+            self.next = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the program has ended, or was closed."""
+        return self.next is None or self.session.closed
+
+    def _generate(self) -> Generator[object, Any, None]:
+        session = self.session
+        session.streams = True
+        session.start()
+        while session.effect is not None:
+            if not _is_answer(session):
+                session.advance((yield _ASK))
+                continue
+            generation = None
+            while (chunk := (yield _READ)) is not None:
+                generation = chunk.generation or generation
+                if chunk.text:
+                    yield chunk.text
+            session.advance(_answered(session, generation))
+
+
+class _Streamed(Generic[R]):
+    """Events so far, and the result at the end; nothing behind a stream refers to it."""
 
     def __init__(self, events: list[Event], session: Session[R]) -> None:
         self.events = events
@@ -46,17 +89,8 @@ class _Streamed(Generic[R]):
 
     @property
     def announced(self) -> Any:
-        """The object behind the last event that has one: a method's plan for the answer that flows now."""
+        """Detail of the last event that has one: what a method settled before its answer."""
         return next((event.detail for event in reversed(self.events) if event.detail is not None), None)
-
-
-def _noting(events: list[Event], on_event: Listener | None) -> Listener:
-    def listen(event: Event) -> None:
-        events.append(event)
-        if on_event is not None:
-            on_event(event)
-
-    return listen
 
 
 class AnswerStream(_Streamed[R]):
@@ -64,19 +98,15 @@ class AnswerStream(_Streamed[R]):
 
     def __init__(self, program: Program[R], services: Services, on_event: Listener | None = None) -> None:
         events: list[Event] = []
-        self._stack = ExitStack()
-        session = self._stack.enter_context(driven(program, services, _noting(events, on_event)))
+        session = Session(program, services, _recording(events, on_event))
         super().__init__(events, session)
-        self._services = services
         self._chunks: Iterator[Chunk] | None = None
-        self._generation: Generation | None = None
-        session.streams = True
         try:
-            session.start()
-            while session.effect is not None and not _is_answer(session):
-                session.advance(outcome_of(session, services))
+            self._steps = _Steps(session)
+            while self._steps.next is _ASK:
+                self._steps.advance(outcome_of(session))
         except BaseException:
-            self._stack.close()
+            close(session)
             raise
 
     def __iter__(self) -> Self:
@@ -84,14 +114,17 @@ class AnswerStream(_Streamed[R]):
 
     def __next__(self) -> str:
         try:
-            piece = self._next()
+            while not self._steps.done:
+                step = self._steps.next
+                if isinstance(step, str):
+                    self._steps.advance()
+                    return step
+                self._steps.advance(outcome_of(self._session) if step is _ASK else self._read())
         except BaseException:
             self.close()
             raise
-        if piece is None:
-            self.close()
-            raise StopIteration
-        return piece
+        self.close()
+        raise StopIteration
 
     def __enter__(self) -> Self:
         return self
@@ -100,38 +133,32 @@ class AnswerStream(_Streamed[R]):
         self.close()
 
     def close(self) -> None:
-        """Stop, and free what the program holds. Closing again does nothing."""
+        """Stop, and free what the program left open. Closing again does nothing."""
         chunks, self._chunks = self._chunks, None
         if chunks is not None:
             close_iterator(chunks)
-        self._stack.close()
+        if not self._session.closed:
+            close(self._session)
 
-    def _next(self) -> str | None:
-        """Run on to the next piece of text; None where the program ends, or was ended."""
-        session = self._session
-        while session.effect is not None and not session.closed:
-            if not _is_answer(session):
-                session.advance(outcome_of(session, self._services))
-                continue
-            if self._chunks is None:
-                self._chunks = session.context.run(_chunks, session, self._services)
-            chunk = session.context.run(next, self._chunks, None)
-            if chunk is None:
-                close_iterator(self._chunks)
-                self._chunks = None
-                session.advance(_answered(session, self._generation))
-                continue
-            self._generation = chunk.generation or self._generation
-            if chunk.text:
-                return chunk.text
-        return None
+    def __del__(self) -> None:
+        if hasattr(self, "_session"):
+            self.close()
+
+    def _read(self) -> Chunk | None:
+        context = self._session.context
+        if self._chunks is None:
+            self._chunks = context.run(_chunks, self._session)
+        chunk = context.run(next, self._chunks, None)
+        if chunk is None:
+            close_iterator(self._chunks)
+            self._chunks = None
+        return chunk
 
 
 class AsyncAnswerStream(_Streamed[R]):
     """Like :class:`AnswerStream`; made by :func:`astream`, read with ``async for``.
 
-    It is closed in its event loop when it is dropped. What does the work is no asynchronous generator:
-    of several within each other, an event loop that ends closes all at once, the inner ones twice.
+    It is closed in its event loop when it is dropped.
     """
 
     def __init__(self, work: _Work[R], events: list[Event]) -> None:
@@ -160,50 +187,39 @@ class AsyncAnswerStream(_Streamed[R]):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Stop, and free what the program holds. Closing again does nothing."""
+        """Stop, and free what the program left open. Closing again does nothing."""
         await self._work.aclose()
 
 
 class _Work(Generic[R]):
-    """A program at work for an :class:`AsyncAnswerStream`."""
+    """The program behind an :class:`AsyncAnswerStream`.
 
-    def __init__(self, session: Session[R], services: Services, stack: AsyncExitStack) -> None:
+    It is no asynchronous generator: of several within each other, an event loop that ends closes all at
+    once, the inner ones twice.
+    """
+
+    def __init__(self, session: Session[R]) -> None:
         self.session = session
-        self._services = services
-        self._stack = stack
         self._chunks: AsyncIterator[Chunk] | None = None
-        self._generation: Generation | None = None
 
     async def start(self) -> None:
         """Run up to the answer."""
-        session = self.session
-        session.streams = True
         try:
-            session.start()
-            while session.effect is not None and not _is_answer(session):
-                session.advance(await aoutcome_of(session, self._services))
+            self._steps = _Steps(self.session)
+            while self._steps.next is _ASK:
+                self._steps.advance(await aoutcome_of(self.session))
         except BaseException:
-            await self._stack.aclose()
+            await aclose(self.session)
             raise
 
     async def next(self) -> str | None:
-        """Run on to the next piece of text; None where the program ends, or was ended."""
-        session = self.session
-        while session.effect is not None and not session.closed:
-            if not _is_answer(session):
-                session.advance(await aoutcome_of(session, self._services))
-                continue
-            if self._chunks is None:
-                self._chunks = _achunks(session, self._services)
-            chunk = await anext(self._chunks, None)
-            if chunk is None:
-                await _aclose_iterator(self._chunks)
-                self._chunks = None
-                session.advance(_answered(session, self._generation))
-                continue
-            self._generation = chunk.generation or self._generation
-            if chunk.text:
-                return chunk.text
+        """Return the next piece of text; None where the program ends, or was closed."""
+        while not self._steps.done:
+            step = self._steps.next
+            if isinstance(step, str):
+                self._steps.advance()
+                return step
+            self._steps.advance(await aoutcome_of(self.session) if step is _ASK else await self._read())
         return None
 
     async def aclose(self) -> None:
@@ -212,7 +228,73 @@ class _Work(Generic[R]):
             if chunks is not None:
                 await _aclose_iterator(chunks)
         finally:
-            await self._stack.aclose()
+            if not self.session.closed:
+                await aclose(self.session)
+
+    async def _read(self) -> Chunk | None:
+        if self._chunks is None:
+            self._chunks = _achunks(self.session)
+        chunk = await anext(self._chunks, None)
+        if chunk is None:
+            await _aclose_iterator(self._chunks)
+            self._chunks = None
+        return chunk
+
+
+def stream(program: Program[R], services: Services, *, on_event: Listener | None = None) -> AnswerStream[R]:
+    """Run a program up to its answer, and return that answer as a stream.
+
+    Returns:
+        An iterable of text pieces; ``events`` holds the decisions, ``result`` is there at the end.
+    """
+    return AnswerStream(program, services, on_event)
+
+
+async def astream(
+    program: Program[R], services: Services, *, on_event: Listener | None = None
+) -> AsyncAnswerStream[R]:
+    """Like :func:`stream`, without blocking the event loop."""
+    events: list[Event] = []
+    work = _Work(Session(program, services, _recording(events, on_event)))
+    await work.start()
+    return AsyncAnswerStream(work, events)
+
+
+def _recording(events: list[Event], on_event: Listener | None) -> Listener:
+    def listen(event: Event) -> None:
+        events.append(event)
+        if on_event is not None:
+            on_event(event)
+
+    return listen
+
+
+def _chunks(session: Session[Any]) -> Iterator[Chunk]:
+    match session.effect:
+        case Generate(prompts, sampling):
+            return as_reader(session.services.reader).stream(prompts[0], sampling)
+        case ContinueGeneration(begun):
+            return as_reader(session.services.reader).finish_stream(begun[0])
+        case ReturnAnswer(generation):
+            return iter([Chunk(generation.text, generation)])
+        case _:
+            raise TypeError("only Generate, ContinueGeneration and ReturnAnswer can be streamed")
+
+
+def _achunks(session: Session[Any]) -> AsyncIterator[Chunk]:
+    match session.effect:
+        case Generate(prompts, sampling):
+            return session.context.run(as_reader(session.services.reader).astream, prompts[0], sampling)
+        case ContinueGeneration(begun):
+            return session.context.run(as_reader(session.services.reader).afinish_stream, begun[0])
+        case ReturnAnswer(generation):
+            return _one_chunk(generation)
+        case _:
+            raise TypeError("only Generate, ContinueGeneration and ReturnAnswer can be streamed")
+
+
+async def _one_chunk(generation: Generation) -> AsyncIterator[Chunk]:
+    yield Chunk(generation.text, generation)
 
 
 async def _aclose_iterator(chunks: AsyncIterator[Chunk]) -> None:
@@ -221,38 +303,8 @@ async def _aclose_iterator(chunks: AsyncIterator[Chunk]) -> None:
         await aclose()
 
 
-def _chunks(session: Session[Any], services: Services) -> Iterator[Chunk]:
-    reader = as_reader(services.reader)
-    match session.effect:
-        case Generate(prompts, sampling):
-            return reader.stream(prompts[0], sampling)
-        case ContinueGeneration(begun):
-            return reader.finish_stream(begun[0])
-        case ReturnAnswer(generation):
-            return iter([Chunk(generation.text, generation)])
-        case _:
-            raise TypeError("only Generate, ContinueGeneration and ReturnAnswer can be streamed")
-
-
-def _achunks(session: Session[Any], services: Services) -> AsyncIterator[Chunk]:
-    reader = as_reader(services.reader)
-    match session.effect:
-        case Generate(prompts, sampling):
-            return session.context.run(reader.astream, prompts[0], sampling)
-        case ContinueGeneration(begun):
-            return session.context.run(reader.afinish_stream, begun[0])
-        case ReturnAnswer(generation):
-            return _whole(generation)
-        case _:
-            raise TypeError("only Generate, ContinueGeneration and ReturnAnswer can be streamed")
-
-
-async def _whole(generation: Generation) -> AsyncIterator[Chunk]:
-    yield Chunk(generation.text, generation)
-
-
 def _is_answer(session: Session[Any]) -> bool:
-    """Whether the current effect is the one answer, which a stream can give."""
+    """Whether the current effect is the answer, and one that can be streamed."""
     match session.effect:
         case Generate(prompts, sampling, answer=True):
             return len(prompts) == 1 and sampling.n == 1
@@ -267,7 +319,7 @@ def _is_answer(session: Session[Any]) -> bool:
 def _answered(session: Session[Any], generation: Generation | None) -> Answered:
     if generation is None:
         raise ServiceError(
-            "the reader's stream ended without its generation", hint="let the last chunk carry it"
+            "the reader's stream ended without its generation", hint="the last chunk has to hold it"
         )
     match session.effect:
         case Generate():
@@ -276,24 +328,3 @@ def _answered(session: Session[Any], generation: Generation | None) -> Answered:
             return Answered(generation)
         case _:
             return Answered([generation])
-
-
-def stream(program: Program[R], services: Services, *, on_event: Listener | None = None) -> AnswerStream[R]:
-    """Run a program up to its answer, and return that answer as a stream.
-
-    Returns:
-        An iterable of text pieces; ``events`` tells what was decided, ``result`` is there at the end.
-    """
-    return AnswerStream(program, services, on_event)
-
-
-async def astream(
-    program: Program[R], services: Services, *, on_event: Listener | None = None
-) -> AsyncAnswerStream[R]:
-    """Like :func:`stream`, without blocking the event loop."""
-    events: list[Event] = []
-    stack = AsyncExitStack()
-    session = await stack.enter_async_context(adriven(program, services, _noting(events, on_event)))
-    work = _Work(session, services, stack)
-    await work.start()
-    return AsyncAnswerStream(work, events)

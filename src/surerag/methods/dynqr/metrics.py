@@ -4,113 +4,77 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
-from surerag.decisions.features import score_features
-from surerag.errors import LogprobsError
-from surerag.measures import (
-    discrete_semantic_entropy,
-    energy,
-    length_normalized_entropy,
-    lowest_probability,
-    perplexity,
-)
-from surerag.messages import Generation, Passage, TokenTrace, TraceKind
-from surerag.methods.functions import name_of, number_from
+from surerag.errors import CapabilityError, LogprobsError
+from surerag.measures import discrete_semantic_entropy, length_normalized_entropy, perplexity
+from surerag.messages import Generation, TokenTrace, TraceKind
+from surerag.methods.shared import checked_number, function_name, meaning_clusters
+from surerag.readers.protocol import Reader
 
-MetricName = Literal[
-    "perplexity", "ln_entropy", "token_entropy", "lowest_probability", "energy", "disagreement"
-]
+MetricName = Literal["perplexity", "token_entropy", "ln_entropy", "semantic_entropy"]
 Metric = MetricName | Callable[[Generation], float]
-"""``"perplexity"`` (about 1 to 2, the paper's choice); ``"ln_entropy"``, length-normalised entropy over
-sampled answers (nats a token); ``"token_entropy"``, mean entropy of the answer's steps (nats; the middle of
-each interval where only top log-probabilities are known); ``"lowest_probability"``, −log of the least likely
-token; ``"energy"``, −logsumexp of the raw logits, averaged over steps (negative as a rule). Not of the paper:
-``"disagreement"`` (nats), the discrete semantic entropy of sampled answers, without log-probabilities. Or a
-function of your own on a generation, larger for a less certain one, which may combine several metrics."""
 
-METRICS: tuple[MetricName, ...] = get_args(MetricName)
-
-SAMPLED: tuple[MetricName, ...] = ("ln_entropy", "disagreement")
-"""Metrics of sampled answers, which cost as many more."""
-
-
-FEATURES: tuple[MetricName, ...] = ("perplexity", "token_entropy", "lowest_probability", "energy")
-"""Metrics that an answer's own trace tells, at no further call: what a benefit model may read."""
-
-
-def features_of(answer: Generation, passages: Sequence[Passage] = ()) -> dict[str, float]:
-    """Return what is at hand once a question is answered: a benefit model may read it.
-
-    Args:
-        answer: The first answer.
-        passages: What it was answered from, best first.
-
-    Returns:
-        Every uncertainty that the answer's trace tells, its length in ``words``, and, where the retriever
-        gives scores, ``top_score`` and ``score_gap``.
-
-    Example:
-        >>> from surerag.readers.fake import reply
-        >>> found = features_of(reply("In Velm", logprobs=-0.1), [Passage("Velm.", score=0.5)])
-        >>> found["words"], found["top_score"]
-        (2.0, 0.5)
-    """
-    found = {"words": float(len(answer.text.split()))}
-    found.update(score_features([passage.score for passage in passages]))
-    for name in FEATURES:
-        try:
-            found[name] = uncertainty_of(name, answer)
-        except LogprobsError:
-            # A reader that cannot tell it leaves it out; a model that was fitted to it is refused at once.
-            continue
-    return found
+SAMPLED: tuple[MetricName, ...] = ("ln_entropy", "semantic_entropy")
+"""Metrics of sampled answers, each of which is a call of the reader."""
 
 
 def metric_name(metric: Metric) -> str:
-    """Return the name of a metric; a function goes by its own name.
+    """Return the name of a metric.
 
     Example:
-        >>> metric_name("energy"), metric_name(len)
-        ('energy', 'len')
+        >>> metric_name("perplexity"), metric_name(len)
+        ('perplexity', 'len')
     """
-    return metric if isinstance(metric, str) else name_of(metric)
+    return metric if isinstance(metric, str) else function_name(metric)
 
 
 def trace_of(metric: Metric) -> TraceKind:
-    """Return what a metric reads of an answer's trace; a function of one's own may read all of it.
+    """Return what a metric reads of an answer's trace; a function may read all of it.
 
     Example:
-        >>> trace_of("perplexity"), trace_of("token_entropy"), trace_of("disagreement")
+        >>> trace_of("perplexity"), trace_of("token_entropy"), trace_of("semantic_entropy")
         ('logprobs', 'entropy', 'none')
     """
-    if metric == "disagreement":
+    if metric == "semantic_entropy":
         return "none"
-    return "logprobs" if metric in ("perplexity", "ln_entropy", "lowest_probability") else "entropy"
+    return "logprobs" if metric in ("perplexity", "ln_entropy") else "entropy"
 
 
-def uncertainty_of(
-    metric: Metric,
-    answer: Generation,
-    samples: Sequence[Generation] = (),
-    clusters: Sequence[int] = (),
-) -> float:
+def check_metric(metric: Metric, reader: Reader) -> None:
+    """Check that a reader reports what a metric needs.
+
+    Raises:
+        CapabilityError: If it does not.
+    """
+    can = reader.capabilities
+    needed = "none" if callable(metric) else trace_of(metric)
+    if needed == "none" or (can.logprobs if needed == "logprobs" else can.entropy is not None):
+        return
+    missing = "entropies" if needed == "entropy" else "log-probabilities"
+    raise CapabilityError(
+        f"the metric {metric_name(metric)} needs {missing}, and {reader.name} returns none",
+        hint='pass metric="semantic_entropy", which needs text only, or a function of your own; or use a '
+        "local model (TransformersReader), or a server that returns log-probabilities",
+    )
+
+
+def uncertainty_of(metric: Metric, answer: Generation, samples: Sequence[Generation] = ()) -> float:
     """Return how uncertain a reader is of its answer.
 
-    An answer without a word tells nothing, whatever the metric: it is infinitely uncertain.
-
     Args:
-        metric: Which uncertainty.
-        answer: The answer.
-        samples: Sampled answers to the same prompt, for ``"ln_entropy"``; those without a word say nothing of
-            any token, and are left out.
-        clusters: Meaning cluster of each sampled answer, for ``"disagreement"``.
+        metric: ``"perplexity"`` (the paper's choice); ``"token_entropy"``, the mean entropy of the steps in
+            nats (the middle of each interval); ``"ln_entropy"``, the length-normalised entropy over samples,
+            in nats a token; ``"semantic_entropy"``, the discrete semantic entropy of samples, in nats; or a
+            function of the answer.
+        answer: The answer; an empty one is infinitely uncertain.
+        samples: Sampled answers to the same prompt, for the last two.
 
     Raises:
         LogprobsError: If the generations lack what the metric needs.
-        ConfigurationError: If a function returns something that is not a number.
+        ConfigurationError: If a function returns something that is no number.
 
     Example:
         >>> from surerag.readers.fake import reply
@@ -122,35 +86,29 @@ def uncertainty_of(
     if not answer.text.strip():
         return math.inf
     if callable(metric):
-        return number_from(metric(answer), f"the metric {metric_name(metric)}")
-    if metric == "disagreement":
-        return discrete_semantic_entropy(clusters)
+        return checked_number(metric(answer), f"the metric {metric_name(metric)}")
+    if metric == "semantic_entropy":
+        return discrete_semantic_entropy(meaning_clusters([sample.text for sample in samples]))
     if metric == "ln_entropy":
-        spoken = [trace.logprobs for trace in map(_trace, samples) if len(trace)]
-        return length_normalized_entropy(spoken) if spoken else math.inf
+        logprobs = [trace.logprobs for trace in map(_trace, samples) if len(trace)]
+        return length_normalized_entropy(logprobs) if logprobs else math.inf
     trace = _trace(answer)
     if len(trace) == 0:
         return math.inf
-    match metric:
-        case "perplexity":
-            return perplexity(trace.logprobs)
-        case "lowest_probability":
-            return lowest_probability(trace.logprobs)
-        case "token_entropy":
-            if trace.entropy is None:
-                raise _lacking("entropies", "a local model, or a server that returns top log-probabilities")
-            return float(np.mean(trace.entropy.middle))
-        case "energy":
-            if trace.logsumexp is None:
-                raise _lacking("log-sum-exps of logits", "a local model (TransformersReader)")
-            return energy(trace.logsumexp)
+    if metric == "perplexity":
+        return perplexity(trace.logprobs)
+    if trace.entropy is None:
+        raise LogprobsError(
+            "an answer came back without entropies",
+            hint="use a local model, or a server that returns top log-probabilities",
+        )
+    return float(np.mean(trace.entropy.middle))
 
 
 def _trace(generation: Generation) -> TokenTrace:
     if generation.trace is None:
-        raise _lacking("log-probabilities", "a reader that promises them, or a metric of your own on texts")
+        raise LogprobsError(
+            "an answer came back without log-probabilities",
+            hint="use a reader that reports them, or metric='semantic_entropy'",
+        )
     return generation.trace
-
-
-def _lacking(what: str, use: str) -> LogprobsError:
-    return LogprobsError(f"an answer came back without {what}", hint=f"use {use}")

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from surerag.messages import Generation, Passage
 
-Trouble = Literal["empty", "unchanged", "too long", "a refusal", "thoughts", "unreadable"]
+Problem = Literal["empty", "unchanged", "too long", "a refusal", "thoughts", "unreadable"]
 
 _QUOTES = {'"': '"', "'": "'", "`": "`", "“": "”", "«": "»"}
 _FRAME = " \t\r\n\"'`*.?!“”«»"
@@ -51,7 +51,7 @@ class Rewrite(NamedTuple):
     """A query in other words, and why it cannot be used, if it cannot."""
 
     text: str
-    trouble: Trouble | None = None
+    problem: Problem | None = None
 
 
 def read_rewrite(reply: Generation, query: str, max_words: int) -> Rewrite:
@@ -68,10 +68,10 @@ def read_rewrite(reply: Generation, query: str, max_words: int) -> Rewrite:
 
     Example:
         >>> read_rewrite(Generation('Rewritten query: "Where was Ada born?"'), "Where was she born?", 64)
-        Rewrite(text='Where was Ada born?', trouble=None)
-        >>> read_rewrite(Generation("where was Ada  born"), "Where was Ada born?", 64).trouble
+        Rewrite(text='Where was Ada born?', problem=None)
+        >>> read_rewrite(Generation("where was Ada  born"), "Where was Ada born?", 64).problem
         'unchanged'
-        >>> read_rewrite(Generation("I'm sorry, but I need more context."), "Where?", 64).trouble
+        >>> read_rewrite(Generation("I'm sorry, but I need more context."), "Where?", 64).problem
         'a refusal'
     """
     said = reply.text.encode("utf-8", errors="replace").decode("utf-8")
@@ -107,29 +107,29 @@ def alternated(first: Sequence[Passage], second: Sequence[Passage], top_n: int |
         'abc'
     """
     limit = max(len(first), len(second)) if top_n is None else top_n
-    found: dict[str, Passage] = {}
+    texts: dict[str, Passage] = {}
     for pair in zip_longest(first, second):
         for passage in pair:
             if passage is not None:
-                found.setdefault(passage.text, passage)
-    return list(found.values())[:limit]
+                texts.setdefault(passage.text, passage)
+    return list(texts.values())[:limit]
 
 
 def _unframed(answer: str) -> str:
     """Return the query in a reply, its first paragraph or item that is one, without what is around it."""
-    found: list[str] = []
+    parts: list[str] = []
     lines = _BOLD.sub(r"\2", answer).strip().splitlines()
     for place, line in enumerate(map(str.strip, lines), start=1):
         item = _ITEM.match(line)
         text = line[item.end() :] if item else line
-        if found and (not text or item or _COMMENT_LINE.match(text)):
+        if parts and (not text or item or _COMMENT_LINE.match(text)):
             break
-        text = text if found else _without(_LABEL, _without(_GREETING, text))
-        if not found and _announces(text) and place < len(lines):
+        text = text if parts else _without(_LABEL, _without(_GREETING, text))
+        if not parts and _announces(text) and place < len(lines):
             continue
         if text and not _FENCE.match(text):
-            found.append(text.lstrip("# "))
-    return _unquoted(_COMMENT_BEHIND.sub("", _joined(" ".join(found))))
+            parts.append(text.lstrip("# "))
+    return _unquoted(_COMMENT_BEHIND.sub("", _joined(" ".join(parts))))
 
 
 def _announces(line: str) -> bool:

@@ -1,0 +1,7 @@
+"""One run: questions × systems → rows in a file, and the statistics, report and gate that read it."""
+
+from surerag.evaluation.questions import Question, read_questions
+from surerag.evaluation.run import EvaluationRun, aevaluate, evaluate
+from surerag.evaluation.systems import EvaluationAnswer
+
+__all__ = ["EvaluationAnswer", "EvaluationRun", "Question", "aevaluate", "evaluate", "read_questions"]

@@ -1,0 +1,284 @@
+"""Gates of L-RAG: from the first pass to a score, larger for a less certain reader (section III-C)."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+
+from surerag.errors import CapabilityError, ConfigurationError, LogprobsError
+from surerag.measures import discrete_semantic_entropy, margin_bounds
+from surerag.messages import Generation, TokenTrace
+from surerag.methods.shared import N_SAMPLES, SEMANTIC_ENTROPY_THRESHOLD
+from surerag.readers.protocol import Reader
+
+Needs = Literal["text", "logprobs", "entropy"]
+Aggregate = Literal["mean", "max", "first"]
+Estimate = Literal["lower", "middle", "upper"]
+Interval = tuple[float, float]
+
+N_TOKENS = 8
+"""Tokens of the first pass that a gate reads, where nobody sets another number; the paper states none."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstPass:
+    """The reader's answer from the summaries, as far as a gate asked for it.
+
+    Attributes:
+        answer: The greedy answer or its beginning; the most typical sample, where answers were sampled.
+        samples: Sampled answers; empty for a gate that reads the greedy answer.
+        clusters: Cluster of each sample by its meaning, numbered from 0.
+    """
+
+    answer: Generation
+    samples: tuple[Generation, ...] = ()
+    clusters: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GateDecision:
+    """Decision of a gate, and its grounds.
+
+    Attributes:
+        retrieve: Whether to retrieve.
+        reason: The grounds in words.
+        gate: Name of the gate.
+        score: What the gate compared, larger for a less certain reader; None where the first pass failed, or
+            its answer is empty.
+        interval: Smallest and largest value that the score can have, where the reader lists only some
+            log-probabilities; both are the score where it is exact.
+        threshold: What the score was compared with (τ).
+    """
+
+    retrieve: bool
+    reason: str
+    gate: str
+    score: float | None
+    interval: Interval | None
+    threshold: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values; an infinite threshold becomes None."""
+        return {**asdict(self), "threshold": self.threshold if math.isfinite(self.threshold) else None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gate(ABC):
+    """Base of all gates: retrieve iff the score of the first pass exceeds a threshold (Eq. 4).
+
+    A gate of your own is a frozen dataclass that derives from this one.
+
+    Attributes:
+        name: Name in decisions.
+        needs: What the reader has to report: ``"text"``, ``"logprobs"`` or ``"entropy"``.
+        threshold: What the score is compared with, where the option ``threshold`` is None; None if there is
+            no sensible value.
+        n_tokens: Tokens of the greedy answer to wait for; None for the whole answer.
+        n_samples: Answers to sample (at temperature 1) in place of the greedy one; 0 for none. If the gate
+            stays shut, the most typical of them is the answer.
+
+    Example:
+        >>> @dataclass(frozen=True, kw_only=True)
+        ... class LongAnswerGate(Gate):
+        ...     name: ClassVar[str] = "long_answer"
+        ...     threshold: float | None = 20
+        ...     n_tokens: int | None = None
+        ...
+        ...     def score(self, first_pass: FirstPass) -> float | None:
+        ...         return len(first_pass.answer.text.split())
+        >>> LongAnswerGate().score(FirstPass(Generation("In Velm")))
+        2
+    """
+
+    name: ClassVar[str]
+    needs: ClassVar[Needs] = "text"
+
+    threshold: float | None = None
+    n_tokens: int | None = N_TOKENS
+    n_samples: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        if self.n_tokens is not None and self.n_tokens < 1:
+            raise ConfigurationError(f"the gate {self.name} needs at least 1 token, got {self.n_tokens!r}")
+        if self.n_samples < 0 or self.n_samples == 1:
+            raise ConfigurationError(
+                f"n_samples of the gate {self.name} must be 0, or at least 2, got {self.n_samples!r}"
+            )
+        for field, choices in (("aggregate", get_args(Aggregate)), ("estimate", get_args(Estimate))):
+            if getattr(self, field, choices[0]) not in choices:
+                raise ConfigurationError(
+                    f"{field} must be one of {', '.join(choices)}, got {getattr(self, field)!r}"
+                )
+
+    @abstractmethod
+    def score(self, first_pass: FirstPass) -> float | None:
+        """Return the score, or None where the first pass says nothing, which opens the gate.
+
+        Raises:
+            LogprobsError: If the trace lacks what the gate needs.
+        """
+
+    def interval(self, first_pass: FirstPass) -> Interval | None:
+        """Return the smallest and the largest value that the score can have, where that is known."""
+        score = self.score(first_pass)
+        return None if score is None else (score, score)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the name and the settings as plain values."""
+        return {"name": self.name, **asdict(self)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntropyGate(Gate):
+    """The paper's gate: entropy of the first n tokens, in nats (Eq. 2 and 3).
+
+    Attributes:
+        aggregate: ``"mean"`` of these entropies (Eq. 3); ``"max"`` of all tokens (section III-A: "at any
+            generation step"; it waits for the whole answer); or the ``"first"`` one.
+        estimate: Point of the interval to compare, where entropies are bounded and not exact.
+    """
+
+    name: ClassVar[str] = "entropy"
+    needs: ClassVar[Needs] = "entropy"
+
+    threshold: float | None = 1.0
+    aggregate: Aggregate = "mean"
+    estimate: Estimate = "middle"
+
+    def __post_init__(self) -> None:
+        """Check the settings; the aggregate decides how many tokens are read."""
+        super().__post_init__()
+        if self.aggregate != "mean":
+            object.__setattr__(self, "n_tokens", None if self.aggregate == "max" else 1)
+
+    def score(self, first_pass: FirstPass) -> float | None:
+        """Return H̄ (Eq. 3), at the estimate."""
+        interval = self.interval(first_pass)
+        return None if interval is None else _point(interval, self.estimate)
+
+    def interval(self, first_pass: FirstPass) -> Interval | None:
+        """Aggregate the lower and the upper bounds of the entropies."""
+        trace = _trace(first_pass)
+        if trace.entropy is None:
+            raise LogprobsError(
+                "the first pass came back without entropies",
+                hint="use a reader that reports them, or a server that returns top log-probabilities",
+            )
+        if len(trace) == 0:
+            return None
+        return self.aggregated(trace.entropy.lower), self.aggregated(trace.entropy.upper)
+
+    def aggregated(self, entropies: Sequence[float]) -> float:
+        """Aggregate the entropies of an answer's steps: H̄ = (1/n) Σ H(t) over the first n (Eq. 3).
+
+        Example:
+            >>> EntropyGate(n_tokens=2).aggregated([1.0, 2.0, 9.0])
+            1.5
+            >>> EntropyGate(aggregate="max").aggregated([1.0, 2.0, 9.0])
+            9.0
+        """
+        read = np.asarray(entropies[: self.n_tokens], dtype=np.float64)
+        return float(read.max() if self.aggregate == "max" else read.mean())
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarginGate(Gate):
+    """Mean of 1 − margin over the first n tokens; for servers that list no alternatives to a token.
+
+    The margin is p₁ − p₂, the lead of the likeliest token. A trace holds p₁ of a greedy answer; p₂ lies
+    between bounds that follow from it (:func:`surerag.measures.margin_bounds`), and so does the score.
+
+    Attributes:
+        estimate: Point of the interval to compare; ``"lower"`` is the mean of 1 − p₁.
+    """
+
+    name: ClassVar[str] = "margin"
+    needs: ClassVar[Needs] = "logprobs"
+
+    threshold: float | None = 0.5
+    estimate: Estimate = "middle"
+
+    def score(self, first_pass: FirstPass) -> float | None:
+        """Return the mean of 1 − margin, at the estimate."""
+        interval = self.interval(first_pass)
+        return None if interval is None else _point(interval, self.estimate)
+
+    def interval(self, first_pass: FirstPass) -> Interval | None:
+        """Average the bounds of 1 − margin."""
+        trace = _trace(first_pass)
+        if len(trace) == 0:
+            return None
+        bounds = [margin_bounds(logprob) for logprob in trace.logprobs[: self.n_tokens]]
+        lower, upper = np.mean(bounds, axis=0)
+        return float(lower), float(upper)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DisagreementGate(Gate):
+    """Discrete semantic entropy of sampled answers, in nats; for readers without log-probabilities.
+
+    It is the entropy of the shares of the answers' meanings (Farquhar et al., Nature 630, 2024); two short
+    answers mean the same if the words of one stand in the other. It costs ``n_samples`` answers a question.
+
+    By default the gate stays shut where about two thirds of the samples agree; calibrate it.
+    """
+
+    name: ClassVar[str] = "semantic_entropy"
+
+    threshold: float | None = SEMANTIC_ENTROPY_THRESHOLD
+    n_samples: int = N_SAMPLES
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        super().__post_init__()
+        if self.n_samples < 2:
+            raise ConfigurationError(f"n_samples must be at least 2, got {self.n_samples!r}")
+
+    def score(self, first_pass: FirstPass) -> float | None:
+        """Return the entropy of the shares of the clusters."""
+        return discrete_semantic_entropy(first_pass.clusters)
+
+
+GATES: dict[str, type[EntropyGate | MarginGate | DisagreementGate]] = {
+    gate.name: gate for gate in (EntropyGate, MarginGate, DisagreementGate)
+}
+"""The gates that the option ``gate`` knows by name."""
+
+
+def check_gate(gate: Gate, reader: Reader) -> None:
+    """Check that a reader reports what a gate needs.
+
+    Raises:
+        CapabilityError: If it does not; the hint names gates that it can serve.
+    """
+    can = reader.capabilities
+    if gate.needs == "text" or (can.logprobs if gate.needs == "logprobs" else can.entropy is not None):
+        return
+    missing = "lists no alternatives to its tokens" if can.logprobs else "returns no log-probabilities"
+    margin = ', or gate="margin"' if can.logprobs else ""
+    raise CapabilityError(
+        f"the gate {gate.name} needs {'entropies' if gate.needs == 'entropy' else 'log-probabilities'}, "
+        f"and {reader.name} {missing}",
+        hint=f'pass gate="semantic_entropy", which needs text only{margin}; or use a local model '
+        "(TransformersReader), or a server that returns top log-probabilities",
+    )
+
+
+def _trace(first_pass: FirstPass) -> TokenTrace:
+    if first_pass.answer.trace is None:
+        raise LogprobsError(
+            "the first pass came back without log-probabilities",
+            hint="use a reader that reports them, or gate='semantic_entropy'",
+        )
+    return first_pass.answer.trace
+
+
+def _point(interval: Interval, estimate: Estimate) -> float:
+    lower, upper = interval
+    return {"lower": lower, "middle": math.fsum(interval) / 2, "upper": upper}[estimate]

@@ -1,0 +1,286 @@
+"""What several methods use: checks of their inputs, thresholds, sampled answers, and limits on calls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any, Protocol, runtime_checkable
+
+import numpy as np
+from pydantic import BeforeValidator, Field, PlainSerializer
+
+from surerag.effects import Program, emit
+from surerag.errors import MISCONFIGURED, ConfigurationError, InputError
+from surerag.measures import same_answer
+from surerag.messages import Generation, Passage
+
+AnswerTokensOption = Annotated[int | None, Field(ge=1)]
+"""Type of the option ``max_tokens`` of methods that answer; None is the reader's own limit."""
+
+N_SAMPLES = 5
+"""Answers sampled for a semantic entropy, where nobody sets another number."""
+
+SEMANTIC_ENTROPY_THRESHOLD = 0.65
+"""Nats; between the entropies of two samples against one and of three against two, so that an answer is
+certain where about two thirds of the samples agree. It is from no paper."""
+
+MUST_RAISE = (*MISCONFIGURED, InputError)
+"""Errors that no fallback of a method hides: they say how a pipeline was put together or called."""
+
+
+# Inputs
+
+
+def check_question(question: object) -> None:
+    """Check that a question is a text with words.
+
+    Raises:
+        InputError: If it is no text, or an empty one.
+
+    Example:
+        >>> check_question("Where was Ada born?")
+    """
+    if not isinstance(question, str):
+        raise InputError(
+            f"a question is a text, got a {type(question).__name__}",
+            hint="ask one at a time, or several with run_many",
+        )
+    if not question.strip():
+        raise InputError("the question is empty", hint="pass a question")
+
+
+def check_passages(passages: object) -> None:
+    """Check that a context is a list of passages.
+
+    Raises:
+        InputError: If it is no list, or one of its items is no :class:`~surerag.messages.Passage`.
+
+    Example:
+        >>> check_passages([Passage("Ada plays the harp.")])
+    """
+    if not isinstance(passages, Sequence) or isinstance(passages, str):
+        raise InputError(
+            f"a context is a list of passages, got a {type(passages).__name__}",
+            hint="pass list(passages), or [] where nothing was retrieved, if the method takes that",
+        )
+    for item in passages:
+        if not isinstance(item, Passage):
+            raise InputError(
+                f"a context is a list of passages, and one item is a {type(item).__name__}",
+                hint="make a passage of a text with surerag.Passage(text); "
+                "a framework's documents go to that framework's components",
+            )
+
+
+def check_references(references: object) -> None:
+    """Check that reference answers are a list of texts with words.
+
+    Raises:
+        InputError: If they are not, or there is none.
+
+    Example:
+        >>> check_references(["Velm"])
+    """
+    if isinstance(references, str) or not isinstance(references, Sequence):
+        raise InputError(
+            f"references are a list of answers, got a {type(references).__name__}",
+            hint="pass all answers that are right, or [answer]",
+        )
+    for reference in references:
+        if not isinstance(reference, str):
+            raise InputError(f"reference answers are texts, and one is a {type(reference).__name__}")
+    if not references or not all(reference.strip() for reference in references):
+        raise InputError("a reference answer is missing or empty", hint="pass at least one answer")
+
+
+# Functions of a user's own, in the place of a gate or a metric
+
+
+def function_name(function: object) -> str:
+    """Return the name of a function; an object that can be called has that of its class.
+
+    Example:
+        >>> function_name(len)
+        'len'
+    """
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def checked_number(value: object, owner: str) -> float:
+    """Return the number that a user's function returned; it may be infinite, not NaN.
+
+    Args:
+        value: What it returned.
+        owner: The function in words, such as ``"the metric len"``.
+
+    Raises:
+        ConfigurationError: If it is something else.
+
+    Example:
+        >>> checked_number(3, "the metric len")
+        3.0
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or math.isnan(value):
+        raise ConfigurationError(
+            f"{owner} returned {value!r}, not a number",
+            hint="return a number for every answer, larger for a less certain one",
+        )
+    return float(value)
+
+
+# Thresholds
+
+
+@runtime_checkable
+class CalibratedThreshold(Protocol):
+    """A threshold that belongs to one component: :class:`surerag.calibration.ThresholdPolicy`."""
+
+    threshold: float
+
+    def check(self, component: Any) -> None:
+        """Check that it was calibrated for this component.
+
+        Raises:
+            ConfigurationError: If it was calibrated for another.
+        """
+
+
+def _checked_threshold(value: Any) -> Any:
+    if value is None or isinstance(value, CalibratedThreshold):
+        return value
+    if value in ("inf", "-inf"):
+        return float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or math.isnan(value):
+        raise ConfigurationError(
+            f"threshold must be a number, a ThresholdPolicy or None, got {value!r}",
+            hint="math.inf never acts and -math.inf always does",
+        )
+    return float(value)
+
+
+def _plain_threshold(value: Any) -> Any:
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    number = getattr(value, "threshold", value)
+    # JSON has no infinity: pydantic would write null, which is another threshold.
+    return str(number) if isinstance(number, float) and math.isinf(number) else number
+
+
+ThresholdOption = Annotated[Any, BeforeValidator(_checked_threshold), PlainSerializer(_plain_threshold)]
+"""Type of the option ``threshold``: a number, a policy from a calibration, or None for the method's own."""
+
+
+def threshold_value(threshold: Any, default: float | None, owner: str) -> float:
+    """Return a threshold as a number.
+
+    Args:
+        threshold: Value of the option.
+        default: Value where the option is None.
+        owner: What is compared with it, in words, for the error.
+
+    Raises:
+        ConfigurationError: If neither is a number.
+    """
+    value = default if threshold is None else getattr(threshold, "threshold", threshold)
+    if value is None:
+        raise ConfigurationError(
+            f"{owner} has no default threshold", hint="pass threshold=…, or calibrate one"
+        )
+    return float(value)
+
+
+def check_threshold(threshold: Any, component: Any) -> None:
+    """Check that a policy was calibrated for a component; a number fits any.
+
+    Raises:
+        ConfigurationError: If it was calibrated for another.
+    """
+    if isinstance(threshold, CalibratedThreshold):
+        threshold.check(component)
+
+
+# Sampled answers
+
+
+def meaning_clusters(answers: Sequence[str]) -> list[int]:
+    """Group short answers that mean the same: each joins the first cluster whose first member it repeats.
+
+    Args:
+        answers: Texts; two mean the same if the words of one stand in a row in the other.
+
+    Returns:
+        Cluster of each answer, numbered from 0 in the order of first members.
+
+    Example:
+        >>> meaning_clusters(["Velm", "in Velm", "Orun"])
+        [0, 0, 1]
+    """
+    firsts: list[str] = []
+    clusters = []
+    for answer in answers:
+        cluster = next((at for at, first in enumerate(firsts) if same_answer(first, answer)), len(firsts))
+        if cluster == len(firsts):
+            firsts.append(answer)
+        clusters.append(cluster)
+    return clusters
+
+
+def typical_sample(samples: Sequence[Generation], clusters: Sequence[int]) -> Generation:
+    """Return the first answer of the largest cluster; of clusters of one size, of the first.
+
+    Example:
+        >>> typical_sample([Generation(text) for text in ("Orun", "Velm", "in Velm")], [0, 1, 1]).text
+        'Velm'
+    """
+    return samples[list(clusters).index(int(np.bincount(clusters).argmax()))]
+
+
+# Limits on calls
+
+
+class CallBudget:
+    """Calls of models that a question has left.
+
+    Args:
+        limit: Calls at most; None for no limit.
+
+    Attributes:
+        spent: Calls so far.
+        exhausted: Whether something was left undone for want of calls.
+
+    Example:
+        >>> budget = CallBudget(5)
+        >>> budget.spend(2)
+        >>> budget.affords(4), budget.exhausted
+        (False, True)
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
+        self.spent = 0
+        self.exhausted = False
+
+    @property
+    def left(self) -> float:
+        """Calls that may still be made; infinite where there is no limit."""
+        return math.inf if self.limit is None else max(self.limit - self.spent, 0)
+
+    def spend(self, calls: int) -> None:
+        """Count calls that are being made."""
+        self.spent += calls
+
+    def affords(self, calls: int) -> bool:
+        """Whether so many calls are left; if not, the budget is exhausted from now on."""
+        self.exhausted = self.exhausted or calls > self.left
+        return calls <= self.left
+
+    def warn(self, method: str, question: str) -> Program[None]:
+        """Emit a warning if something was left undone for want of calls."""
+        if self.exhausted:
+            yield from emit(
+                f"{method}.out_of_calls",
+                warning=True,
+                question=question,
+                max_calls=self.limit,
+                calls=self.spent,
+            )

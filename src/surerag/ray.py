@@ -1,0 +1,170 @@
+"""Methods on Ray Data: a class for ``Dataset.map_batches`` that builds its method inside the actor.
+
+Models and retrievers cannot be sent to another process; their settings can. ``map_batches`` takes the class
+and its plain arguments, and each actor calls the factory once::
+
+    def compressor(model: str, first_cluster_size: int) -> ClusterCompressor:
+        reader = TransformersReader.from_pretrained(model)
+        return ClusterCompressor(reader, HashingEncoder(), first_cluster_size=first_cluster_size)
+
+    ray.data.read_parquet("questions/").map_batches(
+        MapMethod,
+        fn_constructor_args=["my_package.pipelines:compressor"],
+        fn_constructor_kwargs={"settings": {"model": "Qwen/Qwen3-0.6B", "first_cluster_size": 3}},
+        batch_format="pyarrow", batch_size=256, compute=ray.data.ActorPoolStrategy(size=2),
+    ).write_parquet("compressed/")
+
+With a local model the batch is part of a result's identity: numbers equal those of one process at equal
+batches, and may differ in the fifth decimal at others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from surerag.component import Component
+from surerag.drivers import run_many
+from surerag.errors import MISCONFIGURED, ConfigurationError, InputError
+from surerag.extras import extra
+from surerag.messages import Passage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Factory = Callable[..., Component[Any]]
+
+
+class MapMethod:
+    """Callable that works on one Arrow table of questions and returns it with the results as columns.
+
+    A row that fails keeps its place: ``error`` holds the message, and the other result columns are null. What
+    is misconfigured (a missing column, a reader without log-probabilities) raises instead.
+
+    Args:
+        factory: ``"module:function"``, or a function that can be pickled; called once with ``settings``.
+        settings: Keyword arguments of the factory, as plain values.
+        arguments: Columns that hold the arguments of the method's ``run``, in order. A list column of texts
+            or of structs with a field ``text`` becomes passages.
+        columns: Result columns to add, each the path of an attribute of the result, such as
+            ``{"retrieved": "decision.retrieve"}``. None adds ``result``, the whole result as JSON.
+        window: Questions worked on at a time.
+
+    Raises:
+        ConfigurationError: If the factory cannot be imported, or returns something else than a method.
+    """
+
+    def __init__(
+        self,
+        factory: str | Factory,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        arguments: Sequence[str] = ("question",),
+        columns: Mapping[str, str] | None = None,
+        window: int = 64,
+    ) -> None:
+        build = load_function(factory) if isinstance(factory, str) else factory
+        self._method = build(**(settings or {}))
+        if not isinstance(self._method, Component):
+            raise ConfigurationError(
+                f"{factory} returned {type(self._method).__name__}, expected a method",
+                hint="return a LazyRAG, ClusterCompressor or another class of surerag from it",
+            )
+        self._arguments, self._columns, self._window = tuple(arguments), columns, window
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """Return the table with one result a row.
+
+        Raises:
+            ConfigurationError: If a column is missing, or a service cannot do what the method needs.
+        """
+        with extra("parquet"):
+            import pyarrow as pa
+        missing = [name for name in self._arguments if name not in table.column_names]
+        if missing:
+            raise ConfigurationError(
+                f"the table has no column {missing[0]!r}",
+                hint=f"it has {', '.join(table.column_names)}; name others by arguments=…",
+            )
+        rows = table.select(list(self._arguments)).to_pylist()
+        outcomes = run_many(
+            [self._method.program(*(_argument(value) for value in row.values())) for row in rows],
+            self._method.services,
+            window=self._window,
+            return_exceptions=True,
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, MISCONFIGURED) and not isinstance(outcome, InputError):
+                raise outcome
+        errors = [str(item) if isinstance(item, BaseException) else None for item in outcomes]
+        results = [None if isinstance(item, BaseException) else to_plain(item) for item in outcomes]
+        for name, values in self._values(results).items():
+            table = table.append_column(name, pa.array(values))
+        return table.append_column("error", pa.array(errors, pa.string()))
+
+    def _values(self, results: Sequence[Any]) -> dict[str, list[Any]]:
+        if self._columns is None:
+            return {"result": [None if item is None else json.dumps(item) for item in results]}
+        return {
+            name: [None if item is None else _attribute(item, path) for item in results]
+            for name, path in self._columns.items()
+        }
+
+
+def load_function(path: str) -> Factory:
+    """Import ``"module:function"``.
+
+    Raises:
+        ConfigurationError: If there is no such function.
+
+    Example:
+        >>> load_function("math:sqrt")(4.0)
+        2.0
+    """
+    module, _, name = path.partition(":")
+    try:
+        function: Factory = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(
+            f"cannot import {path!r}: {error}", hint="write it as module:function, as Python imports it"
+        ) from error
+    return function
+
+
+def to_plain(value: Any) -> Any:
+    """Return a result in terms of JSON: dataclasses as mappings, without framework objects and vectors.
+
+    Example:
+        >>> to_plain(Passage("Ada", id="1", score=0.5))
+        {'text': 'Ada', 'id': '1', 'score': 0.5, 'metadata': {}}
+    """
+    if isinstance(value, str | int | float | bool | None):
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [item.name for item in dataclasses.fields(value) if item.repr]
+        return {name: to_plain(getattr(value, name)) for name in names}
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(item) for item in value]
+    return str(value)
+
+
+def _argument(value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    return [Passage(item) if isinstance(item, str) else Passage(**item) for item in value]
+
+
+def _attribute(value: Any, path: str) -> Any:
+    for name in path.split("."):
+        if not isinstance(value, Mapping) or name not in value:
+            raise ConfigurationError(
+                f"a result has no {path!r}",
+                hint=f"at {name!r} it has {', '.join(value) if value else 'nothing'}",
+            )
+        value = value[name]
+    return value

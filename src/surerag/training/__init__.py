@@ -1,0 +1,25 @@
+"""Training of a query rewriter in three stages (DynQR, section 2.2), on TRL."""
+
+from __future__ import annotations
+
+from surerag.training.options import RewriterTraining
+from surerag.training.pipeline import StageMeans, TrainingReport, train_rewriter
+from surerag.training.sampling import (
+    Preference,
+    Query,
+    collect_rewrites,
+    preference_pairs,
+    sample_preferences,
+)
+
+__all__ = [
+    "Preference",
+    "Query",
+    "RewriterTraining",
+    "StageMeans",
+    "TrainingReport",
+    "collect_rewrites",
+    "preference_pairs",
+    "sample_preferences",
+    "train_rewriter",
+]

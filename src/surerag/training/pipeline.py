@@ -1,0 +1,238 @@
+"""All three stages of training, and the held-out queries that decide whether it helped."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from surerag.drivers import run_many
+from surerag.drivers.progress import Progress
+from surerag.effects import Program
+from surerag.errors import ConfigurationError, InputError
+from surerag.measures.statistics import Estimate, paired_difference
+from surerag.readers.protocol import Reader
+from surerag.services import Retriever, Services, as_reader
+from surerag.training.options import RewriterTraining
+from surerag.training.sampling import (
+    Preference,
+    Query,
+    Trial,
+    as_queries,
+    collect_rewrites,
+    rewrite_and_try,
+    sample_preferences,
+    try_query,
+)
+from surerag.training.tuning import align, distil
+
+MIN_QUERIES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class StageMeans:
+    """One rewriter on the held-out queries.
+
+    Attributes:
+        name: ``"as asked"``, ``"distilled"`` or ``"aligned"``.
+        log_perplexity: Mean of the answers' log-perplexity, in nats, over answers that have one.
+        change: Its paired difference to the query as asked, over the queries where both have one.
+        correct: Share of right answers; None without references.
+        correct_change: Its paired difference to the query as asked.
+    """
+
+    name: str
+    log_perplexity: float
+    change: Estimate | None
+    correct: float | None
+    correct_change: Estimate | None
+
+    @property
+    def helps(self) -> bool:
+        """Whether the interval shows an improvement: right answers where they are known, else perplexity."""
+        if self.correct_change is not None:
+            return self.correct_change.interval is not None and self.correct_change.interval.lower > 0
+        return self.change is not None and self.change.interval is not None and self.change.interval.upper < 0
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingReport:
+    """What training did.
+
+    Attributes:
+        rewriter: Folder of the stage to use, or None where neither stage improved on the query as asked.
+        stages: Figures on the held-out queries, the query as asked first.
+        n_distilled: Rewrites learnt from.
+        n_preferences: Preferences learnt from.
+        n_held_out: Held-out queries.
+    """
+
+    rewriter: Path | None
+    stages: tuple[StageMeans, ...]
+    n_distilled: int
+    n_preferences: int
+    n_held_out: int
+
+    def __str__(self) -> str:
+        """Return the table that decides, in Markdown."""
+        rows = ["| queries | log-perplexity | change | right | change |", "|---|---:|---:|---:|---:|"]
+        for stage in self.stages:
+            right = "" if stage.correct is None else f"{100 * stage.correct:.1f} %"
+            points = "" if stage.correct_change is None else _shown(stage.correct_change, 100)
+            change = "" if stage.change is None else _shown(stage.change, 1)
+            rows.append(f"| {stage.name} | {stage.log_perplexity:.3f} | {change} | {right} | {points} |")
+        verdict = f"Use {self.rewriter}." if self.rewriter else "No stage improves on the query as asked."
+        return "\n".join([*rows, "", f"{self.n_held_out} held-out queries, paired 95 % intervals. {verdict}"])
+
+
+def train_rewriter(
+    queries: Iterable[Query | str],
+    base: str | Path,
+    output: str | Path,
+    *,
+    reader: Reader,
+    retriever: Retriever,
+    teacher: Reader | None = None,
+    options: RewriterTraining | None = None,
+    progress: Progress = False,
+) -> TrainingReport:
+    """Distil a teacher's rewrites, align them with the reader's certainty, and decide on held-out queries.
+
+    A call that was interrupted goes on from the files in ``output`` when it is repeated.
+
+    Args:
+        queries: At least 20 distinct ones; with references the report counts right answers.
+        base: Hugging Face id or folder of the model to train.
+        output: Folder for data, checkpoints and models.
+        reader: Answers; reports log-probabilities.
+        retriever: Finds passages.
+        teacher: Writes the rewrites of the first stage; None takes the reader.
+        options: What steers the stages.
+        progress: Whether to show progress bars.
+
+    Raises:
+        InputError: If there are too few queries.
+        ConfigurationError: If ``output`` belongs to other queries or options.
+        ServiceError: If the teacher wrote no usable rewrite.
+        MissingExtraError: If TRL is not installed.
+    """
+    options, folder = options or RewriterTraining(), Path(output)
+    items = as_queries(queries)
+    if len(items) < MIN_QUERIES:
+        raise InputError(f"{len(items)} distinct queries are too few to train on", hint=f"give {MIN_QUERIES}")
+    texts = [item.text for item in items]
+    _claim(folder, {"base": str(base), "queries": texts, **options.model_dump(mode="json")})
+    random.Random(options.seed).shuffle(items)
+    n_held_out = max(round(len(items) * options.held_out_share), 1)
+    held_out, rest = items[:n_held_out], items[n_held_out:]
+    n_distil = max(round(len(rest) * options.distil_share), 1)
+
+    pairs_file, preferences_file = folder / "rewrites.json", folder / "preferences.json"
+    if not pairs_file.exists():
+        _write_whole(
+            pairs_file, collect_rewrites(rest[:n_distil], teacher or reader, options, progress=progress)
+        )
+    pairs = [(query, rewrite) for query, rewrite in json.loads(pairs_file.read_text(encoding="utf-8"))]
+    models = {"distilled": distil(pairs, base, folder / "distilled", options)}
+    if not preferences_file.exists():
+        own = _load_rewriter(models["distilled"])
+        _write_whole(
+            preferences_file,
+            sample_preferences(rest[n_distil:], own, reader, retriever, options, progress=progress),
+        )
+    preferences = [Preference(*item) for item in json.loads(preferences_file.read_text(encoding="utf-8"))]
+    if preferences:
+        models["aligned"] = align(preferences, models["distilled"], folder / "aligned", options)
+    stages = _measure(held_out, models, reader, retriever, options, progress)
+    helpful = [stage.name for stage in stages[1:] if stage.helps]
+    report = TrainingReport(
+        models[helpful[-1]] if helpful else None, stages, len(pairs), len(preferences), len(held_out)
+    )
+    _write_whole(folder / "report.json", {**asdict(report), "rewriter": str(report.rewriter or "")})
+    return report
+
+
+def _measure(
+    queries: Sequence[Query],
+    models: dict[str, Path],
+    reader: Reader,
+    retriever: Retriever,
+    options: RewriterTraining,
+    progress: Progress,
+) -> tuple[StageMeans, ...]:
+    """Answer the held-out queries as asked and with each model's rewrites, and compare in pairs."""
+
+    def ask(programs: list[Program[Trial]], rewriter: Reader | None = None) -> list[Trial]:
+        own = None if rewriter is None else as_reader(rewriter)
+        services = Services(reader=as_reader(reader), retriever=retriever, rewriter=own)
+        return run_many(programs, services, progress=progress)
+
+    as_asked = ask([try_query(query, query.text, options) for query in queries])
+    stages = [_means("as asked", as_asked, None)]
+    for name, folder in models.items():
+        trials = ask([rewrite_and_try(query, options) for query in queries], _load_rewriter(folder))
+        stages.append(_means(name, trials, as_asked))
+    return tuple(stages)
+
+
+def _means(name: str, trials: Sequence[Trial], before: Sequence[Trial] | None) -> StageMeans:
+    logs = [math.log(trial.uncertainty) for trial in trials if math.isfinite(trial.uncertainty)]
+    judged = [float(trial.correct) for trial in trials if trial.correct is not None]
+    change = correct_change = None
+    if before is not None:
+        finite = [
+            (math.log(trial.uncertainty), math.log(first.uncertainty))
+            for trial, first in zip(trials, before, strict=True)
+            if math.isfinite(trial.uncertainty) and math.isfinite(first.uncertainty)
+        ]
+        right = [
+            (float(trial.correct), float(first.correct))
+            for trial, first in zip(trials, before, strict=True)
+            if trial.correct is not None and first.correct is not None
+        ]
+        change = paired_difference(*zip(*finite, strict=True), bounds=None) if finite else None
+        correct_change = paired_difference(*zip(*right, strict=True)) if right else None
+    return StageMeans(
+        name,
+        sum(logs) / len(logs) if logs else math.inf,
+        change,
+        sum(judged) / len(judged) if judged else None,
+        correct_change,
+    )
+
+
+def _load_rewriter(folder: Path) -> Reader:
+    from surerag.readers.local import TransformersReader
+
+    return TransformersReader.from_pretrained(str(folder))
+
+
+def _claim(folder: Path, run: dict[str, object]) -> None:
+    """Take a folder for a run, or check that it belongs to the same one."""
+    file = folder / "run.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    plain = json.loads(json.dumps(run))
+    if file.exists() and json.loads(file.read_text(encoding="utf-8")) != plain:
+        raise ConfigurationError(
+            f"{folder} belongs to a training with other queries or options", hint="choose another folder"
+        )
+    _write_whole(file, plain)
+
+
+def _write_whole(file: Path, value: object) -> None:
+    """Write JSON so that a kill leaves the old file or the new one."""
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps(value), encoding="utf-8")
+    part.replace(file)
+
+
+def _shown(estimate: Estimate, scale: float) -> str:
+    digits = 1 if scale == 100 else 3
+    value = f"{scale * estimate.value:+.{digits}f}"
+    if estimate.interval is None:
+        return value
+    lower, upper = (f"{scale * end:+.{digits}f}" for end in estimate.interval)
+    return f"{value} [{lower}, {upper}]"

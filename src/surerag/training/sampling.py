@@ -1,0 +1,232 @@
+"""What a rewriter learns from: a teacher's rewrites, and preferences between its own (DynQR, section 2.2)."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+from surerag.drivers import run_many
+from surerag.drivers.progress import Progress
+from surerag.effects import Program, generate, retrieve
+from surerag.errors import MISCONFIGURED, InputError, ServiceError, SureragError
+from surerag.measures import exact_match, perplexity
+from surerag.messages import SamplingParams
+from surerag.methods.dynqr.rewrites import read_rewrite
+from surerag.prompts import CLOSED_BOOK, format_passages
+from surerag.readers.protocol import Reader
+from surerag.services import Retriever, Services, as_reader
+from surerag.training.options import RewriterTraining
+
+logger = logging.getLogger("surerag")
+
+REWRITE_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query to learn from.
+
+    Attributes:
+        text: The query as users ask it.
+        references: Right answers; needed for the reward ``"answer"``, and for right answers in the report.
+    """
+
+    text: str
+    references: tuple[str, ...] = ()
+
+
+class Preference(NamedTuple):
+    """A better and a worse rewrite of a query, with the difference of their rewards."""
+
+    query: str
+    better: str
+    worse: str
+    difference: float
+
+
+class Trial(NamedTuple):
+    """The answer from what one query text retrieved.
+
+    Attributes:
+        text: What was searched for.
+        answer: The reader's answer to the original query.
+        uncertainty: Its perplexity; infinite where the answer is empty or cut.
+        correct: Whether it is right; None without references.
+    """
+
+    text: str
+    answer: str
+    uncertainty: float
+    correct: bool | None
+
+    def reward(self, kind: str) -> float:
+        """Return the reward, larger for a better rewrite."""
+        return -self.uncertainty if kind == "uncertainty" else float(bool(self.correct))
+
+
+def collect_rewrites(
+    queries: Sequence[Query],
+    teacher: Reader,
+    options: RewriterTraining | None = None,
+    *,
+    progress: Progress = False,
+) -> list[tuple[str, str]]:
+    """Ask a teacher for one rewrite of each query, and keep the usable ones (first stage).
+
+    Refusals, thoughts, cut-off and unchanged rewrites are left out, so that they are not learnt.
+
+    Returns:
+        Pairs of query and rewrite.
+
+    Raises:
+        ServiceError: If no rewrite is usable; the message counts why.
+    """
+    options = options or RewriterTraining()
+    sampling = SamplingParams(max_tokens=REWRITE_TOKENS, trace="none")
+    programs = [_write(query.text, options, sampling) for query in queries]
+    services = Services(reader=as_reader(teacher))
+    outcomes: list[Any] = run_many(programs, services, return_exceptions=True, progress=progress)
+    pairs, problems = [], []
+    for query, outcome in zip(queries, outcomes, strict=True):
+        if isinstance(outcome, BaseException):
+            _raise_if_misconfigured(outcome)
+            problems.append(f"failed ({outcome})")
+        elif outcome:
+            pairs.append((query.text, outcome[0]))
+        else:
+            problems.append("unusable or unchanged")
+    if problems:
+        counts = ", ".join(f"{problems.count(kind)} {kind}" for kind in dict.fromkeys(problems))
+        logger.warning("%d of %d rewrites are left out: %s", len(problems), len(queries), counts)
+    if not pairs:
+        raise ServiceError(
+            f"none of {len(queries)} rewrites of the teacher is usable",
+            hint="try its replies to the rewrite prompt by hand, or take another teacher",
+        )
+    return pairs
+
+
+def sample_preferences(
+    queries: Sequence[Query],
+    rewriter: Reader,
+    reader: Reader,
+    retriever: Retriever,
+    options: RewriterTraining | None = None,
+    *,
+    progress: Progress = False,
+) -> list[Preference]:
+    """Sample rewrites, answer from what each retrieves, and pair them by reward (second stage, Eq. 2 and 3).
+
+    Returns:
+        At most ``n_pairs`` preferences a query. Queries that fail are left out with a warning.
+
+    Raises:
+        InputError: If the reward needs references and a query has none.
+    """
+    options = options or RewriterTraining()
+    if options.reward == "answer" and not all(query.references for query in queries):
+        raise InputError("the reward 'answer' needs references for every query", hint="or use 'uncertainty'")
+    sampling = SamplingParams(
+        n=options.n_rewrites, temperature=1.0, max_tokens=REWRITE_TOKENS, seed=options.seed, trace="none"
+    )
+    services = Services(reader=as_reader(reader), rewriter=as_reader(rewriter), retriever=retriever)
+    programs = [_try_own_rewrites(query, options, sampling) for query in queries]
+    preferences: list[Preference] = []
+    failures: list[Exception] = []
+    outcomes: list[Any] = run_many(programs, services, return_exceptions=True, progress=progress)
+    for query, outcome in zip(queries, outcomes, strict=True):
+        if isinstance(outcome, BaseException):
+            failures.append(_raise_if_misconfigured(outcome))
+            continue
+        rewards = [trial.reward(options.reward) for trial in outcome]
+        preferences += [
+            Preference(query.text, outcome[better].text, outcome[worse].text, difference)
+            for better, worse, difference in preference_pairs(rewards, options.n_pairs)
+        ]
+    if failures:
+        message = "%d of %d queries failed and are left out, the first because: %s"
+        logger.warning(message, len(failures), len(queries), failures[0])
+    return preferences
+
+
+def preference_pairs(rewards: Sequence[float], n_pairs: int = 3) -> list[tuple[int, int, float]]:
+    """Return the pairs with the largest difference in reward (DynQR, section 2.2, Preference Alignment).
+
+    Args:
+        rewards: One for each distinct rewrite of a query, larger for a better one; may be infinite.
+        n_pairs: Pairs to keep.
+
+    Returns:
+        Triples of the better rewrite's index, the worse one's, and the difference, largest first.
+
+    Example:
+        >>> preference_pairs([-1.5, -1.0, -1.5, -4.0])
+        [(1, 3, 3.0), (0, 3, 2.5), (2, 3, 2.5)]
+        >>> preference_pairs([0.0, 0.0])
+        []
+    """
+    if any(math.isnan(reward) for reward in rewards):
+        raise InputError(f"a reward is not a number: {list(rewards)}")
+    pairs = [
+        (i, j, better - worse)
+        for i, better in enumerate(rewards)
+        for j, worse in enumerate(rewards)
+        if better > worse
+    ]
+    return list(islice(sorted(pairs, key=lambda pair: -pair[2]), n_pairs))
+
+
+def try_query(query: Query, text: str, options: RewriterTraining) -> Program[Trial]:
+    """Retrieve with a text, answer the query from that, and measure the reader's perplexity."""
+    passages = yield from retrieve(text, options.top_n)
+    if passages:
+        shown = format_passages(passage.text for passage in passages)
+        prompt = options.prompts["answer"].render(passages=shown, question=query.text)
+    else:
+        prompt = CLOSED_BOOK.render(question=query.text)
+    [[answer]] = yield from generate([prompt], SamplingParams(trace="logprobs"))
+    usable = answer.trace is not None and len(answer.trace) > 0 and answer.finish == "stop"
+    uncertainty = perplexity(answer.trace.logprobs) if usable and answer.trace else math.inf
+    correct = bool(exact_match(answer.text, query.references)) if query.references else None
+    return Trial(text, answer.text, uncertainty, correct)
+
+
+def rewrite_and_try(query: Query, options: RewriterTraining) -> Program[Trial]:
+    """Rewrite a query greedily and answer from what that retrieves; an unusable rewrite is not used."""
+    rewrites = yield from _write(query.text, options, SamplingParams(max_tokens=REWRITE_TOKENS, trace="none"))
+    return (yield from try_query(query, rewrites[0] if rewrites else query.text, options))
+
+
+def _write(query: str, options: RewriterTraining, sampling: SamplingParams) -> Program[list[str]]:
+    """Return the distinct usable rewrites of a query."""
+    prompt = options.prompts["rewrite"].render(query=query)
+    [replies] = yield from generate([prompt], sampling, role="rewriter")
+    rewrites = [read_rewrite(reply, query, REWRITE_TOKENS) for reply in replies]
+    return list(dict.fromkeys(rewrite.text for rewrite in rewrites if rewrite.problem is None))
+
+
+def _try_own_rewrites(
+    query: Query, options: RewriterTraining, sampling: SamplingParams
+) -> Program[list[Trial]]:
+    rewrites = yield from _write(query.text, options, sampling)
+    trials: list[Trial] = []
+    for text in rewrites:
+        trial = yield from try_query(query, text, options)
+        trials.append(trial)
+    return trials
+
+
+def _raise_if_misconfigured(error: BaseException) -> Exception:
+    if isinstance(error, MISCONFIGURED) or not isinstance(error, SureragError):
+        raise error
+    return error
+
+
+def as_queries(queries: Iterable[Query | str]) -> list[Query]:
+    """Return distinct queries; texts become queries without references."""
+    items = [Query(item) if isinstance(item, str) else item for item in queries]
+    return list({item.text: item for item in items}.values())

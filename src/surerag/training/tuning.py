@@ -1,0 +1,161 @@
+"""Fine-tuning on TRL: distillation (SFT) and alignment (DPO), resumed from the last checkpoint."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from surerag.errors import ConfigurationError
+from surerag.extras import extra
+from surerag.training.options import RewriterTraining
+from surerag.training.sampling import Preference
+
+CHECKPOINTS = "checkpoints"
+
+
+def distil(
+    pairs: Sequence[tuple[str, str]], base: str | Path, output: Path, options: RewriterTraining
+) -> Path:
+    """Teach a base model the teacher's rewrites; the loss is on the rewrite alone (DynQR, Eq. 1).
+
+    Args:
+        pairs: Queries and rewrites.
+        base: Hugging Face id or folder of a causal language model.
+        output: Folder for checkpoints while it trains, and for the model at the end.
+        options: Rates, adapters and arguments of TRL's ``SFTConfig``.
+
+    Returns:
+        The folder of the model.
+
+    Raises:
+        MissingExtraError: If TRL is not installed.
+    """
+    if _is_complete(output):
+        return output
+    with extra("train"):
+        from datasets import Dataset
+        from trl import SFTConfig, SFTTrainer
+    model, tokenizer = _load(base)
+    rows = [_row(options, tokenizer, query, completion=rewrite) for query, rewrite in pairs]
+    arguments = _arguments(output, options, options.distil_rate, len(rows))
+    trainer = SFTTrainer(
+        model,
+        SFTConfig(**{**arguments, "completion_only_loss": True, **options.trainer}),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer,
+        peft_config=_adapters(options),
+    )
+    return _train_and_save(trainer, tokenizer, output)
+
+
+def align(
+    preferences: Sequence[Preference], base: str | Path, output: Path, options: RewriterTraining
+) -> Path:
+    """Teach a distilled rewriter which of its rewrites are better (DPO; DynQR, Eq. 4).
+
+    Args:
+        preferences: Triplets of query, better and worse rewrite.
+        base: The distilled rewriter.
+        output: Folder for checkpoints while it trains, and for the model at the end.
+        options: Rates, adapters and arguments of TRL's ``DPOConfig``.
+
+    Returns:
+        The folder of the model.
+
+    Raises:
+        MissingExtraError: If TRL is not installed.
+    """
+    if _is_complete(output):
+        return output
+    with extra("train"):
+        from datasets import Dataset
+        from trl import DPOConfig, DPOTrainer
+    model, tokenizer = _load(base)
+    rows = [
+        _row(options, tokenizer, item.query, chosen=item.better, rejected=item.worse) for item in preferences
+    ]
+    arguments = _arguments(output, options, options.align_rate, len(rows))
+    trainer = DPOTrainer(
+        model,
+        None,
+        DPOConfig(**{**arguments, "beta": 0.1, **options.trainer}),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer,
+        peft_config=_adapters(options),
+    )
+    return _train_and_save(trainer, tokenizer, output)
+
+
+def _load(base: str | Path) -> tuple[Any, Any]:
+    with extra("train"):
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+    tokenizer = AutoTokenizer.from_pretrained(str(base))
+    if tokenizer.eos_token is None:
+        raise ConfigurationError(f"the tokenizer of {base} has no end token", hint="take another base model")
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return AutoModelForCausalLM.from_pretrained(str(base), dtype="float32"), tokenizer
+
+
+def _row(options: RewriterTraining, tokenizer: Any, query: str, **texts: str) -> dict[str, Any]:
+    """Return one example in TRL's form: a conversation where the base has a chat template, else texts."""
+    prompt = options.prompts["rewrite"].render(query=query)
+    if tokenizer.chat_template is None:
+        return {"prompt": f"{prompt}\n", **{name: text + tokenizer.eos_token for name, text in texts.items()}}
+    answers = {name: [{"role": "assistant", "content": text}] for name, text in texts.items()}
+    # Of models that can think, the rewriter is asked without thoughts, as the reader asks it.
+    template = {"chat_template_kwargs": {"enable_thinking": False}}
+    return {"prompt": [{"role": "user", "content": prompt}], **answers, **template}
+
+
+def _arguments(output: Path, options: RewriterTraining, rate: float, rows: int) -> dict[str, Any]:
+    """Return the trainer's arguments: at least 30 steps, in batches of 4 to 32 examples."""
+    import torch
+
+    cuda = torch.cuda.is_available()
+    batch = min(max(rows // 32, 4), 32)
+    return {
+        "use_cpu": not cuda,
+        "bf16": cuda and torch.cuda.is_bf16_supported(),
+        "output_dir": str(output / CHECKPOINTS),
+        "learning_rate": rate,
+        "per_device_train_batch_size": min(batch, 8),
+        "gradient_accumulation_steps": max(batch // 8, 1),
+        "num_train_epochs": 3,
+        "save_strategy": "steps",
+        "save_steps": 0.1,
+        "save_total_limit": 2,
+        "logging_steps": 10,
+        "report_to": "none",
+        "seed": options.seed,
+        "data_seed": options.seed,
+    }
+
+
+def _adapters(options: RewriterTraining) -> Any:
+    if options.lora_rank is None:
+        return None
+    from peft import LoraConfig
+
+    return LoraConfig(r=options.lora_rank, lora_alpha=2 * options.lora_rank, target_modules="all-linear")
+
+
+def _is_complete(output: Path) -> bool:
+    return (output / "config.json").exists() and not (output / CHECKPOINTS).exists()
+
+
+def _train_and_save(trainer: Any, tokenizer: Any, output: Path) -> Path:
+    from transformers.trainer_utils import get_last_checkpoint
+
+    checkpoints = output / CHECKPOINTS
+    last = get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None
+    trainer.train(resume_from_checkpoint=last)
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    if hasattr(model, "merge_and_unload"):
+        model = model.merge_and_unload()
+    model.save_pretrained(str(output))
+    tokenizer.save_pretrained(str(output))
+    shutil.rmtree(checkpoints, ignore_errors=True)
+    return output
