@@ -31,7 +31,7 @@ from surerag.messages import Message, SamplingParams
 from surerag.readers.hosted import OpenAIReader
 from surerag.readers.hosted.answers import Draft, usage_of
 from surerag.readers.hosted.parameters import LeftOutWarning, SupportedParameters
-from surerag.readers.hosted.requests import Wanted
+from surerag.readers.hosted.requests import TokenDetails
 from surerag.readers.logprobs import token_trace
 from tests.servers.fake_openai import FakeOpenAI
 from tests.waiting import eventually
@@ -208,7 +208,7 @@ def test_the_end_token_and_a_stop_text_are_no_part_of_the_trace(fake_openai: Fak
 
 
 def test_a_character_that_comes_in_halves_is_joined() -> None:
-    draft = Draft(Wanted(False, 0), limit=9, streamed=True)
+    draft = Draft(TokenDetails(False, 0), limit=9, streamed=True)
     pieces: list[Any] = [
         {"text": "a\ud83d", "finish_reason": None},
         {"text": "\ude00", "finish_reason": "stop"},
@@ -274,7 +274,7 @@ def test_thoughts_are_no_part_of_an_answer(fake_openai: FakeOpenAI, place: str) 
 
 def test_an_answer_without_room_behind_its_thoughts_is_requested_again(fake_openai: FakeOpenAI) -> None:
     def feed(text: str, budget: int) -> Draft:
-        draft = Draft(Wanted(False, 0), limit=6, budget=budget)
+        draft = Draft(TokenDetails(False, 0), limit=6, budget=budget)
         draft.feed({"message": {"content": text}, "finish_reason": "length"})
         return draft
 

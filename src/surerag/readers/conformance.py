@@ -230,7 +230,7 @@ def max_tokens_is_kept(reader: BaseReader, trial: Trial) -> None:
         if answer.trace is not None and len(answer.trace) > trial.n_tokens:
             _demand(cut[0].finish == "length", f"a cut answer ended by {cut[0].finish!r}")
             start = answer.trace.tokens[: trial.n_tokens]
-            _demand(_trace(cut[0]).tokens == start, f"cut, it said {_trace(cut[0]).tokens} and not {start}")
+            _demand(_trace(cut[0]).tokens == start, f"cut, it wrote {_trace(cut[0]).tokens} and not {start}")
 
 
 @_check
@@ -244,7 +244,7 @@ def stop_texts_end_an_answer(reader: BaseReader, trial: Trial) -> None:
             continue
         before = answer.text.split(stop, 1)[0].strip()
         stopped = reader.generate([prompt], replace(trial.greedy, stop=(stop,)))[0][0]
-        _demand(stopped.text == before, f"stopped at {stop!r}, it said {stopped.text!r} and not {before!r}")
+        _demand(stopped.text == before, f"stopped at {stop!r}, it wrote {stopped.text!r} and not {before!r}")
         _demand(stopped.finish == "stop", f"stopped at {stop!r}, it ended by {stopped.finish!r}")
         return
     raise NotApplicableError("no greedy answer has a word to stop at")
@@ -306,11 +306,11 @@ def begin_shows_the_first_tokens(reader: BaseReader, trial: Trial) -> None:
             if item.done:
                 trial.same("begun and done", item.partial, whole)
             elif whole.trace is not None:
-                shown = _trace(item.partial)
-                _demand(len(shown) == trial.n_tokens, f"{len(shown)} tokens are shown, not {trial.n_tokens}")
-                start = whole.trace.tokens[: len(shown)]
-                _demand(start == shown.tokens, f"{shown.tokens} are shown, {start} are the answer's")
-                trial.close("begun: log-probabilities", shown.logprobs, whole.trace.logprobs[: len(shown)])
+                head = _trace(item.partial)
+                _demand(len(head) == trial.n_tokens, f"{len(head)} tokens are head, not {trial.n_tokens}")
+                start = whole.trace.tokens[: len(head)]
+                _demand(start == head.tokens, f"{head.tokens} are head, {start} are the answer's")
+                trial.close("begun: log-probabilities", head.logprobs, whole.trace.logprobs[: len(head)])
 
 
 @_check
@@ -429,14 +429,14 @@ def async_streams_do_the_same(reader: BaseReader, trial: Trial) -> None:
         streams: list[Any] = [reader.astream(prompt, trial.greedy)]
         begun = await reader.abegin([prompt], trial.n_tokens, trial.greedy)
         streams.append(reader.afinish_stream(begun[0]))
-        found = []
+        collected = []
         try:
             for stream in streams:
                 async with aclosing(stream):
-                    found.append([chunk async for chunk in stream])
+                    collected.append([chunk async for chunk in stream])
         finally:
             await reader.acancel(begun)
-        return found
+        return collected
 
     for chunks in _in_new_loop(ask):
         _check_chunks(trial, chunks, trial.answers(reader)[0])
@@ -487,7 +487,7 @@ def _check_chunks(trial: Trial, chunks: list[Chunk], answer: Generation) -> None
 
 
 def _demand_scores(reader: BaseReader, trial: Trial, sampling: SamplingParams) -> None:
-    """Compare traces of what was said with traces of reading it again, wherever tokens agree.
+    """Compare traces of what was written with traces of reading it again, wherever tokens agree.
 
     An answer after thoughts is left out: it is read as one that nothing was thought before.
     """
@@ -495,12 +495,12 @@ def _demand_scores(reader: BaseReader, trial: Trial, sampling: SamplingParams) -
     _applies(reader.capabilities.logprobs, "it has no log-probabilities")
     compared = 0
     for prompt, row in zip(trial.prompts, reader.generate(trial.prompts, sampling), strict=True):
-        for said in (_trace(answer) for answer in row if not answer.thinking_tokens):
-            if not len(said):
+        for own in (_trace(answer) for answer in row if not answer.thinking_tokens):
+            if not len(own):
                 continue
-            (read,) = reader.score([prompt], ["".join(said.tokens)])
-            if read.tokens == said.tokens:
-                trial.close("reading what it said: log-probabilities", read.logprobs, said.logprobs)
+            (read,) = reader.score([prompt], ["".join(own.tokens)])
+            if read.tokens == own.tokens:
+                trial.close("reading what it wrote: log-probabilities", read.logprobs, own.logprobs)
                 compared += 1
     _applies(compared > 0, "read again, its answers split into other tokens, or follow thoughts")
 

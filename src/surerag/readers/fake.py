@@ -274,7 +274,7 @@ class FakeReader(BaseReader):
                 f"{self._name} cannot score given text", hint="give it a logprob or a score"
             )
         texts = self._note("score", prompts, None, continuations=tuple(continuations))
-        return [self._trace(text, given) for text, given in zip(texts, continuations, strict=True)]
+        return [self._trace(text, item) for text, item in zip(texts, continuations, strict=True)]
 
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
@@ -376,19 +376,19 @@ class FakeReader(BaseReader):
     def _next(self, prompt: str, sampling: SamplingParams) -> Generation:
         with self._lock:
             self._asked += 1
-            given = self._queue.popleft() if self._queue else self._default
-        if given is None:
+            answer = self._queue.popleft() if self._queue else self._default
+        if answer is None:
             raise ServiceError(
                 f"the script of {self._name} is empty: reply {self._asked} was asked for, to {prompt[:80]!r}",
                 hint="add a reply for every generation, or give a default or one function of the prompt",
             )
-        if callable(given) and not isinstance(given, type):
-            given = given(prompt)
-        if isinstance(given, BaseException | type):
-            raise given
-        if isinstance(given, str):
-            given = reply(given, entropy=self._entropy, logprobs=self._logprob)
-        generation = _limited(self._honest(given), sampling)
+        if callable(answer) and not isinstance(answer, type):
+            answer = answer(prompt)
+        if isinstance(answer, BaseException | type):
+            raise answer
+        if isinstance(answer, str):
+            answer = reply(answer, entropy=self._entropy, logprobs=self._logprob)
+        generation = _limited(self._honest(answer), sampling)
         return replace(generation, prompt_tokens=generation.prompt_tokens or len(_words(prompt)))
 
     def _honest(self, generation: Generation) -> Generation:
@@ -433,11 +433,11 @@ class FakeReader(BaseReader):
 
     def _pieces(self, generation: Generation, emitted: int) -> Iterator[Chunk]:
         """Yield word by word; words beyond those emitted before count when they are taken."""
-        shown = TrimmedPieces()
+        trimmed = TrimmedPieces()
         for position, token in enumerate(_tokens_of(generation)):
             if position >= emitted:
                 self._count(0, 1, requests=0)
-            yield Chunk(shown.feed(token))
+            yield Chunk(trimmed.feed(token))
         yield Chunk("", generation)
 
 

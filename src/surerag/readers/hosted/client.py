@@ -27,7 +27,7 @@ from surerag.errors import (
     TransientServiceError,
 )
 from surerag.readers.failures import PASSING_HINT, REFUSED_HINT, TOO_LONG_HINT, kind_of, status_of
-from surerag.readers.logprobs import NO_LOGPROBS_HINT, shown, without_surrogates
+from surerag.readers.logprobs import NO_LOGPROBS_HINT, excerpt, without_surrogates
 from surerag.readers.threads import renew_after_fork
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ async def each(coroutines: Sequence[Coroutine[Any, Any, R]]) -> list[R]:
         raise
 
 
-class ToldError(Exception):
+class ReportedError(Exception):
     """A failure that a server reports within an answer of status 200."""
 
     def __init__(self, body: object) -> None:
@@ -233,11 +233,11 @@ class Client:
         """Return the SDK's context manager of a response that is still to be read."""
         client = self._client = self._client or self._own_or_new()
         fields = dict(body)
-        known = {
+        typed = {
             name: fields.pop(name) for name in ("model", "messages", "prompt", "stream") if name in fields
         }
-        completions = client.chat.completions if "messages" in known else client.completions
-        return completions.with_streaming_response.create(**known, extra_body=fields)
+        completions = client.chat.completions if "messages" in typed else client.completions
+        return completions.with_streaming_response.create(**typed, extra_body=fields)
 
     def _own_or_new(self) -> Any:
         if self._own is not None:
@@ -271,7 +271,7 @@ class Client:
             return json.loads(data)
         if data.lstrip()[:1] == b"<":
             raise RefusedError(
-                f"{self.address} is not an OpenAI-compatible server: it sent the page {shown(data)}",
+                f"{self.address} is not an OpenAI-compatible server: it sent the page {excerpt(data)}",
                 hint=_NOT_COMPATIBLE_HINT,
             )
         raise malformed(data.decode("utf-8", "replace"))
@@ -292,7 +292,7 @@ class Client:
         """Return our error for one of the SDK's."""
         cause = error.__cause__ or error
         reply = getattr(error, "body", None)
-        message = self.masked(_said(reply) if reply else str(cause) or str(error))[:300].rstrip(". ")
+        message = self.masked(_message_in(reply) if reply else str(cause) or str(error))[:300].rstrip(". ")
         kind, status = kind_of(error, message), status_of(error)
         answered = f"{self.address} answered {status}: {message}" if status else ""
         if "logprob" in message.lower() and "logprobs" in body and kind is RefusedError:
@@ -315,7 +315,7 @@ class Client:
             return kind(f"the prompt does not fit the model's window: {message}", hint=TOO_LONG_HINT)
         if status or reply is not None:
             return kind(answered or f"{self.address} failed while it answered: {message}")
-        sent = self.masked(shown(getattr(error, "doc", None) or getattr(error, "object", None) or message))
+        sent = self.masked(excerpt(getattr(error, "doc", None) or getattr(error, "object", None) or message))
         return kind(f"{self.address} sent a reply that cannot be read ({type(error).__name__}): {sent}")
 
     def masked(self, text: str) -> str:
@@ -398,26 +398,26 @@ def checked(answer: Any) -> Json:
     """Return an answer, or a piece of one, that reports no failure.
 
     Raises:
-        ToldError: If it does.
+        ReportedError: If it does.
         ServiceError: If it is no JSON object.
     """
     if not isinstance(answer, Mapping):
         raise malformed(answer)
     if error := answer.get("error"):
-        raise ToldError(error)
+        raise ReportedError(error)
     return answer
 
 
 def malformed(answer: object) -> ServiceError:
     """Return the error for an answer that is no OpenAI-compatible one."""
-    text = "an empty answer" if answer in (None, "", {}) else f"the answer {shown(answer)}"
+    text = "an empty answer" if answer in (None, "", {}) else f"the answer {excerpt(answer)}"
     return ServiceError(
         f"the server returned {text}, where a JSON object with choices was expected",
         hint=_NOT_COMPATIBLE_HINT,
     )
 
 
-def _said(body: object) -> str:
+def _message_in(body: object) -> str:
     """Return what a server said about a failure; a router's words, and those of the service behind it."""
     inner = body.get("error") if isinstance(body, Mapping) else None
     detail = inner if isinstance(inner, Mapping) else body
@@ -472,9 +472,9 @@ def _check_url(base_url: str) -> None:
     except ValueError:
         valid = False
     if not valid:
-        shown_url = re.sub(r"//[^/@]*@", "//", base_url).partition("?")[0]
+        public_url = re.sub(r"//[^/@]*@", "//", base_url).partition("?")[0]
         raise ConfigurationError(
-            f"base_url must be an http or https address, got {shown_url!r}",
+            f"base_url must be an http or https address, got {public_url!r}",
             hint="give the API's root, such as http://localhost:8000/v1",
         )
 

@@ -31,11 +31,11 @@ from surerag.readers.hosted.requests import (
     THINKING_OFF,
     Api,
     Scoring,
-    Wanted,
+    TokenDetails,
     body_of,
+    details_for,
     scoring_body,
     seed_of,
-    wanted_for,
 )
 from surerag.readers.hosted.scoring import score_trace
 from surerag.readers.hosted.streams import OpenAnswer
@@ -132,7 +132,7 @@ class OpenAIReader(BaseReader):
                 raise ConfigurationError(f"{name} must be at least {least}, got {value!r}")
         self._model = model
         self._api: Api = api
-        self._wanted = Wanted(True, _TOP_LOGPROBS[api] if top_logprobs is None else top_logprobs)
+        self._details = TokenDetails(True, _TOP_LOGPROBS[api] if top_logprobs is None else top_logprobs)
         self._thinking = thinking
         self._thinks = thinking is True
         self._opened = False
@@ -154,7 +154,7 @@ class OpenAIReader(BaseReader):
         )
 
     def __repr__(self) -> str:
-        return f"OpenAIReader({self.name!r}, api={self._api!r}, top_logprobs={self._wanted.top})"
+        return f"OpenAIReader({self.name!r}, api={self._api!r}, top_logprobs={self._details.top})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_extra_body": without_secrets(self._extra_body)}
@@ -181,9 +181,9 @@ class OpenAIReader(BaseReader):
     def capabilities(self) -> Capabilities:
         """What the server is asked for, and, once probed, what it does."""
         return Capabilities(
-            logprobs=self._wanted.logprobs,
-            entropy="bounded" if self._wanted.top else None,
-            score=self._wanted.logprobs and self._scoring is not None,
+            logprobs=self._details.logprobs,
+            entropy="bounded" if self._details.top else None,
+            score=self._details.logprobs and self._scoring is not None,
             begin="native" if self._streams else "whole",
             stream=self._streams,
             native_async=True,
@@ -307,7 +307,7 @@ class OpenAIReader(BaseReader):
 
     async def _samples(self, prompt: Prompt, sampling: SamplingParams) -> list[Generation]:
         """Ask for ``sampling.n`` answers, and again for those that were left out or had no room."""
-        wanted = wanted_for(sampling, self._wanted)
+        details = details_for(sampling, self._details)
         count = sampling.n if sampling.temperature > 0 else 1
         answers: list[Generation] = []
         while len(answers) < count:
@@ -317,18 +317,18 @@ class OpenAIReader(BaseReader):
                 replace(sampling, n=size, seed=seed_of(sampling.seed, start + place))
                 for place, size in enumerate(sizes)
             ]
-            bodies = [body_of(self._api, self._model, prompt, part, wanted, budget) for part in parts]
+            bodies = [body_of(self._api, self._model, prompt, part, details, budget) for part in parts]
             # What may be left out is a matter of all samples, also where they are requested one by one.
             needed = needed_parameters(replace(sampling, n=count))
             replies = await each([self._post(body, needed, sampling) for body in bodies])
             for reply, size in zip(replies, sizes, strict=True):
-                drafts = self._read(reply, wanted, sampling, budget)[:size]
+                drafts = self._read(reply, details, sampling, budget)[:size]
                 if not any(draft.starved for draft in drafts):
                     answers += [draft.generation() for draft in drafts]
                 self._together = self._together and (len(drafts) == size or len(drafts) > 1)
         return answers * (sampling.n if count == 1 else 1)
 
-    def _read(self, reply: Json, wanted: Wanted, sampling: SamplingParams, budget: int) -> list[Draft]:
+    def _read(self, reply: Json, details: TokenDetails, sampling: SamplingParams, budget: int) -> list[Draft]:
         """Read all choices of one reply; its usage is one sum for all of them."""
         choices, usage = choices_of(reply), usage_of(reply)
         share = usage
@@ -337,7 +337,7 @@ class OpenAIReader(BaseReader):
             share = Usage(1, usage.prompt_tokens, 0, thinking, usage.cached_tokens)
         drafts = []
         for choice in choices:
-            draft = self._draft(wanted, sampling, budget=budget, usage=share)
+            draft = self._draft(details, sampling, budget=budget, usage=share)
             draft.feed(choice)
             self._note(draft)
             drafts.append(draft)
@@ -351,7 +351,7 @@ class OpenAIReader(BaseReader):
     def _scores(
         self, prompts: Sequence[Prompt], continuations: Sequence[str]
     ) -> list[Coroutine[Any, Any, TokenTrace]]:
-        if self._scoring is None or not self._wanted.logprobs:
+        if self._scoring is None or not self._details.logprobs:
             raise CapabilityError(
                 f"{self.name} is not known to score given text",
                 hint='call probe() to find out whether it can; api="completions" can more often than "chat"',
@@ -361,11 +361,11 @@ class OpenAIReader(BaseReader):
     async def _score(self, how: Scoring, prompt: Prompt, continuation: str) -> TokenTrace:
         if not continuation:
             return TokenTrace((), ())
-        wanted = Wanted(True, 0)
-        body = scoring_body(how, self._api, self._model, prompt, continuation, wanted)
+        details = TokenDetails(True, 0)
+        body = scoring_body(how, self._api, self._model, prompt, continuation, details)
         reply = await self._post(body, set(body))
         self._usage.add(usage_of(reply))
-        return score_trace(how, reply, prompt, continuation, wanted)
+        return score_trace(how, reply, prompt, continuation, details)
 
     async def _begin_all(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
@@ -384,9 +384,9 @@ class OpenAIReader(BaseReader):
 
     async def _begin(self, prompt: Prompt, n_tokens: int, sampling: SamplingParams) -> PartialGeneration:
         """Open a stream and read its first tokens; again, if only then it shows that the model thinks."""
-        one, wanted = replace(sampling, n=1), wanted_for(sampling, self._wanted)
+        one, details = replace(sampling, n=1), details_for(sampling, self._details)
         for again in (False, True):
-            answer = await self._open(prompt, one, wanted)
+            answer = await self._open(prompt, one, details)
             try:
                 async with await self._client.turn():
                     begun = await answer.read(n_tokens)
@@ -405,12 +405,12 @@ class OpenAIReader(BaseReader):
                 raise
         raise AssertionError("unreachable")
 
-    async def _open(self, prompt: Prompt, sampling: SamplingParams, wanted: Wanted) -> OpenAnswer:
+    async def _open(self, prompt: Prompt, sampling: SamplingParams, details: TokenDetails) -> OpenAnswer:
         budget = self._budget
-        body = body_of(self._api, self._model, prompt, sampling, wanted, budget)
+        body = body_of(self._api, self._model, prompt, sampling, details, budget)
         body["stream_options"] = {"include_usage": True}
         events = await self._send(self._client.open, body, needed_parameters(sampling), sampling)
-        draft = self._draft(wanted, sampling, budget=budget, streamed=True)
+        draft = self._draft(details, sampling, budget=budget, streamed=True)
         return OpenAnswer(events, draft, self._usage.add)
 
     async def _finish(self, begun: PartialGeneration) -> Generation:
@@ -490,16 +490,16 @@ class OpenAIReader(BaseReader):
 
     def _draft(
         self,
-        wanted: Wanted,
+        details: TokenDetails,
         sampling: SamplingParams,
         *,
         budget: int,
         usage: Usage | None = None,
         streamed: bool = False,
     ) -> Draft:
-        listed = self._supported.cap.get("top_logprobs" if self._api == "chat" else "logprobs", wanted.top)
+        listed = self._supported.cap.get("top_logprobs" if self._api == "chat" else "logprobs", details.top)
         return Draft(
-            wanted._replace(top=min(wanted.top, listed)),
+            details._replace(top=min(details.top, listed)),
             limit=sampling.max_tokens,
             stop=sampling.stop,
             opened=self._opened,
@@ -525,7 +525,7 @@ class OpenAIReader(BaseReader):
 
     def _learn(self, result: Probe) -> Probe:
         promised = result.logprobs and result.raw_logprobs is not False
-        self._wanted = Wanted(promised, min(self._wanted.top, result.top_logprobs) if promised else 0)
+        self._details = TokenDetails(promised, min(self._details.top, result.top_logprobs) if promised else 0)
         self._scoring = result.scoring
         self._streams = result.streams and (result.stream_logprobs or not promised)
         self._together = result.samples
