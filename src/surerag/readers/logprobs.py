@@ -190,7 +190,7 @@ def _text(entry: Mapping[str, Any]) -> str:
 
 def token_of(entry: Mapping[str, Any]) -> str | bytes:
     """Return what a token spells: its bytes, where the server lists them, else its text."""
-    spelled = entry.get("bytes")
+    spelled: Any = entry.get("bytes")
     valid = (
         isinstance(spelled, list) and spelled and all(isinstance(b, int) and 0 <= b < 256 for b in spelled)
     )

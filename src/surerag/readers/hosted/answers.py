@@ -213,7 +213,7 @@ class Draft:
     def _answer_part(self, text: str) -> str:
         """Take text and return what of it belongs to the answer."""
         fresh = self._splitter.feed(text)
-        if not self._splitter.has_thoughts and "</think>" in text:
+        if not self._splitter.has_thoughts and "</think>" in self._splitter.text[-len(text) - 8 :]:
             if self.streamed:
                 raise OpenedThoughtsError(
                     "what was streamed turns out to be the model's thoughts: its prompt template opens them, "
