@@ -295,7 +295,11 @@ def test_thoughts_that_the_template_opened_are_learnt(fake_openai: FakeOpenAI) -
     fake_openai.answers = lambda _: "Hm, Velm?</think> Velm it is"
     reader = reader_of(fake_openai)
     assert reader.generate(["q"], GREEDY)[0][0].text == "Velm it is"
-    assert "".join(chunk.text for chunk in reader.stream("q", GREEDY)) == "Velm it is"
+    streamer = reader_of(fake_openai)
+    with pytest.raises(ServiceError, match="Ask again"):
+        list(streamer.stream("q", GREEDY))
+    for one in (reader, streamer):
+        assert "".join(chunk.text for chunk in one.stream("q", GREEDY)) == "Velm it is"
 
 
 # Streams.

@@ -6,6 +6,7 @@ Servers differ in what they leave out, add and count, and in where they put what
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -172,8 +173,9 @@ class Draft:
         """How long the thoughts were, as exactly as it can be told."""
         if self.usage.thinking_tokens or not self.thought:
             return self.usage.thinking_tokens
-        if self.entries and (start := self._inside().start):
-            return start
+        with suppress(LogprobsError):
+            if self.entries and (start := self._inside().start):
+                return start
         before = len(self._reasoning) or len(self._splitter.text) - len(self.text)
         return round(self.usage.completion_tokens * before / max(before + len(self.text), 1))
 
@@ -181,7 +183,7 @@ class Draft:
         """Return what the request cost: as the server counted, else by what came; thoughts apart."""
         counted = self.usage.completion_tokens + self.usage.thinking_tokens
         thinking = self.thinking_tokens
-        answer = max(counted - thinking, 0) if counted else self.tokens
+        answer = max(counted - thinking, 0) if counted else self._pieces
         return Usage(1, self.usage.prompt_tokens, answer, thinking, self.usage.cached_tokens)
 
     def budget_error(self) -> ThinkingBudgetError:
@@ -214,13 +216,14 @@ class Draft:
         """Take text and return what of it belongs to the answer."""
         fresh = self._splitter.feed(text)
         if not self._splitter.has_thoughts and "</think>" in self._splitter.text[-len(text) - 8 :]:
+            self.opened = True
             if self.streamed:
                 raise OpenedThoughtsError(
                     "what was streamed turns out to be the model's thoughts: its prompt template opens them, "
                     "and only their end is marked",
                     hint="ask again, which works now that it is known; or call probe() once before",
                 )
-            self._splitter, self.opened = ThoughtSplitter(opened=True), True
+            self._splitter = ThoughtSplitter(opened=True)
             fresh = self._splitter.feed(text)
         fresh += self._splitter.end() if self.finish is not None else ""
         if self.finish == "stop" and self.opened and self._splitter.thinking:

@@ -260,12 +260,7 @@ class Client:
         return key or "none"
 
     async def _json(self, response: httpx.Response) -> Any:
-        """Read and parse what the server sent.
-
-        Raises:
-            RefusedError: If it is a page for people.
-            ServiceError: If it is no JSON, or none that can be read.
-        """
+        """Read and parse what the server sent; a page for people is no such server at all."""
         data = await response.aread()
         with suppress(ValueError, RecursionError):
             return json.loads(data)
@@ -351,11 +346,7 @@ class EventStream:
         self.loop = asyncio.get_running_loop()
 
     async def next(self) -> Json | None:
-        """Return the next piece, waiting for it; None behind the last one.
-
-        Raises:
-            ServiceError: If the stream fails, or holds something else.
-        """
+        """Return the next piece, waiting for it; None behind the last one."""
         started = self.loop.time()
         try:
             piece = await self._client._guarded(anext(self._events, None), self._left, self._body)
@@ -395,12 +386,7 @@ def _limited(response: httpx.Response) -> httpx.Response:
 
 
 def checked(answer: Any) -> Json:
-    """Return an answer, or a piece of one, that reports no failure.
-
-    Raises:
-        ReportedError: If it does.
-        ServiceError: If it is no JSON object.
-    """
+    """Return an answer, or a piece of one, if it is a JSON object that reports no failure."""
     if not isinstance(answer, Mapping):
         raise malformed(answer)
     if error := answer.get("error"):

@@ -397,7 +397,6 @@ class OpenAIReader(BaseReader):
                 if again or answer.draft.budget:
                     raise
             except OpenedThoughtsError:
-                self._thinks = self._opened = True
                 if again:
                     raise
             except BaseException:
@@ -411,7 +410,12 @@ class OpenAIReader(BaseReader):
         body["stream_options"] = {"include_usage": True}
         events = await self._send(self._client.open, body, needed_parameters(sampling), sampling)
         draft = self._draft(details, sampling, budget=budget, streamed=True)
-        return OpenAnswer(events, draft, self._usage.add)
+        return OpenAnswer(events, draft, self._ended)
+
+    def _ended(self, draft: Draft) -> None:
+        self._usage.add(draft.spent())
+        self._opened = self._opened or draft.opened
+        self._thinks = self._thinks or draft.opened
 
     async def _finish(self, begun: PartialGeneration) -> Generation:
         if begun.done:
@@ -421,7 +425,9 @@ class OpenAIReader(BaseReader):
         answer = _open_answer(begun)
         answer.claim()
         async with await self._client.turn():
-            return await answer.rest()
+            while (chunk := await answer.chunk()) is not None:
+                whole = chunk.generation
+        return whole or answer.whole()
 
     def _chunks(self, begin: Callable[[], Coroutine[Any, Any, PartialGeneration]]) -> Iterator[Chunk]:
         begun = run(begin())

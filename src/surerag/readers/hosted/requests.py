@@ -55,17 +55,8 @@ def body_of(
 ) -> dict[str, Any]:
     """Return the body that asks for ``sampling.n`` answers to one prompt.
 
-    Args:
-        api: Where to ask.
-        model: Which model.
-        prompt: What to ask.
-        sampling: How to sample.
-        details: What to request of each token.
-        budget: Tokens for thinking, of a model that is known to think. Stop texts are then not sent: they are
-            meant for the answer, and may stand in the thoughts.
-
-    Raises:
-        InputError: If a conversation is to go to the completions API.
+    ``budget`` are tokens for thinking, of a model that thinks. Stop texts are then not sent: they belong to
+    the answer, and may stand in the thoughts.
     """
     body: dict[str, Any] = {
         "model": model,
@@ -86,11 +77,7 @@ def body_of(
 
 
 def prompt_body(api: Api, prompt: Prompt) -> dict[str, Any]:
-    """Return the part of a body that holds the prompt.
-
-    Raises:
-        InputError: If a conversation is to go to the completions API.
-    """
+    """Return the part of a body that holds the prompt; completions take no conversation (InputError)."""
     turns = [{"role": role, "content": without_surrogates(content)} for role, content in as_messages(prompt)]
     if api == "chat":
         return {"messages": turns}
@@ -114,11 +101,7 @@ def logprobs_body(api: Api, details: TokenDetails) -> dict[str, Any]:
 def scoring_body(
     how: Scoring, api: Api, model: str, prompt: Prompt, continuation: str, details: TokenDetails
 ) -> dict[str, Any]:
-    """Return the body that has a continuation of a prompt read back.
-
-    Raises:
-        InputError: If a conversation is to go to the completions API.
-    """
+    """Return the body that has a continuation of a prompt read back."""
     limits = {"model": model, "max_tokens": 1, "temperature": 0.0}
     if api == "completions":
         text = prompt_body(api, prompt)["prompt"] + without_surrogates(continuation)
