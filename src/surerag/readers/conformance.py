@@ -307,9 +307,9 @@ def begin_shows_the_first_tokens(reader: BaseReader, trial: Trial) -> None:
                 trial.same("begun and done", item.partial, whole)
             elif whole.trace is not None:
                 head = _trace(item.partial)
-                _demand(len(head) == trial.n_tokens, f"{len(head)} tokens are head, not {trial.n_tokens}")
+                _demand(len(head) == trial.n_tokens, f"{len(head)} tokens are begun, not {trial.n_tokens}")
                 start = whole.trace.tokens[: len(head)]
-                _demand(start == head.tokens, f"{head.tokens} are head, {start} are the answer's")
+                _demand(start == head.tokens, f"{head.tokens} are begun, {start} are the answer's")
                 trial.close("begun: log-probabilities", head.logprobs, whole.trace.logprobs[: len(head)])
 
 
