@@ -125,6 +125,12 @@ def test_a_rejected_parameter_is_left_out_once_and_for_all(fake_openai: FakeOpen
     assert len(fake_openai.requests) == 4
 
 
+def test_requests_side_by_side_learn_together(fake_openai: FakeOpenAI) -> None:
+    fake_openai.options |= {"refuses": ("seed",), "seconds": 0.05}
+    answers = reader_of(fake_openai).generate(["q"] * 4, SamplingParams(temperature=1.0))
+    assert [len(row) for row in answers] == [1] * 4
+
+
 def test_temperature_is_left_out_with_a_warning_and_needed_for_samples(fake_openai: FakeOpenAI) -> None:
     fake_openai.options["refuses"] = ("temperature",)
     reader = reader_of(fake_openai)

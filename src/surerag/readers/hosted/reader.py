@@ -480,11 +480,13 @@ class OpenAIReader(BaseReader):
                 raise RefusedError(
                     f"{self.name} rejects {' and '.join(missing)}", hint=PARAMETER_HINTS.get(missing[0], "")
                 )
-            before = set(self._supported.drop)
+            before, sent = set(self._supported.drop), self._supported.apply(whole)
             try:
-                return await ask(self._supported.apply(whole))
+                return await ask(sent)
             except RefusedError as error:
-                if not self._supported.learn(str(error), whole, needed):
+                # A request beside this one may have taught the same.
+                learnt = self._supported.apply(whole) != sent
+                if not learnt and not self._supported.learn(str(error), whole, needed):
                     raise
             if sampling is not None:
                 warn_of_dropped(self.name, self._supported.drop - before, sampling)
