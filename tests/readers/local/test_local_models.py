@@ -56,7 +56,9 @@ def test_greedy_answers_are_those_of_generate(architecture: str) -> None:
         ids = tokenizer(prompt, return_tensors="pt").to(model.device)["input_ids"]
         whole = model.generate(ids, max_new_tokens=10, do_sample=False, attention_mask=torch.ones_like(ids))
         expected = tokenizer.decode(whole[0, ids.shape[1] :], skip_special_tokens=True).strip()
-        assert reader_of(architecture).generate([prompt], SamplingParams(max_tokens=10))[0][0].text == expected
+        assert (
+            reader_of(architecture).generate([prompt], SamplingParams(max_tokens=10))[0][0].text == expected
+        )
 
 
 SMALL: dict[str, Any] = {
