@@ -12,7 +12,7 @@ COUNT, LENGTH = 4, 60
 
 
 def test_contexts_are_read_for_their_tails_only() -> None:
-    reader = TransformersReader(tiny_model("llama"), tiny_tokenizer(), min_shared_prefix=8)
+    reader = TransformersReader(tiny_model("llama"), tiny_tokenizer())
     texts = [chr(97 + place) * LENGTH for place in range(COUNT)]
     prompts, cache = DenseOptions.PROMPTS, DenseCache()
     for text in texts:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from surerag.errors import CapabilityError, ConfigurationError, ContextLengthError, InputError
@@ -425,10 +426,13 @@ def _rebuild(kind: type[TransformersReader], settings: dict[str, Any]) -> Transf
     return kind.from_pretrained(**settings)
 
 
-def _renew_locks() -> None:
-    # A lock that another thread held when the process was forked would never be released in the child.
+def _renew_after_fork() -> None:
+    # A lock that another thread held when the process was forked is never released in the child, and OpenMP
+    # waits there for ever for threads that the parent started.
     for reader in list(_readers):
         reader._lock, reader._usage = threading.RLock(), UsageCounter(reader._usage.total)
+        if reader._model.device.type == "cpu":
+            torch.set_num_threads(1)
 
 
-renew_after_fork(_renew_locks)
+renew_after_fork(_renew_after_fork)
