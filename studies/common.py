@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
-from surerag.measures.statistics import Estimate, mean_interval, paired_difference
 
 from surerag import Passage, SamplingParams, Services
 from surerag.drivers import run_many
 from surerag.effects import Program, generate
 from surerag.measures import exact_match
+from surerag.measures.statistics import Estimate, auroc, mean_interval, paired_difference
 from surerag.messages import Generation, Prompt, TraceKind
 from surerag.readers.protocol import BaseReader
 from surerag.services import Encoder, as_reader
 
-console = Console(highlight=False)
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Case:
 class LookupRetriever:
     """A retriever over results that were computed beforehand, by the text of the question."""
 
-    def __init__(self, results: dict[str, Sequence[Passage]]) -> None:
+    def __init__(self, results: Mapping[str, Sequence[Passage]]) -> None:
         self._results = results
 
     def retrieve(self, query: str, k: int | None) -> list[Passage]:
@@ -67,7 +70,8 @@ class Claim(NamedTuple):
 
 
 def make_parser(description: str, n: int = 200) -> argparse.ArgumentParser:
-    """Return a parser with the arguments that all studies have."""
+    """Return a parser with the arguments that all studies have; warnings of single questions are left out."""
+    logging.getLogger("surerag").setLevel(logging.ERROR)
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--seed", type=int, default=0, help="seed of the world, or of the sample")
     parser.add_argument("-n", type=int, default=n, help="number of questions")
@@ -113,7 +117,7 @@ def world_cases(
             item.answers,
             tuple(world.passage[name] for name in item.gold_passages),
             item.kind.value,
-            lambda answer, item=item: is_correct(item, answer),
+            partial(is_correct, item),
         )
         for item in world.questions(n, kinds)
     ]
@@ -151,6 +155,13 @@ def difference(first: Sequence[bool], second: Sequence[bool]) -> Estimate:
     return paired_difference([float(value) for value in first], [float(value) for value in second])
 
 
+def separation(wrong: Sequence[float], right: Sequence[float]) -> Estimate | None:
+    """Return the AUROC with which a score separates wrong answers from right ones; None without both."""
+    if not wrong or not right:
+        return None
+    return auroc([*wrong, *right], [True] * len(wrong) + [False] * len(right))
+
+
 def show(estimate: Estimate, *, scale: float = 100, digits: int = 1, sign: bool = False) -> str:
     """Return an estimate with its interval: ``57.3 [52.4, 62.1]``."""
     form = f"{'+' if sign else ''}.{digits}f"
@@ -173,8 +184,8 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
 
 
 def print_claims(claims: Sequence[Claim]) -> None:
-    """Print the claims of a paper, those that do not hold included."""
-    rows = [(item.claim, item.evidence, "holds" if item.holds else "does not hold") for item in claims]
+    """Print the claims of a paper, those that could not be shown included."""
+    rows = [(item.claim, item.evidence, "holds" if item.holds else "not shown") for item in claims]
     table = Table(title="Claims", title_justify="left")
     for name in ("Claim", "Found", ""):
         table.add_column(name)

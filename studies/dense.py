@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-from surerag.measures.statistics import auroc
 
 from studies.common import (
     Claim,
@@ -17,6 +16,7 @@ from studies.common import (
     make_parser,
     print_claims,
     print_table,
+    separation,
     share,
     show,
 )
@@ -76,9 +76,9 @@ def print_scores(results: Sequence[DenseResult], correct: Sequence[bool]) -> tup
     print_table("Accuracy by DSE (cf. Figure 2)", ("DSE, nats", "n", "Right, %"), rows)
     wrong = [float(score) for score, right in zip(scores, correct, strict=True) if not right]
     good = [float(score) for score, right in zip(scores, correct, strict=True) if right]
-    if not wrong or not good:
+    area = separation(wrong, good)
+    if area is None:
         return "n/a", False
-    area = auroc(wrong, good)
     return f"AUROC {show(area, scale=1, digits=2)}", area.interval is not None and area.interval.lower > 0.5
 
 

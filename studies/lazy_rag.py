@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from surerag.measures.statistics import auroc
 
 from studies.common import (
     Case,
@@ -27,6 +26,7 @@ from studies.common import (
     make_parser,
     print_claims,
     print_table,
+    separation,
     share,
     show,
     world_cases,
@@ -60,8 +60,8 @@ class Setting(NamedTuple):
 
     name: str
     cases: list[Case]
-    summaries: dict[str, Sequence[Passage]]
-    passages: dict[str, Sequence[Passage]]
+    summaries: dict[str, list[Passage]]
+    passages: dict[str, list[Passage]]
 
 
 class Mode(NamedTuple):
@@ -123,7 +123,7 @@ def squad_setting(file: Path, titles: Sequence[str] | None, n: int, seed: int, e
     summaries = {case.question: [Passage(lead_summary(case.gold[0].text))] for case in cases}
     passages = {}
     for case in cases:
-        chunks = [Passage(text) for text in chunk_text(case.gold[0].text, 100, 20)]
+        chunks = [Passage(chunk.text) for chunk in chunk_text(case.gold[0].text, 100, 20)]
         index = PassageIndex.from_passages(chunks, encoder)
         passages[case.question] = index.retrieve(case.question, TOP_N)
     return Setting("SQuAD 2.0", cases, summaries, passages)
@@ -251,9 +251,10 @@ def print_entropies(entropies: Sequence[float], correct: Sequence[bool]) -> str:
     ]
     wrong = [entropy for entropy, right in finite if not right]
     good = [entropy for entropy, right in finite if right]
-    if not wrong or not good:
+    found = separation(wrong, good)
+    if found is None:
         return "n/a"
-    area = show(auroc(wrong, good), scale=1, digits=2)
+    area = show(found, scale=1, digits=2)
     rows = [
         ("wrong", len(wrong), f"{np.mean(wrong):.2f}", "2.20"),
         ("right", len(good), f"{np.mean(good):.2f}", "1.72"),

@@ -40,7 +40,7 @@ from tests.readers.tiny_models import CHAT_TEMPLATE, END_ID, VOCABULARY, tiny_mo
 
 SAMPLED = SamplingParams(n=3, temperature=1.0, max_tokens=9, seed=3)
 ONE = replace(SAMPLED, n=1)
-ON: dict[str, Any] = {"thinking": True, "thinking_tokens": 60}
+ON: dict[str, Any] = {"thinking": True, "thinking_tokens": 120}
 NEMOTRON = (
     "{% set ns = namespace(enable_thinking=true) %}{% for m in messages %}{% if '/no_think' in m.content %}"
     "{% set ns.enable_thinking = false %}{% endif %}{{ m.content.replace('/no_think', '') }}|{% endfor %}"
