@@ -175,7 +175,12 @@ def test_empty_thoughts_and_thoughts_without_an_answer() -> None:
     assert {answer.thinking_tokens for row in answers for answer in row} == {3}
     with thinking_model("llama", {**MARKED, **dict.fromkeys(THOUGHTS, ("<|end|>",))}) as model:
         (answer,) = qwen3(model).generate(["x"], SamplingParams())[0]
-    assert (answer.text, answer.finish, answer.completion_tokens, answer.thinking_tokens) == ("", "stop", 0, 2)
+    assert (answer.text, answer.finish, answer.completion_tokens, answer.thinking_tokens) == (
+        "",
+        "stop",
+        0,
+        2,
+    )
 
 
 def test_a_model_without_a_template_is_recognised_by_its_marks() -> None:

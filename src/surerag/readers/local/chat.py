@@ -120,7 +120,7 @@ class PromptEncoder:
         if not self._template:
             return ids, ""
         rendered = self._render(messages, options)
-        # Only what the template writes behind the last message is its own; some end according to the messages.
+        # Only what stands behind the last message is the template's; some end according to the messages.
         own = rendered.endswith(self._ending)
         return ids, open_mark(self._ending if own else rendered.rstrip().rpartition("\n")[2])
 
