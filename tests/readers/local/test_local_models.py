@@ -1,4 +1,4 @@
-"""Models of many families: the promises of a reader, one answer alone and in a batch, numbers of plain passes."""
+"""Models of many families: conformance, the same answer in every batch, the numbers of plain passes."""
 
 from __future__ import annotations
 

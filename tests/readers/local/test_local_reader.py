@@ -407,7 +407,6 @@ def test_a_lock_held_by_another_thread_does_not_hang_a_forked_child(reader: Tran
         assert pace.there.wait(20)
         child = os.fork()
         if child == 0:
-            torch.set_num_threads(1)
             text = reader.generate(PROMPTS[:1], SamplingParams(max_tokens=3))[0][0].text
             os._exit(0 if text and reader.usage.requests else 1)
         pace.go.set()
