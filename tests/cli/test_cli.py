@@ -21,6 +21,7 @@ from surerag.calibration import AbstentionPolicy, ThresholdPolicy
 from surerag.cli import app, compare, display, doctor, evaluate, models, train_rewriter
 from surerag.errors import ServiceError
 from surerag.evaluation import EvaluationRun
+from surerag.methods.lazy_rag.component import FixedSummary, LazyRAG
 
 TOWNS = ["Velm", "Orun", "Tarn", "Sild", "Moor"]
 QUESTIONS = 30
@@ -119,6 +120,8 @@ def test_calibrate_reads_a_run(folder: Path) -> None:
     assert "infeasible at n = 30; about" in run("calibrate", "run.db", code=4)
     assert run("calibrate", "run.db", "--max-rate", "0.9", "--output", "rate.json").startswith("Threshold ")
     policy = ThresholdPolicy.load("rate.json")
+    rag = LazyRAG(compare.load_reader(None, None), FixedSummary("x"), "x", threshold=policy)
+    assert rag.run("Where was P1 born?").decision.threshold == policy.threshold
     assert policy.scope.reader == "scripted" and "entropy" in policy.scope.gate and policy.n == 30
     output = " ".join(run("calibrate", "run.db", "--max-risk", "0.3", "--output", "abstain.json").split())
     assert "at most 30 % of the answers given are wrong" in output
@@ -129,10 +132,10 @@ def test_calibrate_reads_a_run(folder: Path) -> None:
 
 def test_evaluate_measures_contexts(folder: Path) -> None:
     output = run("evaluate", "questions.jsonl", "--entailer", "exact", "--run", "contexts.db")
-    assert "ΔSePer" in output and "contains" not in output
+    assert "delta_seper" in output and "contains" not in output
     with EvaluationRun("contexts.db", {}) as rows:
-        assert rows.systems == ["contexts"] and rows.scores == ["SePer with", "SePer without", "ΔSePer"]
-        assert min(rows.values("contexts", "ΔSePer").values()) > 0.9
+        assert rows.systems == ["contexts"] and rows.scores == ["delta_seper", "seper_after", "seper_before"]
+        assert min(rows.values("contexts", "delta_seper").values()) > 0.9
     records = [json.loads(line) for line in (folder / "questions.jsonl").read_text().splitlines()[:6]]
     named = [record | {"system": name} for record in records for name in ("bm25", "dense")]
     (folder / "two.jsonl").write_text("\n".join(map(json.dumps, named)))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from rich.markup import escape as escape_markup
 from rich.table import Table
 
 from surerag.evaluation.gate import Verdict
@@ -59,13 +60,14 @@ def summary_rows(
 
 
 def terminal_table(run: EvaluationRun, **options: float | str) -> Table:
-    """Return the table of systems for a terminal; options are those of :func:`summary_rows`."""
+    """Return a table for a terminal, a column for each system; options are those of :func:`summary_rows`."""
     head, cells = summary_rows(run, **options)  # type: ignore[arg-type]
     table = Table(caption=notes(run), caption_justify="left")
-    for place, name in enumerate(head):
-        table.add_column(printable(name), justify="left" if place == 0 else "right")
+    table.add_column("")
     for line in cells:
-        table.add_row(*map(printable, line))
+        table.add_column(escape_markup(printable(line[0])), justify="right", overflow="fold")
+    for name, *values in list(zip(*[head, *cells], strict=True))[1:]:
+        table.add_row(*(escape_markup(printable(value)) for value in (name, *values)))
     return table
 
 
