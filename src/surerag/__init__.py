@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from surerag.methods.seper.component import SePer
     from surerag.methods.seper.options import SePerOptions
     from surerag.methods.seper.result import SePerResult
-    from surerag.prompts import PromptSet, PromptTemplate
+    from surerag.prompts import PromptSet, PromptTemplate, load_prompts
     from surerag.readers.fake import FakeReader
     from surerag.readers.hosted import OpenAIReader
     from surerag.readers.local import TransformersReader
@@ -65,7 +65,7 @@ _MODULES = {
     "surerag.methods.seper.component": "SePer",
     "surerag.methods.seper.options": "SePerOptions",
     "surerag.methods.seper.result": "SePerResult",
-    "surerag.prompts": "PromptSet PromptTemplate",
+    "surerag.prompts": "PromptSet PromptTemplate load_prompts",
     "surerag.readers.fake": "FakeReader",
     "surerag.readers.hosted": "OpenAIReader",
     "surerag.readers.local": "TransformersReader",
@@ -119,6 +119,7 @@ __all__ = [
     "calibrate_abstention",
     "calibrate_threshold",
     "evaluate",
+    "load_prompts",
 ]
 
 
