@@ -74,7 +74,7 @@ def terminal_table(run: EvaluationRun, **options: float | str) -> Table:
 def notes(run: EvaluationRun) -> str:
     """Return what a reader of the table has to know: the number of questions, and what seconds are."""
     questions = run.questions
-    text = f"{len(questions)} questions; intervals at 95 %; costs are means of a question."
+    text = f"{len(questions)} questions; intervals at 95 %; costs are means of a question, money is the sum."
     if without := sum(not question.references for question in questions):
         text += f" {without} have no reference answers and no metric."
     if shared := sorted({row.shared for row in run.rows if row.shared > 1}):
