@@ -228,9 +228,7 @@ def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> N
         calibrate_threshold(rows_of([1], [1], [1]), **options)
 
 
-@pytest.mark.parametrize(
-    "values", [(math.nan,), ("1",), (True,), (1.0, 2.0), (1.0, None, -0.1), (1.0, None, None, -1.0)]
-)
+@pytest.mark.parametrize("values", [(math.nan,), ("1",), (True,), (1.0, 2.0), (1.0, None, -0.1)])
 def test_rows_hold_numbers(values: tuple[Any, ...]) -> None:
     with pytest.raises(InputError, match="must be"):
         CalibrationRow(*values)
