@@ -1,4 +1,4 @@
-"""``surerag demo``: a small real model answers questions about encyclopedia articles, and retrieves when unsure."""
+"""``surerag demo``: a small real model answers questions, and retrieves when it is unsure."""
 
 from __future__ import annotations
 

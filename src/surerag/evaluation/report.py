@@ -33,7 +33,7 @@ def summary_rows(
         price_out: Money for a million tokens written.
     """
     measures = run.measures
-    costs = [cost for cost in COSTS if any(summarize(run, cost).values())]
+    costs = [cost for cost in COSTS if any(run.values(system, cost) for system in run.systems)]
     head = ["system", *measures]
     columns = {name: summarize(run, name) for name in [*measures, *costs]}
     compared: dict[str, Comparison] = {}
@@ -176,7 +176,7 @@ def write_report(
 def pareto_picture(run: EvaluationRun) -> str:
     """Return an SVG of the first metric against tokens, or seconds where tokens are not reported."""
     metrics = run.measures
-    reported = [name for name in ("tokens", "seconds") if all(summarize(run, name).values())]
+    reported = [name for name in ("tokens", "seconds") if all(run.values(s, name) for s in run.systems)]
     if not metrics or not reported:
         return ""
     metric, cost = metrics[0], reported[0]

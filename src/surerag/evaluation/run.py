@@ -396,6 +396,13 @@ def evaluate(
         InputError: If there are no questions.
         ServiceError: If a system fails on :data:`FAILURES` questions in a row.
         StorageError: If the file cannot be written.
+
+    Example:
+        >>> from surerag.evaluation import summarize
+        >>> questions = [("Where was Ada born?", "Velm"), ("Where was Bo born?", "Orun")]
+        >>> run = evaluate({"guess": lambda question: "Velm"}, questions)
+        >>> summarize(run, "exact_match")["guess"].value
+        0.5
     """
     with _background_loop() as wait:
         return _evaluate(
