@@ -98,23 +98,24 @@ def _show_one(parts: Parts, question: Question) -> None:
         seper = SePer(parts.reader, ExactEntailer(), max_tokens=MAX_TOKENS)
         worth = seper.run(question.text, question.references, passages)
     score = "none" if lazy.decision.score is None else f"{lazy.decision.score:.2f} nats"
+    action = "retrieves" if lazy.decision.retrieve else "does not retrieve"
+    search = f"searched again for “{rewritten.query}”" if rewritten.rewritten else "the first answer stays"
+    extract = " ".join(item.text for item in compressed.passages)
     rows = [
         (
             "L-RAG",
             "answers from summaries, retrieves only if unsure",
-            f"entropy {score}, threshold {lazy.decision.threshold:g}: "
-            f"{'retrieves' if lazy.decision.retrieve else 'does not retrieve'}. “{lazy.answer}”",
+            f"entropy {score}, threshold {lazy.decision.threshold:g}: {action}. “{lazy.answer}”",
         ),
         (
             "EDC²-RAG",
             "clusters the passages and compresses each cluster",
-            f"{compressed.tokens_before} tokens become {compressed.tokens_after}: "
-            f"“{_short(' '.join(item.text for item in compressed.passages))}”",
+            f"{compressed.tokens_before} tokens become {compressed.tokens_after}: “{_short(extract)}”",
         ),
         (
             "DENSE-RAG",
             "rewords each passage: does the answer survive?",
-            f"DSE {dense.score:.2f}, {'certain' if dense.certain else 'uncertain'} (at most 0.2). “{dense.answer}”",
+            f"DSE {dense.score:.2f}: {'certain' if dense.certain else 'uncertain'}. “{dense.answer}”",
         ),
         (
             "DynQR",
@@ -130,8 +131,7 @@ def _show_one(parts: Parts, question: Question) -> None:
         (
             "SePer",
             "what were the passages worth to this reader?",
-            f"belief in the right answer {worth.before.seper:.2f} without, {worth.after.seper:.2f} with: "
-            f"ΔSePer {worth.delta:+.2f}",
+            f"ΔSePer {worth.delta:+.2f}: belief {worth.before.seper:.2f} without, {worth.after.seper:.2f} with",
         ),
     ]
     for row in rows:
@@ -167,7 +167,7 @@ def _verdict(run: EvaluationRun) -> str:
         sentences.append(f"{_joined(hurts)} answered worse than plain RAG here.")
     if open_:
         sentences.append(
-            f"{len(run.questions)} questions show no difference in right answers between plain RAG and {_joined(open_)}."
+            f"{len(run.questions)} questions show no difference between plain RAG and {_joined(open_)}."
         )
     if helps:
         sentences.append(f"{_joined(helps)} answered better than plain RAG.")
