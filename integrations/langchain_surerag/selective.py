@@ -11,7 +11,7 @@ from langchain_surerag.runs import without_streaming
 from surerag.errors import InputError
 
 if TYPE_CHECKING:
-    from surerag import AbstentionPolicy
+    from surerag.calibration import AbstentionPolicy
 
 
 class SelectiveAnswer(Runnable[Any, dict[str, Any]]):
