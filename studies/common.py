@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from rich.console import Console
@@ -52,7 +53,7 @@ class Case:
 class LookupRetriever:
     """A retriever over results that were computed beforehand, by the text of the question."""
 
-    def __init__(self, results: dict[str, Sequence[Passage]]) -> None:
+    def __init__(self, results: Mapping[str, Sequence[Passage]]) -> None:
         self._results = results
 
     def retrieve(self, query: str, k: int | None) -> list[Passage]:
@@ -116,7 +117,7 @@ def world_cases(
             item.answers,
             tuple(world.passage[name] for name in item.gold_passages),
             item.kind.value,
-            lambda answer, item=item: is_correct(item, answer),
+            partial(is_correct, item),
         )
         for item in world.questions(n, kinds)
     ]

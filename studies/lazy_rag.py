@@ -60,8 +60,8 @@ class Setting(NamedTuple):
 
     name: str
     cases: list[Case]
-    summaries: dict[str, Sequence[Passage]]
-    passages: dict[str, Sequence[Passage]]
+    summaries: dict[str, list[Passage]]
+    passages: dict[str, list[Passage]]
 
 
 class Mode(NamedTuple):

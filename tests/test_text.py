@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surerag.messages import Message
+from surerag.prompts import with_abstention
 from surerag.text import (
     ABSTENTION,
     begins_abstention,
@@ -15,7 +16,6 @@ from surerag.text import (
     printable,
     replace_surrogates,
     split_sentences,
-    with_abstention,
 )
 from tests.languages import PROSE, gpt
 

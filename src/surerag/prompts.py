@@ -232,6 +232,24 @@ def in_conversation(history: Sequence[Message], prompt: Prompt) -> Prompt:
     return (*system, *others)
 
 
+def with_abstention(prompt: Prompt, abstention: str | None) -> Prompt:
+    r"""Put the request to abstain where nothing supports an answer before a prompt, or before its last turn.
+
+    Example:
+        >>> with_abstention("Question: Where?", "I do not know.")
+        'Where nothing supports an answer, reply only: I do not know.\nQuestion: Where?'
+        >>> with_abstention("Question: Where?", None)
+        'Question: Where?'
+    """
+    if abstention is None:
+        return prompt
+    rule = f"Where nothing supports an answer, reply only: {abstention}"
+    if isinstance(prompt, str):
+        return f"{rule}\n{prompt}"
+    *earlier, last = prompt
+    return (*earlier, Message(last.role, f"{rule}\n{last.content}"))
+
+
 CLOSED_BOOK = PromptTemplate(
     "closed_book",
     "Answer the question.\nQuestion: {question}\nAnswer:",

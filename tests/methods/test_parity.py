@@ -9,8 +9,20 @@ from typing import Any
 
 import pytest
 
-from surerag import FakeReader, LazyRAG, Passage, UncertaintyRewriter
+from surerag import (
+    ClusterCompressor,
+    DenseEvaluator,
+    DenseRefiner,
+    FakeReader,
+    LazyRAG,
+    Passage,
+    SemanticChunker,
+    SePer,
+    UncertaintyRewriter,
+)
 from surerag.component import AnsweringComponent, Component
+from surerag.encoders import HashingEncoder
+from surerag.entailment import ExactEntailer
 from surerag.messages import Generation, Result, Usage
 from surerag.readers.fake import reply
 from surerag.readers.protocol import Capabilities
@@ -50,15 +62,42 @@ METHODS: dict[str, tuple[Callable[[FakeReader], Component[Any]], Sequence[Any]]]
 """Each method: how to build it, and its cases; a case of several arguments is a tuple."""
 
 
+TEXTS = (
+    "Ada was born in Velm, they say.",
+    "Bo came to Velm late in life.",
+    "The Orun is a river of the north.",
+)
+ENCODER, ENTAILER = HashingEncoder(), ExactEntailer()
+# Each question has texts of its own: rephrasings are shared between the questions of one component.
+CONTEXTS = [
+    (question, [Passage(f"{text} {question}", id=text) for text in TEXTS[: 1 + at % 3]])
+    for at, question in enumerate(QUESTIONS)
+]
+
+MEASURES: dict[str, tuple[Callable[[FakeReader], Component[Any]], Sequence[Any]]] = {
+    "seper": (
+        lambda reader: SePer(reader, ENTAILER, n_samples=3, kernel="hard"),
+        [(question, ["Velm"], passages) for question, passages in CONTEXTS],
+    ),
+    "edc2": (
+        lambda reader: ClusterCompressor(reader, ENCODER, first_cluster_size=1, min_tokens=0, guard="off"),
+        CONTEXTS,
+    ),
+    "dense": (lambda reader: DenseEvaluator(reader, ENTAILER, label_chunks=True), CONTEXTS),
+    "refiner": (lambda reader: DenseRefiner(reader, ENTAILER, ENCODER, top_n=2, max_rounds=2), CONTEXTS),
+}
+"""Methods that work on a context; some judge besides, which the reader does not count."""
+
+
 def comparable(result: Result) -> tuple[Result, Usage]:
     """Return a result and its usage, without the time that it took."""
     return result, replace(result.usage, seconds=0)
 
 
 @pytest.mark.parametrize("local", [False, True])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, *MEASURES])
 def test_every_way_of_running_gives_the_same(method: str, local: bool) -> None:
-    build, cases = METHODS[method]
+    build, cases = {**METHODS, **MEASURES}[method]
 
     def component() -> Component[Any]:
         return build(FakeReader(respond, capabilities=LOCAL if local else None))
@@ -99,3 +138,13 @@ def test_usage_is_what_the_reader_counts(method: str) -> None:
     asked = [call for call in reader.history if call.verb in ("generate", "begin")]
     calls = sum((call.sampling.n if call.sampling else 1) * len(call.prompts) for call in asked)
     assert result.usage.requests == calls
+
+
+def test_every_way_of_chunking_gives_the_same() -> None:
+    chunker = SemanticChunker(ENCODER, similarity_threshold=0.2, chunk_size=20)
+    texts = [" ".join(TEXTS), "", TEXTS[0]]
+    expected = [chunker.run(text) for text in texts]
+    assert chunker.run_many(texts) == expected == asyncio.run(chunker.arun_many(texts))
+    assert [asyncio.run(chunker.arun(text)) for text in texts] == expected
+    documents = [Passage(text, id=str(at)) for at, text in enumerate(texts)]
+    assert asyncio.run(chunker.apassages(documents)) == chunker.passages(documents)

@@ -17,8 +17,8 @@ from surerag.methods.dynqr.options import DynQROptions
 from surerag.methods.dynqr.result import Attempt, DynQRResult, finite
 from surerag.methods.dynqr.rewrites import alternated, read_rewrite
 from surerag.methods.shared import MUST_RAISE, check_question
-from surerag.prompts import format_passages, in_conversation
-from surerag.text import is_abstention, with_abstention
+from surerag.prompts import format_passages, in_conversation, with_abstention
+from surerag.text import is_abstention
 
 REWRITE_TOKENS = 64
 """Longest rewrite in tokens, and in words; a longer one is no query."""
