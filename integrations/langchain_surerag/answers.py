@@ -104,7 +104,7 @@ class Answer:
         rest = self._splitter.end()
         if self._streamed and self._form.family.has_finish and not self.finish and not self.stopped:
             raise TransientServiceError(
-                f"the stream of {self._form.model} was cut off after {len(self.text)} characters: it gives no "
+                f"the stream of {self._form.model} was cut off after {len(self.text)} characters: it has no "
                 "reason for its end",
                 hint="ask again",
             )
@@ -191,7 +191,7 @@ class Answer:
         counted = usage.completion_tokens
         if trace is not None and 0 < counted < len(trace):
             raise ServiceError(
-                f"{self._form.model} sent {len(trace)} tokens and counted {counted}: its answer repeats itself",
+                f"{self._form.model} sent {len(trace)} tokens and counted {counted}: it repeats itself",
                 hint="ask again, or look at what stands between you and the server",
             )
         return Generation(

@@ -132,7 +132,7 @@ def reader_of(model: Any) -> BaseReader:
 
 @contextmanager
 def with_advice(reader: object) -> Iterator[None]:
-    """Name in the error about a model that lacks log-probabilities what was passed, and what to pass instead."""
+    """Say in an error about missing log-probabilities what was passed, and what to pass instead."""
     try:
         yield
     except CapabilityError as error:
