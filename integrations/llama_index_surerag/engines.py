@@ -7,7 +7,12 @@ from dataclasses import replace
 from typing import Any, Generic, Self, TypeVar
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
-from llama_index.core.base.response.schema import RESPONSE_TYPE, AsyncStreamingResponse, Response, StreamingResponse
+from llama_index.core.base.response.schema import (
+    RESPONSE_TYPE,
+    AsyncStreamingResponse,
+    Response,
+    StreamingResponse,
+)
 from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.callbacks.schema import CBEventType, EventPayload
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
@@ -62,7 +67,9 @@ class QueryScope:
         changes: dict[str, Any] = {}
         for name in ("retriever", "summaries"):
             if isinstance(found := getattr(services, name), NodeRetriever):
-                changes[name] = found.bound_to(bundle, self._fit_summaries if name == "summaries" else self._fit)
+                changes[name] = found.bound_to(
+                    bundle, self._fit_summaries if name == "summaries" else self._fit
+                )
         if isinstance(services.summaries, NodeRetriever):
             changes["summaries"] = _TierOne(changes["summaries"], changes["retriever"])
         self.services = replace(services, **changes)

@@ -222,9 +222,7 @@ class LLMReader(BaseReader):
         else:
             with ThreadPoolExecutor(min(self._max_concurrency, len(requests))) as pool:
                 # Every call sees the caller's context, so that traces keep their parents.
-                calls = [
-                    pool.submit(contextvars.copy_context().run, self._answers, one) for one in requests
-                ]
+                calls = [pool.submit(contextvars.copy_context().run, self._answers, one) for one in requests]
                 found = [call.result() for call in calls]
         return self._joined(found, len(prompts), sampling.n)
 
@@ -302,7 +300,9 @@ class LLMReader(BaseReader):
         """Close the open streams."""
         for one in begun:
             close_iterator(one.state.pieces)
-        gc.collect(1)  # a stream of OpenAI's client refers to itself; the server goes on until it is collected
+        gc.collect(
+            1
+        )  # a stream of OpenAI's client refers to itself; the server goes on until it is collected
 
     async def acancel(self, begun: Sequence[PartialGeneration]) -> None:
         """Like ``cancel``."""

@@ -57,7 +57,9 @@ def replies_of(response: Any) -> list[Reply]:
     if choices is not None and not text:
         raise ServiceError("the server sent a reply without an answer", hint="look at the server's own log")
     usage = usage or _get(response.raw, "usage_metadata")
-    return [Reply(text, _thoughts_of(response), _own_entries(response, text), _finish_of(response.raw), usage)]
+    return [
+        Reply(text, _thoughts_of(response), _own_entries(response, text), _finish_of(response.raw), usage)
+    ]
 
 
 class StreamedReply(Reply):
@@ -130,7 +132,9 @@ class StreamedReply(Reply):
         return piece
 
 
-def generation_of(reply: Reply, sampling: SamplingParams, *, top_logprobs: int | None, share: int = 1) -> Generation:
+def generation_of(
+    reply: Reply, sampling: SamplingParams, *, top_logprobs: int | None, share: int = 1
+) -> Generation:
     """Return an answer as a generation.
 
     Args:
@@ -158,7 +162,9 @@ def generation_of(reply: Reply, sampling: SamplingParams, *, top_logprobs: int |
         if answer.strip() and not reply.entries:
             raise LogprobsError("the answer came without log-probabilities")
         thought = bool(reply.thoughts or splitter.has_thoughts)
-        inside = answer_tokens(reply.tokens, answer, whole=reply.finish is not None and finish == "stop", thought=thought)
+        inside = answer_tokens(
+            reply.tokens, answer, whole=reply.finish is not None and finish == "stop", thought=thought
+        )
         entries = reply.entries[inside.start : inside.stop]
         listed = all(entry.get("top_logprobs") for entry in entries)
         trace = trace_of(entries, top_logprobs=top_logprobs if listed else 0)

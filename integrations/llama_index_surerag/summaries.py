@@ -210,7 +210,8 @@ def _documents(nodes: Sequence[BaseNode]) -> list[Document]:
     for node in nodes:
         if not isinstance(node, BaseNode):
             raise ConfigurationError(
-                f"summaries cannot be made of a {type(node).__name__}", hint="pass documents, nodes or an index"
+                f"summaries cannot be made of a {type(node).__name__}",
+                hint="pass documents, nodes or an index",
             )
         name = node.node_id if isinstance(node, Document) else node.ref_doc_id or node.node_id
         parts.setdefault(name, []).append(node)
@@ -234,9 +235,7 @@ def _joined(nodes: Sequence[BaseNode]) -> str:
 
 def _shared_metadata(nodes: Sequence[BaseNode]) -> dict[str, Any]:
     first, *others = [node.metadata for node in nodes]
-    return {
-        key: value for key, value in first.items() if all(other.get(key) == value for other in others)
-    }
+    return {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
 
 
 def _summaries(documents: Sequence[Document], summarize: Summarize) -> list[str]:
