@@ -24,7 +24,7 @@ from rich.table import Table
 from langchain_surerag import ClusterCompressor
 from surerag.encoders import HashingEncoder
 from surerag.prompts import NOTHING_TO_EXTRACT
-from surerag.tokens import estimated_tokens
+from surerag.text import estimated_tokens
 from world import World
 from tests.servers.fake_openai import FakeOpenAI, Request
 from tests.servers.toy_model import Script

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from rich.console import Console
@@ -51,7 +53,7 @@ class Case:
 class LookupRetriever:
     """A retriever over results that were computed beforehand, by the text of the question."""
 
-    def __init__(self, results: dict[str, Sequence[Passage]]) -> None:
+    def __init__(self, results: Mapping[str, Sequence[Passage]]) -> None:
         self._results = results
 
     def retrieve(self, query: str, k: int | None) -> list[Passage]:
@@ -68,7 +70,8 @@ class Claim(NamedTuple):
 
 
 def make_parser(description: str, n: int = 200) -> argparse.ArgumentParser:
-    """Return a parser with the arguments that all studies have."""
+    """Return a parser with the arguments that all studies have; warnings of single questions are left out."""
+    logging.getLogger("surerag").setLevel(logging.ERROR)
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--seed", type=int, default=0, help="seed of the world, or of the sample")
     parser.add_argument("-n", type=int, default=n, help="number of questions")
@@ -114,7 +117,7 @@ def world_cases(
             item.answers,
             tuple(world.passage[name] for name in item.gold_passages),
             item.kind.value,
-            lambda answer, item=item: is_correct(item, answer),
+            partial(is_correct, item),
         )
         for item in world.questions(n, kinds)
     ]

@@ -60,8 +60,8 @@ class Setting(NamedTuple):
 
     name: str
     cases: list[Case]
-    summaries: dict[str, Sequence[Passage]]
-    passages: dict[str, Sequence[Passage]]
+    summaries: dict[str, list[Passage]]
+    passages: dict[str, list[Passage]]
 
 
 class Mode(NamedTuple):
@@ -123,7 +123,7 @@ def squad_setting(file: Path, titles: Sequence[str] | None, n: int, seed: int, e
     summaries = {case.question: [Passage(lead_summary(case.gold[0].text))] for case in cases}
     passages = {}
     for case in cases:
-        chunks = [Passage(text) for text in chunk_text(case.gold[0].text, 100, 20)]
+        chunks = [Passage(chunk.text) for chunk in chunk_text(case.gold[0].text, 100, 20)]
         index = PassageIndex.from_passages(chunks, encoder)
         passages[case.question] = index.retrieve(case.question, TOP_N)
     return Setting("SQuAD 2.0", cases, summaries, passages)

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from surerag.measures.statistics import Estimate, Interval
 
 from studies.common import (
     Claim,
@@ -24,7 +23,8 @@ from studies.world.questions import Question
 from studies.world.retrievers import graded_retrievers
 from surerag import Passage, SePer, SePerResult
 from surerag.entailment import JudgeEntailer
-from surerag.measures import exact_match, mean_interval, token_f1
+from surerag.measures import exact_match, token_f1
+from surerag.measures.statistics import Estimate, Interval, mean_interval
 from surerag.readers.protocol import BaseReader
 
 SAMPLES = (1, 5, 10, 20)

@@ -6,6 +6,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from surerag.calibration import (
+        AbstentionPolicy,
+        CalibrationRow,
+        ThresholdPolicy,
+        calibrate_abstention,
+        calibrate_threshold,
+    )
+    from surerag.evaluation.run import aevaluate, evaluate
     from surerag.messages import Passage, SamplingParams, Usage
     from surerag.methods.dense.component import DenseEvaluator, DenseRefiner, SemanticChunker
     from surerag.methods.dense.options import DenseOptions, DenseRefinerOptions, SemanticChunkerOptions
@@ -30,13 +38,16 @@ if TYPE_CHECKING:
     from surerag.methods.seper.component import SePer
     from surerag.methods.seper.options import SePerOptions
     from surerag.methods.seper.result import SePerResult
-    from surerag.prompts import PromptSet, PromptTemplate
+    from surerag.prompts import PromptSet, PromptTemplate, load_prompts
     from surerag.readers.fake import FakeReader
     from surerag.readers.hosted import OpenAIReader
     from surerag.readers.local import TransformersReader
     from surerag.services import Services
 
 _MODULES = {
+    "surerag.calibration": "AbstentionPolicy CalibrationRow ThresholdPolicy calibrate_abstention "
+    "calibrate_threshold",
+    "surerag.evaluation.run": "aevaluate evaluate",
     "surerag.messages": "Passage SamplingParams Usage",
     "surerag.methods.dense.component": "DenseEvaluator DenseRefiner SemanticChunker",
     "surerag.methods.dense.options": "DenseOptions DenseRefinerOptions SemanticChunkerOptions",
@@ -54,7 +65,7 @@ _MODULES = {
     "surerag.methods.seper.component": "SePer",
     "surerag.methods.seper.options": "SePerOptions",
     "surerag.methods.seper.result": "SePerResult",
-    "surerag.prompts": "PromptSet PromptTemplate",
+    "surerag.prompts": "PromptSet PromptTemplate load_prompts",
     "surerag.readers.fake": "FakeReader",
     "surerag.readers.hosted": "OpenAIReader",
     "surerag.readers.local": "TransformersReader",
@@ -64,6 +75,8 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 
 __all__ = [
     "SOURCES_KEY",
+    "AbstentionPolicy",
+    "CalibrationRow",
     "ClusterCompressor",
     "ClusterReport",
     "DenseEvaluator",
@@ -98,9 +111,15 @@ __all__ = [
     "SemanticChunker",
     "SemanticChunkerOptions",
     "Services",
+    "ThresholdPolicy",
     "TransformersReader",
     "UncertaintyRewriter",
     "Usage",
+    "aevaluate",
+    "calibrate_abstention",
+    "calibrate_threshold",
+    "evaluate",
+    "load_prompts",
 ]
 
 

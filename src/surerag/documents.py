@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ _FRONT_MATTER = re.compile(
     r"\A---[ \t]*\r?\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE
 )
 _TITLE = re.compile(r"^title:[ \t]*(['\"]?)(.+?)\1[ \t]*$", re.MULTILINE)
+_RAW = ("%PDF-", "PK\x03\x04")
+"""Beginnings of files that no parser could read, and that markitdown then takes for plain text."""
 _LISTED = 20
 
 
@@ -146,16 +149,23 @@ def _read(path: Path, name: str, root: Path, max_bytes: int) -> Document:
     return Document(name, text, title or path.stem, {"path": name})
 
 
-def _convert(path: Path) -> tuple[str, str]:
-    """Convert a file to Markdown; return its text and title."""
+@cache
+def _converter() -> Any:
     with extra("documents"):
         from markitdown import MarkItDown
+    return MarkItDown(enable_plugins=False)
+
+
+def _convert(path: Path) -> tuple[str, str]:
+    """Convert a file to Markdown; return its text and title."""
     try:
-        converted = MarkItDown(enable_plugins=False).convert_local(path)
+        converted = _converter().convert_local(path)
     except MissingExtraError:
         raise
     except Exception as error:  # parsers of damaged files fail in any way
         raise _UnreadableError(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
+    if converted.text_content.lstrip().startswith(_RAW):
+        raise _UnreadableError("damaged")
     return converted.text_content.encode("utf-8", "replace").decode(), (converted.title or "").strip()
 
 

@@ -43,7 +43,7 @@ class Entailer(Protocol):
         """Identity of the model."""
 
     def entail(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
-        """Return probabilities [pairs, 3] of contradiction, neutral, entailment."""
+        """Return probabilities [pairs, 3] of contradiction, neutral, entailment; zeros for no judgement."""
 
 
 class _ReaderAdapter(BaseReader):

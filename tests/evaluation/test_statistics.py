@@ -17,7 +17,7 @@ from surerag.errors import ConfigurationError, InputError
 from surerag.evaluation import EvaluationAnswer, EvaluationRun, evaluate
 from surerag.evaluation.gate import check_requirement, write_junit
 from surerag.evaluation.metrics import contains
-from surerag.evaluation.report import money_text, summary_rows, terminal_table, write_report
+from surerag.evaluation.report import forecast, money_spent, summary_rows, terminal_table, write_report
 from surerag.evaluation.statistics import compare_systems, paired_p_value, pareto_front, summarize
 
 
@@ -202,6 +202,14 @@ def test_the_table_of_a_terminal(run: EvaluationRun) -> None:
     assert (
         re.search(r"0\.800 \[0\.7\d\d, 0\.8\d\d\]", text) and "200 questions" in text and "p (Holm)" in text
     )
-    assert money_text(run, "plain", 1.0, 0.0).startswith("0.200")
+    assert money_spent(run, "plain", 1.0, 0.0) == pytest.approx(0.2006, abs=1e-4)
     free = evaluate({"a": lambda question: "x"}, [("one", "x")])
-    assert money_text(free, "a", 1.0, 1.0) == "–"
+    assert money_spent(free, "a", 1.0, 1.0) is None
+
+
+def test_a_forecast_extrapolates_from_real_answers_with_an_interval(run: EvaluationRun) -> None:
+    text = forecast(run, 1000, price_in=1.0)
+    assert re.search(
+        r"1000 questions with lazy, extrapolated from 200: 4\.13e\+05 tokens \([\d.e+]+ to", text
+    )
+    assert "1,000 calls;" in text and "money 0.40" in text

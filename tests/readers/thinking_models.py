@@ -15,8 +15,7 @@ import torch
 import transformers as hf
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from tests.readers.sizes import END_ID, PAD_ID, SMALL, VOCABULARY, WORDS
-from tests.readers.tiny_models import END, tiny_tokenizer
+from tests.readers.tiny_models import END, END_ID, PAD_ID, SMALL, VOCABULARY, WORDS, tiny_tokenizer
 
 OPEN, CLOSE, GAP = "<think>", "</think>", "\n\n"
 THOUGHTS = tuple(f" hm{place}" for place in range(12))

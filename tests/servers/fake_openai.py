@@ -145,7 +145,7 @@ class FakeOpenAI:
         tokens: list[str] = []
         seen: list[dict[str, float]] = []
         written = None if self.answers is None else [*split(self._next(prompt)), END]
-        limit = body.get("max_completion_tokens", body.get("max_tokens", 64))
+        limit = int(body.get("max_completion_tokens") or body.get("max_tokens") or 64)
         while len(tokens) < limit:
             if written is not None:
                 token, p = written[len(tokens)], math.exp(self.logprob)
@@ -233,7 +233,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             time.sleep(self.fake.options["seconds"])
             refused = [name for name in self.fake.options["refuses"] if name in body]
-            if fault is not None:
+            if fault:
                 from tests.servers.faults import FAULTS
 
                 self.close_connection = True
@@ -356,7 +356,10 @@ class _Handler(BaseHTTPRequestHandler):
         if self.chat and choice["message"].get("reasoning_content"):
             pieces.append(piece("", None, None, reasoning_content=choice["message"]["reasoning_content"]))
         total = len(next(iter(logprobs.values()))) if logprobs else len(texts)
-        first = total - len(texts) - bool(options["counts_end_token"] and choice["finish_reason"] == "stop")
+        listed = (logprobs or {}).get("tokens") or [
+            row["token"] for row in (logprobs or {}).get("content", [])
+        ]
+        first = max(total - len(texts) - (listed[-1:] == [END]), 0)
         for place, text in enumerate(texts):
             span = slice(
                 0 if place == 0 else first + place, total if place == len(texts) - 1 else first + place + 1

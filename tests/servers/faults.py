@@ -101,6 +101,11 @@ def _write(choice: Json, text: object) -> None:
             holder[key] = text
 
 
+def _empty(choice: Json) -> None:
+    _write(choice, "")
+    choice["logprobs"] = None
+
+
 def _until_hung_up(data: bytes) -> Fault:
     def fault(handler: Any, body: Json) -> None:
         handler.wfile.write(_head(body))
@@ -175,7 +180,7 @@ FAULTS: dict[str, Fault] = {
     "choices are numbers": _set(choices=[5]),
     "content is a number": _choices(lambda choice: _write(choice, 7)),
     "usage is text": _set(usage="lots"),
-    "empty answer": _choices(lambda choice: (_write(choice, ""), choice.update(logprobs=None))),
+    "empty answer": _choices(_empty),
     "cut": _ended("length"),
     "withheld": _ended("content_filter"),
     "no end": _without_end,

@@ -36,10 +36,10 @@ def resolve_metrics(metrics: Sequence[str] | Mapping[str, Metric]) -> dict[str, 
     Raises:
         ConfigurationError: If a name is unknown, or there are none.
     """
-    if not metrics:
-        raise ConfigurationError("there are no metrics", hint=f"choose of {', '.join(METRICS)}")
     if isinstance(metrics, Mapping):
         return dict(metrics)
+    if not metrics:
+        raise ConfigurationError("there are no metrics", hint=f"choose of {', '.join(METRICS)}")
     names = [ALIASES.get(name, name) for name in ([metrics] if isinstance(metrics, str) else metrics)]
     for name in names:
         if name not in METRICS:

@@ -11,9 +11,11 @@ from rich.table import Table
 from surerag.evaluation.gate import Verdict
 from surerag.evaluation.run import EvaluationRun, Row
 from surerag.evaluation.statistics import COSTS, Comparison, compare_systems, pareto_front, summarize
+from surerag.extras import extra
 from surerag.measures.statistics import Estimate
 from surerag.text import printable
 
+_TOKENS = ("prompt_tokens", "completion_tokens", "thinking_tokens")
 LISTED = 500
 """Questions that a page lists; the others are in the run."""
 
@@ -29,7 +31,7 @@ def summary_rows(
         price_in: Money for a million tokens read.
         price_out: Money for a million tokens written.
     """
-    measures = [*(name for name in run.metrics if any(summarize(run, name).values())), *run.scores]
+    measures = run.measures
     costs = [cost for cost in COSTS if any(summarize(run, cost).values())]
     head = ["system", *measures]
     columns = {name: summarize(run, name) for name in [*measures, *costs]}
@@ -49,7 +51,8 @@ def summary_rows(
             estimate = columns[cost][system]
             line.append("–" if estimate is None else f"{estimate.value:,.4g}")
         if priced:
-            line.append(money_text(run, system, price_in, price_out))
+            money = money_spent(run, system, price_in, price_out)
+            line.append("–" if money is None else f"{money:.4g}")
         line.append(str(round(sum(run.values(system, "errors").values()))))
         cells.append(line)
     return head, cells
@@ -95,13 +98,37 @@ def estimate_text(estimate: Estimate | None, sign: str = "") -> str:
     return f"{text} [{estimate.interval.lower:{sign}.3f}, {estimate.interval.upper:{sign}.3f}]"
 
 
-def money_text(run: EvaluationRun, system: str, price_in: float, price_out: float) -> str:
-    """Return what all questions of a system cost; – where it reports no tokens."""
-    read = sum(run.values(system, "prompt_tokens").values())
-    written = sum(sum(run.values(system, name).values()) for name in ("completion_tokens", "thinking_tokens"))
-    if not run.values(system, "prompt_tokens"):
-        return "–"
-    return f"{(read * price_in + written * price_out) / 1e6:.4g}"
+def money_spent(run: EvaluationRun, system: str, price_in: float, price_out: float) -> float | None:
+    """Return what the answers of a system cost; None where it reports no tokens."""
+    sums = [sum(run.values(system, name).values()) for name in _TOKENS]
+    if not run.values(system, _TOKENS[0]):
+        return None
+    return (sums[0] * price_in + (sums[1] + sums[2]) * price_out) / 1e6
+
+
+def forecast(run: EvaluationRun, n: int, price_in: float = 0.0, price_out: float = 0.0) -> str:
+    """Return what ``n`` questions would cost, extrapolated from a run of a few with their t-intervals."""
+    with extra("evaluation"):
+        from scipy.stats import t
+    lines = []
+    for system in run.systems:
+        parts = []
+        for cost in COSTS:
+            values = list(run.values(system, cost).values())
+            if len(values) < 2:
+                continue
+            mean = sum(values) / len(values)
+            spread = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
+            reach = float(t.ppf(0.975, len(values) - 1)) * (spread / len(values)) ** 0.5
+            bounds = f" ({n * max(mean - reach, 0):,.4g} to {n * (mean + reach):,.4g})" if reach else ""
+            parts.append(f"{n * mean:,.4g} {cost}{bounds}")
+        answered = len(run.answered(system))
+        if (price_in or price_out) and answered and parts:
+            money = money_spent(run, system, price_in, price_out)
+            parts += [] if money is None else [f"money {money * n / answered:,.4g}"]
+        text = "; ".join(parts) or "too few answers to extrapolate from"
+        lines.append(f"{n} questions with {system}, extrapolated from {answered}: {text}")
+    return "\n".join(lines)
 
 
 def write_report(
@@ -146,7 +173,7 @@ def write_report(
 
 def pareto_picture(run: EvaluationRun) -> str:
     """Return an SVG of the first metric against tokens, or seconds where tokens are not reported."""
-    metrics = [name for name in [*run.metrics, *run.scores] if any(summarize(run, name).values())]
+    metrics = run.measures
     reported = [name for name in ("tokens", "seconds") if all(summarize(run, name).values())]
     if not metrics or not reported:
         return ""
@@ -160,7 +187,7 @@ def pareto_picture(run: EvaluationRun) -> str:
     low, high = min(ends) - 0.02, max(ends) + 0.02
 
     def x(value: float) -> float:
-        return left + value / most * (width - left - 20)
+        return float(left + value / most * (width - left - 20))
 
     def y(value: float) -> float:
         return height - bottom - (value - low) / (high - low) * (height - bottom - 20)
@@ -198,7 +225,7 @@ def _question_list(run: EvaluationRun) -> str:
     by_key: dict[str, list[Row]] = {}
     for row in run.rows:
         by_key.setdefault(row.question.key, []).append(row)
-    metric = next(iter(run.metrics))
+    metric = next(iter(run.measures), "")
     scores = {system: run.values(system, metric) for system in run.systems}
     items = []
     for key, rows in list(by_key.items())[:LISTED]:
@@ -206,7 +233,7 @@ def _question_list(run: EvaluationRun) -> str:
         answers = []
         for row in rows:
             score = scores[row.system].get(key)
-            kind = "" if score is None else "right" if score >= 0.5 else "wrong"
+            kind = "" if score is None or metric not in run.metrics else "right" if score >= 0.5 else "wrong"
             text = row.error if row.answer is None else row.answer.text
             detail = [] if score is None else [f"{metric} {score:.2f}"]
             if row.answer is not None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from surerag.calibration import CalibrationRow
+from surerag.calibration import CalibrationRow, PolicyScope
 from surerag.errors import MISCONFIGURED, ConfigurationError, InputError, ServiceError, StorageError
 from surerag.evaluation.metrics import Metric, resolve_metrics
 from surerag.evaluation.questions import Question, as_questions
@@ -190,6 +190,17 @@ class EvaluationRun:
     def scores(self) -> list[str]:
         """Names of the measurements that systems reported themselves."""
         return sorted({name for row in self.rows if row.answer for name in row.answer.scores})
+
+    @property
+    def measures(self) -> list[str]:
+        """Names of the metrics and scores that there are values of, the metrics first."""
+        with_references = any(question.references for question in self.questions)
+        return [*(self.metrics if with_references else ()), *self.scores]
+
+    def scope(self, system: str) -> PolicyScope:
+        """Return what a policy calibrated on a system belongs to, as far as the system reports it."""
+        [text] = self._db.execute("SELECT settings FROM systems WHERE name = ?", (system,)).fetchone()
+        return PolicyScope(**json.loads(text).get("scope", {}))
 
     def calibration_rows(self, system: str = "", metric: str = "") -> list[CalibrationRow]:
         """Return rows to calibrate the threshold of a system, from its answers at ``@inf`` and ``@-inf``.

@@ -6,15 +6,20 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from surerag import drivers
+from surerag.calibration import scope_of
 from surerag.component import Component
 from surerag.effects import Program, Retrieve, generate, retrieve
 from surerag.errors import ConfigurationError, InputError
 from surerag.evaluation.questions import Question
 from surerag.messages import Generation, Passage, Result, SamplingParams, Usage
+from surerag.methods.dense.component import DenseRefiner
+from surerag.methods.dynqr.component import UncertaintyRewriter
+from surerag.methods.edc2.component import ClusterCompressor
+from surerag.methods.lazy_rag.component import LazyRAG
 from surerag.prompts import CLOSED_BOOK, FROM_CONTEXT, format_passages
 from surerag.readers.protocol import Reader
 from surerag.services import Encoder, Entailer, Retriever, Services
@@ -102,6 +107,7 @@ def as_system(name: str, target: Any) -> System:
     settings: dict[str, Any] = {"type": f"{kind.__module__}.{kind.__qualname__}"}
     if callable(getattr(target, "to_dict", None)):
         settings["options"] = target.to_dict()
+        settings |= _scope(target)
     elif (code := getattr(target, "__code__", None)) is not None:
         settings["code"] = hashlib.sha256(code.co_code + repr(code.co_consts[1:]).encode()).hexdigest()[:16]
     return System(name, lambda question: function(question.text), settings)
@@ -251,7 +257,7 @@ def build_system(name: str, parts: Parts) -> System:
     if base in ("lazy", "strong", "rewritten"):
         component = _build_method(base, parts, limit)
         components.insert(0, component)
-        settings: dict[str, Any] = component.to_dict()
+        settings: dict[str, Any] = {**component.to_dict(), **_scope(component)}
 
         def program(question: Question) -> Program[Any]:
             return component.program(question.text)
@@ -274,9 +280,12 @@ def build_system(name: str, parts: Parts) -> System:
     return System(name, answer, {"system": name, **settings})
 
 
-def _build_method(base: str, parts: Parts, threshold: float | None) -> Component[Any]:
-    from surerag import LazyRAG, UncertaintyRewriter
+def _scope(component: Any) -> dict[str, Any]:
+    """Return what a policy for a component belongs to, where it takes one."""
+    return {"scope": asdict(scope_of(component))} if hasattr(component, "program_both") else {}
 
+
+def _build_method(base: str, parts: Parts, threshold: float | None) -> Component[Any]:
     common: dict[str, Any] = {"top_n": parts.top_n, "max_tokens": parts.max_tokens}
     if base == "rewritten":
         logprobs = parts.reader.capabilities.logprobs
@@ -292,8 +301,6 @@ def _build_method(base: str, parts: Parts, threshold: float | None) -> Component
 
 
 def _build_step(step: str, parts: Parts) -> Component[Any]:
-    from surerag import ClusterCompressor, DenseRefiner
-
     if step == "compressed":
         return ClusterCompressor(parts.reader, parts.encoder)
     return DenseRefiner(parts.reader, entailer=parts.entailer)

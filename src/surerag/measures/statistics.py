@@ -15,6 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 RESAMPLES = 2_000
+_SAME = 1e-9
+"""Numbers that differ by less are equal but for rounding."""
+
 Floats = NDArray[np.float64]
 Bounds = tuple[float, float]
 
@@ -62,17 +65,9 @@ def mean_interval(
     """
     sample = _sample(values)
     mean, n = float(sample.mean()), len(sample)
-    if np.ptp(sample) == 0:
-        return Estimate(mean, constant_interval(float(sample[0]), n, bounds, confidence), n)
     means = _resampled_means(sample, seed)
-    tail = (1 - confidence) / 2
-    tails = (tail, 1 - tail)
-    if method == "bca":
-        tails = _bca_tails(sample, means, tail)
-    lower, upper = np.quantile(means, tails)
-    if lower == upper:
-        return Estimate(mean, constant_interval(mean, n, bounds, confidence), n)
-    return Estimate(mean, Interval(float(lower), float(upper)), n)
+    tails = _bca_tails(sample, means, confidence) if method == "bca" else None
+    return Estimate(mean, bootstrap_interval(means, mean, n, bounds, confidence, tails), n)
 
 
 def paired_difference(
@@ -99,6 +94,40 @@ def paired_difference(
     return mean_interval(a - b, confidence=confidence, method=method, bounds=bounds, seed=seed)
 
 
+def bootstrap_interval(
+    resampled: Floats,
+    value: float,
+    n: int,
+    bounds: Bounds | None = (0.0, 1.0),
+    confidence: float = 0.95,
+    tails: tuple[float, float] | None = None,
+) -> Interval | None:
+    """Return the interval of a value from its resamples; :func:`constant_interval` where these are all alike.
+
+    Args:
+        resampled: The value in each resample.
+        value: The value in the sample.
+        n: Size of the sample.
+        bounds: Range of the value, for resamples that are all alike.
+        confidence: Of the two-sided interval.
+        tails: Quantiles in place of those of the confidence.
+    """
+    lower, upper = np.quantile(resampled, tails or ((1 - confidence) / 2, (1 + confidence) / 2))
+    if upper - lower < _SAME:
+        return constant_interval(value, n, bounds, confidence)
+    return Interval(min(float(lower), value), max(float(upper), value))
+
+
+def resample_counts(n: int, seed: int | tuple[int, ...] = 0) -> NDArray[np.int64]:
+    """Return how often each of ``n`` observations is in each resample, shape [resamples, n].
+
+    Example:
+        >>> resample_counts(5).sum(axis=1).tolist() == [5] * RESAMPLES
+        True
+    """
+    return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
+
+
 def constant_interval(
     value: float, n: int, bounds: Bounds | None = (0.0, 1.0), confidence: float = 0.95
 ) -> Interval | None:
@@ -111,7 +140,7 @@ def constant_interval(
         >>> tuple(round(end, 4) for end in constant_interval(0.0, 20))
         (0.0, 0.1684)
     """
-    if bounds is None or not bounds[0] <= value <= bounds[1]:
+    if bounds is None or not bounds[0] - _SAME <= value <= bounds[1] + _SAME:
         return None
     others = 1 - ((1 - confidence) / 2) ** (1 / n)
     ends = [value * (1 - others) + bound * others for bound in bounds]
@@ -193,8 +222,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def auroc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.95, seed: int = 0) -> Estimate:
     """Return the area under the ROC curve: how often a positive case scores above a negative one.
 
-    Its interval is a bootstrap within both classes. Where the classes are told apart without a fault, it is
-    the exact interval of as many cases as the smaller class has.
+    Its interval is a bootstrap within both classes. Where no pair is confused, it is the exact interval of as
+    many cases as the smaller class has.
 
     Args:
         scores: Shape [n].
@@ -221,10 +250,7 @@ def auroc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.95, s
         rows = np.bincount(rng.integers(len(above), size=len(above)), minlength=len(above))
         columns = np.bincount(rng.integers(len(below), size=len(below)), minlength=len(below))
         areas[place] = rows @ wins @ columns / wins.size
-    lower, upper = np.quantile(areas, ((1 - confidence) / 2, (1 + confidence) / 2))
-    if upper - lower < 1e-12:
-        return Estimate(area, constant_interval(area, fewer, confidence=confidence), len(values))
-    return Estimate(area, Interval(float(lower), float(upper)), len(values))
+    return Estimate(area, bootstrap_interval(areas, area, fewer, confidence=confidence), len(values))
 
 
 def binomial_cdf(count: int, n: int, share: float) -> float:
@@ -267,7 +293,7 @@ def _resampled_means(sample: Floats, seed: int) -> Floats:
     return np.concatenate(parts)
 
 
-def _bca_tails(sample: Floats, means: Floats, tail: float) -> tuple[float, float]:
+def _bca_tails(sample: Floats, means: Floats, confidence: float) -> tuple[float, float]:
     """Return the quantiles of resampled means that correct for bias and skewness."""
     normal, n = NormalDist(), len(sample)
     share = ((means < sample.mean()).sum() + 0.5 * (means == sample.mean()).sum()) / len(means)
@@ -281,7 +307,7 @@ def _bca_tails(sample: Floats, means: Floats, tail: float) -> tuple[float, float
         z = bias + normal.inv_cdf(level)
         return normal.cdf(bias + z / (1 - acceleration * z))
 
-    return corrected(tail), corrected(1 - tail)
+    return corrected((1 - confidence) / 2), corrected((1 + confidence) / 2)
 
 
 def _check_count(count: int, n: int) -> None:

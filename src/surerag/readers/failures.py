@@ -80,12 +80,12 @@ def kind_of(error: BaseException, message: str = "") -> type[ServiceError]:
     if any(sign in text for sign in _TOO_LONG):
         return ContextLengthError
     status = status_of(error)
+    if status is None and any(map(_is_lasting, _causes(error))):
+        return RefusedError
+    names = " ".join(kind.__name__ for kind in type(error).__mro__)
+    if any(sign in names for sign in _PASSING_KINDS):
+        return TransientServiceError
     if status is None:
-        if any(map(_is_lasting, _causes(error))):
-            return RefusedError
-        names = " ".join(kind.__name__ for kind in type(error).__mro__)
-        if any(sign in names for sign in _PASSING_KINDS):
-            return TransientServiceError
         return RefusedError if _is_misuse(error, text) else ServiceError
     if status in _MAY_PASS or status >= 500:
         return TransientServiceError
@@ -118,7 +118,8 @@ def status_of(error: BaseException) -> int | None:
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        # A client may hide the cause that it was raised from.
+        error = error.__cause__ or error.__context__
 
 
 def _is_lasting(error: BaseException) -> bool:

@@ -25,7 +25,7 @@ ANY_VOCABULARY = 300_000
 """Tokens of a vocabulary that nobody named: more than any in use, so that intervals of entropy stay true."""
 
 NO_LOGPROBS_HINT = (
-    "reader.probe() shows what this server and model give; a model that thinks may give log-probabilities "
+    "see what this server and model give with reader.probe(); one that thinks may give log-probabilities "
     'with thinking=False. Without them, gate="disagreement" (LazyRAG) and metric="disagreement" (DynQR) go '
     "by the answers' texts"
 )

@@ -21,7 +21,7 @@ from surerag.messages import (
     Usage,
 )
 from surerag.readers.threads import in_thread, start_in_thread
-from surerag.tokens import estimated_tokens
+from surerag.text import estimated_tokens
 
 R = TypeVar("R")
 

@@ -28,7 +28,7 @@ _MARKUP = re.compile(
     r"\s{0,3}(?:#{1,6}(?:\s|$)"  # headings
     r"|(?:[-*_]\s*){3,}$|=+\s*$"  # rules, and lines under headings
     r"|\|.*"  # tables
-    r"|!?\[[^\]]*\]\([^)]*\)\s*$|\[[^\]]+\]:\s"  # lines of a picture, a link or a reference alone
+    r"|(?:\s*\[?!?\[[^\]]*\]\([^)]*\)(?:\]\([^)]*\))?)+\s*$|\[[^\]]+\]:\s"  # pictures, links alone
     r"|<[^>]*>\s*$)"  # lines of a tag alone
 )
 _UNDERLINE = re.compile(r"\s{0,3}(?:=+|-{2,})\s*$")

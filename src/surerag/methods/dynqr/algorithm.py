@@ -14,11 +14,11 @@ from surerag.effects import Program, emit, generate, retrieve, return_answer
 from surerag.messages import Generation, Message, Passage, Prompt, SamplingParams
 from surerag.methods.dynqr.metrics import SAMPLED, metric_name, trace_of, uncertainty_of
 from surerag.methods.dynqr.options import DynQROptions
-from surerag.methods.dynqr.result import Attempt, DynQRResult
+from surerag.methods.dynqr.result import Attempt, DynQRResult, finite
 from surerag.methods.dynqr.rewrites import alternated, read_rewrite
 from surerag.methods.shared import MUST_RAISE, check_question
-from surerag.prompts import format_passages, in_conversation
-from surerag.text import is_abstention, with_abstention
+from surerag.prompts import format_passages, in_conversation, with_abstention
+from surerag.text import is_abstention
 
 REWRITE_TOKENS = 64
 """Longest rewrite in tokens, and in words; a longer one is no query."""
@@ -55,13 +55,15 @@ def rewrite_when_uncertain(
     [original] = yield from steps.answer({question: passages})
     act = original.uncertainty > threshold
     reason = f"{metric_name(options.metric)} {'above' if act else 'at or below'} threshold"
+    if act and original.uncertainty == math.inf:
+        reason = "the first answer is empty or abstains"
     yield from emit(
         "dynqr.gate",
         question=question,
         rewrite=act,
         reason=reason,
-        uncertainty=original.uncertainty,
-        threshold=threshold,
+        uncertainty=finite(original.uncertainty),
+        threshold=finite(threshold),
         metric=metric_name(options.metric),
     )
     candidates: list[Attempt] = []

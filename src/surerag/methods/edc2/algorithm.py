@@ -84,21 +84,23 @@ def compress_clusters(
                     reason=report.reason,
                     sources=list(report.sources),
                 )
-        asked = [report for report in reports if report.reason != _SHORT]
-        fell_back = bool(asked) and all(report.outcome == "dropped" for report in asked)
+        attempted = [report for report in reports if report.reason != _SHORT]
+        fell_back = bool(attempted) and all(report.outcome == "dropped" for report in attempted)
         if fell_back:  # section 4.4
-            yield from emit("cluster_compression.fallback", warning=True, query=query, clusters=len(asked))
+            yield from emit(
+                "cluster_compression.fallback", warning=True, query=query, clusters=len(attempted)
+            )
             reports = [
                 _report(report.members, passages, measure, "nothing was relevant") for report in reports
             ]
-    kept, reports = _within_limit(reports, passages, options.token_limit, measure)
+    context, reports = _within_limit(reports, passages, options.token_limit, measure)
     result = EDC2Result(
         query=query,
-        passages=tuple(kept),
+        passages=tuple(context),
         clusters=tuple(reports),
         fell_back=fell_back,
         tokens_before=before,
-        tokens_after=sum(map(measure, kept)),
+        tokens_after=sum(map(measure, context)),
     )
     yield from emit(
         "cluster_compression.compressed",
@@ -214,10 +216,10 @@ def _guard(
         for sentence in report.sentences:
             place = next(sources)
             sentences.append(sentence._replace(source=None if place is None else report.members[place]))
-        kept = [one for one in sentences if one.source is not None or options.guard == "off"]
-        removed = tuple(one.text for one in sentences if one not in kept)
-        report = replace(report, sentences=tuple(kept), removed=removed)
-        if not kept:
+        supported = [one for one in sentences if one.source is not None or options.guard == "off"]
+        removed = tuple(one.text for one in sentences if one not in supported)
+        report = replace(report, sentences=tuple(supported), removed=removed)
+        if not supported:
             reason = "no source supports the compression"
             report = replace(report, outcome="dropped", reason=reason, warning=True)
         guarded.append(report)
@@ -255,7 +257,7 @@ def _within_limit(
             offers += [_Offer(at, member, passages[member]) for member in report.members]
     offers.sort(key=lambda offer: offer.rank)
     settled = list(reports)
-    kept: list[Passage] = []
+    context: list[Passage] = []
     room = limit
     for offer in offers:
         report = settled[offer.cluster]
@@ -266,16 +268,16 @@ def _within_limit(
             continue
         tokens = measure(fitted)
         room = None if room is None else room - tokens
-        kept.append(fitted)
+        context.append(fitted)
         settled[offer.cluster] = replace(report, tokens_after=report.tokens_after + tokens)
     texts = [offer for offer in offers if offer.passage.text.strip()]
-    if texts and limit is not None and not any(passage.text.strip() for passage in kept):
+    if texts and limit is not None and not any(passage.text.strip() for passage in context):
         first, passage = _first_words(texts, limit, measure)
         report = settled[first.cluster]
         left = tuple(name for name in report.left_out if name != first.passage.id)
         settled[first.cluster] = replace(report, tokens_after=measure(passage), left_out=left)
-        kept = [passage]
-    return kept, settled
+        context = [passage]
+    return context, settled
 
 
 def _fitted(
@@ -292,12 +294,12 @@ def _fitted(
 
 
 def _first_words(offers: Sequence[_Offer], limit: int, measure: Measure) -> tuple[_Offer, Passage]:
-    """Return the longest beginning that fits, by sentences or else by words, of the best passage with one.
+    """Return the longest beginning that fits of the best passage: by sentences, words or characters.
 
     Raises:
-        ConfigurationError: If not even one word fits.
+        ConfigurationError: If not even one character fits.
     """
-    for ends_of in (_sentence_ends, _word_ends):
+    for ends_of in (_sentence_ends, _word_ends, _character_ends):
         for offer in offers:
             for end in reversed(ends_of(offer.passage.text)):
                 metadata = {k: v for k, v in offer.passage.metadata.items() if k != SENTENCES_KEY}
@@ -305,7 +307,7 @@ def _first_words(offers: Sequence[_Offer], limit: int, measure: Measure) -> tupl
                 shorter = replace(offer.passage, text=piece, metadata=metadata, embedding=None)
                 if measure(shorter) <= limit:
                     return offer, shorter
-    raise ConfigurationError(f"token_limit={limit} has no room for a single word", hint="raise it")
+    raise ConfigurationError(f"token_limit={limit} has no room for any text", hint="raise it")
 
 
 def _sentence_ends(text: str) -> list[int]:
@@ -314,3 +316,7 @@ def _sentence_ends(text: str) -> list[int]:
 
 def _word_ends(text: str) -> list[int]:
     return [match.end() for match in _WORD_END.finditer(text)]
+
+
+def _character_ends(text: str) -> list[int]:
+    return [at + 1 for at, character in enumerate(text) if not character.isspace()]

@@ -49,12 +49,12 @@ def is_empty_extraction(text: str) -> bool:
         >>> is_empty_extraction("No evidence of life was found on Mars.")
         False
     """
-    return not text.strip(_FRAME) or all(_says_nothing(part.text) for part in split_sentences(text))
+    return all(_says_nothing(part.text) for part in split_sentences(text))
 
 
 def _says_nothing(sentence: str) -> bool:
     bare = sentence.strip(_FRAME).replace("’", "'")
-    return bare.casefold() == _SENTINEL or _REFUSAL.fullmatch(bare) is not None
+    return not bare or bare.casefold() == _SENTINEL or _REFUSAL.fullmatch(bare) is not None
 
 
 _WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+")

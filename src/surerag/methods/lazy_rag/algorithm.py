@@ -38,8 +38,8 @@ from surerag.methods.shared import (
     meaning_clusters,
     typical_sample,
 )
-from surerag.prompts import format_passages
-from surerag.text import begins_abstention, is_abstention, with_abstention
+from surerag.prompts import format_passages, with_abstention
+from surerag.text import begins_abstention, is_abstention
 
 _TRACE: dict[Needs, TraceKind] = {"text": "none", "logprobs": "logprobs", "entropy": "entropy"}
 

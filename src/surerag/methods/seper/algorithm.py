@@ -17,7 +17,7 @@ from surerag.entailment import CONTRADICTION, ENTAILMENT, NEUTRAL
 from surerag.errors import InputError
 from surerag.measures import answer_weights, equivalence_clusters, seper_hard, seper_soft
 from surerag.measures.seper import Weights
-from surerag.measures.statistics import RESAMPLES, Interval, constant_interval, difference_interval
+from surerag.measures.statistics import Interval, bootstrap_interval, difference_interval, resample_counts
 from surerag.messages import Generation, Pair, Passage, Prompt
 from surerag.methods.judgements import Judgements, judge
 from surerag.methods.seper.options import SePerOptions
@@ -233,9 +233,7 @@ def _interval(
     place: int,
 ) -> Interval:
     """Return the 95 % bootstrap interval over the samples; where they all agree, by their number."""
-    n = len(texts)
-    rng = np.random.default_rng((options.seed, place))
-    counts = rng.multinomial(n, np.full(n, 1 / n), size=RESAMPLES).astype(np.float64)
+    counts = resample_counts(len(texts), (options.seed, place)).astype(np.float64)
     if weights in ("distinct", "probability"):
         first = {text: at for at, text in reversed(list(enumerate(texts)))}
         groups = [[text == other for other in texts] for text in first]
@@ -247,10 +245,7 @@ def _interval(
     shares = counts if weights == "probability" else counts / counts.sum(axis=1, keepdims=True)
     beliefs = shares @ kernel
     beliefs = beliefs.mean(axis=1) if options.references == "mean" else beliefs.max(axis=1)
-    lower, upper = (float(end) for end in np.quantile(beliefs, (0.025, 0.975)))
-    if upper - lower < 1e-9:
-        return constant_interval(min(max(seper, 0.0), 1.0), n) or Interval(0.0, 1.0)
-    return Interval(min(lower, seper), max(upper, seper))
+    return bootstrap_interval(beliefs, seper, len(texts)) or Interval(0.0, 1.0)
 
 
 def _result(

@@ -67,6 +67,8 @@ class Draft:
     _pieces: int = 0
     _shown: int = 0
     _half: str = ""
+    _last: Json | None = None
+    _repeats: int = 0
 
     def __post_init__(self) -> None:
         self._splitter = ThoughtSplitter(opened=self.opened)
@@ -115,6 +117,8 @@ class Draft:
             self.finish = _FINISH.get(str(reason), "stop")
         fresh = self._answer_part(self._in_full_characters(text or "", ends=ends))
         self._pieces += bool(fresh)
+        self._repeats += bool(fresh) and choice == self._last
+        self._last = choice
         if not ends and max(self._pieces, len(self.entries) - self.budget) > self.limit:
             # The server goes on behind the limit.
             self.entries, fresh = self.entries[: self.limit + self.budget], ""
@@ -200,9 +204,11 @@ class Draft:
         return max(counted, 0) or (self._pieces if self.streamed else 0)
 
     def _came_twice(self) -> bool:
-        """Whether more pieces came than the server counts tokens."""
+        """Whether more pieces came than the server counts; where it never ends, whether they repeat."""
         counted = self.usage.completion_tokens + self.usage.thinking_tokens
-        return self.streamed and not self.full and 0 < counted < max(self._pieces, len(self.entries) - 1)
+        if self.full:
+            return self.finish == "length" and 2 * self._repeats >= self._pieces - 1 > 1
+        return self.streamed and 0 < counted < max(self._pieces, len(self.entries) - 1)
 
     def _answer_part(self, text: str) -> str:
         """Take text and return what of it belongs to the answer."""

@@ -127,6 +127,12 @@ class Client:
         own: AsyncOpenAI | None,
         secrets: Json,
     ) -> None:
+        openai = _sdk()
+        if own is not None and not isinstance(own, openai.AsyncOpenAI):
+            raise ConfigurationError(
+                f"client is a {type(own).__name__}",
+                hint="pass an openai.AsyncOpenAI, also for the sync verbs",
+            )
         if own is not None:
             base_url, api_key = str(own.base_url), own.api_key
         self.base_url = (base_url or os.environ.get("OPENAI_BASE_URL") or _OPENAI).rstrip("/")
@@ -153,6 +159,7 @@ class Client:
             )
         return {
             **self.__dict__,
+            "base_url": f"{urlsplit(self.base_url).scheme}://{self.address}",
             "_key": None,
             "_body_secrets": (),
             "_loop": None,
@@ -316,9 +323,10 @@ class Client:
             )
         if kind is not ServiceError:
             return kind(f"the prompt does not fit the model's window: {message}", hint=TOO_LONG_HINT)
-        if isinstance(error, ToldError) or status:
+        if status or getattr(error, "body", None) is not None:
             return kind(answered or f"{self.address} failed while it answered: {message}")
-        return kind(f"{self.address} sent a reply that cannot be read: {type(error).__name__}: {message}")
+        sent = self.masked(shown(getattr(error, "doc", None) or getattr(error, "object", None) or message))
+        return kind(f"{self.address} sent a reply that cannot be read ({type(error).__name__}): {sent}")
 
     def masked(self, text: str) -> str:
         """Return a text without the secrets that this client holds."""

@@ -466,10 +466,10 @@ class OpenAIReader(BaseReader):
         begun.state.claim()
         try:
             while True:
-                chunk: Chunk | None = await arun(begun.state.chunk())
-                if chunk is None:
+                piece: Chunk | None = await arun(begun.state.chunk())
+                if piece is None:
                     return
-                yield chunk
+                yield piece
         finally:
             begun.state.abandon()
 
