@@ -92,7 +92,9 @@ class MethodEvaluator(WithPrompts, BaseEvaluator, Generic[R, E]):
         """
         try:
             program = self._program(*_checked(query, contexts), kwargs)
-            return self._valid(query, response, contexts, run(program, self._core.services, on_event=dispatch))
+            return self._valid(
+                query, response, contexts, run(program, self._core.services, on_event=dispatch)
+            )
         except Exception as error:
             return self._invalid(query, response, contexts, error)
 

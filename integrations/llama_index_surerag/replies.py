@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from surerag.errors import LogprobsError, ServiceError
 from surerag.messages import FinishReason, Generation, SamplingParams, TokenTrace
 from surerag.readers.logprobs import answer_tokens, entries_of, token_of, trace_of
-from surerag.readers.thinking import ThoughtSplitter
+from surerag.readers.thinking import ThoughtSplitter, split_thoughts
 
 _FINISH: Mapping[str, FinishReason] = {
     "length": "length",
@@ -39,6 +39,11 @@ class Reply:
     usage: Any = None
 
     @property
+    def has_thoughts(self) -> bool:
+        """Whether the model thought before it answered."""
+        return bool(self.thoughts or split_thoughts(self.text)[0])
+
+    @property
     def tokens(self) -> list[str | bytes]:
         """What the tokens spell."""
         return [token_of(entry) for entry in self.entries]
@@ -57,7 +62,9 @@ def replies_of(response: Any) -> list[Reply]:
     if choices is not None and not text:
         raise ServiceError("the server sent a reply without an answer", hint="look at the server's own log")
     usage = usage or _get(response.raw, "usage_metadata")
-    return [Reply(text, _thoughts_of(response), _own_entries(response, text), _finish_of(response.raw), usage)]
+    return [
+        Reply(text, _thoughts_of(response), _own_entries(response, text), _finish_of(response.raw), usage)
+    ]
 
 
 class StreamedReply(Reply):
@@ -130,7 +137,9 @@ class StreamedReply(Reply):
         return piece
 
 
-def generation_of(reply: Reply, sampling: SamplingParams, *, top_logprobs: int | None, share: int = 1) -> Generation:
+def generation_of(
+    reply: Reply, sampling: SamplingParams, *, top_logprobs: int | None, share: int = 1
+) -> Generation:
     """Return an answer as a generation.
 
     Args:
@@ -142,10 +151,7 @@ def generation_of(reply: Reply, sampling: SamplingParams, *, top_logprobs: int |
     Raises:
         LogprobsError: If log-probabilities are missing, or cannot be such.
     """
-    splitter = ThoughtSplitter()
-    splitter.feed(reply.text)
-    splitter.end()
-    answer = splitter.answer
+    answer = split_thoughts(reply.text)[1]
     for stop in sampling.stop:
         answer = answer.split(stop)[0]
     finish = _FINISH.get(str(reply.finish).rpartition(".")[2].lower(), "stop")
@@ -157,8 +163,10 @@ def generation_of(reply: Reply, sampling: SamplingParams, *, top_logprobs: int |
     if top_logprobs is not None:
         if answer.strip() and not reply.entries:
             raise LogprobsError("the answer came without log-probabilities")
-        thought = bool(reply.thoughts or splitter.has_thoughts)
-        inside = answer_tokens(reply.tokens, answer, whole=reply.finish is not None and finish == "stop", thought=thought)
+        thought = reply.has_thoughts
+        inside = answer_tokens(
+            reply.tokens, answer, whole=reply.finish is not None and finish == "stop", thought=thought
+        )
         entries = reply.entries[inside.start : inside.stop]
         listed = all(entry.get("top_logprobs") for entry in entries)
         trace = trace_of(entries, top_logprobs=top_logprobs if listed else 0)

@@ -75,7 +75,9 @@ async def test_react_agent(tool: QueryEngineTool) -> None:
 
 @pytest.mark.parametrize("use_async", [False, True])
 async def test_sub_questions(tool: QueryEngineTool, use_async: bool) -> None:
-    outer = SubQuestionQueryEngine.from_defaults([tool], MockLLM(), Splitting(), use_async=False, verbose=False)
+    outer = SubQuestionQueryEngine.from_defaults(
+        [tool], MockLLM(), Splitting(), use_async=False, verbose=False
+    )
     response = await outer.aquery("Both?") if use_async else outer.query("Both?")
     # It swallows what its engines raise: only answers show that they worked.
     assert KNOWN_ANSWER in str(response)
@@ -151,9 +153,9 @@ async def test_a_workflow_streams_decisions_and_answer(streaming: bool) -> None:
 
 async def test_an_agents_tool_streams_decisions() -> None:
     engine = lazy(streaming=True)
-    handler = FunctionAgent(tools=[engine_tool(engine, name="atlas", description="Rivers.")], llm=Calling()).run(
-        user_msg=UNKNOWN
-    )
+    handler = FunctionAgent(
+        tools=[engine_tool(engine, name="atlas", description="Rivers.")], llm=Calling()
+    ).run(user_msg=UNKNOWN)
     events = [event async for event in handler.stream_events()]
     output = await handler
     assert str(output).startswith(f"Tool: {FOUND_ANSWER}")

@@ -32,11 +32,15 @@ def said(prompt: str) -> str:
 
 
 def seper(llm: Any = None, **options: Any) -> DeltaSePerEvaluator:
-    return DeltaSePerEvaluator(FakeReader(said) if llm is None else llm, **{"entailer": ExactEntailer(), **options})
+    return DeltaSePerEvaluator(
+        FakeReader(said) if llm is None else llm, **{"entailer": ExactEntailer(), **options}
+    )
 
 
 def dense(llm: Any = None, **options: Any) -> DenseEvaluator:
-    return DenseEvaluator(FakeReader(said) if llm is None else llm, **{"entailer": ExactEntailer(), **options})
+    return DenseEvaluator(
+        FakeReader(said) if llm is None else llm, **{"entailer": ExactEntailer(), **options}
+    )
 
 
 class Length(BaseEvaluator):
@@ -71,7 +75,10 @@ async def test_seper_measures_what_contexts_were_worth(reference: Any) -> None:
 
 
 async def test_dense_measures_whether_contexts_were_understood() -> None:
-    for result in (dense().evaluate(KNOWN, contexts=CONTEXTS), await dense().aevaluate(KNOWN, contexts=CONTEXTS)):
+    for result in (
+        dense().evaluate(KNOWN, contexts=CONTEXTS),
+        await dense().aevaluate(KNOWN, contexts=CONTEXTS),
+    ):
         assert (result.score, result.passing, result.answers) == (1.0, True, ("Velm", "Velm"))
         assert result.outcomes == ("rephrased",)
         assert "understood" in result.feedback
@@ -110,7 +117,9 @@ def test_answers_that_are_all_cut_are_not_certain() -> None:
         ({"query": "", "contexts": CONTEXTS}, "question"),
     ],
 )
-async def test_an_item_that_cannot_be_measured_is_invalid(evaluator: Any, item: dict[str, Any], reason: str) -> None:
+async def test_an_item_that_cannot_be_measured_is_invalid(
+    evaluator: Any, item: dict[str, Any], reason: str
+) -> None:
     results = [
         evaluator().evaluate(**item, reference="Velm"),
         await evaluator().aevaluate(**item, reference="Velm"),
@@ -135,7 +144,8 @@ async def test_a_batch_survives_a_failing_item() -> None:
         return said(prompt)
 
     runner = BatchEvalRunner(
-        {"seper": seper(FakeReader(broken)), "dense": dense(FakeReader(broken)), "length": Length()}, workers=4
+        {"seper": seper(FakeReader(broken)), "dense": dense(FakeReader(broken)), "length": Length()},
+        workers=4,
     )
     results = await runner.aevaluate_response_strs(
         queries=[KNOWN, "Where was Bo born?", KNOWN],

@@ -9,12 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llama_index.core import Document, QueryBundle, Settings, StorageContext, VectorStoreIndex
-from llama_index.core import load_index_from_storage
+from llama_index.core import (
+    Document,
+    QueryBundle,
+    Settings,
+    StorageContext,
+    VectorStoreIndex,
+    load_index_from_storage,
+)
 from llama_index.core.base.llms.types import LLMMetadata
 from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.retrievers import QueryFusionRetriever, VectorIndexRetriever
-from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
+from llama_index.core.vector_stores.types import (
+    FilterCondition,
+    FilterOperator,
+    MetadataFilter,
+    MetadataFilters,
+)
 
 from llama_index_surerag import LazyRetrievalQueryEngine, summary_index, summary_nodes
 from surerag import FakeReader
@@ -95,7 +106,9 @@ async def test_a_server_is_asked_once_where_the_gate_stays_shut(streaming: bool)
 
 def test_works_with_an_llm_without_streaming() -> None:
     assert str(engine(llm=Unstreamed(sure=0.99)).query(KNOWN)) == KNOWN_ANSWER
-    assert "".join(engine(llm=Unstreamed(sure=0.99), streaming=True).query(KNOWN).response_gen) == KNOWN_ANSWER
+    assert (
+        "".join(engine(llm=Unstreamed(sure=0.99), streaming=True).query(KNOWN).response_gen) == KNOWN_ANSWER
+    )
 
 
 def test_takes_the_llm_and_embedding_model_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +118,9 @@ def test_takes_the_llm_and_embedding_model_of_the_settings(monkeypatch: pytest.M
     assert str(lazy.query(KNOWN)) == KNOWN_ANSWER
 
 
-@pytest.mark.parametrize(("fault", "finish"), [("cut", "length"), ("withheld", "content_filter"), ("empty answer", "empty")])
+@pytest.mark.parametrize(
+    ("fault", "finish"), [("cut", "length"), ("withheld", "content_filter"), ("empty answer", "empty")]
+)
 async def test_marks_and_warns_of_answers_that_are_not_whole(
     fault: str, finish: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -339,7 +354,9 @@ def test_retrieves_whatever_the_gate_decides() -> None:
 def test_prompts_are_templates() -> None:
     lazy = engine(prompts={"from_context": "Say what {context_str} says of {query_str}"})
     assert lazy.get_prompts()["from_context"].get_template() == "Say what {context_str} says of {query_str}"
-    lazy.update_prompts({"from_context": lazy.get_prompts()["closed_book"].__class__("{query_str} {context_str}")})
+    lazy.update_prompts(
+        {"from_context": lazy.get_prompts()["closed_book"].__class__("{query_str} {context_str}")}
+    )
     lazy.query(KNOWN)
     assert prompts_of(lazy.core.reader)[0].startswith(KNOWN)
     with pytest.raises(PromptError, match="must have the slots"):

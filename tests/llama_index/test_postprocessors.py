@@ -122,7 +122,9 @@ async def test_the_query_engine_answers_the_same_sync_and_async(part: Any) -> No
             node_postprocessors=[postprocessor],
         ),
     ]
-    responses = [engine.query(KNOWN) for engine in engines] + [await engine.aquery(KNOWN) for engine in engines]
+    responses = [engine.query(KNOWN) for engine in engines] + [
+        await engine.aquery(KNOWN) for engine in engines
+    ]
     assert len({str(response) for response in responses}) == 1
     assert len({tuple(node.node_id for node in response.source_nodes) for response in responses}) == 1
 
@@ -163,7 +165,9 @@ def test_nodes_of_every_kind_pass(part: Any) -> None:
 
 
 @pytest.mark.parametrize("fault", ["500", "HTML", "no choices", "empty answer", "cut"])
-async def test_failures_degrade_to_the_originals(part: Any, fault: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failures_degrade_to_the_originals(
+    part: Any, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with FakeOpenAI(lambda prompt: SHORT) as server:
         server.fault = fault
         postprocessor = part(like(server))
@@ -302,7 +306,9 @@ def test_the_refiner_fetches_more_from_the_index() -> None:
 
 @pytest.mark.parametrize("stored", [False, True])
 def test_the_refiner_cuts_documents_anew(stored: bool) -> None:
-    document = Document(id_="book", text="Ada was born in Velm. Tin melts easily. Bo left.", metadata={"year": 1})
+    document = Document(
+        id_="book", text="Ada was born in Velm. Tin melts easily. Bo left.", metadata={"year": 1}
+    )
     documents: Any = [document]
     if stored:
         documents = SimpleDocumentStore()
