@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
+import logging
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -19,13 +17,16 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # LangSmith's evaluation sends traces home even where results are not uploaded: nobody listens here.
 os.environ["LANGSMITH_ENDPOINT"] = os.environ["LANGCHAIN_ENDPOINT"] = "http://127.0.0.1:9"
 
-# Runs whose folder is elsewhere work here, and not in the user's cache.
-os.environ["SURERAG_WORK"] = tempfile.mkdtemp(prefix="surerag-work-")
-atexit.register(shutil.rmtree, os.environ["SURERAG_WORK"], ignore_errors=True)
-
 # The same examples on every machine, however slow it is.
 settings.register_profile("surerag", deadline=None, derandomize=True)
 settings.load_profile("surerag")
+
+
+@pytest.fixture(autouse=True)
+def _log_level() -> Iterator[None]:
+    """Undo what commands and studies set: tests after them read the log."""
+    yield
+    logging.getLogger("surerag").setLevel(logging.NOTSET)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -14,12 +13,6 @@ import pytest
 from studies.world import World, is_correct
 from surerag import FakeReader
 from surerag.encoders import HashingEncoder
-
-
-@pytest.fixture(autouse=True)
-def _log_level() -> None:
-    yield
-    logging.getLogger("surerag").setLevel(logging.NOTSET)
 
 
 def answer(prompt: str) -> str:

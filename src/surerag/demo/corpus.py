@@ -1,0 +1,66 @@
+"""The demo's corpus: articles of SQuAD that the demo's reader was not trained on, and questions on them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from surerag.messages import Passage
+
+
+@dataclass(frozen=True, slots=True)
+class DemoQuestion:
+    """A question on the demo's corpus.
+
+    Attributes:
+        id: Its id in SQuAD.
+        question: The question.
+        references: Right answers, as annotators gave them; none where the corpus does not answer it.
+        passage_id: The paragraph it was asked about.
+    """
+
+    id: str
+    question: str
+    references: tuple[str, ...]
+    passage_id: str
+
+
+def load_corpus() -> list[Passage]:
+    """Return all paragraphs in the order of their articles; the title is in the metadata.
+
+    Example:
+        >>> load_corpus()[0].metadata["title"]
+        'Force'
+    """
+    return [
+        Passage(
+            text, id=f"{article['title']}/{number}", metadata={"title": article["title"].replace("_", " ")}
+        )
+        for article in _content()["articles"]
+        for number, text in enumerate(article["paragraphs"])
+    ]
+
+
+def load_questions(answerable: bool | None = True) -> list[DemoQuestion]:
+    """Return the questions.
+
+    Args:
+        answerable: Whether those that the corpus answers, or those that it does not; None for all.
+
+    Example:
+        >>> load_questions(answerable=False)[0].references
+        ()
+    """
+    questions = [
+        DemoQuestion(one["id"], one["question"], tuple(one["references"]), one["passage_id"])
+        for one in _content()["questions"]
+    ]
+    return [one for one in questions if answerable is None or bool(one.references) is answerable]
+
+
+def _content() -> dict[str, Any]:
+    text = files("surerag.demo").joinpath("corpus.json").read_text("utf-8")
+    content: dict[str, Any] = json.loads(text)
+    return content

