@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from surerag.drivers import iter_many, run, run_many
+from surerag.drivers.merging import queue_of
 from surerag.effects import (
     Program,
     continue_generation,
@@ -184,3 +185,15 @@ def test_results_come_as_they_are_ready_and_a_closed_iterator_starts_no_more() -
 def test_running_nothing_at_a_time_is_refused(reader: BaseReader) -> None:
     with pytest.raises(ConfigurationError, match="window"):
         run_many([ask_once("a")], Services(reader), window=0)
+
+
+def test_programs_that_never_ran_are_not_waited_for() -> None:
+    services = Services(reader := LocalReader())
+    reader.gate.clear()
+    results = iter_many([ask_once(f"q{i}") for i in range(8)], services, window=2)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(next, results)
+        reader.gate.set()
+        assert first.result() == "q0"
+    results.close()  # type: ignore[attr-defined]  # it is a generator
+    assert not queue_of(services.reader)._programs

@@ -1,4 +1,4 @@
-"""Asking services: one effect at a time, or several merged into as few calls as possible."""
+"""Answering effects by services: one at a time, or several merged into few calls."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def service_of(effect: Effect, services: Services) -> BaseReader | Encoder | Ent
     """Return the service that answers an effect.
 
     Raises:
-        MissingServiceError: If it was not given.
+        MissingServiceError: If it is missing.
     """
     name = _service_name(effect, services)
     service: BaseReader | Encoder | Entailer | Retriever | None = getattr(services, name)

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Sized
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import aclosing, closing, contextmanager
+from functools import partial
 from typing import TypeVar
 
 from surerag.drivers.asynchronous import arun
@@ -137,7 +138,9 @@ def _settled(
         try:
             for program in programs:
                 # The session is made here, so that queues count the program before its thread runs.
-                started.append(pool.submit(settle, Session(program, services, on_event)))
+                session = Session(program, services, on_event)
+                started.append(pool.submit(settle, session))
+                started[-1].add_done_callback(partial(_close_if_cancelled, session))
                 while True:
                     while started and started[0].done():
                         yield started.popleft().result()
@@ -157,6 +160,11 @@ def _settled(
             reading.pause()
             for future in started:
                 future.cancel()
+
+
+def _close_if_cancelled(session: Session[R], future: Future[R | Exception]) -> None:
+    if future.cancelled():
+        session.close()
 
 
 class _Reading:
