@@ -126,9 +126,11 @@ async def test_marks_and_warns_of_answers_that_are_not_whole(
 ) -> None:
     with FakeOpenAI(corpus.answer) as server:
         server.fault = fault
-        lazy = engine(llm=like(server))
+        lazy = engine(llm=like(server), n_tokens=99)
         for response in (lazy.query(KNOWN), await lazy.aquery(KNOWN)):
             assert response.metadata["finish"] == finish
+            # What is known to be no whole answer is never taken for a sure one.
+            assert response.metadata["retrieve"] is True
     assert "answer.incomplete" in caplog.text
 
 

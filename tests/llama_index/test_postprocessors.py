@@ -164,7 +164,7 @@ def test_nodes_of_every_kind_pass(part: Any) -> None:
     assert isinstance(found["p"].node, ImageNode)
 
 
-@pytest.mark.parametrize("fault", ["500", "HTML", "no choices", "empty answer", "cut"])
+@pytest.mark.parametrize("fault", ["500", "HTML", "no choices", "empty answer", "cut", "withheld"])
 async def test_failures_degrade_to_the_originals(
     part: Any, fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:

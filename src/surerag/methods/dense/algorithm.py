@@ -99,7 +99,7 @@ def measure(
     texts = [answer.text.strip() for answer in answers]
     links = yield from _link_matrix(session, texts)
     score = degree_semantic_entropy(links)
-    truncated = sum(answer.finish == "length" for answer in answers)
+    truncated = sum(answer.is_cut for answer in answers)
     empty = texts.count("")
     any_rephrased = any(outcome == "rephrased" for _, outcome in rephrased)
     if not any_rephrased or truncated or empty:
@@ -163,7 +163,7 @@ def label(session: DenseSession, result: DenseResult, most: int | None = None) -
         result,
         chunks=tuple(chunks),
         calls=result.calls + session.budget.spent - before[0],
-        truncated=result.truncated + sum(reply.finish == "length" for reply in replies),
+        truncated=result.truncated + sum(reply.is_cut for reply in replies),
         unusable=result.unusable + session.unusable - before[1],
     )
 
@@ -223,7 +223,7 @@ class DenseSession:
             sampling = SamplingParams(max_tokens=self.settings.rephrase_tokens, trace="none")
             replies = yield from self._generate([self._rephrase_prompt(text) for text in new], sampling)
             for text, reply in zip(new, replies, strict=True):
-                if reply.finish == "length":
+                if reply.is_cut:
                     cut.add(text)
                 else:
                     rephrased[text] = reply.text.strip()
