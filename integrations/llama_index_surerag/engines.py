@@ -103,7 +103,7 @@ class QueryScope:
 
 
 class _TierOne:
-    """Summaries of one query; where there are none and no passages either, there is nothing to answer from."""
+    """Summaries for one query; with neither summaries nor passages there is nothing to answer from."""
 
     def __init__(self, summaries: NodeRetriever, passages: NodeRetriever) -> None:
         self._summaries = summaries

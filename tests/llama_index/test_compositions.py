@@ -20,6 +20,7 @@ from llama_index.core.query_engine import RouterQueryEngine, SubQuestionQueryEng
 from llama_index.core.selectors import LLMSingleSelector
 from llama_index.core.tools import QueryEngineTool
 from llama_index.core.workflow import Context, StartEvent, StopEvent, Workflow, step
+from pydantic import Field
 
 import llama_index_surerag
 from llama_index_surerag import (
@@ -169,7 +170,7 @@ async def test_an_agents_tool_streams_decisions() -> None:
 class Recorder(BaseEventHandler):
     """Keeps every event."""
 
-    events: list[Any] = []
+    events: list[Any] = Field(default_factory=list)
 
     @classmethod
     def class_name(cls) -> str:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import faiss
 import pytest
 from llama_index.core import (
     Document,
@@ -26,6 +27,7 @@ from llama_index.core.vector_stores.types import (
     MetadataFilter,
     MetadataFilters,
 )
+from llama_index.vector_stores.faiss import FaissVectorStore
 
 from llama_index_surerag import LazyRetrievalQueryEngine, summary_index, summary_nodes
 from surerag import FakeReader
@@ -240,6 +242,13 @@ def test_summaries_are_persisted_and_not_embedded_anew(tmp_path: Path) -> None:
     summaries = summary_index(loaded, embed_model=again, persist_dir=tmp_path / "summaries")
     assert again.embedded == ["The Mir is a lake. It is deep."]
     assert set(summaries.docstore.docs) == {"ada:summary", "orun:summary", "mir:summary"}
+
+
+def test_works_over_faiss() -> None:
+    store = FaissVectorStore(faiss_index=faiss.IndexFlatIP(256))
+    storage = StorageContext.from_defaults(vector_store=store)
+    index = VectorStoreIndex(corpus.nodes(), storage_context=storage, embed_model=HashEmbedding())
+    assert str(engine(index).query(UNKNOWN)) == FOUND_ANSWER
 
 
 def test_summaries_of_deleted_documents_are_not_shown() -> None:

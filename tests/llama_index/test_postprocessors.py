@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from llama_index.core import Document, Settings, VectorStoreIndex, get_response_synthesizer
-from llama_index.core.prompts import ChatPromptTemplate, PromptTemplate
+from llama_index.core.prompts import ChatPromptTemplate, PromptTemplate, RichPromptTemplate
 from llama_index.core.prompts.base import SelectorPromptTemplate
 from llama_index.core.query_engine import CitationQueryEngine, RetrieverQueryEngine
 from llama_index.core.schema import (
@@ -243,6 +243,10 @@ def test_pickles_with_its_models() -> None:
         PromptTemplate("Only of {query_str}: {context_str}"),
         ChatPromptTemplate.from_messages([("system", "Be brief."), ("user", "{query_str}: {context_str}")]),
         SelectorPromptTemplate(PromptTemplate("Only of {query_str}: {context_str}")),
+        RichPromptTemplate("Only of {{ query_str }}: {{ context_str }}"),
+        PromptTemplate(
+            "Only of {question}: {passages}", function_mappings={"passages": lambda passages, **_: passages}
+        ),
     ],
 )
 def test_prompts_are_templates_of_llama_index(template: Any) -> None:

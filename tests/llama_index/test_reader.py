@@ -252,7 +252,7 @@ def test_leaves_out_what_is_refused_and_not_needed(refused: str) -> None:
         sampling = SamplingParams(n=2, temperature=1.0, trace="none")
         for _ in range(2):
             assert reader.generate([PROMPT], sampling)[0][0].text == "Velm"
-    assert [refused in request for request in server.requests][0] is True
+    assert refused in server.requests[0]
     assert not any(refused in request for request in server.requests[1:])
 
 
@@ -273,9 +273,8 @@ def test_a_greedy_answer_can_do_without_temperature() -> None:
 
 
 def test_raises_where_something_refused_is_needed() -> None:
-    with FakeOpenAI(["Velm"], refuses=("temperature",)) as server:
-        with pytest.raises(RefusedError, match="temperature"):
-            reader_from_llm(like(server)).generate([PROMPT], SamplingParams(n=2, temperature=1.0))
+    with FakeOpenAI(["Velm"], refuses=("temperature",)) as server, pytest.raises(RefusedError, match="temp"):
+        reader_from_llm(like(server)).generate([PROMPT], SamplingParams(n=2, temperature=0.7))
 
 
 def test_warns_of_samples_that_cannot_differ() -> None:
