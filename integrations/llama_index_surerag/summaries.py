@@ -200,7 +200,7 @@ class _IndexSummaries(BaseRetriever):
     def _present(self, nodes: list[NodeWithScore]) -> list[NodeWithScore]:
         store = self._source.docstore
         names = {node.node.ref_doc_id or "" for node in nodes}
-        present = {name for name in names if store.ref_doc_exists(name) or store.document_exists(name)}
+        present = {name for name in names if store.get_ref_doc_info(name) or store.document_exists(name)}
         return [node for node in nodes if node.node.ref_doc_id in present]
 
 

@@ -120,18 +120,12 @@ def _show_one(parts: Parts, question: Question) -> None:
         (
             "DynQR",
             "rewrites the query only if the answer is uncertain",
-            f"perplexity {rewritten.original.uncertainty:.2f}, "
-            + (
-                f"searched again for “{rewritten.query}”."
-                if rewritten.rewritten
-                else "the first answer stays."
-            )
-            + f" “{rewritten.answer}”",
+            f"perplexity {rewritten.original.uncertainty:.2f}, {search}. “{rewritten.answer}”",
         ),
         (
             "SePer",
             "what were the passages worth to this reader?",
-            f"ΔSePer {worth.delta:+.2f}: belief {worth.before.seper:.2f} without, {worth.after.seper:.2f} with",
+            f"ΔSePer {worth.delta:+.2f}: belief {worth.before.seper:.2f}, with them {worth.after.seper:.2f}",
         ),
     ]
     for row in rows:

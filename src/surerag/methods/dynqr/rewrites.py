@@ -87,7 +87,7 @@ def read_rewrite(reply: Generation, query: str, max_words: int) -> Rewrite:
     # A query may begin like a refusal itself: "I cannot log in".
     if _REFUSAL.match(rewrite) and not _REFUSAL.match(query):
         return Rewrite(rewrite, "a refusal")
-    if reply.finish == "length" or len(rewrite.split()) > max_words:
+    if reply.is_cut or len(rewrite.split()) > max_words:
         return Rewrite(rewrite, "too long")
     return Rewrite(rewrite)
 
