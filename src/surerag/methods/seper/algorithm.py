@@ -164,7 +164,7 @@ def _belief(
             )
             for at, text in enumerate(texts)
         ),
-        truncated=sum(sample.finish == "length" for sample in samples),
+        truncated=sum(sample.is_cut for sample in samples),
     )
 
 
