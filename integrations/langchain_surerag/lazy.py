@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
@@ -22,11 +23,13 @@ from langchain_surerag.summaries import admitted_summaries, summaries_of
 from surerag import LazyRAG, LazyRAGOptions, LazyRAGResult, SamplingParams
 from surerag.drivers import astream, stream
 from surerag.effects import Effect, Generate, Program, StartGeneration, emit, generate
-from surerag.messages import Event, Message
+from surerag.messages import Message
 from surerag.prompts import REWRITE_IN_CONVERSATION, in_conversation
 
 if TYPE_CHECKING:
     from langchain_core.tools import StructuredTool
+
+logger = logging.getLogger("surerag")
 
 T = TypeVar("T")
 ChainOutput = dict[str, Any]
@@ -264,8 +267,8 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     def _details(self, result: LazyRAGResult) -> ChainOutput:
         finish = result.finish if result.answer.strip() else "empty"
         details: ChainOutput = {"finish": finish}
-        if finish == "empty":
-            listen(Event("lazy_rag.empty_answer", {"question": result.question}, warning=True))
+        if finish in ("empty", "content_filter"):
+            logger.warning("lazy_rag.no_answer: %s", {"question": result.question, "finish": finish})
         if self.return_details:
             usage = result.usage
             details |= {
