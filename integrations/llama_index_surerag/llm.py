@@ -98,10 +98,11 @@ _OWN = Family(_as_needed, logprobs=True)
 
 def family_of(llm: LLM) -> Family:
     """Return how an LLM is asked; a class of the user's own may return log-probabilities."""
-    for kind in type(llm).__mro__:
-        if kind.__name__ in FAMILIES and kind.__module__.startswith("llama_index."):
+    packaged = [kind for kind in type(llm).__mro__ if kind.__module__.startswith("llama_index.llms.")]
+    for kind in packaged:
+        if kind.__name__ in FAMILIES:
             return FAMILIES[kind.__name__]
-    return _PACKAGED if type(llm).__module__.startswith("llama_index.") else _OWN
+    return _PACKAGED if packaged or type(llm).__module__.startswith("llama_index.") else _OWN
 
 
 def reader_from_llm(
