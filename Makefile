@@ -43,7 +43,7 @@ docs: $(DOCS)/.installed
 	@$(DOCS)/bin/zensical build --clean --strict
 
 test-gpu:
-	@$(OFFLINE) SURERAG_TEST_DEVICE=cuda PYTHONPATH=src $(PYTHON) -m pytest --quiet -m cuda $(ARGS) tests/readers
+	@$(OFFLINE) SURERAG_TEST_DEVICE=cuda PYTHONPATH=src $(PYTHON) -m pytest --quiet $(ARGS) tests/readers/local
 
 # Writes down what the environment holds, once the tests pass.
 constraints: $(VENV)/.installed

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from rich.markup import escape as escape_markup
 from rich.table import Table
 
 from surerag.evaluation.gate import Verdict
@@ -32,7 +33,7 @@ def summary_rows(
         price_out: Money for a million tokens written.
     """
     measures = run.measures
-    costs = [cost for cost in COSTS if any(summarize(run, cost).values())]
+    costs = [cost for cost in COSTS if any(run.values(system, cost) for system in run.systems)]
     head = ["system", *measures]
     columns = {name: summarize(run, name) for name in [*measures, *costs]}
     compared: dict[str, Comparison] = {}
@@ -59,20 +60,21 @@ def summary_rows(
 
 
 def terminal_table(run: EvaluationRun, **options: float | str) -> Table:
-    """Return the table of systems for a terminal; options are those of :func:`summary_rows`."""
+    """Return a table for a terminal, a column for each system; options are those of :func:`summary_rows`."""
     head, cells = summary_rows(run, **options)  # type: ignore[arg-type]
     table = Table(caption=notes(run), caption_justify="left")
-    for place, name in enumerate(head):
-        table.add_column(printable(name), justify="left" if place == 0 else "right")
+    table.add_column("")
     for line in cells:
-        table.add_row(*map(printable, line))
+        table.add_column(escape_markup(printable(line[0])), justify="right", overflow="fold")
+    for name, *values in list(zip(*[head, *cells], strict=True))[1:]:
+        table.add_row(*(escape_markup(printable(value)) for value in (name, *values)))
     return table
 
 
 def notes(run: EvaluationRun) -> str:
     """Return what a reader of the table has to know: the number of questions, and what seconds are."""
     questions = run.questions
-    text = f"{len(questions)} questions; intervals at 95 %; costs are means of a question."
+    text = f"{len(questions)} questions; intervals at 95 %; costs are means of a question, money is the sum."
     if without := sum(not question.references for question in questions):
         text += f" {without} have no reference answers and no metric."
     if shared := sorted({row.shared for row in run.rows if row.shared > 1}):
@@ -139,6 +141,8 @@ def write_report(
     price_in: float = 0.0,
     price_out: float = 0.0,
     verdicts: Sequence[Verdict] = (),
+    title: str = "",
+    introduction: str = "",
 ) -> None:
     """Write the run as one HTML page without scripts; options are those of :func:`summary_rows`."""
     head, cells = summary_rows(run, baseline=baseline, price_in=price_in, price_out=price_out)
@@ -155,7 +159,8 @@ def write_report(
     page = _PAGE
     parts = {
         "{head}": "".join(f"<th>{_html(name)}</th>" for name in head),
-        "{title}": _html(f"{', '.join(run.systems)}: {len(run.questions)} questions"),
+        "{title}": _html(title or f"{', '.join(run.systems)}: {len(run.questions)} questions"),
+        "{introduction}": f"<p>{_html(introduction)}</p>" if introduction else "",
         "{notes}": _html(notes(run)),
         "{gates}": gates,
         "{body}": body,
@@ -174,7 +179,7 @@ def write_report(
 def pareto_picture(run: EvaluationRun) -> str:
     """Return an SVG of the first metric against tokens, or seconds where tokens are not reported."""
     metrics = run.measures
-    reported = [name for name in ("tokens", "seconds") if all(summarize(run, name).values())]
+    reported = [name for name in ("tokens", "seconds") if all(run.values(s, name) for s in run.systems)]
     if not metrics or not reported:
         return ""
     metric, cost = metrics[0], reported[0]
@@ -302,6 +307,7 @@ dd { margin: 0 0 .4rem; white-space: pre-wrap; }
 </head>
 <body>
 <h1>{title}</h1>
+{introduction}
 {gates}
 <table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>
 <p><small>{notes}</small></p>
