@@ -21,9 +21,8 @@ from surerag.lru import LRUDict
 from surerag.measures import normalize_answer
 from surerag.messages import Generation, Pair, Prompt, SamplingParams, Template, TokenTrace
 from surerag.prompts import ENTAILMENT as ENTAILMENT_PROMPT
-from surerag.readers.protocol import Reader
+from surerag.readers.protocol import Reader, as_reader
 from surerag.readers.threads import in_thread
-from surerag.services import as_reader
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

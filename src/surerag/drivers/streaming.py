@@ -16,9 +16,9 @@ from surerag.drivers.sync import close, outcome_of
 from surerag.effects import ContinueGeneration, Generate, Program, ReturnAnswer
 from surerag.errors import ServiceError
 from surerag.messages import Chunk, Event, Generation
-from surerag.readers.protocol import close_iterator
+from surerag.readers.protocol import as_reader, close_iterator
 from surerag.readers.threads import close_in_loop_when_dropped
-from surerag.services import Services, as_reader
+from surerag.services import Services
 
 R = TypeVar("R")
 T = TypeVar("T")

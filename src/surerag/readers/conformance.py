@@ -38,9 +38,8 @@ from surerag.messages import (
     TokenTrace,
     as_messages,
 )
-from surerag.readers.protocol import BaseReader, close_iterator
+from surerag.readers.protocol import BaseReader, as_reader, close_iterator
 from surerag.readers.threads import start_in_thread
-from surerag.services import as_reader
 
 __all__ = ["Case", "ConformanceReport", "Outcome", "Trial", "check_reader", "conformance_cases"]
 

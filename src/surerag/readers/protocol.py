@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
-from surerag.errors import CapabilityError
+from surerag.errors import CapabilityError, ConfigurationError
 from surerag.messages import (
     ANSWER_TOKENS,
     Chunk,
@@ -275,3 +275,50 @@ def close_iterator(chunks: Iterator[Chunk]) -> None:
     close = getattr(chunks, "close", None)
     if close is not None:
         close()
+
+
+class _ReaderAdapter(BaseReader):
+    """A reader with the minimal protocol, completed by the defaults of the other verbs."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    @property
+    def name(self) -> str:
+        return self._reader.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._reader.capabilities
+
+    def count_tokens(self, text: str) -> int:
+        count: Callable[[str], int] = getattr(self._reader, "count_tokens", super().count_tokens)
+        return count(text)
+
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
+        return self._reader.generate(prompts, sampling)
+
+    def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
+        return self._reader.score(prompts, continuations)
+
+
+def as_reader(reader: object) -> BaseReader:
+    """Return a reader with all verbs.
+
+    Raises:
+        ConfigurationError: If it is no reader, such as a framework's model.
+    """
+    if isinstance(reader, BaseReader):
+        return reader
+    if isinstance(reader, Reader):
+        return _ReaderAdapter(reader)
+    if isinstance(reader, str):
+        raise ConfigurationError(
+            f"expected a reader, got the text {reader!r}",
+            hint=f"pass a framework's model, OpenAIReader({reader!r}) or "
+            f"TransformersReader.from_pretrained({reader!r})",
+        )
+    raise ConfigurationError(
+        f"expected a reader, got {type(reader).__name__}",
+        hint="use TransformersReader or OpenAIReader; a framework's model goes to its own components",
+    )

@@ -118,7 +118,7 @@ def measure(
         chunks=tuple(chunks),
         generation=original,
         calls=session.budget.spent - before[0],
-        truncated=sum(answer.finish == "length" for answer in answers),
+        truncated=sum(answer.is_cut for answer in answers),
         empty=texts.count(""),
         unusable=session.unusable - before[1],
     )

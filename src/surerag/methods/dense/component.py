@@ -24,8 +24,8 @@ from surerag.methods.dense.options import (
 )
 from surerag.methods.dense.refinement import refine_context
 from surerag.methods.dense.result import DenseRefinerResult, DenseResult, SemanticChunk
-from surerag.readers.protocol import Reader
-from surerag.services import Encoder, Entailer, Retriever, Services, as_reader
+from surerag.readers.protocol import Reader, as_reader
+from surerag.services import Encoder, Entailer, Retriever, Services
 from surerag.text import estimated_tokens
 
 
