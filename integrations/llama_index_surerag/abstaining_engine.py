@@ -16,6 +16,7 @@ from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import QueryBundle
 from llama_index.core.settings import Settings
 
+from llama_index_surerag.engines import MethodEngine
 from surerag.calibration import AbstentionPolicy
 from surerag.errors import InputError
 from surerag.text import ABSTENTION, check_abstention
@@ -38,7 +39,8 @@ class AbstainingQueryEngine(BaseQueryEngine):
         callback_manager: Receives LlamaIndex's callbacks.
 
     Raises:
-        ConfigurationError: If the abstention is empty.
+        ConfigurationError: If the abstention is empty, or the policy was calibrated for another reader, gate,
+            retriever or prompt.
     """
 
     def __init__(
@@ -50,6 +52,8 @@ class AbstainingQueryEngine(BaseQueryEngine):
         callback_manager: CallbackManager | None = None,
     ) -> None:
         check_abstention(abstention)
+        if isinstance(engine, MethodEngine):
+            policy.check(engine.core)
         super().__init__(callback_manager=callback_manager or Settings.callback_manager)
         self._engine = engine
         self._policy = policy

@@ -98,10 +98,11 @@ _OWN = Family(_as_needed, logprobs=True)
 
 def family_of(llm: LLM) -> Family:
     """Return how an LLM is asked; a class of the user's own may return log-probabilities."""
-    for kind in type(llm).__mro__:
-        if kind.__name__ in FAMILIES and kind.__module__.startswith("llama_index."):
+    packaged = [kind for kind in type(llm).__mro__ if kind.__module__.startswith("llama_index.llms.")]
+    for kind in packaged:
+        if kind.__name__ in FAMILIES:
             return FAMILIES[kind.__name__]
-    return _PACKAGED if type(llm).__module__.startswith("llama_index.") else _OWN
+    return _PACKAGED if packaged or type(llm).__module__.startswith("llama_index.") else _OWN
 
 
 def reader_from_llm(
@@ -249,39 +250,33 @@ class LLMReader(BaseReader):
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[PartialGeneration]:
         """Read a stream of each prompt up to its first ``n_tokens`` tokens, and leave it open."""
-        begun: list[PartialGeneration] = []
+        opened = [self._open(prompt, sampling, self._pieces) for prompt in prompts]
         try:
-            for prompt in prompts:
-                answer = self._open(prompt, sampling)
-                answer.pieces = self._pieces(answer)
-                begun.append(PartialGeneration(Generation(""), done=False, state=answer))
+            for answer in opened:
                 for _ in answer.pieces:
                     if answer.reply.n_tokens >= n_tokens:
                         break
-                begun[-1] = answer.begun(n_tokens)
+            return [answer.begun(n_tokens) for answer in opened]
         except BaseException:
-            self.cancel(begun)
+            for answer in opened:
+                close_iterator(answer.pieces)
             raise
-        return begun
 
     async def abegin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[PartialGeneration]:
         """Like ``begin``, over the LLM's own async stream."""
-        begun: list[PartialGeneration] = []
+        opened = [self._open(prompt, sampling, self._apieces) for prompt in prompts]
         try:
-            for prompt in prompts:
-                answer = self._open(prompt, sampling)
-                answer.pieces = self._apieces(answer)
-                begun.append(PartialGeneration(Generation(""), done=False, state=answer))
+            for answer in opened:
                 async for _ in answer.pieces:
                     if answer.reply.n_tokens >= n_tokens:
                         break
-                begun[-1] = answer.begun(n_tokens)
+            return [answer.begun(n_tokens) for answer in opened]
         except BaseException:
-            await self.acancel(begun)
+            for answer in opened:
+                await answer.pieces.aclose()
             raise
-        return begun
 
     def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
         """Read the open streams to their ends."""
@@ -315,9 +310,7 @@ class LLMReader(BaseReader):
 
     def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
         """Yield an answer piece by piece; the last chunk holds the generation."""
-        answer = self._open(prompt, sampling)
-        answer.pieces = self._pieces(answer)
-        return answer.chunks()
+        return self._open(prompt, sampling, self._pieces).chunks()
 
     def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
         """Yield what was begun from its first token on; the last chunk holds the generation."""
@@ -328,9 +321,7 @@ class LLMReader(BaseReader):
         """Like ``stream``, without blocking the event loop."""
         if not self.capabilities.native_async:
             return super().astream(prompt, sampling)
-        answer = self._open(prompt, sampling)
-        answer.pieces = self._apieces(answer)
-        return answer.achunks()
+        return self._open(prompt, sampling, self._apieces).achunks()
 
     def afinish_stream(self, begun: PartialGeneration) -> AsyncIterator[Chunk]:
         """Like ``finish_stream``, without blocking the event loop."""
@@ -427,8 +418,12 @@ class LLMReader(BaseReader):
             for one in found
         ]
 
-    def _open(self, prompt: Prompt, sampling: SamplingParams) -> _OpenAnswer:
-        return _OpenAnswer(self, _Request(prompt, replace(sampling, n=1)))
+    def _open(
+        self, prompt: Prompt, sampling: SamplingParams, pieces: Callable[[_OpenAnswer], Any]
+    ) -> _OpenAnswer:
+        answer = _OpenAnswer(self, _Request(prompt, replace(sampling, n=1)))
+        answer.pieces = pieces(answer)
+        return answer
 
     def _pieces(self, answer: _OpenAnswer) -> Iterator[str]:
         """Yield the pieces of a streamed answer; a whole one, where the LLM does not stream."""

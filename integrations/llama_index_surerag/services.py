@@ -126,6 +126,11 @@ class NodeRetriever:
     def __repr__(self) -> str:
         return f"NodeRetriever({type(self._retriever).__name__}, {len(self._postprocessors)} postprocessors)"
 
+    @property
+    def name(self) -> str:
+        """Class of the retriever; what a calibration belongs to."""
+        return type(self._retriever).__name__
+
     def bound_to(self, bundle: QueryBundle, fit: Fit | None = None) -> NodeRetriever:
         """Return a retriever that searches with this very query."""
         return NodeRetriever(self._retriever, self._postprocessors, bundle, fit)

@@ -192,7 +192,7 @@ class _IndexSummaries(BaseRetriever):
         return self._present(made.as_retriever(similarity_top_k=self._top_n).retrieve(query_bundle))
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        made = await in_thread(self._summaries)
+        made = self._made or await in_thread(self._summaries)
         if made is None:
             return []
         return self._present(await made.as_retriever(similarity_top_k=self._top_n).aretrieve(query_bundle))

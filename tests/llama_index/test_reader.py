@@ -187,8 +187,13 @@ def test_says_what_is_missing_in_an_llm_of_ones_own() -> None:
         ("Ollama", "/v1"),
     ],
 )
-def test_refuses_a_packaged_llm_without_logprobs_at_construction(name: str, hint: str) -> None:
-    llm = type(name, (MockLLM,), {"__module__": "llama_index.llms.other"})()
+@pytest.mark.parametrize("subclassed", [False, True])
+def test_refuses_a_packaged_llm_without_logprobs_at_construction(
+    name: str, hint: str, subclassed: bool
+) -> None:
+    packaged = type(name, (MockLLM,), {"__module__": "llama_index.llms.other"})
+    llm = type("Mine", (packaged,), {})() if subclassed else packaged()
+    name = type(llm).__name__
     with pytest.raises(
         CapabilityError, match=f"{name} is asked for text only, and the gate entropy"
     ) as caught:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +11,8 @@ from llama_index.core.base.llms.types import ChatMessage
 
 from llama_index_surerag import AbstainingQueryEngine, LazyRetrievalQueryEngine, UncertaintyRewriteQueryEngine
 from surerag import FakeReader
-from surerag.calibration import AbstentionPolicy
-from surerag.errors import CapabilityError, InputError
+from surerag.calibration import AbstentionPolicy, scope_of
+from surerag.errors import CapabilityError, ConfigurationError, InputError
 from surerag.readers.fake import reply
 from tests.llama_index import corpus
 from tests.llama_index.corpus import KEY, KNOWN, UNKNOWN, HashEmbedding, knowing, like
@@ -114,6 +115,14 @@ async def test_abstains_above_the_threshold(streaming: bool) -> None:
         assert response.metadata["abstained"] is True
         assert "far land" not in str(response.metadata)
         assert response.source_nodes
+
+
+def test_a_policy_of_another_reader_is_refused() -> None:
+    inner = LazyRetrievalQueryEngine.from_args(corpus.index(), knowing())
+    other = replace(policy(0.5), scope=replace(scope_of(inner.core), reader="other"))
+    with pytest.raises(ConfigurationError, match="calibrated for the reader 'other'"):
+        AbstainingQueryEngine(inner, other)
+    assert scope_of(inner.core).retriever == "VectorIndexRetriever"
 
 
 def test_an_answer_that_was_cut_is_withheld() -> None:
