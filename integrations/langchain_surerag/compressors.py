@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun, Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
@@ -108,13 +108,11 @@ class ClusterCompressor(Compressor, EDC2Options):
     embeddings: Any = service_field("An embedding model, or an encoder of surerag.")
     entailer: Any = service_field('For guard="entailment": an entailer of surerag.')
     count_tokens: Callable[[str], int] | None = service_field(
-        "Counts the tokens of a text, for limits and reports; by default the model's own count or an estimate."
+        "Counts the tokens of a text; by default the model's own count, or an estimate."
     )
 
-    if not TYPE_CHECKING:  # to a type checker, the fields are the signature
-
-        def __init__(self, llm: Any = None, embeddings: Any = None, **options: Any) -> None:
-            super().__init__(llm=llm, embeddings=embeddings, **options)
+    def __init__(self, llm: Any = None, embeddings: Any = None, **options: Any) -> None:
+        super().__init__(**{"llm": llm, "embeddings": embeddings, **options})
 
     def _make_core(self) -> CoreCompressor:
         return CoreCompressor(
@@ -179,10 +177,8 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
     refinement_key: str | None = "dense"
     """Key in a document's metadata for the result; None writes none."""
 
-    if not TYPE_CHECKING:  # to a type checker, the fields are the signature
-
-        def __init__(self, llm: Any = None, embeddings: Any = None, **options: Any) -> None:
-            super().__init__(llm=llm, embeddings=embeddings, **options)
+    def __init__(self, llm: Any = None, embeddings: Any = None, **options: Any) -> None:
+        super().__init__(**{"llm": llm, "embeddings": embeddings, **options})
 
     def _make_core(self) -> CoreRefiner:
         reader, encoder = reader_of(self.llm), encoder_of(self.embeddings)
@@ -217,7 +213,8 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
         elif self.parents is not None and documents:
             parents = coerce_to_runnable(self.parents).invoke(list(documents), config)
         program = self.core.program(query, passages_of(documents), _present(parents))
-        return run_in(config, program, self.core.services)
+        result: DenseRefinerResult = run_in(config, program, self.core.services)
+        return result
 
     async def acompress(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
@@ -229,7 +226,8 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
         elif self.parents is not None and documents:
             parents = await coerce_to_runnable(self.parents).ainvoke(list(documents), config)
         program = self.core.program(query, passages_of(documents), _present(parents))
-        return await arun_in(config, program, self.core.services)
+        result: DenseRefinerResult = await arun_in(config, program, self.core.services)
+        return result
 
     def _documents(self, result: DenseRefinerResult) -> list[Document]:
         documents = documents_of(result.passages)

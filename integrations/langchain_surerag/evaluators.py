@@ -114,10 +114,8 @@ class ExampleEvaluator(Part):
     key: str
     """Name of the feedback, or its beginning."""
 
-    if not TYPE_CHECKING:  # to a type checker, the fields are the signature
-
-        def __init__(self, llm: Any = None, entailer: Any = None, **options: Any) -> None:
-            super().__init__(llm=llm, entailer=entailer, **options)
+    def __init__(self, llm: Any = None, entailer: Any = None, **options: Any) -> None:
+        super().__init__(**{"llm": llm, "entailer": entailer, **options})
 
     @property
     def __name__(self) -> str:
@@ -219,8 +217,8 @@ class DeltaSePerEvaluator(ExampleEvaluator, SePerOptions):
     It reads the question from an example's inputs, what was retrieved from the run's outputs, and the right
     answers from the example's reference outputs, and returns three pieces of feedback: ΔSePer under ``key``,
     with the result in words as its comment and its parts as its value, and SePer without and with documents
-    under ``{key}_before`` and ``{key}_after``. The run's answer is not read. Without log-probabilities answers
-    are weighed by their frequency, and the result says so.
+    under ``{key}_before`` and ``{key}_after``. The run's answer is not read. Without log-probabilities
+    answers are weighed by their frequency, and the result says so.
 
     Nothing is raised for a single example: one that lacks something, or for which a model fails, has no
     score, the reason as its comment, and is marked as an error.
@@ -350,9 +348,9 @@ class DenseEvaluator(ExampleEvaluator, DenseOptions):
         evaluate(chain, data=examples, evaluators=[DenseEvaluator(model)])
 
     It returns two pieces of feedback: the entropy under ``{key}_entropy``, with the result in words as its
-    comment and all parts as its value, and under ``{key}_certain`` 1 where it is within the threshold, else 0.
-    Failures are those of :class:`DeltaSePerEvaluator`; an example none of whose documents could be rephrased
-    is one.
+    comment and all parts as its value, and under ``{key}_certain`` 1 where it is within the threshold, else
+    0. Failures are those of :class:`DeltaSePerEvaluator`; an example none of whose documents could be
+    rephrased is one.
 
     Raises:
         ConfigurationError: If an option is out of bounds, or the model is none.

@@ -88,12 +88,8 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     """What becomes of a conversation that comes with the question: ``"condense"`` has the reader write a
     question that stands alone (one more call), ``"show"`` puts the conversation before every prompt."""
 
-    if not TYPE_CHECKING:  # to a type checker, the fields are the signature
-
-        def __init__(
-            self, llm: Any = None, retriever: Any = None, summaries: Any = None, **options: Any
-        ) -> None:
-            super().__init__(llm=llm, retriever=retriever, summaries=summaries, **options)
+    def __init__(self, llm: Any = None, retriever: Any = None, summaries: Any = None, **options: Any) -> None:
+        super().__init__(**{"llm": llm, "retriever": retriever, "summaries": summaries, **options})
 
     @classmethod
     def from_documents(
@@ -245,10 +241,14 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     def _program(self, value: Any) -> Program[LazyRAGResult]:
         question, history = query_of(value)
         if not history:
-            return self.core.program(question)
+            return self._core_program(question)
         if self.conversation == "show":
-            return _with_history(history, self.core.program(question))
+            return _with_history(history, self._core_program(question))
         return self._condensed(question, history)
+
+    def _core_program(self, question: str) -> Program[LazyRAGResult]:
+        core: LazyRAG = self.core
+        return core.program(question)
 
     def _condensed(self, question: str, history: Sequence[Message]) -> Program[LazyRAGResult]:
         """Have the reader write a question that stands alone, and answer that.
@@ -259,7 +259,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         [[written]] = yield from generate([prompt], SamplingParams(max_tokens=_QUESTION_TOKENS, trace="none"))
         alone = written.text.strip() or question
         yield from emit("conversation.condensed", question=question, alone=alone)
-        return (yield from self.core.program(alone))
+        return (yield from self._core_program(alone))
 
     def _output(self, result: LazyRAGResult) -> ChainOutput:
         return {

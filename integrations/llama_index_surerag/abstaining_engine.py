@@ -27,9 +27,9 @@ SIGNALS = ("score", "uncertainty")
 class AbstainingQueryEngine(BaseQueryEngine):
     """Returns another engine's answer only where its uncertainty is within the policy.
 
-    ``response.metadata`` gains ``abstained``, and ``probability`` (that the answer is right). A withheld answer
-    is nowhere in the response; source nodes stay. A streamed answer is read to its end first,
-    since an empty or cut answer is withheld too.
+    ``response.metadata`` gains ``abstained``, and ``probability`` (that the answer is right). A withheld
+    answer is nowhere in the response; source nodes stay. A streamed answer is read to its end first, since an
+    empty or cut answer is withheld too.
 
     Args:
         engine: A ``LazyRetrievalQueryEngine`` or an ``UncertaintyRewriteQueryEngine``.

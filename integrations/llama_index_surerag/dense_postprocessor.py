@@ -180,7 +180,9 @@ class DenseRefinerPostprocessor(WithPrompts, DenseRefinerOptions, BaseNodePostpr
             missing = [name for name, document in zip(names, found, strict=True) if document is None]
             warn("dense_refiner.documents_missing", ids=missing)
         return [
-            Passage(document.get_content(metadata_mode=MetadataMode.NONE), id=document.node_id, origin=document)
+            Passage(
+                document.get_content(metadata_mode=MetadataMode.NONE), id=document.node_id, origin=document
+            )
             for document in found
             if document is not None
         ]

@@ -31,6 +31,7 @@ from surerag.readers.failures import service_error
 from surerag.readers.hosted.parameters import SupportedParameters, needed_parameters, warn_of_dropped
 from surerag.readers.pieces import TrimmedPieces
 from surerag.readers.protocol import BaseReader, Capabilities, begun_from_whole, close_iterator
+from surerag.readers.thinking import THINKING_TOKENS
 
 WAYS_OUT = (
     'pass gate="semantic_entropy" (L-RAG) or metric="semantic_entropy" (DynQR), which need text only; an '
@@ -118,7 +119,7 @@ def reader_from_llm(
     Raises:
         ConfigurationError: If it is no LLM.
     """
-    return LLMReader(llm, logprobs=logprobs, top_logprobs=top_logprobs, max_concurrency=max_concurrency)
+    return LLMReader(llm, logprobs, top_logprobs, max_concurrency)
 
 
 def reader_of(llm: LLM | Reader | None) -> Reader:
@@ -152,7 +153,6 @@ class LLMReader(BaseReader):
     def __init__(
         self,
         llm: LLM,
-        *,
         logprobs: bool | None = None,
         top_logprobs: int | None = None,
         max_concurrency: int = 8,
@@ -169,6 +169,7 @@ class LLMReader(BaseReader):
         self._max_concurrency = max_concurrency
         self._supported = SupportedParameters(cap={} if self._family.several else {"n": 1})
         self._streams = True
+        self._thinks = False
         self._warned = False
 
     def __repr__(self) -> str:
@@ -222,9 +223,7 @@ class LLMReader(BaseReader):
         else:
             with ThreadPoolExecutor(min(self._max_concurrency, len(requests))) as pool:
                 # Every call sees the caller's context, so that traces keep their parents.
-                calls = [
-                    pool.submit(contextvars.copy_context().run, self._answers, one) for one in requests
-                ]
+                calls = [pool.submit(contextvars.copy_context().run, self._answers, one) for one in requests]
                 found = [call.result() for call in calls]
         return self._joined(found, len(prompts), sampling.n)
 
@@ -302,14 +301,16 @@ class LLMReader(BaseReader):
         """Close the open streams."""
         for one in begun:
             close_iterator(one.state.pieces)
-        gc.collect(1)  # a stream of OpenAI's client refers to itself; the server goes on until it is collected
+        # A stream of OpenAI's client refers to itself; the server goes on until it is collected.
+        gc.collect(1)
 
     async def acancel(self, begun: Sequence[PartialGeneration]) -> None:
         """Like ``cancel``."""
         for one in begun:
             await one.state.pieces.aclose()
+        # The event loop closes the generators inside the LLM's own, one after the other.
         for _ in range(10):
-            await asyncio.sleep(0)  # the event loop closes the generators inside the LLM's own
+            await asyncio.sleep(0)
         gc.collect(1)
 
     def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
@@ -399,12 +400,17 @@ class LLMReader(BaseReader):
         return found[: request.sampling.n]
 
     def _read(self, response: Any, request: _Request) -> list[Generation]:
-        replies = replies_of(response)
+        replies, thinks = replies_of(response), self._thinks
         if len(replies) < request.sampling.n:
             self._supported.cap["n"] = 1
-        return self._generations(replies, request)
+        found = self._generations(replies, request)
+        if self._thinks and not thinks and not any(one.text for one in found):
+            # The tokens were spent on thoughts; from now on there is room for them.
+            return []
+        return found
 
     def _generations(self, replies: Sequence[Reply], request: _Request) -> list[Generation]:
+        self._thinks = self._thinks or any(reply.has_thoughts for reply in replies)
         traced = self._logprobs and request.sampling.trace != "none"
         top = self._top_logprobs if traced else None
         share = max(len(replies), 1)
@@ -483,7 +489,8 @@ class LLMReader(BaseReader):
         return self._family.keywords(self._supported.apply(self._openai_keywords(sampling)))
 
     def _openai_keywords(self, sampling: SamplingParams) -> dict[str, Any]:
-        asked: dict[str, Any] = {"temperature": sampling.temperature, "max_tokens": sampling.max_tokens}
+        limit = sampling.max_tokens + (THINKING_TOKENS if self._thinks else 0)
+        asked: dict[str, Any] = {"temperature": sampling.temperature, "max_tokens": limit}
         if sampling.temperature > 0:
             asked["seed"] = sampling.seed
         if sampling.top_p < 1:

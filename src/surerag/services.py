@@ -1,4 +1,4 @@
-"""Services that answer a method's effects: their protocols, and the bundle that a driver takes."""
+"""Services that answer a method's effects: their protocols, and the bundle that drivers take."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def as_reader(reader: object) -> BaseReader:
     """Return a reader with all verbs.
 
     Raises:
-        ConfigurationError: If it is no reader at all; frameworks' models need an adapter first.
+        ConfigurationError: If it is no reader, such as a framework's model.
     """
     if isinstance(reader, BaseReader):
         return reader
@@ -92,19 +92,18 @@ def as_reader(reader: object) -> BaseReader:
     if isinstance(reader, str):
         raise ConfigurationError(
             f"expected a reader, got the text {reader!r}",
-            hint=f"a name does not tell who serves it: pass a framework's model, OpenAIReader({reader!r}) or "
+            hint=f"pass a framework's model, OpenAIReader({reader!r}) or "
             f"TransformersReader.from_pretrained({reader!r})",
         )
     raise ConfigurationError(
         f"expected a reader, got {type(reader).__name__}",
-        hint="use TransformersReader or OpenAIReader, or adapt your model with "
-        "llama_index_surerag.reader_from_llm or langchain_surerag.reader_from_model",
+        hint="use TransformersReader or OpenAIReader; a framework's model goes to its own components",
     )
 
 
 @dataclass(frozen=True)
 class Services:
-    """What a driver may ask. A method needs only some of them.
+    """Services that answer a method's effects; a method needs only some of them.
 
     Attributes:
         reader: The model that answers.
@@ -137,7 +136,7 @@ class Services:
             if service is not None and not isinstance(service, protocol):
                 raise ConfigurationError(
                     f"{field} must be {_article(protocol.__name__)}, got {type(service).__name__}",
-                    hint=f"give an object with the methods of surerag.services.{protocol.__name__}",
+                    hint=f"pass an object with the methods of surerag.services.{protocol.__name__}",
                 )
 
     def require(self, method: str, *names: str) -> tuple[Any, ...]:

@@ -407,6 +407,9 @@ def test_what_is_needed_raises() -> None:
         pytest.raises(LogprobsRefusedError, match="logprobs"),
     ):
         reader_from_model(chat(server)).generate(["?"], GREEDY)
+    with FakeOpenAI([ANSWER], refuses=("stream_options",)) as server:
+        [begun] = reader_from_model(chat(server)).begin(["?"], 2, GREEDY)
+        assert begun.partial.text == "Velm lies"
     with FakeOpenAI([ANSWER], refuses=("seed",)) as server:
         reader_from_model(chat(server)).generate(["?"], SAMPLES)
         assert ["seed" in body for body in server.requests] == [True, False]
@@ -454,7 +457,11 @@ async def test_whatever_goes_wrong_is_ours(server: FakeOpenAI, fault: str, kind:
     ):
         if kind is None:
             answer = call()
-            assert (answer.finish, answer.text) in (("length", ANSWER), ("stop", ""))
+            assert (answer.finish, answer.text) == {
+                "withheld": ("content_filter", ANSWER),
+                "cut": ("length", ANSWER),
+                "empty answer": ("empty", ""),
+            }[fault]
             continue
         with pytest.raises(ServiceError, match="ChatOpenAI") as raised:
             call()

@@ -36,7 +36,9 @@ def reader() -> FakeReader:
 
 def engine(llm: Any = None, index: Any = None, **settings: Any) -> UncertaintyRewriteQueryEngine:
     source = corpus.index() if index is None else index
-    return UncertaintyRewriteQueryEngine.from_args(source, reader() if llm is None else llm, **{"top_n": 1, **settings})
+    return UncertaintyRewriteQueryEngine.from_args(
+        source, reader() if llm is None else llm, **{"top_n": 1, **settings}
+    )
 
 
 async def test_rewrites_and_returns_the_less_uncertain_answer() -> None:
@@ -68,7 +70,9 @@ async def test_a_conversation_goes_before_the_question() -> None:
     history = [ChatMessage(role="user", content="Rivers?"), ChatMessage(role="assistant", content="Yes.")]
     rewriting = engine(model)
     assert str(rewriting.query_in_conversation(VAGUE, history)) == "In the lake of Mir"
-    assert any("Rivers?" in prompt and "conversation above" in prompt for c in model.history for prompt in c.prompts)
+    assert any(
+        "Rivers?" in prompt and "conversation above" in prompt for c in model.history for prompt in c.prompts
+    )
     assert str(await rewriting.aquery_in_conversation(UNKNOWN, history)) == "In the lake of Mir"
 
 
@@ -89,7 +93,9 @@ def test_refuses_an_llm_without_what_the_metric_needs() -> None:
 
 
 def test_an_empty_index_answers_as_llama_index_does() -> None:
-    assert str(engine(index=VectorStoreIndex([], embed_model=HashEmbedding())).query(KNOWN)) == "Empty Response"
+    assert (
+        str(engine(index=VectorStoreIndex([], embed_model=HashEmbedding())).query(KNOWN)) == "Empty Response"
+    )
 
 
 def policy(threshold: float) -> AbstentionPolicy:

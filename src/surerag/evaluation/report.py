@@ -155,6 +155,8 @@ def write_report(
     price_in: float = 0.0,
     price_out: float = 0.0,
     verdicts: Sequence[Verdict] = (),
+    title: str = "",
+    introduction: str = "",
 ) -> None:
     """Write the run as one HTML page without scripts; options are those of :func:`summary_rows`."""
     head, cells = summary_rows(run, baseline=baseline, price_in=price_in, price_out=price_out)
@@ -171,7 +173,8 @@ def write_report(
     page = _PAGE
     parts = {
         "{head}": "".join(f"<th>{_html(name)}</th>" for name in head),
-        "{title}": _html(f"{', '.join(run.systems)}: {len(run.questions)} questions"),
+        "{title}": _html(title or f"{', '.join(run.systems)}: {len(run.questions)} questions"),
+        "{introduction}": f"<p>{_html(introduction)}</p>" if introduction else "",
         "{notes}": _html(notes(run)),
         "{gates}": gates,
         "{body}": body,
@@ -318,6 +321,7 @@ dd { margin: 0 0 .4rem; white-space: pre-wrap; }
 </head>
 <body>
 <h1>{title}</h1>
+{introduction}
 {gates}
 <table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>
 <p><small>{notes}</small></p>

@@ -41,8 +41,8 @@ class Capabilities:
         local: Whether calls should be merged into batches (a model in this process), rather than
             sent one by one (a server).
         native_async: Whether the ``a…`` methods await real I/O rather than a worker thread.
-        thinking: ``"none"`` if the model is not known to think before it answers; ``"off"`` if it could and
-            was told not to; ``"apart"`` if it does, and its thoughts are told from the answer and left out.
+        thinking: ``"none"`` if nothing shows that the model thinks before it answers; ``"off"`` if it could,
+            and that is switched off; ``"apart"`` if it does, and its thoughts are separated and left out.
     """
 
     logprobs: bool
@@ -152,9 +152,9 @@ class BaseReader:
         begun: list[PartialGeneration] = []
 
         def begin(some: Sequence[Prompt], sampling: SamplingParams) -> list[PartialGeneration]:
-            found = self.begin(some, n_tokens, sampling)
-            begun.extend(found)
-            return found
+            started = self.begin(some, n_tokens, sampling)
+            begun.extend(started)
+            return started
 
         try:
             return in_groups(prompts, samplings, begin)

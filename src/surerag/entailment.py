@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from surerag.effects import CONTRADICTION, ENTAILMENT, NEUTRAL
 from surerag.errors import ConfigurationError, ContextLengthError, ServiceError
 from surerag.extras import extra
 from surerag.lru import LRUDict
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ExactEntailer", "JudgeEntailer", "NLIEntailer"]
 
-CONTRADICTION: Final = 0
-NEUTRAL: Final = 1
-ENTAILMENT: Final = 2
 LABELS: Final = ("contradiction", "neutral", "entailment")
 """The columns of every array of probabilities here."""
 
