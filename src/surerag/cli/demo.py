@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -83,7 +83,7 @@ def _sample(n: int) -> list[Question]:
 
 def _show_one(parts: Parts, question: Question) -> None:
     """Ask one question of all five methods, and show what each makes of it."""
-    options = {"top_n": parts.top_n, "max_tokens": parts.max_tokens}
+    options: dict[str, Any] = {"top_n": parts.top_n, "max_tokens": parts.max_tokens}
     table = Table(title=f"Question: {question.text}", title_justify="left", show_lines=True)
     for name in ("Method", "What it does", "Here"):
         table.add_column(name, overflow="fold")
@@ -141,7 +141,9 @@ def _short(text: str, length: int = 160) -> str:
 def _verdict(run: EvaluationRun) -> str:
     """Say first what does not help, then what each method costs beside plain RAG."""
     found = {item.system: item for item in compare_systems(run, "contains", baseline="plain")}
-    helps, hurts, open_ = [], [], []
+    helps: list[str] = []
+    hurts: list[str] = []
+    open_: list[str] = []
     for name, label in SYSTEMS.items():
         if name == "plain":
             continue
