@@ -153,13 +153,19 @@ def _check_restrictions(source: BaseRetriever, summaries: BaseRetriever | BaseIn
     Raises:
         ConfigurationError: If they are not.
     """
-    theirs = [getattr(source, name, None) for name in _RESTRICTIONS]
-    ours = [getattr(summaries, name, None) for name in _RESTRICTIONS]
+    theirs, ours = _restrictions(source), _restrictions(summaries)
     if (theirs[0] and theirs[0] != ours[0]) or (any(theirs[1:]) and not any(ours)):
         raise ConfigurationError(
             "the retriever is restricted to some documents, and the summaries are not in the same way",
             hint="pass summaries=summaries.as_retriever(filters=the same filters)",
         )
+
+
+def _restrictions(source: BaseRetriever | BaseIndex[Any]) -> tuple[Any, Any, Any]:
+    """Return filters, document ids and node ids of a retriever; ids of all nodes, its default, are none."""
+    filters, doc_ids, node_ids = (getattr(source, name, None) for name in _RESTRICTIONS)
+    every = getattr(getattr(getattr(source, "_index", None), "index_struct", None), "nodes_dict", {})
+    return filters, doc_ids, None if set(node_ids or ()) == set(every.values()) else node_ids
 
 
 class _IndexSummaries(BaseRetriever):
