@@ -209,19 +209,6 @@ def test_a_retriever_without_summaries_is_refused() -> None:
 
 
 @pytest.mark.parametrize("restriction", [{"doc_ids": ["ada"]}, {"node_ids": ["ada-0"]}, {"filters": "a"}])
-@pytest.mark.parametrize("restriction", [{"doc_ids": ["ada"]}, {"node_ids": ["ada-0"]}, {"filters": "a"}])
-@pytest.mark.parametrize("as_retriever", [True, False])
-def test_a_plain_retriever_of_the_index_is_not_restricted(as_retriever: bool) -> None:
-    # as_retriever() names the ids of all nodes.
-    index = VectorStoreIndex.from_documents(documents(), embed_model=HashEmbedding())
-    summaries = summary_index(index, embed_model=HashEmbedding())
-    tier = summaries.as_retriever() if as_retriever else summaries
-    engine = LazyRetrievalQueryEngine.from_args(
-        index.as_retriever(), FakeReader(["Velm"], entropy=0.1), summaries=tier
-    )
-    assert str(engine.query("Where was Ada born?")) == "Velm"
-
-
 def test_summaries_without_the_retrievers_restriction_are_refused(restriction: dict[str, Any]) -> None:
     index = corpus.index(ada="a")
     if "filters" in restriction:
