@@ -173,13 +173,17 @@ def tenant_filters(operator: FilterOperator, value: Any, key: str = "tenant") ->
     ids=["eq", "ne", "in", "nin", "lt", "text", "or"],
 )
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_a_tenants_summaries_do_not_leak(filters: MetadataFilters, streaming: bool) -> None:
+@pytest.mark.parametrize("explicit", [False, True])
+async def test_a_tenants_summaries_do_not_leak(
+    filters: MetadataFilters, streaming: bool, explicit: bool
+) -> None:
     index = corpus.index(ada="a", orun="b", tarn="b")
     reader = knowing()
+    summaries = summary_index(index, embed_model=HashEmbedding())
     lazy = engine(
         index.as_retriever(filters=filters),
         reader,
-        summaries=summary_index(index, embed_model=HashEmbedding()).as_retriever(filters=filters),
+        summaries=summaries.as_retriever(filters=filters) if explicit else summaries,
         streaming=streaming,
     )
     for question in (KNOWN, UNKNOWN):
@@ -208,20 +212,34 @@ def test_a_retriever_without_summaries_is_refused() -> None:
             engine(retriever)
 
 
-@pytest.mark.parametrize("restriction", [{"doc_ids": ["ada"]}, {"node_ids": ["ada-0"]}, {"filters": "a"}])
-def test_summaries_without_the_retrievers_restriction_are_refused(restriction: dict[str, Any]) -> None:
-    index = corpus.index(ada="a")
-    if "filters" in restriction:
-        restriction = {"filters": tenant_filters(FilterOperator.EQ, "a")}
+def test_a_retriever_of_other_restrictions_takes_no_index_of_summaries() -> None:
+    index = corpus.index()
     summaries = summary_index(index, embed_model=HashEmbedding())
+    fusion = QueryFusionRetriever([index.as_retriever()], llm=Own(), num_queries=1, use_async=False)
+    for retriever in (fusion, VectorIndexRetriever(index, node_ids=["ada-0"])):
+        with pytest.raises(ConfigurationError, match="may be restricted"):
+            engine(retriever, summaries=summaries)
+        assert engine(retriever, summaries="Ada was born in Velm.")
+    assert str(engine(fusion, summaries=summaries.as_retriever()).query(KNOWN)) == KNOWN_ANSWER
+
+
+def test_summaries_with_other_filters_are_refused() -> None:
+    index = corpus.index(ada="a")
+    summaries = summary_index(index, embed_model=HashEmbedding())
+    retriever = index.as_retriever(filters=tenant_filters(FilterOperator.EQ, "a"))
     other = tenant_filters(FilterOperator.EQ, "b")
-    retriever = VectorIndexRetriever(index, **restriction)
-    with pytest.raises(ConfigurationError, match="not in the same way"):
-        engine(retriever, summaries=summaries)
-    if "filters" in restriction:
+    for theirs in (summaries.as_retriever(), summaries.as_retriever(filters=other)):
         with pytest.raises(ConfigurationError, match="not in the same way"):
-            engine(retriever, summaries=summaries.as_retriever(filters=other))
-    assert engine(retriever, summaries="Ada was born in Velm.")
+            engine(retriever, summaries=theirs)
+
+
+async def test_only_summaries_of_the_retrievers_documents_are_shown() -> None:
+    index = corpus.index()
+    lazy = engine(
+        index.as_retriever(doc_ids=["tarn"]), summaries=summary_index(index, embed_model=HashEmbedding())
+    )
+    for response in (lazy.query(KNOWN), await lazy.aquery(KNOWN)):
+        assert set(response.metadata["summary_ids"]) <= {"tarn:summary"}
 
 
 def test_summaries_are_persisted_and_not_embedded_anew(tmp_path: Path) -> None:
