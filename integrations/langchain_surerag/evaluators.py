@@ -1,4 +1,4 @@
-"""ΔSePer and DENSE as evaluators for LangSmith and langchain-classic."""
+"""ΔSePer and DENSE as evaluators for LangSmith."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from langchain_core.documents import Document
 from langchain_core.runnables import Runnable, ensure_config
@@ -20,11 +20,7 @@ from surerag import DenseOptions, DenseResult, Passage, SePer, SePerOptions, SeP
 from surerag.effects import Program
 from surerag.entailment import JudgeEntailer
 from surerag.errors import MISCONFIGURED, InputError, SureragError
-from surerag.extras import extra
 from surerag.messages import Event
-
-if TYPE_CHECKING:
-    from langchain_classic.evaluation.schema import StringEvaluator
 
 logger = logging.getLogger("surerag")
 
@@ -249,18 +245,6 @@ class DeltaSePerEvaluator(ExampleEvaluator, SePerOptions):
 
     key: str = "delta_seper"
 
-    def as_string_evaluator(self) -> StringEvaluator:
-        """Return the same as a string evaluator of langchain-classic.
-
-        ``evaluate_strings(prediction=…, input=question, reference=answer, contexts=documents)`` returns
-        ``score``, ``reasoning`` and the parts; ``reference`` may be a list of right answers, and a
-        ``prediction`` that is a mapping may hold the documents.
-
-        Raises:
-            MissingExtraError: If langchain-classic is not installed.
-        """
-        return _string_evaluator(self.with_options(question_key="question", reference_key="reference"))
-
     def _make_core(self) -> SePer:
         judge = self.entailer
         if isinstance(judge, Runnable):
@@ -302,40 +286,6 @@ def _seper_parts(result: SePerResult) -> dict[str, Any]:
         "answers_before": [answer.text for answer in result.before.answers],
         "answers_after": [answer.text for answer in result.after.answers],
     }
-
-
-def _string_evaluator(evaluator: DeltaSePerEvaluator) -> StringEvaluator:
-    """Return an evaluator in the form of langchain-classic, which is imported here alone."""
-    with extra("langchain-classic"):
-        from langchain_classic.evaluation.schema import StringEvaluator
-
-    def example_of(prediction: Any, reference: Any, question: Any, others: Mapping[str, Any]) -> Example:
-        outputs = {**(prediction if isinstance(prediction, Mapping) else {}), **others}
-        return Example({"question": question}, outputs, {"reference": reference})
-
-    def verdict(result: Any) -> dict[str, Any]:
-        if isinstance(result, str):
-            return {"score": None, "reasoning": result, "error": True}
-        return {"score": result.delta, "reasoning": result.explain(), **_seper_parts(result)}
-
-    class DeltaSePerStringEvaluator(StringEvaluator):
-        """Needs ``input`` (the question), ``reference`` (right answers) and ``contexts``."""
-
-        evaluation_name = evaluator.key
-        requires_input = True
-        requires_reference = True
-
-        def _evaluate_strings(
-            self, *, prediction: Any, reference: Any = None, input: Any = None, **kwargs: Any
-        ) -> dict[str, Any]:
-            return verdict(evaluator._measured(example_of(prediction, reference, input, kwargs)))
-
-        async def _aevaluate_strings(
-            self, *, prediction: Any, reference: Any = None, input: Any = None, **kwargs: Any
-        ) -> dict[str, Any]:
-            return verdict(await evaluator._ameasured(example_of(prediction, reference, input, kwargs)))
-
-    return DeltaSePerStringEvaluator()
 
 
 class DenseEvaluator(ExampleEvaluator, DenseOptions):

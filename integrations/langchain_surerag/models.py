@@ -36,13 +36,23 @@ from surerag.errors import (
     SureragError,
     ThinkingBudgetError,
 )
-from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, SamplingParams, Usage, as_messages
+from surerag.messages import (
+    Chunk,
+    Generation,
+    Message,
+    PartialGeneration,
+    Prompt,
+    SamplingParams,
+    Usage,
+    as_messages,
+)
 from surerag.readers.failures import kind_of
 from surerag.readers.logprobs import ANY_VOCABULARY
 from surerag.readers.pieces import UsageCounter
 from surerag.readers.protocol import BaseReader, Capabilities, Reader, begun_from_whole
 from surerag.readers.thinking import THINKING_TOKENS
 from surerag.readers.threads import in_thread
+from surerag.text import replace_surrogates
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -640,7 +650,7 @@ def _prompt_value(prompt: Prompt, number: int | None = None) -> PromptValue:
 
     A sample's number goes into its message's metadata, which no provider is sent and caches tell apart.
     """
-    turns = as_messages(prompt)
+    turns = [Message(role, replace_surrogates(content)) for role, content in as_messages(prompt)]
     if len(turns) == 1 and turns[0].role == "user" and number is None:
         return StringPromptValue(text=turns[0].content)
     messages = [_TURNS[role](content) for role, content in turns]

@@ -56,14 +56,13 @@ def purpose_of(effect: Effect) -> Purpose:
             return "step"
 
 
-def with_purposes(program: Program[T]) -> Program[T]:
-    """Run a program; whoever answers its effects sees in :data:`PURPOSE` what each is for."""
+def changed_effects(program: Program[T], change: Callable[[Effect], Effect]) -> Program[T]:
+    """Run a program with each of its effects changed."""
     try:
         effect = next(program)
         while True:
-            PURPOSE.set(purpose_of(effect))
             try:
-                answer = yield effect
+                answer = yield change(effect)
             except GeneratorExit:
                 program.close()
                 raise
@@ -73,6 +72,16 @@ def with_purposes(program: Program[T]) -> Program[T]:
                 effect = program.send(answer)
     except StopIteration as stop:
         return cast("T", stop.value)
+
+
+def with_purposes(program: Program[T]) -> Program[T]:
+    """Run a program; whoever answers its effects sees in :data:`PURPOSE` what each is for."""
+
+    def noted(effect: Effect) -> Effect:
+        PURPOSE.set(purpose_of(effect))
+        return effect
+
+    return changed_effects(program, noted)
 
 
 def request_config(purpose: Purpose | None) -> RunnableConfig:

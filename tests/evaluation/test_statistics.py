@@ -209,7 +209,5 @@ def test_the_table_of_a_terminal(run: EvaluationRun) -> None:
 
 def test_a_forecast_extrapolates_from_real_answers_with_an_interval(run: EvaluationRun) -> None:
     text = forecast(run, 1000, price_in=1.0)
-    assert re.search(
-        r"1000 questions with lazy, extrapolated from 200: 4\.13e\+05 tokens \([\d.e+]+ to", text
-    )
+    assert re.search(r"1000 questions with lazy, extrapolated from 200: 41\d,\d{3} tokens \(41\d,", text)
     assert "1,000 calls;" in text and "money 0.40" in text

@@ -12,7 +12,7 @@ from langchain_classic.retrievers.document_compressors import DocumentCompressor
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.prompts import PromptTemplate
-from langchain_core.runnables import ConfigurableField, RunnableLambda
+from langchain_core.runnables import RunnableLambda
 from langchain_core.stores import InMemoryStore
 from langchain_core.vectorstores import InMemoryVectorStore
 
@@ -113,18 +113,12 @@ def test_the_core_gives_the_same(make: Any, core: Any, documents: list[Document]
 
 
 @pytest.mark.parametrize("make", [compressor, refiner])
-async def test_as_a_runnable_with_configurable_options(make: Any, documents: list[Document]) -> None:
+async def test_as_a_runnable(make: Any, documents: list[Document]) -> None:
     runnable = make().as_runnable()
-    asked = {"documents": documents, "query": QUERY}
-    assert runnable.invoke(asked) == await runnable.ainvoke(asked)
+    value = {"documents": documents, "query": QUERY}
+    assert runnable.invoke(value) == await runnable.ainvoke(value)
     with pytest.raises(InputError, match="query"):
         runnable.invoke({"documents": documents})
-    with pytest.raises(ValueError, match="not_there"):
-        runnable.configurable_fields(not_there=ConfigurableField(id="x"))
-    configurable = runnable.configurable_fields(max_tokens=ConfigurableField(id="length"))
-    with pytest.raises(ConfigurationError, match="max_tokens"):
-        configurable.invoke(asked, {"configurable": {"length": "many"}})
-    assert configurable.invoke(asked, {"configurable": {"length": 9}})
 
 
 @pytest.mark.parametrize("make", [ClusterCompressor, DenseRefiner])

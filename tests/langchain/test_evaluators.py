@@ -1,4 +1,4 @@
-"""DeltaSePerEvaluator and DenseEvaluator in LangSmith's evaluate and in langchain-classic."""
+"""DeltaSePerEvaluator and DenseEvaluator in LangSmith's evaluate."""
 
 from __future__ import annotations
 
@@ -213,17 +213,6 @@ async def test_the_calls_of_a_server_are_those_documented() -> None:
         judged = DeltaSePerEvaluator(chat(server), chat(server), n_samples=2)
         server.answers = lambda prompt: "entailment" if "entail" in prompt else "Velm it is"
         assert judged(**case)["results"][0]["score"] == pytest.approx(0.0)
-
-
-def test_as_a_string_evaluator() -> None:
-    evaluator = seper().as_string_evaluator()
-    verdict = evaluator.evaluate_strings(
-        prediction={"answer": "Velm", "documents": [DOCUMENTS["Ada"]]}, reference=["Velm"], input=QUESTION
-    )
-    assert verdict["score"] == 1.0
-    assert "ΔSePer" in verdict["reasoning"]
-    failed = evaluator.evaluate_strings(prediction="Velm", reference="Velm", input=QUESTION)
-    assert failed["error"]
 
 
 def test_prompts_may_be_runnables_inputs() -> None:

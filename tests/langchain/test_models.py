@@ -614,6 +614,25 @@ def test_what_was_begun_can_be_finished_once(server: FakeOpenAI) -> None:
     assert reader.usage.requests == 2
 
 
+def test_a_lone_surrogate_is_no_failure(server: FakeOpenAI) -> None:
+    [[answer]] = reader_from_model(chat(server)).generate(["Where \ud83d?"], GREEDY)
+    assert answer.text == ANSWER
+    assert server.requests[-1]["messages"][0]["content"] == "Where \ufffd?"
+
+
+async def test_async_never_uses_the_sync_way(server: FakeOpenAI, monkeypatch: Any) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("the sync method was called")
+
+    model = chat(server)
+    for name in ("_generate", "_stream"):
+        monkeypatch.setattr(type(model), name, refuse)
+    for options in ({}, {"threshold": 0.0}, {"gate": "semantic_entropy", "n_samples": 2}):
+        chain = LazyRetrievalChain(model, search, SUMMARY, **options)
+        assert (await chain.ainvoke("?"))["answer"] == ANSWER
+        assert [chunk async for chunk in chain.astream("?")]
+
+
 def test_custom_token_counts_are_used(server: FakeOpenAI) -> None:
     model = chat(server, custom_get_token_ids=lambda text: [0] * len(text))
     assert reader_from_model(model).count_tokens("Velm") == 4

@@ -50,7 +50,7 @@ def summary_rows(
             line += ["–", "–"] if one is None else [estimate_text(one.difference, "+"), f"{one.adjusted:.3g}"]
         for cost in costs:
             estimate = columns[cost][system]
-            line.append("–" if estimate is None else f"{estimate.value:,.4g}")
+            line.append("–" if estimate is None else number_text(estimate.value))
         if priced:
             money = money_spent(run, system, price_in, price_out)
             line.append("–" if money is None else f"{money:.4g}")
@@ -100,6 +100,16 @@ def estimate_text(estimate: Estimate | None, sign: str = "") -> str:
     return f"{text} [{estimate.interval.lower:{sign}.3f}, {estimate.interval.upper:{sign}.3f}]"
 
 
+def number_text(value: float) -> str:
+    """Return a number in three digits or more.
+
+    Example:
+        >>> number_text(12345.6), number_text(1.75)
+        ('12,346', '1.75')
+    """
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
 def money_spent(run: EvaluationRun, system: str, price_in: float, price_out: float) -> float | None:
     """Return what the answers of a system cost; None where it reports no tokens."""
     sums = [sum(run.values(system, name).values()) for name in _TOKENS]
@@ -122,8 +132,12 @@ def forecast(run: EvaluationRun, n: int, price_in: float = 0.0, price_out: float
             mean = sum(values) / len(values)
             spread = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
             reach = float(t.ppf(0.975, len(values) - 1)) * (spread / len(values)) ** 0.5
-            bounds = f" ({n * max(mean - reach, 0):,.4g} to {n * (mean + reach):,.4g})" if reach else ""
-            parts.append(f"{n * mean:,.4g} {cost}{bounds}")
+            bounds = (
+                f" ({number_text(n * max(mean - reach, 0))} to {number_text(n * (mean + reach))})"
+                if reach
+                else ""
+            )
+            parts.append(f"{number_text(n * mean)} {cost}{bounds}")
         answered = len(run.answered(system))
         if (price_in or price_out) and answered and parts:
             money = money_spent(run, system, price_in, price_out)
@@ -213,7 +227,7 @@ def pareto_picture(run: EvaluationRun) -> str:
     axes = _line(left, height - bottom, width - 20, height - bottom, "axis")
     axes += _line(left, 20, left, height - bottom, "axis")
     for share in (0, 0.5, 1):
-        axes += _text(x(most * share), height - bottom + 18, "middle", f"{most * share:,.3g}", "tick")
+        axes += _text(x(most * share), height - bottom + 18, "middle", number_text(most * share), "tick")
         value = low + (high - low) * share
         axes += (
             f'<text class="tick" x="{left - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.2f}</text>'
