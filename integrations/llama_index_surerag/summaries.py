@@ -152,8 +152,8 @@ def _restricted(
     index = getattr(source, "_index", None)
     # A retriever of the whole index may list all of its nodes.
     whole = not node_ids or (index is not None and {*index.index_struct.nodes_dict.values()} <= {*node_ids})
-    known = whole and all(hasattr(source, name) for name in _RESTRICTIONS)
-    if summaries is None or (isinstance(summaries, BaseIndex) and not known):
+    is_clear = whole and all(hasattr(source, name) for name in _RESTRICTIONS)
+    if summaries is None or (isinstance(summaries, BaseIndex) and not is_clear):
         raise ConfigurationError(
             f"a {type(source).__name__} may be restricted to some documents, and which summaries may be "
             "shown is not known",
@@ -161,8 +161,8 @@ def _restricted(
             "itself in the place of its retriever",
         )
     if isinstance(summaries, BaseIndex):
-        found = summaries.as_retriever(similarity_top_k=n_summaries, filters=filters, doc_ids=doc_ids)
-        return _OfDocuments(found, doc_ids) if doc_ids else found
+        restricted = summaries.as_retriever(similarity_top_k=n_summaries, filters=filters, doc_ids=doc_ids)
+        return _OfDocuments(restricted, doc_ids) if doc_ids else restricted
     if filters and filters != getattr(summaries, "_filters", None):
         raise ConfigurationError(
             "the retriever is restricted to some documents, and the summaries are not in the same way",

@@ -53,14 +53,14 @@ def sources(response: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("question", "answer", "retrieve", "shown"),
+    ("question", "answer", "retrieve", "expected_ids"),
     [
         (KNOWN, KNOWN_ANSWER, False, ["ada:summary"]),
         (UNKNOWN, FOUND_ANSWER, True, ["orun-1", "orun-0", "orun:summary"]),
     ],
 )
 async def test_answers_from_summaries_or_retrieves(
-    question: str, answer: str, retrieve: bool, shown: list[str]
+    question: str, answer: str, retrieve: bool, expected_ids: list[str]
 ) -> None:
     lazy = engine(top_n=2, n_summaries=1)
     for response in (lazy.query(question), await lazy.aquery(question)):
@@ -70,8 +70,8 @@ async def test_answers_from_summaries_or_retrieves(
         assert metadata["finish"] == "stop"
         assert metadata["threshold"] == 1.0
         assert metadata["calls"] == 1 + retrieve
-        assert sources(response) == shown
-        assert metadata["passage_ids"] + metadata["summary_ids"] == shown
+        assert sources(response) == expected_ids
+        assert metadata["passage_ids"] + metadata["summary_ids"] == expected_ids
 
 
 @pytest.mark.parametrize("question", [KNOWN, UNKNOWN])
@@ -293,7 +293,7 @@ def test_summary_nodes_have_the_documents_shared_metadata() -> None:
         ("tenant", "a"),
         (lambda document: document.node_id.upper(), "ADA"),
         (FakeReader(lambda prompt: "In short."), "In short."),
-        (Own(said=lambda prompt: "In short."), "In short."),
+        (Own(reply_to=lambda prompt: "In short."), "In short."),
     ],
 )
 def test_summarizes_in_several_ways(summarize: Any, expected: str) -> None:
@@ -354,8 +354,10 @@ async def test_passages_are_fitted_into_the_window(caplog: pytest.LogCaptureFixt
     )
     llm = Narrow(sure=0.4)
     lazy = engine(long, llm, threshold=0.5, top_n=8, n_summaries=1)
-    shown = [len(one.metadata["passage_ids"]) for one in (lazy.query(UNKNOWN), await lazy.aquery(UNKNOWN))]
-    assert shown[0] == shown[1] < 8
+    expected_ids = [
+        len(one.metadata["passage_ids"]) for one in (lazy.query(UNKNOWN), await lazy.aquery(UNKNOWN))
+    ]
+    assert expected_ids[0] == expected_ids[1] < 8
     assert "window.passages_dropped" in caplog.text
     assert max(len(call["prompt"].split()) for call in llm._calls) < 300
 
