@@ -22,7 +22,7 @@ from langchain_core.prompt_values import ChatPromptValue, PromptValue, StringPro
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ContextThreadPoolExecutor, ensure_config, merge_configs
 
-from langchain_surerag.answers import Answer, AnswerFormat
+from langchain_surerag.answers import Answer
 from langchain_surerag.families import PIPELINE, family_of, leaves, unbound
 from langchain_surerag.runs import PURPOSE, request_config
 from langchain_surerag.streams import AsyncOpenStream, OpenStream
@@ -46,7 +46,7 @@ from surerag.messages import (
     Usage,
     as_messages,
 )
-from surerag.readers.failures import kind_of
+from surerag.readers.failures import kind_of, status_of
 from surerag.readers.logprobs import ANY_VOCABULARY
 from surerag.readers.pieces import UsageCounter
 from surerag.readers.protocol import BaseReader, Capabilities, Reader, begun_from_whole
@@ -185,8 +185,8 @@ class ModelReader(BaseReader):
         traced = logprobs is not False and self.family.logprobs is not None
         # Of an LLM, only generate_prompt returns more than text, and what is around it has no such method.
         self._traced = traced and (self._is_bare or not self._completes)
-        self._vocabulary_size = vocabulary_size
-        self._top_logprobs = min(top_logprobs or self.family.most_top, self.family.most_top)
+        self.vocabulary_size = vocabulary_size
+        self.top_logprobs = min(top_logprobs or self.family.most_top, self.family.most_top)
         self._max_concurrency = max_concurrency
         self._thinking_tokens = thinking_tokens
         self._thinks = False
@@ -292,7 +292,9 @@ class ModelReader(BaseReader):
     ) -> tuple[Any, str, tuple[Any, ...], dict[str, Any]]:
         """Return what to call: the object, its method, and the arguments."""
         config, keywords = request_config(PURPOSE.get()), self._keywords(settings)
-        cached = request.drawn and get_llm_cache() is not None
+        cached = request.drawn and (
+            get_llm_cache() is not None or any(getattr(leaf.model, "cache", None) for leaf in self._leaves)
+        )
         if not self._is_bare:
             if cached and self._completes:
                 raise ConfigurationError(
@@ -320,7 +322,7 @@ class ModelReader(BaseReader):
             counted = (result.llm_output or {}).get("token_usage")
         if not outputs:
             raise ServiceError(f"{self.name} returned no answer", hint="look at what its server returns")
-        answers = [Answer(self.format, sampling) for _ in outputs]
+        answers = [Answer(self, sampling) for _ in outputs]
         for answer, output in zip(answers, outputs, strict=True):
             answer.add(output)
             if isinstance(counted, Mapping):
@@ -420,12 +422,12 @@ class ModelReader(BaseReader):
         return self._completes and self._traced and sampling.trace != "none"
 
     def _stream(self, prompt: Prompt, sampling: SamplingParams) -> OpenStream:
-        answer, config = Answer(self.format, sampling, streamed=True), request_config(PURPOSE.get())
+        answer, config = Answer(self, sampling, streamed=True), request_config(PURPOSE.get())
         pieces = self._pieces(_Request(0, prompt, replace(sampling, n=1)), config)
         return OpenStream(pieces, answer, _prompt_value(prompt).to_string(), self._usage.add)
 
     def _astream(self, prompt: Prompt, sampling: SamplingParams) -> AsyncOpenStream:
-        answer, config = Answer(self.format, sampling, streamed=True), request_config(PURPOSE.get())
+        answer, config = Answer(self, sampling, streamed=True), request_config(PURPOSE.get())
         pieces = self._apieces(_Request(0, prompt, replace(sampling, n=1)), config)
         return AsyncOpenStream(pieces, answer, _prompt_value(prompt).to_string(), self._usage.add)
 
@@ -480,13 +482,6 @@ class ModelReader(BaseReader):
 
     # What is sent, and what comes back of it.
 
-    @property
-    def format(self) -> AnswerFormat:
-        """How answers are read."""
-        return AnswerFormat(
-            self.described, self.family, self._traced, self._top_logprobs, self._vocabulary_size
-        )
-
     def _limits(self) -> list[int]:
         limits = [leaf.setting(*self.family.limits) for leaf in self._leaves]
         return [limit for limit in limits if isinstance(limit, int) and limit > 0]
@@ -509,7 +504,7 @@ class ModelReader(BaseReader):
         if self._traced and sampling.trace != "none":
             settings["logprobs"] = True
             if sampling.trace == "entropy":
-                settings["top_logprobs"] = self._top_logprobs
+                settings["top_logprobs"] = self.top_logprobs
         if streamed and self._counts_streams:
             settings["stream_usage"] = True
         for name in sorted(self._rejected & settings.keys()):
@@ -542,11 +537,11 @@ class ModelReader(BaseReader):
             return True
         message = str(error).replace("stream_options", "stream_usage")
         names = {name for name in settings if re.search(rf"(?<![\w-]){name}(?![\w-])", message)}
-        if not isinstance(error, RefusedError) or not names:
+        if not isinstance(error, RefusedError) or status_of(error) not in (None, 400, 422) or not names:
             return False
         most = re.search(r"top_logprobs\D+?(\d+)", message)
-        if most and 0 < int(most[1]) < self._top_logprobs:
-            self._top_logprobs = int(most[1])
+        if most and 0 < int(most[1]) < self.top_logprobs:
+            self.top_logprobs = int(most[1])
             return True
         for name in sorted(names & _needed(drawn=drawn)):
             raise self._rejection(name, message) from error

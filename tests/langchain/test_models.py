@@ -242,9 +242,11 @@ async def test_samples_are_independent(make: Any, wrapped: bool, cached: bool) -
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_the_cache_does_not_answer_all_samples_of_a_text_model_with_one(wrapped: bool) -> None:
-    set_llm_cache(InMemoryCache())
-    model: Any = FakeListChatModel(responses=["a", "b", "c"])
+@pytest.mark.parametrize("own", [False, True])
+def test_the_cache_does_not_answer_all_samples_of_a_text_model_with_one(wrapped: bool, own: bool) -> None:
+    if not own:
+        set_llm_cache(InMemoryCache())
+    model: Any = FakeListChatModel(responses=["a", "b", "c"], cache=InMemoryCache() if own else None)
     reader = reader_from_model(model.with_retry() if wrapped else model)
     [answers] = reader.generate(["Where?"], SAMPLES)
     assert sorted(answer.text for answer in answers) == ["a", "b", "c"]
