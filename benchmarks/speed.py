@@ -1,7 +1,8 @@
-"""Speed of the local reader against ``generate`` and plain passes: ratios of processor time within one run.
+"""Speed of the local reader, as ratios to ``generate`` and to plain passes within one run.
 
-Run ``python -m benchmarks.speed``; ``--model FOLDER`` takes a saved model in place of a random Llama.
-Contenders take turns on one thread, and a row is the median of their ratios.
+Run ``python -m benchmarks.speed``; ``--model FOLDER`` takes a saved model in place of a random Llama, and
+``--rows greedy`` only rows whose name contains the word. Contenders take turns on one thread, seconds are
+those of the processor (of the clock on a GPU), and a ratio is the median over the turns.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import argparse
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedTokenizerFast
 
 from surerag.drivers.merging import queue_of
@@ -24,14 +27,18 @@ from surerag.messages import Generation, Prompt, SamplingParams
 from surerag.readers.local import TransformersReader
 from surerag.readers.protocol import BaseReader, Capabilities
 
+NEW_TOKENS = 24
+GREEDY = SamplingParams(max_tokens=NEW_TOKENS)
+SAMPLED = SamplingParams(n=10, temperature=1.0, max_tokens=NEW_TOKENS)
 
-class Row(NamedTuple):
-    """One comparison: median seconds of both contenders, and the median of their ratios turn by turn."""
 
-    work: str
-    plain: float
-    reader: float
-    ratio: float
+class Work(NamedTuple):
+    """Work for two contenders."""
+
+    name: str
+    plain: Callable[[], object]
+    reader: Callable[[], object]
+    turns: int = 3
 
 
 class Bench:
@@ -53,12 +60,16 @@ class Bench:
         text = "".join(w.replace("Ġ", " ") for w in rng.choices(sorted(words), k=tokens))
         return str(self.tokenizer.decode(self.tokenizer(text)["input_ids"][:tokens]))
 
+    def tensor(self, rows: list[list[int]]) -> torch.Tensor:
+        """Return token ids on the model's device."""
+        return torch.tensor(rows, device=self.model.device)
+
     def generate(self, prompts: Sequence[str], new_tokens: int, samples: int = 1) -> Any:
         """Generate with the library's own function: greedy for one sample, else by chance."""
         ids = [self.tokenizer(prompt)["input_ids"] for prompt in prompts]
         longest = max(map(len, ids))
-        batch = torch.tensor([[0] * (longest - len(row)) + row for row in ids])
-        mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in ids])
+        batch = self.tensor([[0] * (longest - len(row)) + row for row in ids])
+        mask = self.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in ids])
         return self.model.generate(
             batch,
             attention_mask=mask,
@@ -72,16 +83,16 @@ class Bench:
     def score(self, prompt: str, answer: str) -> float:
         """Score an answer by one pass over prompt and answer."""
         before, after = (self.tokenizer(text)["input_ids"] for text in (prompt, answer))
-        ids = torch.tensor([before + after])
+        ids = self.tensor([before + after])
         with torch.inference_mode():
             logits = self.model(ids, logits_to_keep=len(after) + 1).logits[0, :-1].float().log_softmax(-1)
         return float(logits[range(len(after)), after].sum())
 
-    def seper(self, prompts: Sequence[str], new_tokens: int, samples: int) -> None:
+    def sample_with_logprobs(self, prompts: Sequence[str], new_tokens: int, samples: int) -> None:
         """Sample answers prompt by prompt, and take their log-probabilities from the logits."""
         for prompt in prompts:
             out = self.model.generate(
-                torch.tensor([self.tokenizer(prompt)["input_ids"]]),
+                self.tensor([self.tokenizer(prompt)["input_ids"]]),
                 max_new_tokens=new_tokens,
                 do_sample=True,
                 top_k=0,
@@ -115,109 +126,82 @@ def merged_calls(threads: int = 64, rounds: int = 6) -> int:
     queue = queue_of(reader)
 
     def work(number: int) -> None:
-        with queue.program():
-            for turn in range(rounds):
-                queue.ask(Generate((f"{number} {turn}",), SamplingParams()))
+        queue.enter(number)
+        for turn in range(rounds):
+            queue.ask(Generate((f"{number} {turn}",), SamplingParams()))
+        queue.leave(number)
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(work, range(threads)))
     return reader.calls
 
 
-def compare(work: str, plain: Callable[[], object], reader: Callable[[], object], turns: int) -> Row:
-    """Time both contenders in turns."""
-    seconds: list[tuple[float, float]] = []
-    for _ in range(turns):
-        started = time.process_time()
-        plain()
-        middle = time.process_time()
-        reader()
-        seconds.append((middle - started, time.process_time() - middle))
-    plains, readers = zip(*seconds, strict=True)
-    ratio = statistics.median(first / second for first, second in seconds)
-    row = Row(work, statistics.median(plains), statistics.median(readers), ratio)
-    print(f"{row.work:<58}{row.plain:>9.2f}{row.reader:>9.2f}{row.ratio:>8.2f}", flush=True)
-    return row
-
-
-def rows(bench: Bench, turns: int) -> list[Row]:
-    """Compare on every kind of work."""
+def works(bench: Bench) -> Iterator[Work]:
+    """Yield every kind of work."""
     reader = bench.reader
-    bench.generate([bench.prompt(8)], 2)
-    reader.generate([bench.prompt(8)], SamplingParams(max_tokens=2))
-    greedy = SamplingParams(max_tokens=24)
-    results = []
     for count in (1, 8, 32):
         # Lengths from 8 to 150 tokens, most of them short.
-        prompts = [
-            bench.prompt(8 + 142 * (n * 7 % count) ** 2 // max(count - 1, 1) ** 2, n) for n in range(count)
-        ]
-        if count == 1:
-            prompts = [bench.prompt(100)]
-        results.append(
-            compare(
-                f"greedy, {count} prompts of mixed length, 24 tokens",
-                lambda p=prompts: bench.generate(p, 24),
-                lambda p=prompts: reader.generate(p, greedy),
-                turns if count > 1 else 3 * turns,
-            )
+        lengths = (
+            [8 + 142 * (n * 7 % count) ** 2 // (count - 1) ** 2 for n in range(count)] if count > 1 else [100]
         )
-    contexts = [bench.prompt(250, n) for n in range(6)]
-    answers = [bench.prompt(6 + 2 * n, 50 + n) for n in range(5)]
-    pairs = [(context, answer) for context in contexts for answer in answers]
-    results.append(
-        compare(
-            "score 5 answers after 6 contexts of 250 tokens",
-            lambda: [bench.score(*pair) for pair in pairs],
-            lambda: reader.score([context for context, _ in pairs], [answer for _, answer in pairs]),
-            1,
+        prompts = [bench.prompt(length, n) for n, length in enumerate(lengths)]
+        yield Work(
+            f"greedy, {count} prompt(s) of mixed length",
+            partial(bench.generate, prompts, NEW_TOKENS),
+            partial(reader.generate, prompts, GREEDY),
+            9 if count == 1 else 3,
         )
+    pairs = [(bench.prompt(250, n), bench.prompt(6 + 2 * m, 50 + m)) for n in range(6) for m in range(5)]
+    yield Work(
+        "score 5 answers after each of 6 contexts of 250 tokens",
+        lambda: [bench.score(*pair) for pair in pairs],
+        lambda: reader.score([context for context, _ in pairs], [answer for _, answer in pairs]),
     )
     shared = bench.prompt(240, 7)
     questions = [shared + bench.prompt(12, n) for n in range(8)]
-    results.append(
-        compare(
-            "greedy, 8 prompts of which 240 of 252 tokens are shared",
-            lambda: bench.generate(questions, 24),
-            lambda: reader.generate(questions, greedy),
-            turns,
-        )
+    yield Work(
+        "greedy, 8 prompts that share 240 of 252 tokens",
+        lambda: bench.generate(questions, NEW_TOKENS),
+        lambda: reader.generate(questions, GREEDY),
     )
     eight = [bench.prompt(60, n) for n in range(8)]
-    results.append(
-        compare(
-            "begin(8) and finish against the reader's generate",
-            lambda: reader.generate(eight, greedy),
-            lambda: reader.finish(reader.begin(eight, 8, greedy)),
-            turns,
-        )
+    yield Work(
+        "begin(8) and finish, against the reader's own generate",
+        lambda: reader.generate(eight, GREEDY),
+        lambda: reader.finish(reader.begin(eight, 8, GREEDY)),
     )
-    sampled = SamplingParams(n=10, temperature=1.0, max_tokens=24)
     long = bench.prompt(2000)
-    results.append(
-        compare(
-            "10 samples after a prompt of 2,000 tokens, 24 tokens",
-            lambda: bench.generate([long], 24, 10),
-            lambda: reader.generate([long], sampled),
-            1,
-        )
+    yield Work(
+        "10 samples after a prompt of 2,000 tokens",
+        lambda: bench.generate([long], NEW_TOKENS, 10),
+        lambda: reader.generate([long], SAMPLED),
+        1,
     )
-    before, after = bench.prompt(60, 10), bench.prompt(760, 11)
-    results.append(
-        compare(
-            "ΔSePer: 10 answers without and with 700 tokens of context",
-            lambda: bench.seper([before, after], 16, 10),
-            lambda: reader.generate([before, after], SamplingParams(n=10, temperature=1.0, max_tokens=16)),
-            1,
-        )
+    both = [bench.prompt(60, 10), bench.prompt(760, 11)]
+    yield Work(
+        "ΔSePer: 10 answers without and with 700 tokens of context",
+        lambda: bench.sample_with_logprobs(both, NEW_TOKENS, 10),
+        lambda: reader.generate(both, SAMPLED),
+        1,
     )
-    return results
 
 
-def random_llama() -> Bench:
+def measure(work: Work, clock: Callable[[], float]) -> None:
+    """Time both contenders in turns, and print the medians."""
+    seconds: list[tuple[float, float]] = []
+    for _ in range(work.turns):
+        started = clock()
+        work.plain()
+        middle = clock()
+        work.reader()
+        seconds.append((middle - started, clock() - middle))
+    plain, reader = (statistics.median(column) for column in zip(*seconds, strict=True))
+    ratio = statistics.median(first / second for first, second in seconds)
+    print(f"{work.name:<60}{plain:>8.2f}{reader:>8.2f}{ratio:>8.2f}", flush=True)
+
+
+def random_llama(device: str) -> Bench:
     """Build a random Llama of 8 layers and a byte-level tokenizer of some words."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=32_000,
@@ -228,30 +212,39 @@ def random_llama() -> Bench:
         num_key_value_heads=6,
         max_position_embeddings=8192,
     )
-    pieces = sorted(pre_tokenizers.ByteLevel.alphabet())
-    pieces += [a + b for a in pieces for b in pieces if (a + b).isalpha()][:4000]
-    tokenizer = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
-    return Bench(AutoModelForCausalLM.from_config(config), fast)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    pieces = [*alphabet, *(f"Ġ{letter}" for letter in letters)]
+    merges = [("Ġ", letter) for letter in letters]
+    backend = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, merges))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    model = AutoModelForCausalLM.from_config(config).to(device)
+    return Bench(model, PreTrainedTokenizerFast(tokenizer_object=backend))
 
 
 def main() -> None:
     """Measure and print every row."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", type=Path, help="folder of a saved model; a random Llama without it")
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--rows", default="", help="only rows whose name contains this")
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.model is None:
-        bench = random_llama()
+        bench = random_llama(options.device)
     else:
-        model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
-        bench = Bench(model, AutoTokenizer.from_pretrained(options.model))
-    print(f"{'work':<58}{'plain':>9}{'reader':>9}{'ratio':>8}   (processor seconds, one thread)")
-    rows(bench, options.turns)
-    print(f"384 requests of 64 threads, merged: {merged_calls()} calls")
+        model: Any = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
+        bench = Bench(model.to(options.device), AutoTokenizer.from_pretrained(options.model))
+    clock = time.process_time if options.device == "cpu" else time.perf_counter
+    bench.generate([bench.prompt(8)], 2)
+    bench.reader.generate([bench.prompt(8)], SamplingParams(max_tokens=2))
+    print(f"{'work':<60}{'plain':>8}{'reader':>8}{'ratio':>8}")
+    for work in works(bench):
+        if options.rows in work.name:
+            measure(work, clock)
+    if options.rows in "merged":
+        print(f"384 requests of 64 threads, merged: {merged_calls()} calls")
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.response.schema import (
@@ -24,8 +24,8 @@ from llama_index_surerag.events import dispatch, dispatcher, warn
 from llama_index_surerag.llm import LLMReader
 from llama_index_surerag.prompts import as_templates, shown_templates
 from llama_index_surerag.services import NodeRetriever, bundle_of
-from surerag.drivers import arun, run
 from surerag.component import Component
+from surerag.drivers import arun, run
 from surerag.effects import Program
 from surerag.errors import InputError
 from surerag.messages import Generation, Passage, Usage
@@ -103,7 +103,7 @@ class QueryScope:
 
 
 class _TierOne:
-    """Summaries of one query; where there are none and no passages either, there is nothing to answer from."""
+    """Summaries for one query; with neither summaries nor passages there is nothing to answer from."""
 
     def __init__(self, summaries: NodeRetriever, passages: NodeRetriever) -> None:
         self._summaries = summaries

@@ -96,7 +96,7 @@ def _model(architecture: str) -> PreTrainedModel:
         "llama": lambda: hf.LlamaConfig(**sizes),
         "qwen3": lambda: hf.Qwen3Config(**sizes, head_dim=8),
         "gpt_oss": lambda: hf.GptOssConfig(
-            **sizes, head_dim=8, num_local_experts=4, num_experts_per_tok=2, sliding_window=8
+            **sizes, head_dim=8, num_local_experts=4, num_experts_per_tok=4, sliding_window=8
         ),
         "mamba": lambda: hf.MambaConfig(
             vocab_size=sizes["vocab_size"],

@@ -1,4 +1,4 @@
-"""Models of many families: the promises of a reader, one answer alone and in a batch, numbers of plain passes."""
+"""Models of many families: conformance, the same answer in every batch, the numbers of plain passes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def test_greedy_answers_are_those_of_generate(architecture: str) -> None:
         ids = tokenizer(prompt, return_tensors="pt").to(model.device)["input_ids"]
         whole = model.generate(ids, max_new_tokens=10, do_sample=False, attention_mask=torch.ones_like(ids))
         expected = tokenizer.decode(whole[0, ids.shape[1] :], skip_special_tokens=True).strip()
-        assert reader_of(architecture).generate([prompt], SamplingParams(max_tokens=10))[0][0].text == expected
+        assert (
+            reader_of(architecture).generate([prompt], SamplingParams(max_tokens=10))[0][0].text == expected
+        )
 
 
 SMALL: dict[str, Any] = {

@@ -115,11 +115,15 @@ def test_a_common_beginning_is_read_once(architecture: str) -> None:
             assert_same(one, other)
 
 
-def test_samples_read_their_prompt_once_and_greedy_ones_are_generated_once(reader: TransformersReader) -> None:
+def test_samples_read_their_prompt_once_and_greedy_ones_are_generated_once(
+    reader: TransformersReader,
+) -> None:
     with watched(tiny_model("llama")) as passes:
         (row,) = reader.generate(SHARING[:1], SAMPLED)
     assert len({answer.text for answer in row}) > 1
-    assert [shape for shape in passes if shape[1] > 1] == [(1, len(tiny_tokenizer()(SHARING[0])["input_ids"]) - 1)]
+    assert [shape for shape in passes if shape[1] > 1] == [
+        (1, len(tiny_tokenizer()(SHARING[0])["input_ids"]) - 1)
+    ]
     with watched(tiny_model("llama")) as passes:
         (row,) = reader.generate(PROMPTS[:1], SamplingParams(n=4, max_tokens=5))
     assert len(row) == 4
@@ -403,7 +407,6 @@ def test_a_lock_held_by_another_thread_does_not_hang_a_forked_child(reader: Tran
         assert pace.there.wait(20)
         child = os.fork()
         if child == 0:
-            torch.set_num_threads(1)
             text = reader.generate(PROMPTS[:1], SamplingParams(max_tokens=3))[0][0].text
             os._exit(0 if text and reader.usage.requests else 1)
         pace.go.set()

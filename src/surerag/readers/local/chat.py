@@ -119,9 +119,10 @@ class PromptEncoder:
             raise InputError("a prompt has no tokens", hint="ask something")
         if not self._template:
             return ids, ""
-        # What the template writes behind the last message is its own.
-        rendered, last = self._render(messages, options), messages[-1].content.strip()
-        return ids, open_mark(rendered.rpartition(last)[2] if last else rendered)
+        rendered = self._render(messages, options)
+        # Only what stands behind the last message is the template's; some end according to the messages.
+        own = rendered.endswith(self._ending)
+        return ids, open_mark(self._ending if own else rendered.rstrip().rpartition("\n")[2])
 
     def encode_continuation(self, prompt: Prompt, continuation: str) -> list[int]:
         """Return the ids of what follows the prompt, without thoughts, when both stand in one text.
@@ -194,6 +195,11 @@ class PromptEncoder:
         if self._disguises and not self._control_ids.isdisjoint(ids):
             return [i for character in text for i in self._ids(character)]
         return ids
+
+    @cached_property
+    def _ending(self) -> str:
+        """Text that the template writes behind a question."""
+        return self._render((Message("user", _MARK),), self.options).rpartition(_MARK)[2]
 
     @cached_property
     def _opening(self) -> list[int]:

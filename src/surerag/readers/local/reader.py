@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from surerag.errors import CapabilityError, ConfigurationError, ContextLengthError, InputError
@@ -206,18 +207,18 @@ class TransformersReader(BaseReader):
         return self._encoder.count(text)
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
-        """Return ``sampling.n`` answers to each prompt, in order.
-
-        Raises:
-            ContextLengthError: If a prompt and ``max_tokens`` do not fit the window together.
-            ThinkingBudgetError: If the model was still thinking when its budget for one of them was spent.
-        """
+        """Return ``sampling.n`` answers to each prompt, in order; see :meth:`generate_each`."""
         return self.generate_each(prompts, [sampling] * len(prompts))
 
     def generate_each(
         self, prompts: Sequence[Prompt], samplings: Sequence[SamplingParams]
     ) -> list[list[Generation]]:
-        """Return answers to each prompt, sampled in its own way, in common batches; see :meth:`generate`."""
+        """Return answers to each prompt, sampled in its own way, in common batches.
+
+        Raises:
+            ContextLengthError: If a prompt and ``max_tokens`` do not fit the window together.
+            ThinkingBudgetError: If the model was still thinking when its budget for one of them was spent.
+        """
         with self._lock:
             requests = self._requests(prompts, samplings)
             grown = self._engine.generate(requests)
@@ -265,22 +266,21 @@ class TransformersReader(BaseReader):
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[PartialGeneration]:
-        """Generate the first ``n_tokens`` tokens of each prompt's first answer, and keep the memory.
+        """Generate the first ``n_tokens`` tokens (after thoughts) of each answer; see :meth:`begin_each`."""
+        return self.begin_each(prompts, n_tokens, [sampling] * len(prompts))
 
-        The tokens of a model that thinks are those after its thoughts. The memory is freed by ``finish`` or
-        ``cancel``, or when the handles are dropped.
+    def begin_each(
+        self, prompts: Sequence[Prompt], n_tokens: int, samplings: Sequence[SamplingParams]
+    ) -> list[PartialGeneration]:
+        """Begin an answer to each prompt, sampled in its own way, in common batches.
+
+        The memory is freed by ``finish`` or ``cancel``, or when the handles are dropped.
 
         Raises:
             ConfigurationError: If ``n_tokens`` is less than 1.
             ContextLengthError: If a prompt and ``max_tokens`` do not fit the window together.
             ThinkingBudgetError: If the model was still thinking when its budget for one of them was spent.
         """
-        return self.begin_each(prompts, n_tokens, [sampling] * len(prompts))
-
-    def begin_each(
-        self, prompts: Sequence[Prompt], n_tokens: int, samplings: Sequence[SamplingParams]
-    ) -> list[PartialGeneration]:
-        """Begin an answer to each prompt, sampled in its own way, in common batches; see :meth:`begin`."""
         if n_tokens < 1:
             raise ConfigurationError(f"n_tokens must be at least 1, got {n_tokens}")
         with self._lock:
@@ -297,13 +297,12 @@ class TransformersReader(BaseReader):
             return begun
 
     def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
-        """Go on with what was begun, from whatever calls, in common batches.
+        """Go on with what was begun, in any calls, in common batches.
 
         Raises:
-            InputError: If one of them was finished or cancelled before, or begun by another reader, or if all
-                were cancelled meanwhile.
-            ServiceError: If the device has too little memory for one of them. Those that had ended by then
-                keep their answers: finish them again, alone or with the others, and nothing is lost.
+            InputError: If one was finished or cancelled before, or begun by another reader, or all were
+                cancelled meanwhile.
+            ServiceError: If the device has too little memory for one; the others can be finished again.
         """
         with self._lock:
             handles = [self._waiting(item) for item in begun]
@@ -341,9 +340,6 @@ class TransformersReader(BaseReader):
         """Yield the first sample as it grows: whole characters, no part of a stop text.
 
         The model is free for other calls between two pieces. Closing the iterator frees the memory.
-
-        Raises:
-            ContextLengthError: If the prompt and ``max_tokens`` do not fit the window together.
         """
         yield from self.finish_stream(self.begin([prompt], 1, sampling)[0])
 
@@ -425,10 +421,13 @@ def _rebuild(kind: type[TransformersReader], settings: dict[str, Any]) -> Transf
     return kind.from_pretrained(**settings)
 
 
-def _renew_locks() -> None:
-    # A lock that another thread held when the process was forked would never be released in the child.
+def _renew_after_fork() -> None:
+    # A lock that another thread held when the process was forked is never released in the child, and OpenMP
+    # waits there for ever for threads that the parent started.
     for reader in list(_readers):
         reader._lock, reader._usage = threading.RLock(), UsageCounter(reader._usage.total)
+        if reader._model.device.type == "cpu":
+            torch.set_num_threads(1)
 
 
-renew_after_fork(_renew_locks)
+renew_after_fork(_renew_after_fork)
