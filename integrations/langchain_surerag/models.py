@@ -2,6 +2,9 @@
 
 Whatever the user put around the model (``bind``, ``with_config``, ``with_retry``, ``with_fallbacks``,
 ``configurable_fields``, callbacks) keeps working, because the outermost runnable is the one that is called.
+
+Half of this file is what a call alone does not give: several samples in one request, samples that a cache does
+not collapse, settings that a model rejects, retries of a stream that fails at once, and clients' errors as ours.
 """
 
 from __future__ import annotations

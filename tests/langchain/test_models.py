@@ -655,3 +655,24 @@ def test_a_chunk_may_hold_several_tokens() -> None:
     [begun] = reader.begin(["?"], 2, GREEDY)
     assert begun.partial.text == "Velm"
     assert reader.finish([begun])[0].text == "Velm it"
+
+
+async def test_whoever_leaves_closes_the_connection() -> None:
+    with FakeOpenAI([ANSWER * 40], logprob=SURE, pace=0.01) as server:
+        chain = LazyRetrievalChain(chat(server), search, SUMMARY)
+        for chunk in chain.stream("?"):
+            if chunk.get("answer"):
+                break
+        async for chunk in chain.astream("?"):
+            if chunk.get("answer"):
+                break
+        task = asyncio.create_task(chain.ainvoke("?"))
+        await asyncio.sleep(0.3)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        for _ in range(100):
+            await asyncio.sleep(0.05)
+            if all(stream["closed"] for stream in server.streams):
+                break
+        assert [stream["closed"] for stream in server.streams] == [True] * 3
