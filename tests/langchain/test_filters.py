@@ -30,7 +30,7 @@ def of_tenant_a(document: Document) -> bool:
 class DictStore(InMemoryVectorStore):
     """A store whose filter is a mapping, as most have it."""
 
-    def _similarity_search_with_score_by_vector(self, *args: Any, filter: Any = None, **kwargs: Any) -> Any:  # noqa: A002
+    def _similarity_search_with_score_by_vector(self, *args: Any, filter: Any = None, **kwargs: Any) -> Any:
         condition = None if filter is None else lambda document: filter.items() <= document.metadata.items()
         return super()._similarity_search_with_score_by_vector(*args, filter=condition, **kwargs)
 
