@@ -3,8 +3,8 @@
 Whatever the user put around the model (``bind``, ``with_config``, ``with_retry``, ``with_fallbacks``,
 ``configurable_fields``, callbacks) keeps working, because the outermost runnable is the one that is called.
 
-Half of this file is what a call alone does not give: several samples in one request, samples that a cache does
-not collapse, settings that a model rejects, retries of a stream that fails at once, and clients' errors as ours.
+Half of this file is what a call alone does not give: several samples in one request, samples that a cache
+does not collapse, settings that a model rejects, retries of a stream that fails at once, and errors of ours.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ def reader_from_model(
         model: The model; without prompt or output parser.
         logprobs: True for a class that takes OpenAI's keywords and returns its metadata; False to use a
             model's text alone.
-        top_logprobs: Alternatives to request at each token; the most there are by default.
+        top_logprobs: Alternatives to request at each token, at most; by default what the model was built or
+            bound with, else the most there are.
         vocabulary_size: Tokens that the model can emit; bounds the entropy from above.
         max_concurrency: Requests of one call at a time; a smaller one in the caller's config wins.
         thinking_tokens: Tokens for thoughts, besides those of the answer, once a model was seen to think.
@@ -189,7 +190,9 @@ class ModelReader(BaseReader):
         # Of an LLM, only generate_prompt returns more than text, and what is around it has no such method.
         self._traced = traced and (self._is_bare or not self._completes)
         self.vocabulary_size = vocabulary_size
-        self.top_logprobs = min(top_logprobs or self.family.most_top, self.family.most_top)
+        bound = [leaf.setting("top_logprobs") for leaf in self._leaves]
+        most = [top_logprobs, *bound, self.family.most_top]
+        self.top_logprobs = min(number for number in most if isinstance(number, int) and number > 0)
         self._max_concurrency = max_concurrency
         self._thinking_tokens = thinking_tokens
         self._thinks = False

@@ -403,6 +403,16 @@ def test_what_can_be_done_without_is_left_out_and_remembered() -> None:
         assert reader.begin(["?"], 2, GREEDY)
 
 
+def test_fewer_alternatives_will_do() -> None:
+    refusal = "Invalid value for '{}': must be less than or equal to 5."
+    with FakeOpenAI([ANSWER], refuses=("top_logprobs",), refusal=refusal) as server:
+        reader = reader_from_model(chat(server))
+        with pytest.raises(LogprobsRefusedError, match="top_logprobs"):
+            reader.generate(["?"], GREEDY)
+        assert [body["top_logprobs"] for body in server.requests] == [20, 5]
+    assert reader_from_model(chat(server).bind(top_logprobs=3)).top_logprobs == 3  # type: ignore[attr-defined]
+
+
 def test_what_is_needed_raises() -> None:
     with (
         FakeOpenAI([ANSWER], refuses=("logprobs",)) as server,
