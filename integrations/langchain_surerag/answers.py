@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatGeneration
 from langchain_core.outputs import Generation as Output
 
-from langchain_surerag.families import Family
 from surerag.errors import LogprobsError, ThinkingBudgetError, TransientServiceError
 from surerag.messages import Generation, SamplingParams, TokenTrace, Usage
 from surerag.readers.logprobs import answer_tokens, entries_of, token_of, trace_of
 from surerag.readers.pieces import cut_at_stop
 from surerag.readers.protocol import begun_from_whole
 from surerag.readers.thinking import ThoughtSplitter
+
+if TYPE_CHECKING:
+    from langchain_surerag.models import ModelReader
 
 _CUT = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
 _WITHHELD = frozenset(
@@ -26,39 +28,20 @@ _WITHHELD = frozenset(
 _REASONS = ("finish_reason", "done_reason", "stop_reason")
 
 
-@dataclass(frozen=True)
-class AnswerFormat:
-    """How a model's answers are read.
-
-    Attributes:
-        model: The model's class, for messages.
-        family: The model's family.
-        traced: Whether it gives log-probabilities.
-        top_logprobs: Alternatives that are requested at each token.
-        vocabulary_size: Tokens that the model can emit.
-    """
-
-    model: str
-    family: Family
-    traced: bool
-    top_logprobs: int
-    vocabulary_size: int
-
-
 class Answer:
     """One answer as it comes.
 
     Args:
-        form: How it is read.
+        reader: The model that answers.
         sampling: What was requested.
         streamed: Whether it comes in chunks.
     """
 
-    def __init__(self, form: AnswerFormat, sampling: SamplingParams, *, streamed: bool = False) -> None:
-        self._form = form
+    def __init__(self, reader: ModelReader, sampling: SamplingParams, *, streamed: bool = False) -> None:
+        self._reader = reader
         self._sampling = sampling
         self._streamed = streamed
-        self._traced = form.traced and sampling.trace != "none"
+        self._traced = reader.capabilities.logprobs and sampling.trace != "none"
         self._splitter = ThoughtSplitter()
         self._entries: list[Mapping[str, Any]] = []
         self._metadata: dict[str, Any] = {}
@@ -81,8 +64,8 @@ class Answer:
                 self._usage = _usage(usage)
         elif isinstance(message, Output):
             metadata = message.generation_info or {}
-        if self._traced and self._form.family.logprobs is not None:
-            self._entries += entries_of(self._form.family.logprobs(metadata))
+        if self._traced and self._reader.family.logprobs is not None:
+            self._entries += entries_of(self._reader.family.logprobs(metadata))
         self._metadata.update({name: value for name, value in metadata.items() if value is not None})
         text = message if isinstance(message, str) else message.text
         fresh = self._splitter.feed(str(text))
@@ -102,10 +85,10 @@ class Answer:
             TransientServiceError: If it is a stream that was cut off.
         """
         rest = self._splitter.end()
-        if self._streamed and self._form.family.has_finish and not self.finish and not self.stopped:
+        if self._streamed and self._reader.family.has_finish and not self.finish and not self.stopped:
             raise TransientServiceError(
-                f"the stream of {self._form.model} was cut off after {len(self.text)} characters: it has no "
-                "reason for its end",
+                f"the stream of {self._reader.described} was cut off after {len(self.text)} characters: it "
+                "has no reason for its end",
                 hint="ask again",
             )
         return rest
@@ -141,9 +124,9 @@ class Answer:
         if not self._entries:
             metadata = json.dumps(self._metadata, default=str)[:300]
             raise LogprobsError(
-                f"{self._form.model} was asked for log-probabilities, and its answer has none; it came with "
-                f"the metadata {metadata}",
-                hint=self._form.family.advice,
+                f"{self._reader.described} was asked for log-probabilities, and its answer has none; it "
+                f"came with the metadata {metadata}",
+                hint=self._reader.family.advice,
             )
         try:
             tokens = map(token_of, self._entries)
@@ -151,11 +134,13 @@ class Answer:
             inside = answer_tokens(tokens, self.text, whole=whole, thought=thought)
             return trace_of(
                 self._entries[inside.start : inside.stop],
-                top_logprobs=self._form.top_logprobs if self._sampling.trace == "entropy" else 0,
-                vocabulary_size=self._form.vocabulary_size,
+                top_logprobs=self._reader.top_logprobs if self._sampling.trace == "entropy" else 0,
+                vocabulary_size=self._reader.vocabulary_size,
             )
         except LogprobsError as error:
-            raise LogprobsError(f"{self._form.model}: {error}", hint=self._form.family.advice) from error
+            raise LogprobsError(
+                f"{self._reader.described}: {error}", hint=self._reader.family.advice
+            ) from error
 
     def _empty_trace(self) -> TokenTrace:
         return trace_of([], top_logprobs=int(self._sampling.trace == "entropy"))
@@ -178,7 +163,7 @@ class Answer:
         text, usage, cut = self.text.strip(), self._usage, self.finish in _CUT
         if not text and cut and (self._splitter.has_thoughts or self._reasoned or usage.thinking_tokens):
             raise ThinkingBudgetError(
-                f"{self._form.model} was still thinking when its tokens were spent",
+                f"{self._reader.described} was still thinking when its tokens were spent",
                 hint="raise thinking_tokens=… of reader_from_model, or switch thinking off in the model",
             )
         trace = None
@@ -187,7 +172,8 @@ class Answer:
         counted, sent = usage.completion_tokens, max(len(trace or ()), self._n_pieces)
         if 0 < counted < sent:
             raise TransientServiceError(
-                f"{self._form.model} sent {sent} pieces and counted {counted} tokens: it repeats itself",
+                f"{self._reader.described} sent {sent} pieces and counted {counted} tokens: it repeats "
+                "itself",
                 hint="ask again",
             )
         return Generation(

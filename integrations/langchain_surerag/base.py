@@ -58,6 +58,16 @@ class Part(Options, ABC):
             value = {name: prompt_of(name, prompt) for name, prompt in value.items()}
         return super()._replace_prompts(value)
 
+    @field_validator("threshold", mode="before", check_fields=False)
+    @classmethod
+    def _policy_from_settings(cls, value: Any) -> Any:
+        """Make a policy of its settings, as a serialised form has them."""
+        if not isinstance(value, Mapping):
+            return value
+        from surerag.calibration import ThresholdPolicy
+
+        return ThresholdPolicy.from_dict(value)
+
     @field_serializer("prompts", check_fields=False)
     def _prompt_texts(self, value: Mapping[str, Any]) -> dict[str, Any]:
         return {name: plain_prompt(prompt) for name, prompt in value.items()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from langchain_core.language_models import BaseLanguageModel
 from langchain_core.runnables import Runnable, RunnableSequence, RunnableWithFallbacks
@@ -26,11 +26,8 @@ WAYS_OUT = (
 )
 
 
-class Keywords(Protocol):
-    """Turns settings into keywords of the model's ``invoke``."""
-
-    def __call__(self, settings: Settings, model: Any) -> dict[str, Any]:
-        """Return the keywords."""
+Keywords = Callable[[Settings, Any], dict[str, Any]]
+"""Turns settings into keywords of a model's ``invoke``."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +53,6 @@ class Family:
     has_finish: bool = False
     limits: tuple[str, ...] = ("max_tokens", "max_completion_tokens")
     advice: str = WAYS_OUT
-
-
-def _openai_keywords(settings: Settings, model: Any) -> dict[str, Any]:
-    return dict(settings)
 
 
 def _openai_logprobs(metadata: Mapping[str, Any]) -> Any:
@@ -140,7 +133,7 @@ def _text_keywords(settings: Settings, model: Any) -> dict[str, Any]:
 
 OPENAI = Family(
     ("BaseChatOpenAI", "ChatFireworks", "ChatOpenRouter", "ChatTogether"),
-    _openai_keywords,
+    lambda settings, model: dict(settings),
     _openai_logprobs,
     takes_n=True,
     has_finish=True,
@@ -279,13 +272,12 @@ def unbound(model: Any) -> tuple[Any, dict[str, Any], list[Any]]:
     return model, keywords, configs
 
 
-def family_of(found: Sequence[Leaf], logprobs: bool | None) -> Family:
+def family_of(models: Sequence[Leaf], logprobs: bool | None) -> Family:
     """Return the family to ask in: the one of all models, text alone where they differ."""
-    families = list(dict.fromkeys(leaf.family for leaf in found))
-    if logprobs is True:
-        known = [family for family in families if family.logprobs is not None]
-        return known[0] if len(families) == 1 and known else OPENAI
-    if len(families) == 1:
+    families = list(dict.fromkeys(leaf.family for leaf in models))
+    if len(families) == 1 and (families[0].logprobs is not None or not logprobs):
         return families[0]
+    if logprobs:
+        return OPENAI
     lacking = next((family for family in families if family.logprobs is None), TEXT)
     return Family((), _text_keywords, advice=lacking.advice)

@@ -2,6 +2,9 @@
 
 Whatever the user put around the model (``bind``, ``with_config``, ``with_retry``, ``with_fallbacks``,
 ``configurable_fields``, callbacks) keeps working, because the outermost runnable is the one that is called.
+
+Half of this file is what a call alone does not give: several samples in one request, samples that a cache
+does not collapse, settings that a model rejects, retries of a stream that fails at once, and errors of ours.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from langchain_core.prompt_values import ChatPromptValue, PromptValue, StringPro
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ContextThreadPoolExecutor, ensure_config, merge_configs
 
-from langchain_surerag.answers import Answer, AnswerFormat
+from langchain_surerag.answers import Answer
 from langchain_surerag.families import PIPELINE, family_of, leaves, unbound
 from langchain_surerag.runs import PURPOSE, request_config
 from langchain_surerag.streams import AsyncOpenStream, OpenStream
@@ -46,7 +49,7 @@ from surerag.messages import (
     Usage,
     as_messages,
 )
-from surerag.readers.failures import kind_of
+from surerag.readers.failures import kind_of, status_of
 from surerag.readers.logprobs import ANY_VOCABULARY
 from surerag.readers.pieces import UsageCounter
 from surerag.readers.protocol import BaseReader, Capabilities, Reader, begun_from_whole
@@ -94,7 +97,8 @@ def reader_from_model(
         model: The model; without prompt or output parser.
         logprobs: True for a class that takes OpenAI's keywords and returns its metadata; False to use a
             model's text alone.
-        top_logprobs: Alternatives to request at each token; the most there are by default.
+        top_logprobs: Alternatives to request at each token, at most; by default what the model was built or
+            bound with, else the most there are.
         vocabulary_size: Tokens that the model can emit; bounds the entropy from above.
         max_concurrency: Requests of one call at a time; a smaller one in the caller's config wins.
         thinking_tokens: Tokens for thoughts, besides those of the answer, once a model was seen to think.
@@ -185,8 +189,10 @@ class ModelReader(BaseReader):
         traced = logprobs is not False and self.family.logprobs is not None
         # Of an LLM, only generate_prompt returns more than text, and what is around it has no such method.
         self._traced = traced and (self._is_bare or not self._completes)
-        self._vocabulary_size = vocabulary_size
-        self._top_logprobs = min(top_logprobs or self.family.most_top, self.family.most_top)
+        self.vocabulary_size = vocabulary_size
+        bound = [leaf.setting("top_logprobs") for leaf in self._leaves]
+        most = [top_logprobs, *bound, self.family.most_top]
+        self.top_logprobs = min(number for number in most if isinstance(number, int) and number > 0)
         self._max_concurrency = max_concurrency
         self._thinking_tokens = thinking_tokens
         self._thinks = False
@@ -292,7 +298,9 @@ class ModelReader(BaseReader):
     ) -> tuple[Any, str, tuple[Any, ...], dict[str, Any]]:
         """Return what to call: the object, its method, and the arguments."""
         config, keywords = request_config(PURPOSE.get()), self._keywords(settings)
-        cached = request.drawn and get_llm_cache() is not None
+        cached = request.drawn and (
+            get_llm_cache() is not None or any(getattr(leaf.model, "cache", None) for leaf in self._leaves)
+        )
         if not self._is_bare:
             if cached and self._completes:
                 raise ConfigurationError(
@@ -320,7 +328,7 @@ class ModelReader(BaseReader):
             counted = (result.llm_output or {}).get("token_usage")
         if not outputs:
             raise ServiceError(f"{self.name} returned no answer", hint="look at what its server returns")
-        answers = [Answer(self.format, sampling) for _ in outputs]
+        answers = [Answer(self, sampling) for _ in outputs]
         for answer, output in zip(answers, outputs, strict=True):
             answer.add(output)
             if isinstance(counted, Mapping):
@@ -420,12 +428,12 @@ class ModelReader(BaseReader):
         return self._completes and self._traced and sampling.trace != "none"
 
     def _stream(self, prompt: Prompt, sampling: SamplingParams) -> OpenStream:
-        answer, config = Answer(self.format, sampling, streamed=True), request_config(PURPOSE.get())
+        answer, config = Answer(self, sampling, streamed=True), request_config(PURPOSE.get())
         pieces = self._pieces(_Request(0, prompt, replace(sampling, n=1)), config)
         return OpenStream(pieces, answer, _prompt_value(prompt).to_string(), self._usage.add)
 
     def _astream(self, prompt: Prompt, sampling: SamplingParams) -> AsyncOpenStream:
-        answer, config = Answer(self.format, sampling, streamed=True), request_config(PURPOSE.get())
+        answer, config = Answer(self, sampling, streamed=True), request_config(PURPOSE.get())
         pieces = self._apieces(_Request(0, prompt, replace(sampling, n=1)), config)
         return AsyncOpenStream(pieces, answer, _prompt_value(prompt).to_string(), self._usage.add)
 
@@ -480,13 +488,6 @@ class ModelReader(BaseReader):
 
     # What is sent, and what comes back of it.
 
-    @property
-    def format(self) -> AnswerFormat:
-        """How answers are read."""
-        return AnswerFormat(
-            self.described, self.family, self._traced, self._top_logprobs, self._vocabulary_size
-        )
-
     def _limits(self) -> list[int]:
         limits = [leaf.setting(*self.family.limits) for leaf in self._leaves]
         return [limit for limit in limits if isinstance(limit, int) and limit > 0]
@@ -509,7 +510,7 @@ class ModelReader(BaseReader):
         if self._traced and sampling.trace != "none":
             settings["logprobs"] = True
             if sampling.trace == "entropy":
-                settings["top_logprobs"] = self._top_logprobs
+                settings["top_logprobs"] = self.top_logprobs
         if streamed and self._counts_streams:
             settings["stream_usage"] = True
         for name in sorted(self._rejected & settings.keys()):
@@ -542,11 +543,11 @@ class ModelReader(BaseReader):
             return True
         message = str(error).replace("stream_options", "stream_usage")
         names = {name for name in settings if re.search(rf"(?<![\w-]){name}(?![\w-])", message)}
-        if not isinstance(error, RefusedError) or not names:
+        if not isinstance(error, RefusedError) or status_of(error) not in (None, 400, 422) or not names:
             return False
         most = re.search(r"top_logprobs\D+?(\d+)", message)
-        if most and 0 < int(most[1]) < self._top_logprobs:
-            self._top_logprobs = int(most[1])
+        if most and 0 < int(most[1]) < self.top_logprobs:
+            self.top_logprobs = int(most[1])
             return True
         for name in sorted(names & _needed(drawn=drawn)):
             raise self._rejection(name, message) from error

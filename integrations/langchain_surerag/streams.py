@@ -30,7 +30,7 @@ class _Stream:
         self._count = count
         self._run = AnswerRun(prompt, ensure_config()) if PURPOSE.get() == "draft" else None
         self._trimmed = TrimmedPieces()
-        self._shown = 0
+        self._position = 0
         self._text = ""
         self._ended = self._used = False
 
@@ -44,8 +44,8 @@ class _Stream:
     def _next(self) -> str:
         """Return what can be shown by now, and was not yet."""
         text = self._text if not self._answer.stopped else self._answer.text.strip()
-        piece = text[self._shown :]
-        self._shown += len(piece)
+        piece = text[self._position :]
+        self._position += len(piece)
         return piece
 
     def _partial(self, n_tokens: int) -> PartialGeneration:

@@ -21,6 +21,7 @@ from langchain_tests.unit_tests import ToolsUnitTests
 
 from langchain_surerag import LazyRetrievalChain, create_lazy_retrieval_tool
 from surerag import FakeReader, MarginGate
+from surerag.calibration import ThresholdPolicy, scope_of
 from surerag.errors import ConfigurationError, InputError, MissingServiceError, PromptError, ServiceError
 from tests.langchain.conftest import KEY, SUMMARY, UNSURE, HashEmbeddings, chat, search
 from tests.servers.fake_openai import FakeOpenAI
@@ -367,3 +368,20 @@ def test_dumps_and_loads(server: FakeOpenAI) -> None:
     assert whole.invoke("?")["answer"] == chain.invoke("?")["answer"]
     with pytest.raises(ConfigurationError, match="not_there"):
         loaded.attach(not_there=1)
+
+
+def test_a_calibrated_threshold_is_checked_and_comes_back(server: FakeOpenAI) -> None:
+    model = chat(server)
+    scope = scope_of(LazyRetrievalChain(model, search, SUMMARY).core)
+    policy = ThresholdPolicy(0.4, "loss", 0.02, None, 0.95, 500, 0.3, scope=scope)
+    chain = LazyRetrievalChain(model, search, SUMMARY, threshold=policy)
+    assert chain.invoke("?")["decision"]["threshold"] == 0.4
+    loaded: Any = loads(
+        dumps(chain),
+        allowed_objects=[LazyRetrievalChain, ChatOpenAI],
+        valid_namespaces=["langchain_surerag", "langchain_openai"],
+        secrets_map={"OPENAI_API_KEY": KEY},
+    )
+    assert loaded.attach(retriever=search).threshold == policy
+    with pytest.raises(ConfigurationError):
+        LazyRetrievalChain(model, search, SUMMARY, threshold=policy, gate="margin")

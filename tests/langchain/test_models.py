@@ -242,9 +242,11 @@ async def test_samples_are_independent(make: Any, wrapped: bool, cached: bool) -
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_the_cache_does_not_answer_all_samples_of_a_text_model_with_one(wrapped: bool) -> None:
-    set_llm_cache(InMemoryCache())
-    model: Any = FakeListChatModel(responses=["a", "b", "c"])
+@pytest.mark.parametrize("own", [False, True])
+def test_the_cache_does_not_answer_all_samples_of_a_text_model_with_one(wrapped: bool, own: bool) -> None:
+    if not own:
+        set_llm_cache(InMemoryCache())
+    model: Any = FakeListChatModel(responses=["a", "b", "c"], cache=InMemoryCache() if own else None)
     reader = reader_from_model(model.with_retry() if wrapped else model)
     [answers] = reader.generate(["Where?"], SAMPLES)
     assert sorted(answer.text for answer in answers) == ["a", "b", "c"]
@@ -399,6 +401,16 @@ def test_what_can_be_done_without_is_left_out_and_remembered() -> None:
         with pytest.raises(RefusedError, match="temperature"):
             reader.generate(["?"], SAMPLES)
         assert reader.begin(["?"], 2, GREEDY)
+
+
+def test_fewer_alternatives_will_do() -> None:
+    refusal = "Invalid value for '{}': must be less than or equal to 5."
+    with FakeOpenAI([ANSWER], refuses=("top_logprobs",), refusal=refusal) as server:
+        reader = reader_from_model(chat(server))
+        with pytest.raises(LogprobsRefusedError, match="top_logprobs"):
+            reader.generate(["?"], GREEDY)
+        assert [body["top_logprobs"] for body in server.requests] == [20, 5]
+    assert reader_from_model(chat(server).bind(top_logprobs=3)).top_logprobs == 3  # type: ignore[attr-defined]
 
 
 def test_what_is_needed_raises() -> None:
@@ -653,3 +665,24 @@ def test_a_chunk_may_hold_several_tokens() -> None:
     [begun] = reader.begin(["?"], 2, GREEDY)
     assert begun.partial.text == "Velm"
     assert reader.finish([begun])[0].text == "Velm it"
+
+
+async def test_whoever_leaves_closes_the_connection() -> None:
+    with FakeOpenAI([ANSWER * 40], logprob=SURE, pace=0.01) as server:
+        chain = LazyRetrievalChain(chat(server), search, SUMMARY)
+        for chunk in chain.stream("?"):
+            if chunk.get("answer"):
+                break
+        async for chunk in chain.astream("?"):
+            if chunk.get("answer"):
+                break
+        task = asyncio.create_task(chain.ainvoke("?"))
+        await asyncio.sleep(0.3)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        for _ in range(100):
+            await asyncio.sleep(0.05)
+            if all(stream["closed"] for stream in server.streams):
+                break
+        assert [stream["closed"] for stream in server.streams] == [True] * 3
