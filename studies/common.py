@@ -19,8 +19,8 @@ from surerag.effects import Program, generate
 from surerag.measures import exact_match
 from surerag.measures.statistics import Estimate, auroc, mean_interval, paired_difference
 from surerag.messages import Generation, Prompt, TraceKind
-from surerag.readers.protocol import BaseReader
-from surerag.services import Encoder, as_reader
+from surerag.readers.protocol import BaseReader, as_reader
+from surerag.services import Encoder
 
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 

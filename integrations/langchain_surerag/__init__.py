@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from langchain_surerag.rewriting import UncertaintyRewriteRetriever
     from langchain_surerag.selective import SelectiveAnswer
     from langchain_surerag.splitter import SemanticTextSplitter
-    from langchain_surerag.summaries import asummaries_of, summaries_of
+    from langchain_surerag.summaries import summaries_of
 
 _MODULES = {
     "compressors": "ClusterCompressor DenseRefiner",
@@ -31,7 +31,7 @@ _MODULES = {
     "rewriting": "UncertaintyRewriteRetriever",
     "selective": "SelectiveAnswer",
     "splitter": "SemanticTextSplitter",
-    "summaries": "asummaries_of summaries_of",
+    "summaries": "summaries_of",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 
@@ -48,7 +48,6 @@ __all__ = [
     "SemanticTextSplitter",
     "UncertaintyMiddleware",
     "UncertaintyRewriteRetriever",
-    "asummaries_of",
     "create_lazy_retrieval_tool",
     "entropy_of",
     "reader_from_model",

@@ -12,7 +12,7 @@ from langchain_core.outputs import ChatGeneration
 from langchain_core.outputs import Generation as Output
 
 from langchain_surerag.families import Family
-from surerag.errors import LogprobsError, ServiceError, ThinkingBudgetError, TransientServiceError
+from surerag.errors import LogprobsError, ThinkingBudgetError, TransientServiceError
 from surerag.messages import Generation, SamplingParams, TokenTrace, Usage
 from surerag.readers.logprobs import answer_tokens, entries_of, token_of, trace_of
 from surerag.readers.pieces import cut_at_stop
@@ -104,7 +104,7 @@ class Answer:
         rest = self._splitter.end()
         if self._streamed and self._form.family.has_finish and not self.finish and not self.stopped:
             raise TransientServiceError(
-                f"the stream of {self._form.model} was cut off after {len(self.text)} characters: it gives no "
+                f"the stream of {self._form.model} was cut off after {len(self.text)} characters: it has no "
                 "reason for its end",
                 hint="ask again",
             )
@@ -172,7 +172,7 @@ class Answer:
         Raises:
             ThinkingBudgetError: If it ended within its thoughts.
             LogprobsError: If log-probabilities were requested, and do not cover it.
-            ServiceError: If it was withheld, or repeats itself.
+            TransientServiceError: If it repeats itself.
         """
         self._splitter.end()
         text, usage, cut = self.text.strip(), self._usage, self.finish in _CUT
@@ -181,24 +181,26 @@ class Answer:
                 f"{self._form.model} was still thinking when its tokens were spent",
                 hint="raise thinking_tokens=… of reader_from_model, or switch thinking off in the model",
             )
-        if not text and self.finish in _WITHHELD:
-            raise ServiceError(
-                f"{self._form.model} withheld its answer: {self.finish}", hint="rephrase the question"
-            )
         trace = None
         if self._traced:
             trace = self._trace(whole=not self.stopped) if text else self._empty_trace()
-        counted = usage.completion_tokens
-        if trace is not None and 0 < counted < len(trace):
-            raise ServiceError(
-                f"{self._form.model} sent {len(trace)} tokens and counted {counted}: its answer repeats itself",
-                hint="ask again, or look at what stands between you and the server",
+        counted, sent = usage.completion_tokens, max(len(trace or ()), self._n_pieces)
+        if 0 < counted < sent:
+            raise TransientServiceError(
+                f"{self._form.model} sent {sent} pieces and counted {counted} tokens: it repeats itself",
+                hint="ask again",
             )
         return Generation(
             text,
             usage.prompt_tokens,
             trace,
-            "length" if cut or self.finish in _WITHHELD else "stop",
+            "length"
+            if cut
+            else "content_filter"
+            if self.finish in _WITHHELD
+            else "stop"
+            if text
+            else "empty",
             counted or len(trace or ()),
             usage.thinking_tokens,
             usage.cached_tokens,

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun, Callbacks
+from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableSerializable, ensure_config
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda, ensure_config
 from langchain_core.runnables.base import coerce_to_runnable
 from langchain_core.stores import BaseStore
-from pydantic import ConfigDict, Field, create_model
 
 from langchain_surerag.base import Part, arun_in, run_in, service_field
 from langchain_surerag.documents import Decision, documents_of, passages_of
@@ -71,9 +69,17 @@ class Compressor(Part, BaseDocumentCompressor):
     def as_runnable(self) -> Runnable[dict[str, Any], list[Document]]:
         """Return a runnable from a mapping with ``documents`` and ``query`` to documents.
 
-        Its fields are the compressor's options, so that ``configurable_fields`` takes them.
+        Raises:
+            InputError: When it is called, if one of them is not there.
         """
-        return _runnable_class(type(self))(compressor=self)
+
+        def compress(value: dict[str, Any], config: RunnableConfig) -> list[Document]:
+            return list(self.compress_documents(*_request(value), config.get("callbacks")))
+
+        async def acompress(value: dict[str, Any], config: RunnableConfig) -> list[Document]:
+            return list(await self.acompress_documents(*_request(value), config.get("callbacks")))
+
+        return RunnableLambda(compress, afunc=acompress, name=type(self).__name__)
 
 
 def _config_of(callbacks: Callbacks | None) -> RunnableConfig:
@@ -108,13 +114,11 @@ class ClusterCompressor(Compressor, EDC2Options):
     embeddings: Any = service_field("An embedding model, or an encoder of surerag.")
     entailer: Any = service_field('For guard="entailment": an entailer of surerag.')
     count_tokens: Callable[[str], int] | None = service_field(
-        "Counts the tokens of a text, for limits and reports; by default the model's own count or an estimate."
+        "Counts the tokens of a text; by default the model's own count, or an estimate."
     )
 
-    if not TYPE_CHECKING:  # to a type checker, the fields are the signature
-
-        def __init__(self, llm: Any = None, embeddings: Any = None, **options: Any) -> None:
-            super().__init__(llm=llm, embeddings=embeddings, **options)
+    def __init__(self, llm: Any = None, embeddings: Any = None, **options: Any) -> None:
+        super().__init__(**{"llm": llm, "embeddings": embeddings, **options})
 
     def _make_core(self) -> CoreCompressor:
         return CoreCompressor(
@@ -179,19 +183,17 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
     refinement_key: str | None = "dense"
     """Key in a document's metadata for the result; None writes none."""
 
-    if not TYPE_CHECKING:  # to a type checker, the fields are the signature
-
-        def __init__(self, llm: Any = None, embeddings: Any = None, **options: Any) -> None:
-            super().__init__(llm=llm, embeddings=embeddings, **options)
+    def __init__(self, llm: Any = None, embeddings: Any = None, **options: Any) -> None:
+        super().__init__(**{"llm": llm, "embeddings": embeddings, **options})
 
     def _make_core(self) -> CoreRefiner:
         reader, encoder = reader_of(self.llm), encoder_of(self.embeddings)
         chunker = None if self.splitter is None else self.splitter.core
         if chunker is None and self.parents is not None:
             chunker = SemanticChunker(encoder, count_tokens=reader.count_tokens)
-        if isinstance(self.parents, BaseStore) or self.parents is None:
-            pass
-        elif not callable(self.parents) and not isinstance(self.parents, Runnable):
+        if not (
+            self.parents is None or isinstance(self.parents, BaseStore | Runnable) or callable(self.parents)
+        ):
             raise ConfigurationError(
                 f"parents is a {type(self.parents).__name__}",
                 hint="pass a store of documents (a ParentDocumentRetriever's docstore), or a function from "
@@ -217,7 +219,8 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
         elif self.parents is not None and documents:
             parents = coerce_to_runnable(self.parents).invoke(list(documents), config)
         program = self.core.program(query, passages_of(documents), _present(parents))
-        return run_in(config, program, self.core.services)
+        result: DenseRefinerResult = run_in(config, program, self.core.services)
+        return result
 
     async def acompress(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
@@ -229,7 +232,8 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
         elif self.parents is not None and documents:
             parents = await coerce_to_runnable(self.parents).ainvoke(list(documents), config)
         program = self.core.program(query, passages_of(documents), _present(parents))
-        return await arun_in(config, program, self.core.services)
+        result: DenseRefinerResult = await arun_in(config, program, self.core.services)
+        return result
 
     def _documents(self, result: DenseRefinerResult) -> list[Document]:
         documents = documents_of(result.passages)
@@ -265,65 +269,6 @@ def _present(parents: Any) -> list[Passage]:
             hint="let parents return a list of documents",
         )
     return passages_of([parent for parent in parents if parent is not None])
-
-
-class CompressorRunnable(RunnableSerializable[dict[str, Any], list[Document]]):
-    """A compressor as a runnable; its other fields are options that replace the compressor's.
-
-    Raises:
-        InputError: When it is called, if ``documents`` or ``query`` is not there.
-    """
-
-    model_config = ConfigDict(arbitrary_types_allowed=True)
-
-    compressor: Any
-
-    def invoke(self, input: dict[str, Any], config: RunnableConfig | None = None, **_: Any) -> list[Document]:
-        """Compress."""
-
-        def compress(
-            value: Any, run_manager: CallbackManagerForChainRun, config: RunnableConfig
-        ) -> list[Document]:
-            documents, query = _request(value)
-            return list(self._configured().compress_documents(documents, query, run_manager.get_child()))
-
-        return self._call_with_config(compress, input, config)
-
-    async def ainvoke(
-        self, input: dict[str, Any], config: RunnableConfig | None = None, **_: Any
-    ) -> list[Document]:
-        """Compress without blocking the event loop."""
-
-        async def compress(
-            value: Any, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
-        ) -> list[Document]:
-            documents, query = _request(value)
-            return list(
-                await self._configured().acompress_documents(documents, query, run_manager.get_child())
-            )
-
-        return await self._acall_with_config(compress, input, config)
-
-    def get_name(self, suffix: str | None = None, *, name: str | None = None) -> str:
-        """Return the compressor's name, for traces."""
-        return super().get_name(suffix, name=name or self.name or type(self.compressor).__name__)
-
-    def _configured(self) -> Any:
-        names = set(self.compressor.option_names()) & self.model_fields_set
-        changes = {name: getattr(self, name) for name in names if getattr(self, name) is not _UNSET}
-        return self.compressor.with_options(**changes) if changes else self.compressor
-
-
-_UNSET: Any = object()
-
-
-@cache
-def _runnable_class(compressor: type[Compressor]) -> type[CompressorRunnable]:
-    fields: dict[str, Any] = {
-        name: (Any, Field(_UNSET, description=compressor.model_fields[name].description))
-        for name in compressor.option_names()
-    }
-    return create_model(f"{compressor.__name__}Runnable", __base__=CompressorRunnable, **fields)
 
 
 def _request(value: Mapping[str, Any]) -> tuple[Sequence[Document], str]:

@@ -17,8 +17,8 @@ _SCORES = ("score", "relevance_score")
 class Decision(dict[str, Any]):
     """How a document came to be chosen: plain values that do not count when documents are compared.
 
-    Two decisions are equal, so that retrievers which merge results (MultiQueryRetriever) recognise duplicates;
-    a decision equals any other mapping only if their values are equal.
+    Two decisions are equal, so that retrievers which merge results (MultiQueryRetriever) recognise
+    duplicates; a decision equals any other mapping only if their values are equal.
     """
 
     def __eq__(self, other: object) -> bool:
@@ -27,7 +27,7 @@ class Decision(dict[str, Any]):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    __hash__ = None  # type: ignore[assignment]  # as for all mappings
+    __hash__ = None
 
 
 def passages_of(documents: Iterable[Document]) -> list[Passage]:

@@ -1,4 +1,4 @@
-"""ΔSePer and DENSE as evaluators for LangSmith and langchain-classic."""
+"""ΔSePer and DENSE as evaluators for LangSmith."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from langchain_core.documents import Document
 from langchain_core.runnables import Runnable, ensure_config
@@ -20,11 +20,7 @@ from surerag import DenseOptions, DenseResult, Passage, SePer, SePerOptions, SeP
 from surerag.effects import Program
 from surerag.entailment import JudgeEntailer
 from surerag.errors import MISCONFIGURED, InputError, SureragError
-from surerag.extras import extra
 from surerag.messages import Event
-
-if TYPE_CHECKING:
-    from langchain_classic.evaluation.schema import StringEvaluator
 
 logger = logging.getLogger("surerag")
 
@@ -114,10 +110,8 @@ class ExampleEvaluator(Part):
     key: str
     """Name of the feedback, or its beginning."""
 
-    if not TYPE_CHECKING:  # to a type checker, the fields are the signature
-
-        def __init__(self, llm: Any = None, entailer: Any = None, **options: Any) -> None:
-            super().__init__(llm=llm, entailer=entailer, **options)
+    def __init__(self, llm: Any = None, entailer: Any = None, **options: Any) -> None:
+        super().__init__(**{"llm": llm, "entailer": entailer, **options})
 
     @property
     def __name__(self) -> str:
@@ -219,8 +213,8 @@ class DeltaSePerEvaluator(ExampleEvaluator, SePerOptions):
     It reads the question from an example's inputs, what was retrieved from the run's outputs, and the right
     answers from the example's reference outputs, and returns three pieces of feedback: ΔSePer under ``key``,
     with the result in words as its comment and its parts as its value, and SePer without and with documents
-    under ``{key}_before`` and ``{key}_after``. The run's answer is not read. Without log-probabilities answers
-    are weighed by their frequency, and the result says so.
+    under ``{key}_before`` and ``{key}_after``. The run's answer is not read. Without log-probabilities
+    answers are weighed by their frequency, and the result says so.
 
     Nothing is raised for a single example: one that lacks something, or for which a model fails, has no
     score, the reason as its comment, and is marked as an error.
@@ -250,18 +244,6 @@ class DeltaSePerEvaluator(ExampleEvaluator, SePerOptions):
     ``answers``, ``answer``, ``reference``, ``expected`` or ``output``."""
 
     key: str = "delta_seper"
-
-    def as_string_evaluator(self) -> StringEvaluator:
-        """Return the same as a string evaluator of langchain-classic.
-
-        ``evaluate_strings(prediction=…, input=question, reference=answer, contexts=documents)`` returns
-        ``score``, ``reasoning`` and the parts; ``reference`` may be a list of right answers, and a
-        ``prediction`` that is a mapping may hold the documents.
-
-        Raises:
-            MissingExtraError: If langchain-classic is not installed.
-        """
-        return _string_evaluator(self.with_options(question_key="question", reference_key="reference"))
 
     def _make_core(self) -> SePer:
         judge = self.entailer
@@ -306,40 +288,6 @@ def _seper_parts(result: SePerResult) -> dict[str, Any]:
     }
 
 
-def _string_evaluator(evaluator: DeltaSePerEvaluator) -> StringEvaluator:
-    """Return an evaluator in the form of langchain-classic, which is imported here alone."""
-    with extra("langchain-classic"):
-        from langchain_classic.evaluation.schema import StringEvaluator
-
-    def example_of(prediction: Any, reference: Any, question: Any, others: Mapping[str, Any]) -> Example:
-        outputs = {**(prediction if isinstance(prediction, Mapping) else {}), **others}
-        return Example({"question": question}, outputs, {"reference": reference})
-
-    def verdict(result: Any) -> dict[str, Any]:
-        if isinstance(result, str):
-            return {"score": None, "reasoning": result, "error": True}
-        return {"score": result.delta, "reasoning": result.explain(), **_seper_parts(result)}
-
-    class DeltaSePerStringEvaluator(StringEvaluator):
-        """Needs ``input`` (the question), ``reference`` (right answers) and ``contexts``."""
-
-        evaluation_name = evaluator.key
-        requires_input = True
-        requires_reference = True
-
-        def _evaluate_strings(
-            self, *, prediction: Any, reference: Any = None, input: Any = None, **kwargs: Any
-        ) -> dict[str, Any]:
-            return verdict(evaluator._measured(example_of(prediction, reference, input, kwargs)))
-
-        async def _aevaluate_strings(
-            self, *, prediction: Any, reference: Any = None, input: Any = None, **kwargs: Any
-        ) -> dict[str, Any]:
-            return verdict(await evaluator._ameasured(example_of(prediction, reference, input, kwargs)))
-
-    return DeltaSePerStringEvaluator()
-
-
 class DenseEvaluator(ExampleEvaluator, DenseOptions):
     """Measures how far a reader understood the documents: the entropy of its answers to rewordings (DENSE).
 
@@ -350,9 +298,9 @@ class DenseEvaluator(ExampleEvaluator, DenseOptions):
         evaluate(chain, data=examples, evaluators=[DenseEvaluator(model)])
 
     It returns two pieces of feedback: the entropy under ``{key}_entropy``, with the result in words as its
-    comment and all parts as its value, and under ``{key}_certain`` 1 where it is within the threshold, else 0.
-    Failures are those of :class:`DeltaSePerEvaluator`; an example none of whose documents could be rephrased
-    is one.
+    comment and all parts as its value, and under ``{key}_certain`` 1 where it is within the threshold, else
+    0. Failures are those of :class:`DeltaSePerEvaluator`; an example none of whose documents could be
+    rephrased is one.
 
     Raises:
         ConfigurationError: If an option is out of bounds, or the model is none.

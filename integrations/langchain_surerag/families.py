@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from langchain_core.language_models import BaseLanguageModel
 from langchain_core.runnables import Runnable, RunnableSequence, RunnableWithFallbacks
@@ -83,10 +83,12 @@ def _ollama_keywords(settings: Settings, model: Any) -> dict[str, Any]:
     # Options in a call replace all fields of the model, so its own go with them.
     own = {name: getattr(model, name, None) for name in _OLLAMA_OPTIONS}
     renamed = {"num_predict" if name == "max_tokens" else name: value for name, value in settings.items()}
-    asks = {name: renamed.pop(name) for name in ("logprobs", "top_logprobs") if name in renamed}
+    requested: dict[str, Any] = {
+        name: renamed.pop(name) for name in ("logprobs", "top_logprobs") if name in renamed
+    }
     renamed.pop("n", None)
     options = {**{name: value for name, value in own.items() if value is not None}, **renamed}
-    return {**asks, "options": options}
+    return {**requested, "options": options}
 
 
 def _ollama_logprobs(metadata: Mapping[str, Any]) -> Any:
@@ -101,7 +103,8 @@ def _gemini_keywords(settings: Settings, model: Any) -> dict[str, Any]:
     if "max_tokens" in keywords:
         keywords["max_output_tokens"] = keywords.pop("max_tokens")
     if settings.get("logprobs"):
-        keywords |= {"response_logprobs": True, "logprobs": keywords.pop("top_logprobs", 1)}
+        keywords["logprobs"] = keywords.pop("top_logprobs", 1)
+        keywords["response_logprobs"] = True
     return keywords
 
 
@@ -285,4 +288,4 @@ def family_of(found: Sequence[Leaf], logprobs: bool | None) -> Family:
     if len(families) == 1:
         return families[0]
     lacking = next((family for family in families if family.logprobs is None), TEXT)
-    return Family((), cast("Keywords", _text_keywords), advice=lacking.advice)
+    return Family((), _text_keywords, advice=lacking.advice)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
@@ -17,16 +18,18 @@ from langchain_surerag.documents import documents_of
 from langchain_surerag.inputs import ChainInput, QuestionInput, joined, query_of
 from langchain_surerag.models import reader_of, with_advice
 from langchain_surerag.retrieval import retriever_of
-from langchain_surerag.runs import AsyncListener, listen, with_purposes
-from langchain_surerag.summaries import admitted_summaries, asummaries_of, summaries_of
+from langchain_surerag.runs import AsyncListener, changed_effects, listen, with_purposes
+from langchain_surerag.summaries import admitted_summaries, summaries_of
 from surerag import LazyRAG, LazyRAGOptions, LazyRAGResult, SamplingParams
 from surerag.drivers import astream, stream
-from surerag.effects import Generate, Program, StartGeneration, emit, generate
-from surerag.messages import Event, Message
+from surerag.effects import Effect, Generate, Program, StartGeneration, emit, generate
+from surerag.messages import Message
 from surerag.prompts import REWRITE_IN_CONVERSATION, in_conversation
 
 if TYPE_CHECKING:
     from langchain_core.tools import StructuredTool
+
+logger = logging.getLogger("surerag")
 
 T = TypeVar("T")
 ChainOutput = dict[str, Any]
@@ -88,12 +91,8 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     """What becomes of a conversation that comes with the question: ``"condense"`` has the reader write a
     question that stands alone (one more call), ``"show"`` puts the conversation before every prompt."""
 
-    if not TYPE_CHECKING:  # to a type checker, the fields are the signature
-
-        def __init__(
-            self, llm: Any = None, retriever: Any = None, summaries: Any = None, **options: Any
-        ) -> None:
-            super().__init__(llm=llm, retriever=retriever, summaries=summaries, **options)
+    def __init__(self, llm: Any = None, retriever: Any = None, summaries: Any = None, **options: Any) -> None:
+        super().__init__(**{"llm": llm, "retriever": retriever, "summaries": summaries, **options})
 
     @classmethod
     def from_documents(
@@ -122,22 +121,6 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
             InputError: If there is no document with text.
         """
         summaries = summaries_of(documents, summarize=summarize, embeddings=embeddings, store=store)
-        return cls(llm, retriever, summaries, **options)
-
-    @classmethod
-    async def afrom_documents(
-        cls,
-        documents: Iterable[Document],
-        llm: Any,
-        retriever: Any,
-        embeddings: Any = None,
-        *,
-        summarize: Any = 2,
-        store: Any = None,
-        **options: Any,
-    ) -> Self:
-        """Like :meth:`from_documents`, without blocking the event loop."""
-        summaries = await asummaries_of(documents, summarize=summarize, embeddings=embeddings, store=store)
         return cls(llm, retriever, summaries, **options)
 
     # LangChain's protocol.
@@ -245,10 +228,14 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     def _program(self, value: Any) -> Program[LazyRAGResult]:
         question, history = query_of(value)
         if not history:
-            return self.core.program(question)
+            return self._core_program(question)
         if self.conversation == "show":
-            return _with_history(history, self.core.program(question))
+            return _with_history(history, self._core_program(question))
         return self._condensed(question, history)
+
+    def _core_program(self, question: str) -> Program[LazyRAGResult]:
+        core: LazyRAG = self.core
+        return core.program(question)
 
     def _condensed(self, question: str, history: Sequence[Message]) -> Program[LazyRAGResult]:
         """Have the reader write a question that stands alone, and answer that.
@@ -259,7 +246,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         [[written]] = yield from generate([prompt], SamplingParams(max_tokens=_QUESTION_TOKENS, trace="none"))
         alone = written.text.strip() or question
         yield from emit("conversation.condensed", question=question, alone=alone)
-        return (yield from self.core.program(alone))
+        return (yield from self._core_program(alone))
 
     def _output(self, result: LazyRAGResult) -> ChainOutput:
         return {
@@ -280,8 +267,8 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     def _details(self, result: LazyRAGResult) -> ChainOutput:
         finish = result.finish if result.answer.strip() else "empty"
         details: ChainOutput = {"finish": finish}
-        if finish == "empty":
-            listen(Event("lazy_rag.empty_answer", {"question": result.question}, warning=True))
+        if finish in ("empty", "content_filter"):
+            logger.warning("lazy_rag.no_answer: %s", {"question": result.question, "finish": finish})
         if self.return_details:
             usage = result.usage
             details |= {
@@ -310,24 +297,13 @@ def _opening(plan: Any) -> ChainOutput:
 
 def _with_history(history: Sequence[Message], program: Program[T]) -> Program[T]:
     """Put a conversation before every prompt of a program."""
-    try:
-        effect = next(program)
-        while True:
-            if isinstance(effect, Generate | StartGeneration):
-                shown = tuple(in_conversation(history, prompt) for prompt in effect.prompts)
-                effect = replace(effect, prompts=shown)
-            try:
-                answer = yield effect
-            except GeneratorExit:
-                program.close()
-                raise
-            except BaseException as error:
-                effect = program.throw(error)
-            else:
-                effect = program.send(answer)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
+
+    def changed(effect: Effect) -> Effect:
+        if not isinstance(effect, Generate | StartGeneration):
+            return effect
+        return replace(effect, prompts=tuple(in_conversation(history, prompt) for prompt in effect.prompts))
+
+    return changed_effects(program, changed)
 
 
 def create_lazy_retrieval_tool(

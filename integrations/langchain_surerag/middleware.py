@@ -1,7 +1,6 @@
 """Middleware for LangChain's agents: retrieve when unsure, and mark answers that are unsure.
 
-For ``langchain.agents.create_agent`` (``pip install "surerag[agents]"``), in graphs that are invoked, streamed
-or run asynchronously.
+For ``langchain.agents.create_agent`` (``pip install "surerag[agents]"``).
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ from langchain_surerag.retrieval import retriever_of
 from langchain_surerag.runs import TAGS, without_streaming
 from surerag import FirstPass, Gate, GateDecision, LazyRAGOptions, Passage
 from surerag.errors import CapabilityError, ConfigurationError, InputError, LogprobsError, MissingServiceError
+from surerag.measures import same_answer
 from surerag.messages import Generation, as_messages
-from surerag.methods.shared import meaning_clusters, typical_sample
 from surerag.prompts import format_passages
 from surerag.readers.logprobs import ANY_VOCABULARY
 from surerag.readers.threads import in_thread
@@ -185,8 +184,8 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
             return self._decision(None, f"the answer could not be measured: {error}"), None
         chosen, first_pass = generations[0], FirstPass(generations[0])
         if self._gate.n_samples:
-            clusters = meaning_clusters([one.text for one in generations])
-            chosen = typical_sample(generations, clusters)
+            clusters = _clusters([one.text for one in generations])
+            chosen = generations[clusters.index(max(clusters, key=clusters.count))]
             first_pass = FirstPass(chosen, tuple(generations), tuple(clusters))
         score = self._gate.score(first_pass)
         reason = "the first answer was cut off" if chosen.finish == "length" else ""
@@ -361,6 +360,18 @@ def entropy_settings(model: Any, instead: str) -> dict[str, Any]:
         )
     settings = {"logprobs": True, "top_logprobs": family.most_top}
     return family.keywords(settings, next(iter(leaves(model))).model)
+
+
+def _clusters(answers: Sequence[str]) -> list[int]:
+    """Return the cluster of each answer: that of the first one with the same words, up to their form."""
+    firsts: list[str] = []
+    clusters: list[int] = []
+    for answer in answers:
+        same = next((place for place, first in enumerate(firsts) if same_answer(first, answer)), len(firsts))
+        if same == len(firsts):
+            firsts.append(answer)
+        clusters.append(same)
+    return clusters
 
 
 def _family(model: Any) -> Family:

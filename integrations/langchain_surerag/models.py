@@ -36,13 +36,23 @@ from surerag.errors import (
     SureragError,
     ThinkingBudgetError,
 )
-from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, SamplingParams, Usage, as_messages
+from surerag.messages import (
+    Chunk,
+    Generation,
+    Message,
+    PartialGeneration,
+    Prompt,
+    SamplingParams,
+    Usage,
+    as_messages,
+)
 from surerag.readers.failures import kind_of
 from surerag.readers.logprobs import ANY_VOCABULARY
 from surerag.readers.pieces import UsageCounter
 from surerag.readers.protocol import BaseReader, Capabilities, Reader, begun_from_whole
 from surerag.readers.thinking import THINKING_TOKENS
 from surerag.readers.threads import in_thread
+from surerag.text import replace_surrogates
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -132,7 +142,7 @@ def reader_of(model: Any) -> BaseReader:
 
 @contextmanager
 def with_advice(reader: object) -> Iterator[None]:
-    """Name in the error about a model that lacks log-probabilities what was passed, and what to pass instead."""
+    """Say in an error about missing log-probabilities what was passed, and what to pass instead."""
     try:
         yield
     except CapabilityError as error:
@@ -427,7 +437,7 @@ class ModelReader(BaseReader):
         """
         value, began = _prompt_value(request.prompt), False
         while True:
-            settings = self._settings(request)
+            settings = self._settings(request, streamed=True)
             try:
                 with self._errors():
                     chunks = self.model.stream(value, config, **self._keywords(settings))
@@ -442,13 +452,13 @@ class ModelReader(BaseReader):
                 if self._retries(error):
                     break
         with self._errors():
-            yield self.model.invoke(value, config, **self._keywords(settings))
+            yield self.model.invoke(value, config, **self._keywords(self._settings(request)))
 
     async def _apieces(self, request: _Request, config: RunnableConfig) -> AsyncIterator[Any]:
         """Like :meth:`_pieces`, without blocking the event loop."""
         value, began = _prompt_value(request.prompt), False
         while True:
-            settings = self._settings(request)
+            settings = self._settings(request, streamed=True)
             try:
                 with self._errors():
                     chunks = self.model.astream(value, config, **self._keywords(settings))
@@ -463,7 +473,7 @@ class ModelReader(BaseReader):
                 if self._retries(error):
                     break
         with self._errors():
-            yield await self.model.ainvoke(value, config, **self._keywords(settings))
+            yield await self.model.ainvoke(value, config, **self._keywords(self._settings(request)))
 
     def _retries(self, error: ServiceError) -> bool:
         return error.retryable and any(leaf.retried for leaf in self._leaves)
@@ -481,7 +491,7 @@ class ModelReader(BaseReader):
         limits = [leaf.setting(*self.family.limits) for leaf in self._leaves]
         return [limit for limit in limits if isinstance(limit, int) and limit > 0]
 
-    def _settings(self, request: _Request) -> dict[str, Any]:
+    def _settings(self, request: _Request, *, streamed: bool = False) -> dict[str, Any]:
         """Return the settings of a request by OpenAI's names, without those that the model rejects."""
         sampling, drawn = request.sampling, request.drawn
         thinking = self._thinking_tokens if self._thinks else 0
@@ -500,14 +510,24 @@ class ModelReader(BaseReader):
             settings["logprobs"] = True
             if sampling.trace == "entropy":
                 settings["top_logprobs"] = self._top_logprobs
+        if streamed and self._counts_streams:
+            settings["stream_usage"] = True
         for name in sorted(self._rejected & settings.keys()):
             if name in _needed(drawn=drawn):
                 raise self._rejection(name, "it was rejected before")
             del settings[name]
         return settings
 
+    @property
+    def _counts_streams(self) -> bool:
+        """Whether a stream can be asked for its tokens, by which one that repeats itself is recognised."""
+        fields = [hasattr(leaf.model, "stream_usage") for leaf in self._leaves]
+        return all(fields) and all(leaf.setting("stream_usage") is None for leaf in self._leaves)
+
     def _keywords(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        return self.family.keywords(settings, self._leaves[0].model)
+        others = {name: value for name, value in settings.items() if name != "stream_usage"}
+        keywords = self.family.keywords(others, self._leaves[0].model)
+        return {**keywords, "stream_usage": True} if "stream_usage" in settings else keywords
 
     def _can_ask_again(
         self, error: ServiceError, settings: Mapping[str, Any], *, drawn: bool = False
@@ -520,7 +540,7 @@ class ModelReader(BaseReader):
         if isinstance(error, ThinkingBudgetError) and not self._thinks:
             self._thinks = True
             return True
-        message = str(error)
+        message = str(error).replace("stream_options", "stream_usage")
         names = {name for name in settings if re.search(rf"(?<![\w-]){name}(?![\w-])", message)}
         if not isinstance(error, RefusedError) or not names:
             return False
@@ -630,7 +650,7 @@ def _prompt_value(prompt: Prompt, number: int | None = None) -> PromptValue:
 
     A sample's number goes into its message's metadata, which no provider is sent and caches tell apart.
     """
-    turns = as_messages(prompt)
+    turns = [Message(role, replace_surrogates(content)) for role, content in as_messages(prompt)]
     if len(turns) == 1 and turns[0].role == "user" and number is None:
         return StringPromptValue(text=turns[0].content)
     messages = [_TURNS[role](content) for role, content in turns]

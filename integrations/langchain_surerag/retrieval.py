@@ -164,7 +164,7 @@ def _passages(documents: object, k: int | None) -> list[Passage]:
 
 
 def filters_of(retriever: object) -> Iterator[Mapping[str, Any] | str]:
-    """Yield the filter of each vector store retriever in a retriever; a field's id where the config decides it.
+    """Yield the filter of each vector store in a retriever; a field's id where the config decides it.
 
     Bindings, fallbacks, and retrievers around others (ensembles, compression) are looked into by their public
     fields. What a function of your own leaves out cannot be seen.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
@@ -53,10 +53,8 @@ class UncertaintyRewriteRetriever(SerializablePart, DynQROptions, BaseRetriever)
     decision_key: str | None = "uncertainty_rewrite"
     """Key in a document's metadata for the decision; None writes none."""
 
-    if not TYPE_CHECKING:  # to a type checker, the fields are the signature
-
-        def __init__(self, llm: Any = None, retriever: Any = None, **options: Any) -> None:
-            super().__init__(llm=llm, retriever=retriever, **options)
+    def __init__(self, llm: Any = None, retriever: Any = None, **options: Any) -> None:
+        super().__init__(**{"llm": llm, "retriever": retriever, **options})
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:

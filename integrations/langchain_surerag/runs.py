@@ -17,7 +17,7 @@ from langchain_core.callbacks import (
     adispatch_custom_event,
     dispatch_custom_event,
 )
-from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, LLMResult
 from langchain_core.runnables import RunnableConfig, ensure_config
 from langchain_core.runnables.config import (
@@ -34,10 +34,11 @@ Purpose = Literal["draft", "step", "answer"]
 """What a request is for: text that may be thrown away, something on the way, or the answer itself."""
 
 PURPOSE: ContextVar[Purpose | None] = ContextVar("langchain_surerag_purpose", default=None)
+_ANSWER = "surerag:answer"
 TAGS: dict[Purpose, list[str]] = {
     "draft": ["nostream", "surerag:draft"],
     "step": ["nostream", "surerag:step"],
-    "answer": ["surerag:answer"],
+    "answer": [_ANSWER],
 }
 """Tags of requests. LangGraph's ``stream_mode="messages"`` does not show what is tagged ``nostream``."""
 
@@ -55,14 +56,13 @@ def purpose_of(effect: Effect) -> Purpose:
             return "step"
 
 
-def with_purposes(program: Program[T]) -> Program[T]:
-    """Run a program; whoever answers its effects sees in :data:`PURPOSE` what each is for."""
+def changed_effects(program: Program[T], change: Callable[[Effect], Effect]) -> Program[T]:
+    """Run a program with each of its effects changed."""
     try:
         effect = next(program)
         while True:
-            PURPOSE.set(purpose_of(effect))
             try:
-                answer = yield effect
+                answer = yield change(effect)
             except GeneratorExit:
                 program.close()
                 raise
@@ -72,6 +72,16 @@ def with_purposes(program: Program[T]) -> Program[T]:
                 effect = program.send(answer)
     except StopIteration as stop:
         return cast("T", stop.value)
+
+
+def with_purposes(program: Program[T]) -> Program[T]:
+    """Run a program; whoever answers its effects sees in :data:`PURPOSE` what each is for."""
+
+    def noted(effect: Effect) -> Effect:
+        PURPOSE.set(purpose_of(effect))
+        return effect
+
+    return changed_effects(program, noted)
 
 
 def request_config(purpose: Purpose | None) -> RunnableConfig:
@@ -114,8 +124,8 @@ class AnswerRun:
 
     def __init__(self, prompt: str, config: RunnableConfig) -> None:
         self._config = merge_configs(config, {"tags": TAGS["answer"]})
-        self._messages = [[HumanMessage(prompt)]]
-        self._named = {"name": "surerag:answer", "run_id": uuid4()}
+        self._messages: list[list[BaseMessage]] = [[HumanMessage(prompt)]]
+        self._id = uuid4()
         self._text = ""
         self._run: CallbackManagerForLLMRun | None = None
         self._arun: AsyncCallbackManagerForLLMRun | None = None
@@ -124,7 +134,9 @@ class AnswerRun:
         """Show a piece of the answer."""
         if self._run is None:
             manager = get_callback_manager_for_config(self._config)
-            [self._run] = manager.on_chat_model_start({}, self._messages, **self._named)
+            [self._run] = manager.on_chat_model_start(
+                {}, self._messages, run_id=self._id, name="surerag:answer"
+            )
         self._text += piece
         self._run.on_llm_new_token(piece, chunk=self._chunk(piece))
 
@@ -137,7 +149,9 @@ class AnswerRun:
         """Show a piece of the answer."""
         if self._arun is None:
             manager = get_async_callback_manager_for_config(self._config)
-            [self._arun] = await manager.on_chat_model_start({}, self._messages, **self._named)
+            [self._arun] = await manager.on_chat_model_start(
+                {}, self._messages, run_id=self._id, name="surerag:answer"
+            )
         self._text += piece
         await self._arun.on_llm_new_token(piece, chunk=self._chunk(piece))
 
@@ -147,10 +161,10 @@ class AnswerRun:
             await self._arun.on_llm_end(self._result())
 
     def _chunk(self, piece: str) -> ChatGenerationChunk:
-        return ChatGenerationChunk(message=AIMessageChunk(piece, id=f"run-{self._named['run_id']}"))
+        return ChatGenerationChunk(message=AIMessageChunk(content=piece, id=f"run-{self._id}"))
 
     def _result(self) -> LLMResult:
-        message = AIMessage(self._text, id=f"run-{self._named['run_id']}")
+        message = AIMessage(self._text, id=f"run-{self._id}")
         return LLMResult(generations=[[ChatGeneration(message=message)]])
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_surerag.runs import without_streaming
 from surerag.errors import InputError
 
 if TYPE_CHECKING:
-    from surerag import AbstentionPolicy
+    from surerag.calibration import AbstentionPolicy
 
 
 class SelectiveAnswer(Runnable[Any, dict[str, Any]]):
@@ -49,7 +50,9 @@ class SelectiveAnswer(Runnable[Any, dict[str, Any]]):
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> dict[str, Any]:
         """Answer one input, or abstain."""
 
-        def select(value: Any, config: RunnableConfig) -> dict[str, Any]:
+        def select(
+            value: Any, run_manager: CallbackManagerForChainRun, config: RunnableConfig
+        ) -> dict[str, Any]:
             return self._selected(self._chain.invoke(value, without_streaming(config), **kwargs))
 
         return self._call_with_config(select, input, config)
@@ -59,7 +62,9 @@ class SelectiveAnswer(Runnable[Any, dict[str, Any]]):
     ) -> dict[str, Any]:
         """Like :meth:`invoke`, without blocking the event loop."""
 
-        async def select(value: Any, config: RunnableConfig) -> dict[str, Any]:
+        async def select(
+            value: Any, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
+        ) -> dict[str, Any]:
             return self._selected(await self._chain.ainvoke(value, without_streaming(config), **kwargs))
 
         return await self._acall_with_config(select, input, config)

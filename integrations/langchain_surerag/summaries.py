@@ -21,7 +21,6 @@ from surerag.errors import ConfigurationError, InputError
 from surerag.messages import SamplingParams
 from surerag.prompts import SUMMARIZE
 from surerag.readers.protocol import Reader
-from surerag.readers.threads import in_thread
 from surerag.services import Retriever
 
 if TYPE_CHECKING:
@@ -100,11 +99,6 @@ def summaries_of(
         for document, text in zip(held, write(held), strict=True)
     ]
     return SummaryIndex.from_passages(passages, encoder_of(embeddings))
-
-
-async def asummaries_of(documents: Iterable[Document], **settings: Any) -> Retriever | VectorStore:
-    """Like :func:`summaries_of`, without blocking the event loop."""
-    return await in_thread(partial(summaries_of, documents, **settings))
 
 
 def admitted_summaries(summaries: Any, retriever: Any) -> Any:

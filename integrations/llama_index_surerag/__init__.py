@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from llama_index_surerag.dense_evaluator import DenseEvaluationResult, DenseEvaluator
     from llama_index_surerag.dense_postprocessor import DenseRefinerPostprocessor
     from llama_index_surerag.events import (
-        EvaluationEvent,
         GateDecisionEvent,
         ProgressEvent,
         RewriteDecisionEvent,
@@ -38,7 +37,7 @@ _MODULES = {
     "cluster_postprocessor": "ClusterCompressorPostprocessor",
     "dense_evaluator": "DenseEvaluationResult DenseEvaluator",
     "dense_postprocessor": "DenseRefinerPostprocessor",
-    "events": "EvaluationEvent GateDecisionEvent ProgressEvent RewriteDecisionEvent",
+    "events": "GateDecisionEvent ProgressEvent RewriteDecisionEvent",
     "lazy_engine": "LazyRetrievalQueryEngine",
     "llm": "reader_from_llm",
     "rewrite_engine": "UncertaintyRewriteQueryEngine",
@@ -60,7 +59,6 @@ __all__ = [
     "DenseEvaluator",
     "DenseRefinerPostprocessor",
     "EmbeddingEncoder",
-    "EvaluationEvent",
     "GateDecisionEvent",
     "LazyRetrievalQueryEngine",
     "MethodStreamEvent",

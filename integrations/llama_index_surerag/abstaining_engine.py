@@ -16,6 +16,7 @@ from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import QueryBundle
 from llama_index.core.settings import Settings
 
+from llama_index_surerag.engines import MethodEngine
 from surerag.calibration import AbstentionPolicy
 from surerag.errors import InputError
 from surerag.text import ABSTENTION, check_abstention
@@ -27,9 +28,9 @@ SIGNALS = ("score", "uncertainty")
 class AbstainingQueryEngine(BaseQueryEngine):
     """Returns another engine's answer only where its uncertainty is within the policy.
 
-    ``response.metadata`` gains ``abstained``, and ``probability`` (that the answer is right). A withheld answer
-    is nowhere in the response; source nodes stay. A streamed answer is read to its end first,
-    since an empty or cut answer is withheld too.
+    ``response.metadata`` gains ``abstained``, and ``probability`` (that the answer is right). A withheld
+    answer is nowhere in the response; source nodes stay. A streamed answer is read to its end first, since an
+    empty or cut answer is withheld too.
 
     Args:
         engine: A ``LazyRetrievalQueryEngine`` or an ``UncertaintyRewriteQueryEngine``.
@@ -38,7 +39,8 @@ class AbstainingQueryEngine(BaseQueryEngine):
         callback_manager: Receives LlamaIndex's callbacks.
 
     Raises:
-        ConfigurationError: If the abstention is empty.
+        ConfigurationError: If the abstention is empty, or the policy was calibrated for another reader, gate,
+            retriever or prompt.
     """
 
     def __init__(
@@ -50,6 +52,8 @@ class AbstainingQueryEngine(BaseQueryEngine):
         callback_manager: CallbackManager | None = None,
     ) -> None:
         check_abstention(abstention)
+        if isinstance(engine, MethodEngine):
+            policy.check(engine.core)
         super().__init__(callback_manager=callback_manager or Settings.callback_manager)
         self._engine = engine
         self._policy = policy

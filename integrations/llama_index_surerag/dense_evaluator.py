@@ -58,7 +58,8 @@ class DenseEvaluator(MethodEvaluator[DenseResult, DenseEvaluationResult], DenseO
         >>> from surerag import FakeReader
         >>> from surerag.entailment import ExactEntailer
         >>> reader = FakeReader(lambda prompt: "It rained." if prompt.startswith("Rewrite") else "Velm")
-        >>> result = DenseEvaluator(reader, ExactEntailer()).evaluate("Where?", contexts=["In Velm it rains."])
+        >>> evaluator = DenseEvaluator(reader, ExactEntailer())
+        >>> result = evaluator.evaluate("Where?", contexts=["In Velm it rains."])
         >>> result.score, result.passing, result.answers
         (1.0, True, ('Velm', 'Velm'))
     """
@@ -90,9 +91,9 @@ class DenseEvaluator(MethodEvaluator[DenseResult, DenseEvaluationResult], DenseO
         return {
             "score": 1 - result.score / largest,
             "passing": result.certain,
-            "feedback": f"Contexts {'' if result.certain else 'not '}understood: DENSE {result.score:.3f} of at "
-            f"most {largest:.3f} nats (lower is better); rephrasing changed the answer for {changed} of "
-            f"{len(result.chunks)} contexts.",
+            "feedback": f"Contexts {'' if result.certain else 'not '}understood: DENSE {result.score:.3f} "
+            f"of at most {largest:.3f} nats (lower is better); rephrasing changed the answer for {changed} "
+            f"of {len(result.chunks)} contexts.",
             "dense": result.score,
             "answers": result.answers,
             "labels": result.labels,

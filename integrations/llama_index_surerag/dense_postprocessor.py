@@ -148,8 +148,7 @@ class DenseRefinerPostprocessor(WithPrompts, DenseRefinerOptions, BaseNodePostpr
 
     def _refined(self, result: DenseRefinerResult, given: Sequence[NodeWithScore]) -> list[NodeWithScore]:
         """Return the best context as nodes; behind it the first nodes that have no text, as they are."""
-        best = next((item.measured for item in result.rounds if item.best), None)
-        best = next((item.measured for item in reversed(result.rounds) if item.best), best)
+        best = next((item.measured for item in reversed(result.rounds) if item.best), None)
         found = nodes_of(result.passages)
         if best is not None:
             facts = {"score": best.score, "certain": best.certain, "stopped": result.stopped}
@@ -180,7 +179,9 @@ class DenseRefinerPostprocessor(WithPrompts, DenseRefinerOptions, BaseNodePostpr
             missing = [name for name, document in zip(names, found, strict=True) if document is None]
             warn("dense_refiner.documents_missing", ids=missing)
         return [
-            Passage(document.get_content(metadata_mode=MetadataMode.NONE), id=document.node_id, origin=document)
+            Passage(
+                document.get_content(metadata_mode=MetadataMode.NONE), id=document.node_id, origin=document
+            )
             for document in found
             if document is not None
         ]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
-from llama_index.core.base.response.schema import RESPONSE_TYPE, AsyncStreamingResponse, Response, StreamingResponse
+from llama_index.core.base.response.schema import (
+    RESPONSE_TYPE,
+    AsyncStreamingResponse,
+    Response,
+    StreamingResponse,
+)
 from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.callbacks.schema import CBEventType, EventPayload
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
@@ -19,8 +24,8 @@ from llama_index_surerag.events import dispatch, dispatcher, warn
 from llama_index_surerag.llm import LLMReader
 from llama_index_surerag.prompts import as_templates, shown_templates
 from llama_index_surerag.services import NodeRetriever, bundle_of
-from surerag.drivers import arun, run
 from surerag.component import Component
+from surerag.drivers import arun, run
 from surerag.effects import Program
 from surerag.errors import InputError
 from surerag.messages import Generation, Passage, Usage
@@ -62,7 +67,9 @@ class QueryScope:
         changes: dict[str, Any] = {}
         for name in ("retriever", "summaries"):
             if isinstance(found := getattr(services, name), NodeRetriever):
-                changes[name] = found.bound_to(bundle, self._fit_summaries if name == "summaries" else self._fit)
+                changes[name] = found.bound_to(
+                    bundle, self._fit_summaries if name == "summaries" else self._fit
+                )
         if isinstance(services.summaries, NodeRetriever):
             changes["summaries"] = _TierOne(changes["summaries"], changes["retriever"])
         self.services = replace(services, **changes)
@@ -96,7 +103,7 @@ class QueryScope:
 
 
 class _TierOne:
-    """Summaries of one query; where there are none and no passages either, there is nothing to answer from."""
+    """Summaries for one query; with neither summaries nor passages there is nothing to answer from."""
 
     def __init__(self, summaries: NodeRetriever, passages: NodeRetriever) -> None:
         self._summaries = summaries

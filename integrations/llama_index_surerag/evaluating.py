@@ -15,7 +15,7 @@ from llama_index.core.evaluation import BaseEvaluator, EvaluationResult
 from llama_index.core.llms import LLM
 from llama_index.core.schema import MetadataMode
 
-from llama_index_surerag.events import EvaluationEvent, dispatch, dispatcher, warn
+from llama_index_surerag.events import dispatch, dispatcher, warn
 from llama_index_surerag.llm import reader_of
 from llama_index_surerag.prompts import WithPrompts
 from surerag.component import Component, Service
@@ -35,8 +35,8 @@ class MethodEvaluator(WithPrompts, BaseEvaluator, Generic[R, E]):
     """An evaluator around a method that measures what was retrieved.
 
     An item that cannot be measured (without contexts, or because a model fails) comes back with
-    ``invalid_result`` and ``invalid_reason``, with a warning and a ``ProgressEvent``; nothing is raised, since
-    a batch would end with it.
+    ``invalid_result`` and ``invalid_reason``, with a warning and a ``ProgressEvent``; nothing is raised, as
+    that would end a batch.
     """
 
     METHOD: ClassVar[str]
@@ -92,7 +92,9 @@ class MethodEvaluator(WithPrompts, BaseEvaluator, Generic[R, E]):
         """
         try:
             program = self._program(*_checked(query, contexts), kwargs)
-            return self._valid(query, response, contexts, run(program, self._core.services, on_event=dispatch))
+            return self._valid(
+                query, response, contexts, run(program, self._core.services, on_event=dispatch)
+            )
         except Exception as error:
             return self._invalid(query, response, contexts, error)
 
@@ -131,17 +133,7 @@ class MethodEvaluator(WithPrompts, BaseEvaluator, Generic[R, E]):
         return await self.aevaluate(query, *_parts(response), **kwargs)
 
     def _valid(self, query: Any, response: Any, contexts: Any, result: R) -> E:
-        fields = self._fields(result)
-        dispatcher.event(
-            EvaluationEvent(
-                evaluator=self.METHOD,
-                query=query,
-                score=fields["score"],
-                passing=fields["passing"],
-                feedback=fields["feedback"],
-            )
-        )
-        return self._result(query, response, contexts, **fields)
+        return self._result(query, response, contexts, **self._fields(result))
 
     def _invalid(self, query: Any, response: Any, contexts: Any, error: Exception) -> E:
         reason = f"{type(error).__name__}: {error}"

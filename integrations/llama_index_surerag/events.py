@@ -1,4 +1,4 @@
-"""Events for LlamaIndex's instrumentation: decisions, measurements and fallbacks."""
+"""Events for LlamaIndex's instrumentation: decisions and fallbacks."""
 
 from __future__ import annotations
 
@@ -74,29 +74,6 @@ class RewriteDecisionEvent(BaseEvent):
     def class_name(cls) -> str:
         """Name in traces."""
         return "SureragRewriteDecisionEvent"
-
-
-class EvaluationEvent(BaseEvent):
-    """An evaluator has measured an item.
-
-    Attributes:
-        evaluator: Name of the method: ``"dense"`` or ``"seper"``.
-        query: The question.
-        score: The result.
-        passing: Whether that is enough.
-        feedback: In words.
-    """
-
-    evaluator: str
-    query: str
-    score: float
-    passing: bool
-    feedback: str
-
-    @classmethod
-    def class_name(cls) -> str:
-        """Name in traces."""
-        return "SureragEvaluationEvent"
 
 
 class ProgressEvent(BaseEvent):

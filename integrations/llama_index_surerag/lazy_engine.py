@@ -26,10 +26,9 @@ from llama_index_surerag.nodes import nodes_of
 from llama_index_surerag.prompts import as_templates
 from llama_index_surerag.services import NodeRetriever, retriever_of
 from llama_index_surerag.summaries import SummarySource, tier_one
-from surerag import GateDecision, LazyRAG, LazyRAGOptions, LazyRAGResult
+from surerag import GateDecision, LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult
 from surerag.drivers import AnswerStream, AsyncAnswerStream, astream, stream
 from surerag.messages import Passage
-from surerag.methods.lazy_rag.result import LazyRAGPlan
 from surerag.readers import Reader
 
 

@@ -31,6 +31,7 @@ from surerag.readers.failures import service_error
 from surerag.readers.hosted.parameters import SupportedParameters, needed_parameters, warn_of_dropped
 from surerag.readers.pieces import TrimmedPieces
 from surerag.readers.protocol import BaseReader, Capabilities, begun_from_whole, close_iterator
+from surerag.readers.thinking import THINKING_TOKENS
 
 WAYS_OUT = (
     'pass gate="semantic_entropy" (L-RAG) or metric="semantic_entropy" (DynQR), which need text only; an '
@@ -97,10 +98,11 @@ _OWN = Family(_as_needed, logprobs=True)
 
 def family_of(llm: LLM) -> Family:
     """Return how an LLM is asked; a class of the user's own may return log-probabilities."""
-    for kind in type(llm).__mro__:
-        if kind.__name__ in FAMILIES and kind.__module__.startswith("llama_index."):
+    packaged = [kind for kind in type(llm).__mro__ if kind.__module__.startswith("llama_index.llms.")]
+    for kind in packaged:
+        if kind.__name__ in FAMILIES:
             return FAMILIES[kind.__name__]
-    return _PACKAGED if type(llm).__module__.startswith("llama_index.") else _OWN
+    return _PACKAGED if packaged or type(llm).__module__.startswith("llama_index.") else _OWN
 
 
 def reader_from_llm(
@@ -118,7 +120,7 @@ def reader_from_llm(
     Raises:
         ConfigurationError: If it is no LLM.
     """
-    return LLMReader(llm, logprobs=logprobs, top_logprobs=top_logprobs, max_concurrency=max_concurrency)
+    return LLMReader(llm, logprobs, top_logprobs, max_concurrency)
 
 
 def reader_of(llm: LLM | Reader | None) -> Reader:
@@ -152,7 +154,6 @@ class LLMReader(BaseReader):
     def __init__(
         self,
         llm: LLM,
-        *,
         logprobs: bool | None = None,
         top_logprobs: int | None = None,
         max_concurrency: int = 8,
@@ -169,6 +170,7 @@ class LLMReader(BaseReader):
         self._max_concurrency = max_concurrency
         self._supported = SupportedParameters(cap={} if self._family.several else {"n": 1})
         self._streams = True
+        self._thinks = False
         self._warned = False
 
     def __repr__(self) -> str:
@@ -222,9 +224,7 @@ class LLMReader(BaseReader):
         else:
             with ThreadPoolExecutor(min(self._max_concurrency, len(requests))) as pool:
                 # Every call sees the caller's context, so that traces keep their parents.
-                calls = [
-                    pool.submit(contextvars.copy_context().run, self._answers, one) for one in requests
-                ]
+                calls = [pool.submit(contextvars.copy_context().run, self._answers, one) for one in requests]
                 found = [call.result() for call in calls]
         return self._joined(found, len(prompts), sampling.n)
 
@@ -250,39 +250,33 @@ class LLMReader(BaseReader):
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[PartialGeneration]:
         """Read a stream of each prompt up to its first ``n_tokens`` tokens, and leave it open."""
-        begun: list[PartialGeneration] = []
+        opened = [self._open(prompt, sampling, self._pieces) for prompt in prompts]
         try:
-            for prompt in prompts:
-                answer = self._open(prompt, sampling)
-                answer.pieces = self._pieces(answer)
-                begun.append(PartialGeneration(Generation(""), done=False, state=answer))
+            for answer in opened:
                 for _ in answer.pieces:
                     if answer.reply.n_tokens >= n_tokens:
                         break
-                begun[-1] = answer.begun(n_tokens)
+            return [answer.begun(n_tokens) for answer in opened]
         except BaseException:
-            self.cancel(begun)
+            for answer in opened:
+                close_iterator(answer.pieces)
             raise
-        return begun
 
     async def abegin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[PartialGeneration]:
         """Like ``begin``, over the LLM's own async stream."""
-        begun: list[PartialGeneration] = []
+        opened = [self._open(prompt, sampling, self._apieces) for prompt in prompts]
         try:
-            for prompt in prompts:
-                answer = self._open(prompt, sampling)
-                answer.pieces = self._apieces(answer)
-                begun.append(PartialGeneration(Generation(""), done=False, state=answer))
+            for answer in opened:
                 async for _ in answer.pieces:
                     if answer.reply.n_tokens >= n_tokens:
                         break
-                begun[-1] = answer.begun(n_tokens)
+            return [answer.begun(n_tokens) for answer in opened]
         except BaseException:
-            await self.acancel(begun)
+            for answer in opened:
+                await answer.pieces.aclose()
             raise
-        return begun
 
     def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
         """Read the open streams to their ends."""
@@ -302,21 +296,21 @@ class LLMReader(BaseReader):
         """Close the open streams."""
         for one in begun:
             close_iterator(one.state.pieces)
-        gc.collect(1)  # a stream of OpenAI's client refers to itself; the server goes on until it is collected
+        # A stream of OpenAI's client refers to itself; the server goes on until it is collected.
+        gc.collect(1)
 
     async def acancel(self, begun: Sequence[PartialGeneration]) -> None:
         """Like ``cancel``."""
         for one in begun:
             await one.state.pieces.aclose()
+        # The event loop closes the generators inside the LLM's own, one after the other.
         for _ in range(10):
-            await asyncio.sleep(0)  # the event loop closes the generators inside the LLM's own
+            await asyncio.sleep(0)
         gc.collect(1)
 
     def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
         """Yield an answer piece by piece; the last chunk holds the generation."""
-        answer = self._open(prompt, sampling)
-        answer.pieces = self._pieces(answer)
-        return answer.chunks()
+        return self._open(prompt, sampling, self._pieces).chunks()
 
     def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
         """Yield what was begun from its first token on; the last chunk holds the generation."""
@@ -327,9 +321,7 @@ class LLMReader(BaseReader):
         """Like ``stream``, without blocking the event loop."""
         if not self.capabilities.native_async:
             return super().astream(prompt, sampling)
-        answer = self._open(prompt, sampling)
-        answer.pieces = self._apieces(answer)
-        return answer.achunks()
+        return self._open(prompt, sampling, self._apieces).achunks()
 
     def afinish_stream(self, begun: PartialGeneration) -> AsyncIterator[Chunk]:
         """Like ``finish_stream``, without blocking the event loop."""
@@ -399,12 +391,17 @@ class LLMReader(BaseReader):
         return found[: request.sampling.n]
 
     def _read(self, response: Any, request: _Request) -> list[Generation]:
-        replies = replies_of(response)
+        replies, thinks = replies_of(response), self._thinks
         if len(replies) < request.sampling.n:
             self._supported.cap["n"] = 1
-        return self._generations(replies, request)
+        found = self._generations(replies, request)
+        if self._thinks and not thinks and not any(one.text for one in found):
+            # The tokens were spent on thoughts; from now on there is room for them.
+            return []
+        return found
 
     def _generations(self, replies: Sequence[Reply], request: _Request) -> list[Generation]:
+        self._thinks = self._thinks or any(reply.has_thoughts for reply in replies)
         traced = self._logprobs and request.sampling.trace != "none"
         top = self._top_logprobs if traced else None
         share = max(len(replies), 1)
@@ -421,8 +418,12 @@ class LLMReader(BaseReader):
             for one in found
         ]
 
-    def _open(self, prompt: Prompt, sampling: SamplingParams) -> _OpenAnswer:
-        return _OpenAnswer(self, _Request(prompt, replace(sampling, n=1)))
+    def _open(
+        self, prompt: Prompt, sampling: SamplingParams, pieces: Callable[[_OpenAnswer], Any]
+    ) -> _OpenAnswer:
+        answer = _OpenAnswer(self, _Request(prompt, replace(sampling, n=1)))
+        answer.pieces = pieces(answer)
+        return answer
 
     def _pieces(self, answer: _OpenAnswer) -> Iterator[str]:
         """Yield the pieces of a streamed answer; a whole one, where the LLM does not stream."""
@@ -483,7 +484,8 @@ class LLMReader(BaseReader):
         return self._family.keywords(self._supported.apply(self._openai_keywords(sampling)))
 
     def _openai_keywords(self, sampling: SamplingParams) -> dict[str, Any]:
-        asked: dict[str, Any] = {"temperature": sampling.temperature, "max_tokens": sampling.max_tokens}
+        limit = sampling.max_tokens + (THINKING_TOKENS if self._thinks else 0)
+        asked: dict[str, Any] = {"temperature": sampling.temperature, "max_tokens": limit}
         if sampling.temperature > 0:
             asked["seed"] = sampling.seed
         if sampling.top_p < 1:

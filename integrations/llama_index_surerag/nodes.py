@@ -66,8 +66,8 @@ def node_of(passage: Passage) -> NodeWithScore:
     if isinstance(origin, BaseNode):
         return NodeWithScore(node=_chunk_of(origin, passage), score=passage.score)
     if not isinstance(origin, NodeWithScore):
-        node = TextNode(id_=passage.id, text=passage.text, metadata=dict(passage.metadata))
-        return NodeWithScore(node=node, score=passage.score)
+        text = TextNode(id_=passage.id, text=passage.text, metadata=dict(passage.metadata))
+        return NodeWithScore(node=text, score=passage.score)
     copied = copy_of(NodeWithScore(node=origin.node, score=passage.score))
     sources = passage.metadata.get(SOURCES_KEY)
     if sources is None or sources is origin.node.metadata.get(SOURCES_KEY):

@@ -173,7 +173,9 @@ def completion_text(llm: LLM, prompt: Prompt) -> str:
     if first.role == "user" and not others:
         text = llm.completion_to_prompt(first.content) if llm.completion_to_prompt else first.content
     else:
-        turns = [ChatMessage(role=MessageRole(role), content=content) for role, content in as_messages(prompt)]
+        turns = [
+            ChatMessage(role=MessageRole(role), content=content) for role, content in as_messages(prompt)
+        ]
         text = llm.messages_to_prompt(turns) if llm.messages_to_prompt else plain_text(prompt)
     if llm.system_prompt:
         text = f"{llm.system_prompt}\n\n{text}"

@@ -8,8 +8,8 @@ from typing import Any
 
 from surerag.errors import LogprobsError, ServiceError
 from surerag.messages import FinishReason, Generation, SamplingParams, TokenTrace
-from surerag.readers.logprobs import answer_tokens, entries_of, token_of, trace_of
-from surerag.readers.thinking import ThoughtSplitter
+from surerag.readers.logprobs import answer_tokens, entries_of, token_of, trace_of, without_surrogates
+from surerag.readers.thinking import ThoughtSplitter, split_thoughts
 
 _FINISH: Mapping[str, FinishReason] = {
     "length": "length",
@@ -39,6 +39,11 @@ class Reply:
     usage: Any = None
 
     @property
+    def has_thoughts(self) -> bool:
+        """Whether the model thought before it answered."""
+        return bool(self.thoughts or split_thoughts(self.text)[0])
+
+    @property
     def tokens(self) -> list[str | bytes]:
         """What the tokens spell."""
         return [token_of(entry) for entry in self.entries]
@@ -57,7 +62,9 @@ def replies_of(response: Any) -> list[Reply]:
     if choices is not None and not text:
         raise ServiceError("the server sent a reply without an answer", hint="look at the server's own log")
     usage = usage or _get(response.raw, "usage_metadata")
-    return [Reply(text, _thoughts_of(response), _own_entries(response, text), _finish_of(response.raw), usage)]
+    return [
+        Reply(text, _thoughts_of(response), _own_entries(response, text), _finish_of(response.raw), usage)
+    ]
 
 
 class StreamedReply(Reply):
@@ -74,14 +81,14 @@ class StreamedReply(Reply):
         self.done = self.started = False
         self.answer = ""
         self._splitter = ThoughtSplitter()
-        self._pieces = 0
+        self._pieces: list[str] = []
         self._has_choices = False
 
     @property
     def n_tokens(self) -> int:
         """Tokens of the answer so far; pieces, where there are no log-probabilities."""
         if not self.answer.strip() or not self.entries:
-            return self._pieces
+            return len(self._pieces)
         return len(answer_tokens(self.tokens, self.answer, whole=False, thought=bool(self.thoughts)))
 
     def feed(self, response: Any) -> str:
@@ -102,8 +109,9 @@ class StreamedReply(Reply):
             return ""
         self.finish = part.finish or self.finish
         self.entries += part.entries
-        self.text += part.text
-        return self._add(self._splitter.feed(part.text))
+        text = without_surrogates(part.text)
+        self.text += text
+        return self._add(self._splitter.feed(text))
 
     def end(self) -> str:
         """Note that the stream has ended, and return what was held back.
@@ -113,7 +121,7 @@ class StreamedReply(Reply):
         """
         if not self.started or (self._has_choices and self.finish is None):
             raise ServiceError(f"the server broke its answer off after {self.text[-60:]!r}", hint="ask again")
-        if len(self.entries) > 1 and self.entries[::2] == self.entries[1::2]:
+        if _came_twice(self.entries, least=2) or _came_twice(self._pieces, least=4):
             raise ServiceError("the server sent every piece of its answer twice", hint="ask again")
         self.done = True
         return self._add(self._splitter.end())
@@ -126,11 +134,18 @@ class StreamedReply(Reply):
 
     def _add(self, piece: str) -> str:
         self.answer += piece
-        self._pieces += bool(piece)
+        self._pieces += [piece] if piece else []
         return piece
 
 
-def generation_of(reply: Reply, sampling: SamplingParams, *, top_logprobs: int | None, share: int = 1) -> Generation:
+def _came_twice(parts: Sequence[Any], least: int) -> bool:
+    """Whether each part of a stream is there twice in a row; a text of one word alone may repeat it."""
+    return len(parts) >= least and parts[::2] == parts[1::2] and any(part != parts[0] for part in parts)
+
+
+def generation_of(
+    reply: Reply, sampling: SamplingParams, *, top_logprobs: int | None, share: int = 1
+) -> Generation:
     """Return an answer as a generation.
 
     Args:
@@ -142,10 +157,7 @@ def generation_of(reply: Reply, sampling: SamplingParams, *, top_logprobs: int |
     Raises:
         LogprobsError: If log-probabilities are missing, or cannot be such.
     """
-    splitter = ThoughtSplitter()
-    splitter.feed(reply.text)
-    splitter.end()
-    answer = splitter.answer
+    answer = without_surrogates(split_thoughts(reply.text)[1])
     for stop in sampling.stop:
         answer = answer.split(stop)[0]
     finish = _FINISH.get(str(reply.finish).rpartition(".")[2].lower(), "stop")
@@ -157,8 +169,10 @@ def generation_of(reply: Reply, sampling: SamplingParams, *, top_logprobs: int |
     if top_logprobs is not None:
         if answer.strip() and not reply.entries:
             raise LogprobsError("the answer came without log-probabilities")
-        thought = bool(reply.thoughts or splitter.has_thoughts)
-        inside = answer_tokens(reply.tokens, answer, whole=reply.finish is not None and finish == "stop", thought=thought)
+        thought = reply.has_thoughts
+        inside = answer_tokens(
+            reply.tokens, answer, whole=reply.finish is not None and finish == "stop", thought=thought
+        )
         entries = reply.entries[inside.start : inside.stop]
         listed = all(entry.get("top_logprobs") for entry in entries)
         trace = trace_of(entries, top_logprobs=top_logprobs if listed else 0)

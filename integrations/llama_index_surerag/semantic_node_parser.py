@@ -64,9 +64,7 @@ class SemanticNodeParser(SemanticChunkerOptions, NodeParser):
 
     @model_validator(mode="after")
     def _connect(self) -> Self:
-        self._core = SemanticChunker(
-            encoder_of(self.embed_model), count_tokens=self._count, **self.options()
-        )
+        self._core = SemanticChunker(encoder_of(self.embed_model), count_tokens=self._count, **self.options())
         return self
 
     def _count(self, text: str) -> int:

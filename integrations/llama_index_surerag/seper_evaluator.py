@@ -15,7 +15,6 @@ from surerag.effects import Program
 from surerag.entailment import JudgeEntailer
 from surerag.errors import InputError
 from surerag.messages import Passage, Usage
-from surerag.methods.seper.result import SampledAnswer
 from surerag.readers import Reader
 
 
@@ -42,8 +41,8 @@ class DeltaSePerResult(EvaluationResult):
     before: float | None = None
     after: float | None = None
     interval: tuple[float, float] | None = None
-    answers_before: tuple[SampledAnswer, ...] = ()
-    answers_after: tuple[SampledAnswer, ...] = ()
+    answers_before: tuple[Any, ...] = ()
+    answers_after: tuple[Any, ...] = ()
     weights: str | None = None
     truncated: int = 0
     unusable: int = 0
@@ -54,8 +53,8 @@ class DeltaSePerEvaluator(MethodEvaluator[SePerResult, DeltaSePerResult], SePerO
     """Measures the reader's belief in the right answers with the contexts, minus that without (ΔSePer).
 
     Needs ``query``, ``contexts`` and ``reference`` (one right answer or several) for each item; the
-    ``response`` is carried along and not looked at. An LLM without log-probabilities has its answers weighed by
-    frequency. Prompts are texts or LlamaIndex templates.
+    ``response`` is carried along and not looked at. Of an LLM without log-probabilities, answers are weighed
+    by frequency. Prompts are texts or LlamaIndex templates.
 
     Raises:
         ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or the LLM is none.

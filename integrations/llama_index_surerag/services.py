@@ -77,11 +77,7 @@ class EmbeddingEncoder:
 
 def encoder_of(model: BaseEmbedding | Encoder | None) -> Encoder:
     """Return an encoder as it is, an embedding model or ``Settings.embed_model`` (for None) as an encoder."""
-    if model is None or isinstance(model, BaseEmbedding):
-        return EmbeddingEncoder(model)
-    if isinstance(model, Encoder):
-        return model
-    return EmbeddingEncoder(model)
+    return model if isinstance(model, Encoder) else EmbeddingEncoder(model)
 
 
 def _normalised(vectors: Sequence[Sequence[float]]) -> NDArray[np.float32]:
@@ -98,7 +94,7 @@ def _is_native(service: object, method: str, base: type) -> bool:
 
     They are compared by name: LlamaIndex wraps inherited methods anew in every subclass.
     """
-    return getattr(type(service), method).__qualname__ != f"{base.__name__}.{method}"
+    return str(getattr(type(service), method).__qualname__) != f"{base.__name__}.{method}"
 
 
 class NodeRetriever:
@@ -129,6 +125,11 @@ class NodeRetriever:
 
     def __repr__(self) -> str:
         return f"NodeRetriever({type(self._retriever).__name__}, {len(self._postprocessors)} postprocessors)"
+
+    @property
+    def name(self) -> str:
+        """Class of the retriever; what a calibration belongs to."""
+        return type(self._retriever).__name__
 
     def bound_to(self, bundle: QueryBundle, fit: Fit | None = None) -> NodeRetriever:
         """Return a retriever that searches with this very query."""

@@ -192,7 +192,7 @@ class _IndexSummaries(BaseRetriever):
         return self._present(made.as_retriever(similarity_top_k=self._top_n).retrieve(query_bundle))
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        made = await in_thread(self._summaries)
+        made = self._made or await in_thread(self._summaries)
         if made is None:
             return []
         return self._present(await made.as_retriever(similarity_top_k=self._top_n).aretrieve(query_bundle))
@@ -200,7 +200,7 @@ class _IndexSummaries(BaseRetriever):
     def _present(self, nodes: list[NodeWithScore]) -> list[NodeWithScore]:
         store = self._source.docstore
         names = {node.node.ref_doc_id or "" for node in nodes}
-        present = {name for name in names if store.ref_doc_exists(name) or store.document_exists(name)}
+        present = {name for name in names if store.get_ref_doc_info(name) or store.document_exists(name)}
         return [node for node in nodes if node.node.ref_doc_id in present]
 
 
@@ -210,7 +210,8 @@ def _documents(nodes: Sequence[BaseNode]) -> list[Document]:
     for node in nodes:
         if not isinstance(node, BaseNode):
             raise ConfigurationError(
-                f"summaries cannot be made of a {type(node).__name__}", hint="pass documents, nodes or an index"
+                f"summaries cannot be made of a {type(node).__name__}",
+                hint="pass documents, nodes or an index",
             )
         name = node.node_id if isinstance(node, Document) else node.ref_doc_id or node.node_id
         parts.setdefault(name, []).append(node)
@@ -234,9 +235,7 @@ def _joined(nodes: Sequence[BaseNode]) -> str:
 
 def _shared_metadata(nodes: Sequence[BaseNode]) -> dict[str, Any]:
     first, *others = [node.metadata for node in nodes]
-    return {
-        key: value for key, value in first.items() if all(other.get(key) == value for other in others)
-    }
+    return {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
 
 
 def _summaries(documents: Sequence[Document], summarize: Summarize) -> list[str]:

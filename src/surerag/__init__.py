@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         MarginGate,
     )
     from surerag.methods.lazy_rag.options import LazyRAGOptions
-    from surerag.methods.lazy_rag.result import LazyRAGResult
+    from surerag.methods.lazy_rag.result import LazyRAGPlan, LazyRAGResult
     from surerag.methods.seper.component import SePer
     from surerag.methods.seper.options import SePerOptions
     from surerag.methods.seper.result import SePerResult
@@ -61,7 +61,7 @@ _MODULES = {
     "surerag.methods.lazy_rag.component": "LazyRAG",
     "surerag.methods.lazy_rag.gates": "DisagreementGate EntropyGate FirstPass Gate GateDecision MarginGate",
     "surerag.methods.lazy_rag.options": "LazyRAGOptions",
-    "surerag.methods.lazy_rag.result": "LazyRAGResult",
+    "surerag.methods.lazy_rag.result": "LazyRAGPlan LazyRAGResult",
     "surerag.methods.seper.component": "SePer",
     "surerag.methods.seper.options": "SePerOptions",
     "surerag.methods.seper.result": "SePerResult",
@@ -97,6 +97,7 @@ __all__ = [
     "GateDecision",
     "LazyRAG",
     "LazyRAGOptions",
+    "LazyRAGPlan",
     "LazyRAGResult",
     "MarginGate",
     "OpenAIReader",

@@ -59,17 +59,15 @@ class CalibrationRow:
         uncertainty: Known before acting; larger is less certain; ``math.inf`` for an empty first answer.
         score_without: Score in [0, 1] of the answer without acting; None where it was not scored.
         score_with: Score of the answer after acting, likewise.
-        cost: Cost of acting on this question, in a unit of your own.
         id: Names the question.
 
     Raises:
-        InputError: If the uncertainty is no number, a score lies outside [0, 1], or the cost is negative.
+        InputError: If the uncertainty is no number, or a score lies outside [0, 1].
     """
 
     uncertainty: float
     score_without: float | None = None
     score_with: float | None = None
-    cost: float = 1.0
     id: str = ""
 
     def __post_init__(self) -> None:
@@ -84,8 +82,6 @@ class CalibrationRow:
             score: Any = getattr(self, name)
             if score is not None and not (isinstance(score, Real | np.bool_) and 0 <= float(score) <= 1):
                 raise InputError(f"{name}{place} must be None or a number in [0, 1], got {score!r}")
-        if not (math.isfinite(self.cost) and self.cost >= 0):
-            raise InputError(f"the cost{place} must be a number of at least 0, got {self.cost!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +239,6 @@ class ThresholdPolicy(_Saved):
             random equally often may be as good; ``"infeasible"``: no threshold could be certified;
             ``"no guarantee"``: best on the sample.
         needed: Where infeasible, about how many questions would do; None where no number would.
-        cost: Share of the cost of always acting that the sample spends; None where rows have no costs.
         scope: What it belongs to.
     """
 
@@ -258,7 +253,6 @@ class ThresholdPolicy(_Saved):
     gain: Gain | None = None
     verdict: Verdict = "no guarantee"
     needed: int | None = None
-    cost: float | None = None
     scope: PolicyScope = PolicyScope()
 
     def acts(self, uncertainty: float) -> bool:
@@ -375,7 +369,6 @@ def calibrate_threshold(
     at = fallback if threshold is None else threshold
     acts = sample.uncertainty > at
     gain = None if benefit is None else _gain(sample.uncertainty, benefit, at, confidence)
-    total = float(sample.cost.sum())
     verdict: Verdict = "holds" if gain is None or gain.lower > 0 else "no gain shown"
     if target == "best":
         verdict = "no guarantee"
@@ -391,7 +384,6 @@ def calibrate_threshold(
         gain=gain,
         verdict="infeasible" if threshold is None else verdict,
         needed=needed,
-        cost=float(sample.cost[acts].sum()) / total if total else None,
         scope=_scope(component),
     )
 
@@ -437,7 +429,6 @@ class _Sample(NamedTuple):
     uncertainty: Floats
     benefit: Floats | None
     binary: bool
-    cost: Floats
     unscored: int
 
 
@@ -450,7 +441,6 @@ def _sample(rows: Sequence[CalibrationRow]) -> _Sample:
         np.array([row.uncertainty for row in rows], np.float64),
         None if unscored else scores[:, 1] - scores[:, 0],
         bool(np.isin(scores, (0, 1)).all()),
-        np.array([row.cost for row in rows], np.float64),
         unscored,
     )
 

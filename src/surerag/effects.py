@@ -107,11 +107,15 @@ class Retrieve:
     tier: Tier = "passages"
 
 
+CONTRADICTION, NEUTRAL, ENTAILMENT = range(3)
+"""Columns of an entailer's probabilities."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entail:
     """Ask the entailer about pairs; answered by an array [pairs, 3] of probabilities.
 
-    The columns are contradiction, neutral, entailment.
+    The columns are contradiction, neutral, entailment; a row of zeros is a reply that cannot be used.
     """
 
     pairs: tuple[Pair, ...]

@@ -243,6 +243,11 @@ class Generation:
     thinking_tokens: int = 0
     cached_tokens: int = 0
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether text may be missing: the answer was cut at ``max_tokens``, or withheld."""
+        return self.finish in ("length", "content_filter")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartialGeneration:

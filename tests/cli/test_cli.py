@@ -18,9 +18,11 @@ from typer.testing import CliRunner
 
 from surerag import FakeReader
 from surerag.calibration import AbstentionPolicy, ThresholdPolicy
-from surerag.cli import app, compare, display, doctor, evaluate, models, train_rewriter
+from surerag.cli import app, compare, demo, display, doctor, evaluate, models, train_rewriter
 from surerag.errors import ServiceError
 from surerag.evaluation import EvaluationRun
+from surerag.methods.lazy_rag.component import FixedSummary, LazyRAG
+from tests.servers.fake_openai import FakeOpenAI
 
 TOWNS = ["Velm", "Orun", "Tarn", "Sild", "Moor"]
 QUESTIONS = 30
@@ -119,6 +121,8 @@ def test_calibrate_reads_a_run(folder: Path) -> None:
     assert "infeasible at n = 30; about" in run("calibrate", "run.db", code=4)
     assert run("calibrate", "run.db", "--max-rate", "0.9", "--output", "rate.json").startswith("Threshold ")
     policy = ThresholdPolicy.load("rate.json")
+    rag = LazyRAG(compare.load_reader(None, None), FixedSummary("x"), "x", threshold=policy)
+    assert rag.run("Where was P1 born?").decision.threshold == policy.threshold
     assert policy.scope.reader == "scripted" and "entropy" in policy.scope.gate and policy.n == 30
     output = " ".join(run("calibrate", "run.db", "--max-risk", "0.3", "--output", "abstain.json").split())
     assert "at most 30 % of the answers given are wrong" in output
@@ -129,10 +133,10 @@ def test_calibrate_reads_a_run(folder: Path) -> None:
 
 def test_evaluate_measures_contexts(folder: Path) -> None:
     output = run("evaluate", "questions.jsonl", "--entailer", "exact", "--run", "contexts.db")
-    assert "ΔSePer" in output and "contains" not in output
+    assert "delta_seper" in output and "contains" not in output
     with EvaluationRun("contexts.db", {}) as rows:
-        assert rows.systems == ["contexts"] and rows.scores == ["SePer with", "SePer without", "ΔSePer"]
-        assert min(rows.values("contexts", "ΔSePer").values()) > 0.9
+        assert rows.systems == ["contexts"] and rows.scores == ["delta_seper", "seper_after", "seper_before"]
+        assert min(rows.values("contexts", "delta_seper").values()) > 0.9
     records = [json.loads(line) for line in (folder / "questions.jsonl").read_text().splitlines()[:6]]
     named = [record | {"system": name} for record in records for name in ("bm25", "dense")]
     (folder / "two.jsonl").write_text("\n".join(map(json.dumps, named)))
@@ -166,7 +170,7 @@ def test_doctor_tries_the_judge_and_the_methods(folder: Path, monkeypatch: pytes
 
 def test_every_command_has_at_most_12_options() -> None:
     commands = typer.main.get_command(app.app).commands  # type: ignore[attr-defined]
-    assert set(commands) == {"doctor", "compare", "evaluate", "calibrate", "train-rewriter"}
+    assert set(commands) == {"demo", "doctor", "compare", "evaluate", "calibrate", "train-rewriter"}
     for command in commands.values():
         options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
         assert len([option for option in options if option.name != "help"]) <= 12
@@ -233,6 +237,24 @@ def test_untrusted_text_is_printed_without_control_codes(capsys: pytest.CaptureF
         for done in range(101):
             progress(done, 100)
     assert len(capsys.readouterr().err.splitlines()) == 11
+
+
+def test_the_demo_shows_what_was_decided(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = FakeReader(lambda prompt: "gauge bosons", entropy=2.0)
+    monkeypatch.setattr(demo, "load_reader", lambda base: reader)
+    output = run("demo", "--questions", "2", "--base", "folder")
+    assert "What are the exchanged particles predicted by the standard Model?" in output
+    assert "lazy   uncertainty 2.00: retrieved: gauge bosons" in output and "2 questions" in output
+
+
+def test_a_server_is_asked_what_it_can_do() -> None:
+    with FakeOpenAI(["Velm"]) as server:
+        reader = models.load_reader(server.base_url, "toy")
+        assert reader.capabilities.logprobs
+        output = run("doctor", "--base-url", server.base_url, "--model", "toy")
+        assert (
+            "log-probabilities" in output and "As a judge: 0 of 10 pairs right, 10 replies unusable" in output
+        )
 
 
 def test_train_rewriter_calls_the_training(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from surerag.drivers import iter_many, run, run_many
+from surerag.drivers.merging import queue_of
 from surerag.effects import (
     Program,
     continue_generation,
@@ -46,18 +47,22 @@ def test_questions_to_a_local_model_become_few_batches_in_order() -> None:
     assert len(reader.batches) <= 5  # 1 on an idle machine
 
 
-def test_one_failure_stays_its_own_and_is_raised_after_the_others_ended() -> None:
-    reader = LocalReader()
+def test_a_failure_is_raised_in_its_place_or_returned() -> None:
     done: list[tuple[int, int | None]] = []
     programs = [ask_once("a"), ask_once("poison"), ask_once("b")]
-    with pytest.raises(ServiceError, match="poisoned"):
-        run_many(programs, Services(reader), progress=lambda n, total: done.append((n, total)))
-    assert done == [(1, 3), (2, 3), (3, 3)]
-
-    programs = [ask_once("a"), ask_once("poison"), ask_once("b")]
-    first, failure, last = run_many(programs, Services(reader), return_exceptions=True)
-    assert (first, last) == ("a", "b")
+    first, failure, last = run_many(
+        programs,
+        Services(LocalReader()),
+        progress=lambda n, total: done.append((n, total)),
+        return_exceptions=True,
+    )
+    assert (first, last, done) == ("a", "b", [(1, 3), (2, 3), (3, 3)])
     assert isinstance(failure, ServiceError)
+
+    results = iter_many([ask_once("a"), ask_once("poison"), ask_once("b")], Services(LocalReader()))
+    assert next(results) == "a"
+    with pytest.raises(ServiceError, match="poisoned"):
+        next(results)
 
 
 def test_begun_generations_finish_and_dropped_ones_are_freed() -> None:
@@ -184,3 +189,15 @@ def test_results_come_as_they_are_ready_and_a_closed_iterator_starts_no_more() -
 def test_running_nothing_at_a_time_is_refused(reader: BaseReader) -> None:
     with pytest.raises(ConfigurationError, match="window"):
         run_many([ask_once("a")], Services(reader), window=0)
+
+
+def test_programs_that_never_ran_are_not_waited_for() -> None:
+    services = Services(reader := LocalReader())
+    reader.gate.clear()
+    results = iter_many([ask_once(f"q{i}") for i in range(8)], services, window=2)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(next, results)
+        reader.gate.set()
+        assert first.result() == "q0"
+    results.close()  # type: ignore[attr-defined]  # it is a generator
+    assert not queue_of(services.reader)._programs

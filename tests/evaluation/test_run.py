@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import signal
+import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -252,6 +253,9 @@ def test_files_that_are_no_run_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x.db").write_text("not a database, but long enough to be read as one" * 10)
     with pytest.raises(InputError, match="holds no run"):
         EvaluationRun(tmp_path / "x.db")
+    sqlite3.connect(tmp_path / "other.db").execute("CREATE TABLE other (x)")
+    with pytest.raises(InputError, match="holds no run"):
+        evaluate({"echo": echo}, QUESTIONS, tmp_path / "other.db")
     with pytest.raises(StorageError):
         evaluate({"echo": echo}, QUESTIONS, tmp_path / "no folder" / "x.db")
 
@@ -273,6 +277,14 @@ def test_unusable_arguments_are_refused(options: dict[str, Any], message: str) -
 def test_metrics_may_be_functions() -> None:
     run = evaluate({"echo": echo}, QUESTIONS, metrics={"length": lambda answer, _: len(answer) / 10})
     assert run.values("echo", "length")[Question(*[QUESTIONS[11][0], ("11",)]).key] == 0.2
+
+
+def test_scores_and_metrics_are_finite_numbers() -> None:
+    run = evaluate({"nan": lambda q: EvaluationAnswer("x", scores={"s": float("nan")})}, ["one"])
+    assert "no finite numbers" in run.rows[0].error
+    run = evaluate({"echo": echo}, QUESTIONS, metrics={"length": lambda answer, _: 2 * len(answer)})
+    with pytest.raises(ConfigurationError, match=r"the metric length returned 2, not in \[0, 1\]"):
+        run.values("echo", "length")
 
 
 def test_rows_go_to_parquet(tmp_path: Path) -> None:

@@ -136,13 +136,13 @@ def test_a_pipeline_that_lost_the_margin_passes_as_seldom_as_stated() -> None:
     """True accuracies of 0.85 and 0.80, discordant at random: a margin of 5 points passes 5 times in 100."""
     rng = np.random.default_rng(0)
     passed = 0
-    for _ in range(100):
+    for _ in range(60):
         kind = rng.choice(4, size=150, p=[0.75, 0.05, 0.10, 0.10])
         run = run_of(
             150, new=system(lambda i, k=kind: k[i] < 2), old=system(lambda i, k=kind: k[i] in (0, 2))
         )  # type: ignore[misc]
         passed += check_requirement(run, "accuracy(new) >= accuracy(old) - 0.05").outcome == "pass"
-    assert passed <= 5 + 2.33 * np.sqrt(100 * 0.05 * 0.95)
+    assert passed <= 3 + 2.33 * np.sqrt(60 * 0.05 * 0.95)
 
 
 def test_few_questions_decide_nothing() -> None:
@@ -209,7 +209,5 @@ def test_the_table_of_a_terminal(run: EvaluationRun) -> None:
 
 def test_a_forecast_extrapolates_from_real_answers_with_an_interval(run: EvaluationRun) -> None:
     text = forecast(run, 1000, price_in=1.0)
-    assert re.search(
-        r"1000 questions with lazy, extrapolated from 200: 4\.13e\+05 tokens \([\d.e+]+ to", text
-    )
+    assert re.search(r"1000 questions with lazy, extrapolated from 200: 41\d,\d{3} tokens \(41\d,", text)
     assert "1,000 calls;" in text and "money 0.40" in text

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from surerag import FakeReader, LazyRAG, Passage
+from surerag import ClusterCompressor, FakeReader, LazyRAG, Passage
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError
 from surerag.evaluation import Question, evaluate
@@ -67,6 +67,11 @@ def test_the_oracle_needs_contexts(parts: Parts) -> None:
     assert "needs the contexts of every question" in row.error
 
 
+def test_a_component_that_does_not_answer_is_refused(parts: Parts) -> None:
+    with pytest.raises(ConfigurationError, match="a ClusterCompressor, which answers no questions"):
+        as_system("compressor", ClusterCompressor(parts.reader, parts.encoder))
+
+
 @pytest.mark.parametrize(
     "name", ["lasy", "lazy+plain", "plain@1", "lazy@x", "none+compressed", "lazy@nan", ""]
 )
@@ -96,6 +101,13 @@ def test_settings_tell_changed_systems_apart(parts: Parts) -> None:
         for name in ("plain", "lazy", "rewritten", "compressed"):
             changed = build_system(name, replace(parts, **change))
             assert changed.fingerprint != build_system(name, parts).fingerprint
+    source = "lambda q: [w for w in q.split() if w in {'a', 'b', 'c'}]"
+    assert as_system("f", eval(source)).fingerprint == as_system("f", eval(source)).fingerprint
+
+    def first(n: int) -> Any:
+        return lambda question: question[:n]
+
+    assert as_system("f", first(1)).fingerprint != as_system("f", first(2)).fingerprint
     assert as_system("f", lambda q: "a").fingerprint != as_system("f", lambda q: "b").fingerprint
     rag = LazyRAG(parts.reader, parts.retriever, "A summary.")
     ends = {as_system("rag", rag.with_options(threshold=end)).fingerprint for end in (math.inf, -math.inf)}

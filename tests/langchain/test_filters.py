@@ -10,7 +10,7 @@ from langchain_core.documents import Document
 from langchain_core.runnables import ConfigurableField
 from langchain_core.vectorstores import InMemoryVectorStore
 
-from langchain_surerag import ClusterCompressor, LazyRetrievalChain, asummaries_of, summaries_of
+from langchain_surerag import ClusterCompressor, LazyRetrievalChain, summaries_of
 from surerag import FakeReader
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, InputError
@@ -116,20 +116,14 @@ def test_a_filter_that_the_config_decides_needs_summaries_that_it_decides_too() 
 # Summaries.
 
 
-@pytest.mark.parametrize("asynchronously", [False, True])
-async def test_summaries_in_a_store_are_embedded_once(asynchronously: bool) -> None:
+def test_summaries_in_a_store_are_embedded_once() -> None:
     embeddings = HashEmbeddings()
     store = InMemoryVectorStore(embeddings)
-
-    async def made(documents: Any) -> Any:
-        if asynchronously:
-            return await asummaries_of(documents, store=store)
-        return summaries_of(documents, store=store)
-
     texts = ["Ada was born in Velm. Bo came later. She stayed.", "Cy is new. He is here. He is old."]
-    await made([Document(texts[0], id="ada"), Document(texts[1])])
+    summaries_of([Document(texts[0], id="ada"), Document(texts[1])], store=store)
     assert embeddings.texts == ["Ada was born in Velm. Bo came later.", "Cy is new. He is here."]
-    await made([Document(texts[0], id="ada"), Document(texts[1]), Document("Di is far.", id="di")])
+    more = [Document(texts[0], id="ada"), Document(texts[1]), Document("Di is far.", id="di")]
+    summaries_of(iter(more), store=store)
     assert embeddings.texts[2:] == ["Di is far."]
 
 

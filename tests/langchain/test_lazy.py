@@ -114,15 +114,15 @@ async def test_an_empty_or_cut_answer_is_marked_and_never_the_sure_one(
         ):
             assert (output["finish"], output["answer"]) == ("empty", "")
             assert output["decision"]["retrieve"]
-    for fault in ("cut", "withheld"):
+    for fault, finish in (("cut", "length"), ("withheld", "content_filter")):
         with FakeOpenAI([ANSWER], logprob=-0.001) as server:
             server.fault = fault
             chain = LazyRetrievalChain(chat(server), search, SUMMARY)
             output = chain.invoke("Where?")
-            assert output["finish"] == "length"
-            assert output["decision"]["retrieve"]
-            assert [*chain.stream("Where?")][-1]["finish"] == "length"
-    assert "lazy_rag.cut_off" in caplog.text
+            assert output["finish"] == finish
+            assert [*chain.stream("Where?")][-1]["finish"] == finish
+    for warning in ("lazy_rag.cut_off", "'empty'", "'content_filter'"):
+        assert warning in caplog.text
 
 
 def test_a_stream_that_is_cut_off_is_an_error_and_no_answer(server: FakeOpenAI) -> None:

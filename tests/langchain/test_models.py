@@ -407,6 +407,9 @@ def test_what_is_needed_raises() -> None:
         pytest.raises(LogprobsRefusedError, match="logprobs"),
     ):
         reader_from_model(chat(server)).generate(["?"], GREEDY)
+    with FakeOpenAI([ANSWER], refuses=("stream_options",)) as server:
+        [begun] = reader_from_model(chat(server)).begin(["?"], 2, GREEDY)
+        assert begun.partial.text == "Velm lies"
     with FakeOpenAI([ANSWER], refuses=("seed",)) as server:
         reader_from_model(chat(server)).generate(["?"], SAMPLES)
         assert ["seed" in body for body in server.requests] == [True, False]
@@ -454,7 +457,11 @@ async def test_whatever_goes_wrong_is_ours(server: FakeOpenAI, fault: str, kind:
     ):
         if kind is None:
             answer = call()
-            assert (answer.finish, answer.text) in (("length", ANSWER), ("stop", ""))
+            assert (answer.finish, answer.text) == {
+                "withheld": ("content_filter", ANSWER),
+                "cut": ("length", ANSWER),
+                "empty answer": ("empty", ""),
+            }[fault]
             continue
         with pytest.raises(ServiceError, match="ChatOpenAI") as raised:
             call()
@@ -605,6 +612,25 @@ def test_what_was_begun_can_be_finished_once(server: FakeOpenAI) -> None:
         reader.finish(begun)
     reader.cancel(begun)
     assert reader.usage.requests == 2
+
+
+def test_a_lone_surrogate_is_no_failure(server: FakeOpenAI) -> None:
+    [[answer]] = reader_from_model(chat(server)).generate(["Where \ud83d?"], GREEDY)
+    assert answer.text == ANSWER
+    assert server.requests[-1]["messages"][0]["content"] == "Where \ufffd?"
+
+
+async def test_async_never_uses_the_sync_way(server: FakeOpenAI, monkeypatch: Any) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("the sync method was called")
+
+    model = chat(server)
+    for name in ("_generate", "_stream"):
+        monkeypatch.setattr(type(model), name, refuse)
+    for options in ({}, {"threshold": 0.0}, {"gate": "semantic_entropy", "n_samples": 2}):
+        chain = LazyRetrievalChain(model, search, SUMMARY, **options)
+        assert (await chain.ainvoke("?"))["answer"] == ANSWER
+        assert [chunk async for chunk in chain.astream("?")]
 
 
 def test_custom_token_counts_are_used(server: FakeOpenAI) -> None:

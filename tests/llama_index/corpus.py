@@ -9,6 +9,7 @@ from llama_index.core import Document, VectorStoreIndex
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 from llama_index.llms.openai_like import OpenAILike
+from pydantic import Field
 
 from surerag import FakeReader
 from surerag.encoders import HashingEncoder
@@ -33,7 +34,7 @@ DETAILS = {
 class HashEmbedding(BaseEmbedding):
     """Words hashed onto axes; the same in every process. Counts the texts that it embeds."""
 
-    embedded: list[str] = []
+    embedded: list[str] = Field(default_factory=list)
 
     def _get_text_embedding(self, text: str) -> list[float]:
         return self._get_text_embeddings([text])[0]

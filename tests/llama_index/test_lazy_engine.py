@@ -8,13 +8,26 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import faiss
 import pytest
-from llama_index.core import Document, QueryBundle, Settings, StorageContext, VectorStoreIndex
-from llama_index.core import load_index_from_storage
+from llama_index.core import (
+    Document,
+    QueryBundle,
+    Settings,
+    StorageContext,
+    VectorStoreIndex,
+    load_index_from_storage,
+)
 from llama_index.core.base.llms.types import LLMMetadata
 from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.retrievers import QueryFusionRetriever, VectorIndexRetriever
-from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
+from llama_index.core.vector_stores.types import (
+    FilterCondition,
+    FilterOperator,
+    MetadataFilter,
+    MetadataFilters,
+)
+from llama_index.vector_stores.faiss import FaissVectorStore
 
 from llama_index_surerag import LazyRetrievalQueryEngine, summary_index, summary_nodes
 from surerag import FakeReader
@@ -95,7 +108,9 @@ async def test_a_server_is_asked_once_where_the_gate_stays_shut(streaming: bool)
 
 def test_works_with_an_llm_without_streaming() -> None:
     assert str(engine(llm=Unstreamed(sure=0.99)).query(KNOWN)) == KNOWN_ANSWER
-    assert "".join(engine(llm=Unstreamed(sure=0.99), streaming=True).query(KNOWN).response_gen) == KNOWN_ANSWER
+    assert (
+        "".join(engine(llm=Unstreamed(sure=0.99), streaming=True).query(KNOWN).response_gen) == KNOWN_ANSWER
+    )
 
 
 def test_takes_the_llm_and_embedding_model_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,15 +120,19 @@ def test_takes_the_llm_and_embedding_model_of_the_settings(monkeypatch: pytest.M
     assert str(lazy.query(KNOWN)) == KNOWN_ANSWER
 
 
-@pytest.mark.parametrize(("fault", "finish"), [("cut", "length"), ("withheld", "content_filter"), ("empty answer", "empty")])
+@pytest.mark.parametrize(
+    ("fault", "finish"), [("cut", "length"), ("withheld", "content_filter"), ("empty answer", "empty")]
+)
 async def test_marks_and_warns_of_answers_that_are_not_whole(
     fault: str, finish: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with FakeOpenAI(corpus.answer) as server:
         server.fault = fault
-        lazy = engine(llm=like(server))
+        lazy = engine(llm=like(server), n_tokens=99)
         for response in (lazy.query(KNOWN), await lazy.aquery(KNOWN)):
             assert response.metadata["finish"] == finish
+            # What is known to be no whole answer is never taken for a sure one.
+            assert response.metadata["retrieve"] is True
     assert "answer.incomplete" in caplog.text
 
 
@@ -223,6 +242,13 @@ def test_summaries_are_persisted_and_not_embedded_anew(tmp_path: Path) -> None:
     summaries = summary_index(loaded, embed_model=again, persist_dir=tmp_path / "summaries")
     assert again.embedded == ["The Mir is a lake. It is deep."]
     assert set(summaries.docstore.docs) == {"ada:summary", "orun:summary", "mir:summary"}
+
+
+def test_works_over_faiss() -> None:
+    store = FaissVectorStore(faiss_index=faiss.IndexFlatIP(256))
+    storage = StorageContext.from_defaults(vector_store=store)
+    index = VectorStoreIndex(corpus.nodes(), storage_context=storage, embed_model=HashEmbedding())
+    assert str(engine(index).query(UNKNOWN)) == FOUND_ANSWER
 
 
 def test_summaries_of_deleted_documents_are_not_shown() -> None:
@@ -339,7 +365,9 @@ def test_retrieves_whatever_the_gate_decides() -> None:
 def test_prompts_are_templates() -> None:
     lazy = engine(prompts={"from_context": "Say what {context_str} says of {query_str}"})
     assert lazy.get_prompts()["from_context"].get_template() == "Say what {context_str} says of {query_str}"
-    lazy.update_prompts({"from_context": lazy.get_prompts()["closed_book"].__class__("{query_str} {context_str}")})
+    lazy.update_prompts(
+        {"from_context": lazy.get_prompts()["closed_book"].__class__("{query_str} {context_str}")}
+    )
     lazy.query(KNOWN)
     assert prompts_of(lazy.core.reader)[0].startswith(KNOWN)
     with pytest.raises(PromptError, match="must have the slots"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +11,8 @@ from llama_index.core.base.llms.types import ChatMessage
 
 from llama_index_surerag import AbstainingQueryEngine, LazyRetrievalQueryEngine, UncertaintyRewriteQueryEngine
 from surerag import FakeReader
-from surerag.calibration import AbstentionPolicy
-from surerag.errors import CapabilityError, InputError
+from surerag.calibration import AbstentionPolicy, scope_of
+from surerag.errors import CapabilityError, ConfigurationError, InputError
 from surerag.readers.fake import reply
 from tests.llama_index import corpus
 from tests.llama_index.corpus import KEY, KNOWN, UNKNOWN, HashEmbedding, knowing, like
@@ -36,7 +37,9 @@ def reader() -> FakeReader:
 
 def engine(llm: Any = None, index: Any = None, **settings: Any) -> UncertaintyRewriteQueryEngine:
     source = corpus.index() if index is None else index
-    return UncertaintyRewriteQueryEngine.from_args(source, reader() if llm is None else llm, **{"top_n": 1, **settings})
+    return UncertaintyRewriteQueryEngine.from_args(
+        source, reader() if llm is None else llm, **{"top_n": 1, **settings}
+    )
 
 
 async def test_rewrites_and_returns_the_less_uncertain_answer() -> None:
@@ -68,7 +71,9 @@ async def test_a_conversation_goes_before_the_question() -> None:
     history = [ChatMessage(role="user", content="Rivers?"), ChatMessage(role="assistant", content="Yes.")]
     rewriting = engine(model)
     assert str(rewriting.query_in_conversation(VAGUE, history)) == "In the lake of Mir"
-    assert any("Rivers?" in prompt and "conversation above" in prompt for c in model.history for prompt in c.prompts)
+    assert any(
+        "Rivers?" in prompt and "conversation above" in prompt for c in model.history for prompt in c.prompts
+    )
     assert str(await rewriting.aquery_in_conversation(UNKNOWN, history)) == "In the lake of Mir"
 
 
@@ -89,7 +94,9 @@ def test_refuses_an_llm_without_what_the_metric_needs() -> None:
 
 
 def test_an_empty_index_answers_as_llama_index_does() -> None:
-    assert str(engine(index=VectorStoreIndex([], embed_model=HashEmbedding())).query(KNOWN)) == "Empty Response"
+    assert (
+        str(engine(index=VectorStoreIndex([], embed_model=HashEmbedding())).query(KNOWN)) == "Empty Response"
+    )
 
 
 def policy(threshold: float) -> AbstentionPolicy:
@@ -108,6 +115,14 @@ async def test_abstains_above_the_threshold(streaming: bool) -> None:
         assert response.metadata["abstained"] is True
         assert "far land" not in str(response.metadata)
         assert response.source_nodes
+
+
+def test_a_policy_of_another_reader_is_refused() -> None:
+    inner = LazyRetrievalQueryEngine.from_args(corpus.index(), knowing())
+    other = replace(policy(0.5), scope=replace(scope_of(inner.core), reader="other"))
+    with pytest.raises(ConfigurationError, match="calibrated for the reader 'other'"):
+        AbstainingQueryEngine(inner, other)
+    assert scope_of(inner.core).retriever == "VectorIndexRetriever"
 
 
 def test_an_answer_that_was_cut_is_withheld() -> None:

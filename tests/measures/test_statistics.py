@@ -56,6 +56,13 @@ def test_equal_values_have_the_exact_interval_of_their_number(
     assert constant_interval(0.5, 5, None) is None
 
 
+def test_few_values_that_are_nearly_equal_are_no_certainty_and_many_are() -> None:
+    few = mean_interval([0.999, 0.9995, 0.9999, 1.0, 0.9992]).interval
+    assert few is not None and few.lower == pytest.approx(0.478, abs=1e-3)
+    many = mean_interval(np.random.default_rng(0).uniform(0.999, 1.0, 5000)).interval
+    assert many is not None and 0.998 < many.lower < 0.9996
+
+
 def test_paired_differences() -> None:
     value, interval, _ = paired_difference([1, 1, 1, 0] * 20, [0, 1, 1, 0] * 20)
     assert value == 0.25

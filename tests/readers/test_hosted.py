@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import json
 import math
@@ -30,7 +31,7 @@ from surerag.messages import Message, SamplingParams
 from surerag.readers.hosted import OpenAIReader
 from surerag.readers.hosted.answers import Draft, usage_of
 from surerag.readers.hosted.parameters import LeftOutWarning, SupportedParameters
-from surerag.readers.hosted.requests import Wanted
+from surerag.readers.hosted.requests import TokenDetails
 from surerag.readers.logprobs import token_trace
 from tests.servers.fake_openai import FakeOpenAI
 from tests.waiting import eventually
@@ -124,6 +125,12 @@ def test_a_rejected_parameter_is_left_out_once_and_for_all(fake_openai: FakeOpen
     assert len(fake_openai.requests) == 4
 
 
+def test_requests_side_by_side_learn_together(fake_openai: FakeOpenAI) -> None:
+    fake_openai.options |= {"refuses": ("seed",), "seconds": 0.05}
+    answers = reader_of(fake_openai).generate(["q"] * 4, SamplingParams(temperature=1.0))
+    assert [len(row) for row in answers] == [1] * 4
+
+
 def test_temperature_is_left_out_with_a_warning_and_needed_for_samples(fake_openai: FakeOpenAI) -> None:
     fake_openai.options["refuses"] = ("temperature",)
     reader = reader_of(fake_openai)
@@ -207,7 +214,7 @@ def test_the_end_token_and_a_stop_text_are_no_part_of_the_trace(fake_openai: Fak
 
 
 def test_a_character_that_comes_in_halves_is_joined() -> None:
-    draft = Draft(Wanted(False, 0), limit=9, streamed=True)
+    draft = Draft(TokenDetails(False, 0), limit=9, streamed=True)
     pieces: list[Any] = [
         {"text": "a\ud83d", "finish_reason": None},
         {"text": "\ude00", "finish_reason": "stop"},
@@ -273,7 +280,7 @@ def test_thoughts_are_no_part_of_an_answer(fake_openai: FakeOpenAI, place: str) 
 
 def test_an_answer_without_room_behind_its_thoughts_is_requested_again(fake_openai: FakeOpenAI) -> None:
     def feed(text: str, budget: int) -> Draft:
-        draft = Draft(Wanted(False, 0), limit=6, budget=budget)
+        draft = Draft(TokenDetails(False, 0), limit=6, budget=budget)
         draft.feed({"message": {"content": text}, "finish_reason": "length"})
         return draft
 
@@ -294,7 +301,11 @@ def test_thoughts_that_the_template_opened_are_learnt(fake_openai: FakeOpenAI) -
     fake_openai.answers = lambda _: "Hm, Velm?</think> Velm it is"
     reader = reader_of(fake_openai)
     assert reader.generate(["q"], GREEDY)[0][0].text == "Velm it is"
-    assert "".join(chunk.text for chunk in reader.stream("q", GREEDY)) == "Velm it is"
+    streamer = reader_of(fake_openai)
+    with pytest.raises(ServiceError, match="Ask again"):
+        list(streamer.stream("q", GREEDY))
+    for one in (reader, streamer):
+        assert "".join(chunk.text for chunk in one.stream("q", GREEDY)) == "Velm it is"
 
 
 # Streams.
@@ -476,6 +487,7 @@ def test_a_reader_pickles_and_asks_again(fake_openai: FakeOpenAI, monkeypatch: p
     reader = reader_of(fake_openai)
     expected = reader.generate(["Where?"], GREEDY)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-there-1")
+    assert copy.deepcopy(reader) is copy.copy(reader) is reader
     again = pickle.loads(pickle.dumps(reader))
     assert again.generate(["Where?"], GREEDY) == expected
     assert fake_openai.requests[-1]["headers"]["Authorization"] == "Bearer sk-of-there-1"

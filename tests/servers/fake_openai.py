@@ -254,6 +254,8 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in {"Content-Type": "application/json", **headers}.items():
             self.send_header(name.replace("_", "-"), value)
         self.send_header("Content-Length", str(len(body)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
 

@@ -1,4 +1,4 @@
-"""The command line: ``surerag doctor | compare | evaluate | calibrate | train-rewriter``."""
+"""The command line: ``surerag demo | doctor | compare | evaluate | calibrate | train-rewriter``."""
 
 from surerag.cli.app import main
 

@@ -13,6 +13,7 @@ import typer
 from surerag.calibration import CalibrationWarning
 from surerag.cli.calibrate import calibrate
 from surerag.cli.compare import compare
+from surerag.cli.demo import demo
 from surerag.cli.display import show_error
 from surerag.cli.doctor import doctor
 from surerag.cli.evaluate import evaluate
@@ -30,7 +31,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _command in (doctor, compare, evaluate, calibrate, train_rewriter):
+for _command in (demo, doctor, compare, evaluate, calibrate, train_rewriter):
     app.command(_command.__name__.replace("_", "-"))(_command)
 
 

@@ -109,9 +109,9 @@ def _measure(score: Score, reader: BaseReader, entailer: Entailer) -> tuple[Meas
         def measure_seper(question: Question, passages: list[Passage]) -> EvaluationAnswer:
             result = seper.run(question.text, list(question.references), passages)
             scores = {
-                "ΔSePer": result.delta,
-                "SePer without": result.before.seper,
-                "SePer with": result.after.seper,
+                "delta_seper": result.delta,
+                "seper_before": result.before.seper,
+                "seper_after": result.after.seper,
             }
             return EvaluationAnswer("", tuple(p.text for p in passages), result.usage, scores=scores)
 
@@ -121,7 +121,7 @@ def _measure(score: Score, reader: BaseReader, entailer: Entailer) -> tuple[Meas
     def measure_dense(question: Question, passages: list[Passage]) -> EvaluationAnswer:
         result = dense.run(question.text, passages)
         shown = tuple(passage.text for passage in passages)
-        return EvaluationAnswer(result.answer, shown, result.usage, scores={"DSE": result.score})
+        return EvaluationAnswer(result.answer, shown, result.usage, scores={"dse": result.score})
 
     return measure_dense, {**dense.to_dict(), "entailer": entailer.name}
 

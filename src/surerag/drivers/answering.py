@@ -1,4 +1,4 @@
-"""Asking services: one effect at a time, or several merged into as few calls as possible."""
+"""Answering effects by services: one at a time, or several merged into few calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from surerag.effects import (
     ContinueGeneration,
     Effect,
     Embed,
-    Emit,
     Entail,
     Generate,
     Retrieve,
@@ -45,7 +44,7 @@ def service_of(effect: Effect, services: Services) -> BaseReader | Encoder | Ent
     """Return the service that answers an effect.
 
     Raises:
-        MissingServiceError: If it was not given.
+        MissingServiceError: If it is missing.
     """
     name = _service_name(effect, services)
     service: BaseReader | Encoder | Entailer | Retriever | None = getattr(services, name)
@@ -83,27 +82,34 @@ def is_merged(service: object) -> bool:
     return bool(getattr(service, "local", False)) or hasattr(service, "retrieve_many")
 
 
-def ask(effect: Effect, service: Any) -> Any:
-    """Answer one effect, in this thread."""
+def call_of(effect: Effect) -> tuple[str, tuple[Any, ...]]:
+    """Return the method of a service that answers an effect, and its arguments."""
     match effect:
         case Generate(prompts, sampling):
-            return service.generate(prompts, sampling)
+            return "generate", (prompts, sampling)
         case StartGeneration(prompts, n_tokens, sampling):
-            return service.begin(prompts, n_tokens, sampling)
+            return "begin", (prompts, n_tokens, sampling)
         case ContinueGeneration(begun):
-            return service.finish(begun)
+            return "finish", (begun,)
         case CancelGeneration(begun):
-            return service.cancel(begun)
+            return "cancel", (begun,)
         case Score(prompts, continuations):
-            return service.score(prompts, continuations)
+            return "score", (prompts, continuations)
         case Embed(texts, kind):
-            return service.encode(texts, kind)
+            return "encode", (texts, kind)
         case Retrieve(query, k):
-            return passages_of(service.retrieve(query, k), service)
+            return "retrieve", (query, k)
         case Entail(pairs):
-            return service.entail(pairs)
-        case Emit():
-            return None
+            return "entail", (pairs,)
+        case _:
+            raise TypeError(f"no service answers {type(effect).__name__}")
+
+
+def ask(effect: Effect, service: Any) -> Any:
+    """Answer one effect, in this thread."""
+    method, arguments = call_of(effect)
+    answer = getattr(service, method)(*arguments)
+    return passages_of(answer, service) if isinstance(effect, Retrieve) else answer
 
 
 def passages_of(results: Iterable[Any], service: object) -> list[Passage]:

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from surerag.drivers.answering import Answered, Failed, Outcome, ask, is_merged, passages_of, service_of
+from surerag.drivers.answering import (
+    Answered,
+    Failed,
+    Outcome,
+    ask,
+    call_of,
+    is_merged,
+    passages_of,
+    service_of,
+)
 from surerag.drivers.merging import queue_of
 from surerag.drivers.session import Listener, Session
-from surerag.effects import (
-    CancelGeneration,
-    ContinueGeneration,
-    Effect,
-    Embed,
-    Entail,
-    Generate,
-    Program,
-    Retrieve,
-    Score,
-    StartGeneration,
-)
+from surerag.effects import CancelGeneration, Effect, Program, Retrieve, StartGeneration
 from surerag.readers.threads import cancel_when, start_in_thread
 from surerag.services import Services
 
@@ -67,10 +64,16 @@ async def _aask(session: Session[Any], effect: Effect) -> Any:
         if isinstance(effect, CancelGeneration):
             return ask(effect, service)
         return await queue_of(service).aask(effect)
-    native = _native(effect, service)
-    if native is None:
+    method, arguments = call_of(effect)
+    native = getattr(service, f"a{method}", None)
+    capabilities = getattr(service, "capabilities", None)
+    if native is None or (capabilities is not None and not capabilities.native_async):
         return await _ask_in_thread(session, effect, service)
-    answer = await asyncio.get_running_loop().create_task(native(), context=session.context)
+
+    async def call() -> Any:
+        return await native(*arguments)
+
+    answer = await asyncio.get_running_loop().create_task(call(), context=session.context)
     return passages_of(answer, service) if isinstance(effect, Retrieve) else answer
 
 
@@ -94,29 +97,3 @@ async def _ask_in_thread(session: Session[Any], effect: Effect, service: Any) ->
         if isinstance(effect, StartGeneration):
             answer.add_done_callback(lambda begun: begun.exception() or service.cancel(begun.result()))
         raise
-
-
-def _native(effect: Effect, service: Any) -> Callable[[], Coroutine[Any, Any, Any]] | None:
-    """Return the service's own coroutine for an effect, if it has one."""
-    capabilities = getattr(service, "capabilities", None)
-    if capabilities is not None and not capabilities.native_async:
-        return None
-    match effect:
-        case Generate(prompts, sampling):
-            return lambda: service.agenerate(prompts, sampling)
-        case StartGeneration(prompts, n_tokens, sampling):
-            return lambda: service.abegin(prompts, n_tokens, sampling)
-        case ContinueGeneration(begun):
-            return lambda: service.afinish(begun)
-        case CancelGeneration(begun):
-            return lambda: service.acancel(begun)
-        case Score(prompts, continuations):
-            return lambda: service.ascore(prompts, continuations)
-        case Embed(texts, kind) if hasattr(service, "aencode"):
-            return lambda: service.aencode(texts, kind)
-        case Retrieve(query, k) if hasattr(service, "aretrieve"):
-            return lambda: service.aretrieve(query, k)
-        case Entail(pairs) if hasattr(service, "aentail"):
-            return lambda: service.aentail(pairs)
-        case _:
-            return None

@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Sized
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import aclosing, closing, contextmanager
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from surerag.drivers.asynchronous import arun
 from surerag.drivers.merging import queues_of
@@ -24,61 +25,14 @@ _AHEAD = 4
 """Windows of programs that may be started before the oldest result has been taken."""
 
 
-def run_many(
-    programs: Iterable[Program[R]],
-    services: Services,
-    *,
-    window: int = 64,
-    on_event: Listener | None = None,
-    progress: Progress = False,
-    return_exceptions: bool = False,
-) -> list[R]:
-    """Run many programs, at most ``window`` at a time.
-
-    Args:
-        programs: Methods at work; a generator is read as there is room.
-        services: Services that answer them.
-        window: Programs that run at the same time.
-        on_event: Called with every event of every program, in the threads of these.
-        progress: True shows a bar on a terminal; a callable gets (done, total or None).
-        return_exceptions: Put a program's exception in its place in the list, instead of raising the
-            first one after all programs have ended.
-
-    Returns:
-        Results in the order of the programs.
-
-    Raises:
-        ConfigurationError: If ``window`` is less than 1.
-        Exception: The first failure, after the other programs have run to their ends.
-    """
-    results: list[R | Exception] = []
-    with (
-        reporting(progress, len(programs) if isinstance(programs, Sized) else None) as advance,
-        closing(_settled(programs, services, window, on_event)) as settled,
-    ):
-        for result in settled:
-            results.append(result)
-            advance()
-    return _unless_failed(results, return_exceptions)
+def run_many(programs: Iterable[Program[R]], services: Services, **options: Any) -> list[R]:
+    """Return the results of many programs in order; options and errors are those of :func:`iter_many`."""
+    return list(iter_many(programs, services, **options))
 
 
-async def arun_many(
-    programs: Iterable[Program[R]],
-    services: Services,
-    *,
-    window: int = 64,
-    on_event: Listener | None = None,
-    progress: Progress = False,
-    return_exceptions: bool = False,
-) -> list[R]:
-    """Run many programs without blocking the event loop; see :func:`run_many`."""
-    results: list[R | Exception] = []
-    with reporting(progress, len(programs) if isinstance(programs, Sized) else None) as advance:
-        async with aclosing(_asettled(programs, services, window, on_event)) as settled:
-            async for result in settled:
-                results.append(result)
-                advance()
-    return _unless_failed(results, return_exceptions)
+async def arun_many(programs: Iterable[Program[R]], services: Services, **options: Any) -> list[R]:
+    """Return the results of many programs without blocking the event loop; see :func:`iter_many`."""
+    return [result async for result in aiter_many(programs, services, **options)]
 
 
 def iter_many(
@@ -87,21 +41,34 @@ def iter_many(
     *,
     window: int = 64,
     on_event: Listener | None = None,
+    progress: Progress = False,
+    return_exceptions: bool = False,
 ) -> Iterator[R]:
-    """Yield the results of programs in order, as they come, and store none; see :func:`run_many`.
+    """Yield the results of programs in order, as they come, and store none.
 
     Programs are read as there is room: a slow one holds back those behind it, and no more than a few windows
     of them are started meanwhile. Closing the iterator starts no further program.
 
+    Args:
+        programs: Methods at work.
+        services: Services that answer them.
+        window: Programs that run at the same time.
+        on_event: Called with every event of every program, in the threads of these.
+        progress: True shows a bar on a terminal; a callable gets (done, total or None).
+        return_exceptions: Yield a program's exception in its place, instead of raising it.
+
     Raises:
         ConfigurationError: If ``window`` is less than 1.
-        Exception: A program's failure, in its place.
+        Exception: The first failure, in its place; no further program is started.
     """
-    with closing(_settled(programs, services, window, on_event)) as settled:
+    total = len(programs) if isinstance(programs, Sized) else None
+    with (
+        reporting(progress, total) as advance,
+        closing(_settled(programs, services, window, on_event)) as settled,
+    ):
         for result in settled:
-            if isinstance(result, Exception):
-                raise result
-            yield result
+            advance()
+            yield _unless_failed(result, return_exceptions)
 
 
 async def aiter_many(
@@ -110,13 +77,16 @@ async def aiter_many(
     *,
     window: int = 64,
     on_event: Listener | None = None,
+    progress: Progress = False,
+    return_exceptions: bool = False,
 ) -> AsyncGenerator[R]:
-    """Yield the results of programs in order, without blocking the event loop; see :func:`iter_many`."""
-    async with aclosing(_asettled(programs, services, window, on_event)) as settled:
-        async for result in settled:
-            if isinstance(result, Exception):
-                raise result
-            yield result
+    """Yield the results of programs without blocking the event loop; see :func:`iter_many`."""
+    total = len(programs) if isinstance(programs, Sized) else None
+    with reporting(progress, total) as advance:
+        async with aclosing(_asettled(programs, services, window, on_event)) as settled:
+            async for result in settled:
+                advance()
+                yield _unless_failed(result, return_exceptions)
 
 
 def _settled(
@@ -137,7 +107,9 @@ def _settled(
         try:
             for program in programs:
                 # The session is made here, so that queues count the program before its thread runs.
-                started.append(pool.submit(settle, Session(program, services, on_event)))
+                session = Session(program, services, on_event)
+                started.append(pool.submit(settle, session))
+                started[-1].add_done_callback(partial(_close_if_cancelled, session))
                 while True:
                     while started and started[0].done():
                         yield started.popleft().result()
@@ -157,6 +129,11 @@ def _settled(
             reading.pause()
             for future in started:
                 future.cancel()
+
+
+def _close_if_cancelled(session: Session[R], future: Future[R | Exception]) -> None:
+    if future.cancelled():
+        session.close()
 
 
 class _Reading:
@@ -224,9 +201,8 @@ def _check_window(window: int) -> None:
         raise ConfigurationError(f"window must be at least 1, got {window!r}")
 
 
-def _unless_failed(results: list[R | Exception], return_exceptions: bool) -> list[R]:
-    """Return results, or raise the first exception among them."""
-    failure = next((result for result in results if isinstance(result, Exception)), None)
-    if failure is not None and not return_exceptions:
-        raise failure
-    return results  # type: ignore[return-value]  # exceptions are among them only where asked for
+def _unless_failed(result: R | Exception, return_exceptions: bool) -> R:
+    """Return a result, or raise the exception in its place."""
+    if isinstance(result, Exception) and not return_exceptions:
+        raise result
+    return result  # type: ignore[return-value]  # an exception only where it is to be returned

@@ -1,4 +1,4 @@
-"""The queue before a local model: what many callers ask at once is asked as one batch.
+"""The queue before a local model: requests of many callers become one batch.
 
 There is one queue for each model object, shared by all components, threads and event loops. A worker thread
 of the queue gathers what is pending, asks the model once for all, and hands out the answers; while the model
@@ -101,11 +101,15 @@ class MergingQueue:
             idle, self._working = not self._working, True
             self._arrival.notify()
         if idle:
-            threading.Thread(target=self._work, name="surerag-model", daemon=True).start()
+            try:
+                threading.Thread(target=self._work, name="surerag-model", daemon=True).start()
+            except RuntimeError:
+                self._working = False
+                raise
         return request
 
     def _work(self) -> None:
-        """Answer batch after batch, until nothing has been asked for a while."""
+        """Answer batch after batch, until no request has come for a while."""
         while batch := self._next_batch():
             started = time.monotonic()
             self._answer([request for request in batch if request.future.set_running_or_notify_cancel()])

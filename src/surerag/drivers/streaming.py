@@ -6,75 +6,115 @@ has decided: its events are in ``events`` before the first piece of text is read
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator, Iterator
-from typing import Any, Generic, Self, TypeVar
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import Any, Generic, Protocol, Self, TypeVar
 
-from surerag.drivers.answering import Answered
+from surerag.drivers.answering import Answered, Outcome
 from surerag.drivers.asynchronous import aclose, aoutcome_of
 from surerag.drivers.session import Listener, Session
 from surerag.drivers.sync import close, outcome_of
 from surerag.effects import ContinueGeneration, Generate, Program, ReturnAnswer
 from surerag.errors import ServiceError
 from surerag.messages import Chunk, Event, Generation
-from surerag.readers.protocol import close_iterator
+from surerag.readers.protocol import as_reader, close_iterator
 from surerag.readers.threads import close_in_loop_when_dropped
-from surerag.services import Services, as_reader
+from surerag.services import Services
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 
-_ASK, _READ = object(), object()
-"""Steps of a stream: ask for the current effect, and read the next chunk of the answer."""
+class _IO(Protocol):
+    """How a stream asks services: in its thread, or in an event loop."""
+
+    async def outcome(self, session: Session[Any]) -> Outcome:
+        """Ask for the current effect."""
+
+    def open(self, session: Session[Any]) -> Any:
+        """Return an iterator over the chunks of the current effect, which is the answer."""
+
+    async def read(self, session: Session[Any], chunks: Any) -> Chunk | None:
+        """Return the next chunk, or None at the end."""
+
+    async def close_chunks(self, chunks: Any) -> None:
+        """Close an iterator over chunks."""
+
+    async def close(self, session: Session[Any]) -> None:
+        """Close the session, and free what it left open."""
 
 
-class _Steps(Generic[R]):
-    """The steps of a streamed program, for a synchronous or asynchronous stream to take.
+class _Work(Generic[R]):
+    """The program behind a stream.
 
-    Attributes:
-        session: The program.
-        next: The step to take: ``_ASK``, answered by an outcome; ``_READ``, answered by a chunk, or None at
-            the end of the answer; or a piece of text for the caller. None where the program has ended.
+    It is no asynchronous generator: of several within each other, an event loop that ends closes all at
+    once, the inner ones twice.
     """
 
-    def __init__(self, session: Session[R]) -> None:
+    def __init__(self, session: Session[R], io: _IO) -> None:
         self.session = session
-        self._steps = self._generate()
-        self.next: object = next(self._steps, None)
-
-    def advance(self, value: object = None) -> None:
-        """Answer the step."""
-        try:
-            self.next = self._steps.send(value)
-        except StopIteration:
-            self.next = None
-
-    @property
-    def done(self) -> bool:
-        """Whether the program has ended, or was closed."""
-        return self.next is None or self.session.closed
-
-    def _generate(self) -> Generator[object, Any, None]:
-        session = self.session
+        self._io = io
+        self._chunks: Any = None
+        self._generation: Generation | None = None
         session.streams = True
-        session.start()
-        while session.effect is not None:
+
+    async def start(self) -> None:
+        """Run up to the answer."""
+        session = self.session
+        try:
+            session.start()
+            while session.effect is not None and not _is_answer(session):
+                session.advance(await self._io.outcome(session))
+        except BaseException:
+            await self._io.close(session)
+            raise
+
+    async def next(self) -> str | None:
+        """Return the next piece of text; None where the program ends, or was closed."""
+        try:
+            piece = await self._next()
+        except BaseException:
+            await self.close()
+            raise
+        if piece is None:
+            await self.close()
+        return piece
+
+    async def _next(self) -> str | None:
+        session = self.session
+        while session.effect is not None and not session.closed:
             if not _is_answer(session):
-                session.advance((yield _ASK))
+                session.advance(await self._io.outcome(session))
                 continue
-            generation = None
-            while (chunk := (yield _READ)) is not None:
-                generation = chunk.generation or generation
-                if chunk.text:
-                    yield chunk.text
-            session.advance(_answered(session, generation))
+            if self._chunks is None:
+                self._chunks, self._generation = self._io.open(session), None
+            chunk = await self._io.read(session, self._chunks)
+            if chunk is None:
+                chunks, self._chunks = self._chunks, None
+                await self._io.close_chunks(chunks)
+                session.advance(_answered(session, self._generation))
+                continue
+            self._generation = chunk.generation or self._generation
+            if chunk.text:
+                return chunk.text
+        return None
+
+    async def close(self) -> None:
+        """Stop, and free what the program left open. Closing again does nothing."""
+        chunks, self._chunks = self._chunks, None
+        try:
+            if chunks is not None:
+                await self._io.close_chunks(chunks)
+        finally:
+            if not self.session.closed:
+                await self._io.close(self.session)
 
 
 class _Streamed(Generic[R]):
     """Events so far, and the result at the end; nothing behind a stream refers to it."""
 
-    def __init__(self, events: list[Event], session: Session[R]) -> None:
+    def __init__(self, work: _Work[R], events: list[Event]) -> None:
         self.events = events
-        self._session = session
+        self._work = work
 
     @property
     def result(self) -> R:
@@ -83,9 +123,9 @@ class _Streamed(Generic[R]):
         Raises:
             RuntimeError: Before the stream was read to its end.
         """
-        if not self._session.done:
+        if not self._work.session.done:
             raise RuntimeError("the result is there when the stream has been read to its end")
-        return self._session.result  # type: ignore[return-value]  # a finished session has its result
+        return self._work.session.result  # type: ignore[return-value]  # a finished session has its result
 
     @property
     def announced(self) -> Any:
@@ -96,35 +136,14 @@ class _Streamed(Generic[R]):
 class AnswerStream(_Streamed[R]):
     """Pieces of an answer, then its result. Iterate it once; close it to stop early."""
 
-    def __init__(self, program: Program[R], services: Services, on_event: Listener | None = None) -> None:
-        events: list[Event] = []
-        session = Session(program, services, _recording(events, on_event))
-        super().__init__(events, session)
-        self._chunks: Iterator[Chunk] | None = None
-        try:
-            self._steps = _Steps(session)
-            while self._steps.next is _ASK:
-                self._steps.advance(outcome_of(session))
-        except BaseException:
-            close(session)
-            raise
-
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> str:
-        try:
-            while not self._steps.done:
-                step = self._steps.next
-                if isinstance(step, str):
-                    self._steps.advance()
-                    return step
-                self._steps.advance(outcome_of(self._session) if step is _ASK else self._read())
-        except BaseException:
-            self.close()
-            raise
-        self.close()
-        raise StopIteration
+        piece = _complete(self._work.next())
+        if piece is None:
+            raise StopIteration
+        return piece
 
     def __enter__(self) -> Self:
         return self
@@ -132,51 +151,27 @@ class AnswerStream(_Streamed[R]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        self.close()
+
     def close(self) -> None:
         """Stop, and free what the program left open. Closing again does nothing."""
-        chunks, self._chunks = self._chunks, None
-        if chunks is not None:
-            close_iterator(chunks)
-        if not self._session.closed:
-            close(self._session)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_session"):
-            self.close()
-
-    def _read(self) -> Chunk | None:
-        context = self._session.context
-        if self._chunks is None:
-            self._chunks = context.run(_chunks, self._session)
-        chunk = context.run(next, self._chunks, None)
-        if chunk is None:
-            close_iterator(self._chunks)
-            self._chunks = None
-        return chunk
+        _complete(self._work.close())
 
 
 class AsyncAnswerStream(_Streamed[R]):
-    """Like :class:`AnswerStream`; made by :func:`astream`, read with ``async for``.
-
-    It is closed in its event loop when it is dropped.
-    """
+    """Like :class:`AnswerStream`, for ``async for``; it is closed in its event loop when it is dropped."""
 
     def __init__(self, work: _Work[R], events: list[Event]) -> None:
-        super().__init__(events, work.session)
-        self._work = work
-        close_in_loop_when_dropped(self, work.aclose)
+        super().__init__(work, events)
+        close_in_loop_when_dropped(self, work.close)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> str:
-        try:
-            piece = await self._work.next()
-        except BaseException:
-            await self.aclose()
-            raise
+        piece = await self._work.next()
         if piece is None:
-            await self.aclose()
             raise StopAsyncIteration
         return piece
 
@@ -188,57 +183,7 @@ class AsyncAnswerStream(_Streamed[R]):
 
     async def aclose(self) -> None:
         """Stop, and free what the program left open. Closing again does nothing."""
-        await self._work.aclose()
-
-
-class _Work(Generic[R]):
-    """The program behind an :class:`AsyncAnswerStream`.
-
-    It is no asynchronous generator: of several within each other, an event loop that ends closes all at
-    once, the inner ones twice.
-    """
-
-    def __init__(self, session: Session[R]) -> None:
-        self.session = session
-        self._chunks: AsyncIterator[Chunk] | None = None
-
-    async def start(self) -> None:
-        """Run up to the answer."""
-        try:
-            self._steps = _Steps(self.session)
-            while self._steps.next is _ASK:
-                self._steps.advance(await aoutcome_of(self.session))
-        except BaseException:
-            await aclose(self.session)
-            raise
-
-    async def next(self) -> str | None:
-        """Return the next piece of text; None where the program ends, or was closed."""
-        while not self._steps.done:
-            step = self._steps.next
-            if isinstance(step, str):
-                self._steps.advance()
-                return step
-            self._steps.advance(await aoutcome_of(self.session) if step is _ASK else await self._read())
-        return None
-
-    async def aclose(self) -> None:
-        chunks, self._chunks = self._chunks, None
-        try:
-            if chunks is not None:
-                await _aclose_iterator(chunks)
-        finally:
-            if not self.session.closed:
-                await aclose(self.session)
-
-    async def _read(self) -> Chunk | None:
-        if self._chunks is None:
-            self._chunks = _achunks(self.session)
-        chunk = await anext(self._chunks, None)
-        if chunk is None:
-            await _aclose_iterator(self._chunks)
-            self._chunks = None
-        return chunk
+        await self._work.close()
 
 
 def stream(program: Program[R], services: Services, *, on_event: Listener | None = None) -> AnswerStream[R]:
@@ -247,7 +192,10 @@ def stream(program: Program[R], services: Services, *, on_event: Listener | None
     Returns:
         An iterable of text pieces; ``events`` holds the decisions, ``result`` is there at the end.
     """
-    return AnswerStream(program, services, on_event)
+    events: list[Event] = []
+    work = _Work(Session(program, services, _recording(events, on_event)), _Blocking())
+    _complete(work.start())
+    return AnswerStream(work, events)
 
 
 async def astream(
@@ -255,9 +203,72 @@ async def astream(
 ) -> AsyncAnswerStream[R]:
     """Like :func:`stream`, without blocking the event loop."""
     events: list[Event] = []
-    work = _Work(Session(program, services, _recording(events, on_event)))
+    work = _Work(Session(program, services, _recording(events, on_event)), _Awaiting())
     await work.start()
     return AsyncAnswerStream(work, events)
+
+
+class _Blocking:
+    """Asks services in this thread; its coroutines never suspend, so that :func:`_complete` can run them."""
+
+    async def outcome(self, session: Session[Any]) -> Outcome:
+        return outcome_of(session)
+
+    def open(self, session: Session[Any]) -> Iterator[Chunk]:
+        reader = as_reader(session.services.reader)
+        match session.effect:
+            case Generate(prompts, sampling):
+                return session.context.run(reader.stream, prompts[0], sampling)
+            case ContinueGeneration(begun):
+                return session.context.run(reader.finish_stream, begun[0])
+            case effect:
+                return iter([_whole(effect)])
+
+    async def read(self, session: Session[Any], chunks: Iterator[Chunk]) -> Chunk | None:
+        return session.context.run(next, chunks, None)
+
+    async def close_chunks(self, chunks: Iterator[Chunk]) -> None:
+        close_iterator(chunks)
+
+    async def close(self, session: Session[Any]) -> None:
+        close(session)
+
+
+class _Awaiting:
+    """Asks services without blocking the event loop."""
+
+    async def outcome(self, session: Session[Any]) -> Outcome:
+        return await aoutcome_of(session)
+
+    def open(self, session: Session[Any]) -> AsyncIterator[Chunk]:
+        reader = as_reader(session.services.reader)
+        match session.effect:
+            case Generate(prompts, sampling):
+                return session.context.run(reader.astream, prompts[0], sampling)
+            case ContinueGeneration(begun):
+                return session.context.run(reader.afinish_stream, begun[0])
+            case effect:
+                return _one(_whole(effect))
+
+    async def read(self, session: Session[Any], chunks: AsyncIterator[Chunk]) -> Chunk | None:
+        return await anext(chunks, None)
+
+    async def close_chunks(self, chunks: AsyncIterator[Chunk]) -> None:
+        close_async = getattr(chunks, "aclose", None)
+        if close_async is not None:
+            await close_async()
+
+    async def close(self, session: Session[Any]) -> None:
+        await aclose(session)
+
+
+def _complete(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]  # what the coroutine returned
+    raise RuntimeError("a blocking stream was suspended")
 
 
 def _recording(events: list[Event], on_event: Listener | None) -> Listener:
@@ -269,38 +280,14 @@ def _recording(events: list[Event], on_event: Listener | None) -> Listener:
     return listen
 
 
-def _chunks(session: Session[Any]) -> Iterator[Chunk]:
-    match session.effect:
-        case Generate(prompts, sampling):
-            return as_reader(session.services.reader).stream(prompts[0], sampling)
-        case ContinueGeneration(begun):
-            return as_reader(session.services.reader).finish_stream(begun[0])
-        case ReturnAnswer(generation):
-            return iter([Chunk(generation.text, generation)])
-        case _:
-            raise TypeError("only Generate, ContinueGeneration and ReturnAnswer can be streamed")
+async def _one(chunk: Chunk) -> AsyncIterator[Chunk]:
+    yield chunk
 
 
-def _achunks(session: Session[Any]) -> AsyncIterator[Chunk]:
-    match session.effect:
-        case Generate(prompts, sampling):
-            return session.context.run(as_reader(session.services.reader).astream, prompts[0], sampling)
-        case ContinueGeneration(begun):
-            return session.context.run(as_reader(session.services.reader).afinish_stream, begun[0])
-        case ReturnAnswer(generation):
-            return _one_chunk(generation)
-        case _:
-            raise TypeError("only Generate, ContinueGeneration and ReturnAnswer can be streamed")
-
-
-async def _one_chunk(generation: Generation) -> AsyncIterator[Chunk]:
-    yield Chunk(generation.text, generation)
-
-
-async def _aclose_iterator(chunks: AsyncIterator[Chunk]) -> None:
-    aclose = getattr(chunks, "aclose", None)
-    if aclose is not None:
-        await aclose()
+def _whole(effect: object) -> Chunk:
+    if not isinstance(effect, ReturnAnswer):
+        raise TypeError("only Generate, ContinueGeneration and ReturnAnswer can be streamed")
+    return Chunk(effect.generation.text, effect.generation)
 
 
 def _is_answer(session: Session[Any]) -> bool:

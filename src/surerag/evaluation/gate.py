@@ -82,7 +82,7 @@ def check_requirement(run: EvaluationRun, text: str, confidence: float = 0.95) -
         )
     measure, system, sign, factor, other, reference, direction, size, percent, number = match.groups()
     measure = _measure(run, measure, text)
-    worse = measure in COSTS or measure == "errors"
+    worse = sign == "<=" if measure in run.scores else measure in COSTS or measure == "errors"
     if (sign == "<=") != worse:
         raise ConfigurationError(
             f"the requirement {text!r} asks for a {'large' if worse else 'small'} {measure}",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from rich.markup import escape as escape_markup
 from rich.table import Table
 
 from surerag.evaluation.gate import Verdict
@@ -32,7 +33,7 @@ def summary_rows(
         price_out: Money for a million tokens written.
     """
     measures = run.measures
-    costs = [cost for cost in COSTS if any(summarize(run, cost).values())]
+    costs = [cost for cost in COSTS if any(run.values(system, cost) for system in run.systems)]
     head = ["system", *measures]
     columns = {name: summarize(run, name) for name in [*measures, *costs]}
     compared: dict[str, Comparison] = {}
@@ -49,7 +50,7 @@ def summary_rows(
             line += ["–", "–"] if one is None else [estimate_text(one.difference, "+"), f"{one.adjusted:.3g}"]
         for cost in costs:
             estimate = columns[cost][system]
-            line.append("–" if estimate is None else f"{estimate.value:,.4g}")
+            line.append("–" if estimate is None else number_text(estimate.value))
         if priced:
             money = money_spent(run, system, price_in, price_out)
             line.append("–" if money is None else f"{money:.4g}")
@@ -59,20 +60,21 @@ def summary_rows(
 
 
 def terminal_table(run: EvaluationRun, **options: float | str) -> Table:
-    """Return the table of systems for a terminal; options are those of :func:`summary_rows`."""
+    """Return a table for a terminal, a column for each system; options are those of :func:`summary_rows`."""
     head, cells = summary_rows(run, **options)  # type: ignore[arg-type]
     table = Table(caption=notes(run), caption_justify="left")
-    for place, name in enumerate(head):
-        table.add_column(printable(name), justify="left" if place == 0 else "right")
+    table.add_column("")
     for line in cells:
-        table.add_row(*map(printable, line))
+        table.add_column(escape_markup(printable(line[0])), justify="right", overflow="fold")
+    for name, *values in list(zip(*[head, *cells], strict=True))[1:]:
+        table.add_row(*(escape_markup(printable(value)) for value in (name, *values)))
     return table
 
 
 def notes(run: EvaluationRun) -> str:
     """Return what a reader of the table has to know: the number of questions, and what seconds are."""
     questions = run.questions
-    text = f"{len(questions)} questions; intervals at 95 %; costs are means of a question."
+    text = f"{len(questions)} questions; intervals at 95 %; costs are means of a question, money is the sum."
     if without := sum(not question.references for question in questions):
         text += f" {without} have no reference answers and no metric."
     if shared := sorted({row.shared for row in run.rows if row.shared > 1}):
@@ -98,6 +100,16 @@ def estimate_text(estimate: Estimate | None, sign: str = "") -> str:
     return f"{text} [{estimate.interval.lower:{sign}.3f}, {estimate.interval.upper:{sign}.3f}]"
 
 
+def number_text(value: float) -> str:
+    """Return a number in three digits or more.
+
+    Example:
+        >>> number_text(12345.6), number_text(1.75)
+        ('12,346', '1.75')
+    """
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
 def money_spent(run: EvaluationRun, system: str, price_in: float, price_out: float) -> float | None:
     """Return what the answers of a system cost; None where it reports no tokens."""
     sums = [sum(run.values(system, name).values()) for name in _TOKENS]
@@ -120,8 +132,12 @@ def forecast(run: EvaluationRun, n: int, price_in: float = 0.0, price_out: float
             mean = sum(values) / len(values)
             spread = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
             reach = float(t.ppf(0.975, len(values) - 1)) * (spread / len(values)) ** 0.5
-            bounds = f" ({n * max(mean - reach, 0):,.4g} to {n * (mean + reach):,.4g})" if reach else ""
-            parts.append(f"{n * mean:,.4g} {cost}{bounds}")
+            bounds = (
+                f" ({number_text(n * max(mean - reach, 0))} to {number_text(n * (mean + reach))})"
+                if reach
+                else ""
+            )
+            parts.append(f"{number_text(n * mean)} {cost}{bounds}")
         answered = len(run.answered(system))
         if (price_in or price_out) and answered and parts:
             money = money_spent(run, system, price_in, price_out)
@@ -139,6 +155,8 @@ def write_report(
     price_in: float = 0.0,
     price_out: float = 0.0,
     verdicts: Sequence[Verdict] = (),
+    title: str = "",
+    introduction: str = "",
 ) -> None:
     """Write the run as one HTML page without scripts; options are those of :func:`summary_rows`."""
     head, cells = summary_rows(run, baseline=baseline, price_in=price_in, price_out=price_out)
@@ -155,7 +173,8 @@ def write_report(
     page = _PAGE
     parts = {
         "{head}": "".join(f"<th>{_html(name)}</th>" for name in head),
-        "{title}": _html(f"{', '.join(run.systems)}: {len(run.questions)} questions"),
+        "{title}": _html(title or f"{', '.join(run.systems)}: {len(run.questions)} questions"),
+        "{introduction}": f"<p>{_html(introduction)}</p>" if introduction else "",
         "{notes}": _html(notes(run)),
         "{gates}": gates,
         "{body}": body,
@@ -174,7 +193,7 @@ def write_report(
 def pareto_picture(run: EvaluationRun) -> str:
     """Return an SVG of the first metric against tokens, or seconds where tokens are not reported."""
     metrics = run.measures
-    reported = [name for name in ("tokens", "seconds") if all(summarize(run, name).values())]
+    reported = [name for name in ("tokens", "seconds") if all(run.values(s, name) for s in run.systems)]
     if not metrics or not reported:
         return ""
     metric, cost = metrics[0], reported[0]
@@ -208,7 +227,7 @@ def pareto_picture(run: EvaluationRun) -> str:
     axes = _line(left, height - bottom, width - 20, height - bottom, "axis")
     axes += _line(left, 20, left, height - bottom, "axis")
     for share in (0, 0.5, 1):
-        axes += _text(x(most * share), height - bottom + 18, "middle", f"{most * share:,.3g}", "tick")
+        axes += _text(x(most * share), height - bottom + 18, "middle", number_text(most * share), "tick")
         value = low + (high - low) * share
         axes += (
             f'<text class="tick" x="{left - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.2f}</text>'
@@ -302,6 +321,7 @@ dd { margin: 0 0 .4rem; white-space: pre-wrap; }
 </head>
 <body>
 <h1>{title}</h1>
+{introduction}
 {gates}
 <table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>
 <p><small>{notes}</small></p>

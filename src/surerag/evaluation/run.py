@@ -33,7 +33,9 @@ Wait = Callable[[Awaitable[Any]], Any]
 FAILURES = 5
 """Questions in a row that may fail under one system before the run ends."""
 
-_TABLES = """
+_APPLICATION = 0x53524147
+_TABLES = f"""
+PRAGMA application_id = {_APPLICATION};
 CREATE TABLE IF NOT EXISTS questions (key TEXT PRIMARY KEY, place INTEGER, question TEXT);
 CREATE TABLE IF NOT EXISTS systems (name TEXT PRIMARY KEY, place INTEGER, fingerprint TEXT, settings TEXT);
 CREATE TABLE IF NOT EXISTS rows (
@@ -104,6 +106,10 @@ class EvaluationRun:
             self._db = sqlite3.connect(
                 ":memory:" if path is None else path, check_same_thread=False, timeout=60
             )
+            names = self._db.execute("SELECT name FROM sqlite_master LIMIT 1").fetchall()
+            [owner] = self._db.execute("PRAGMA application_id").fetchone()
+            if names and owner != _APPLICATION:
+                raise InputError(f"{path} is a database, and holds no run")
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.executescript(_TABLES)
         self._rows: list[Row] | None = None
@@ -170,6 +176,8 @@ class EvaluationRun:
             for row in self.rows:
                 if row.system == system and row.question.references:
                     score = 0.0 if row.answer is None else metric(row.answer.text, row.question.references)
+                    if not 0 <= score <= 1:
+                        raise ConfigurationError(f"the metric {measure} returned {score!r}, not in [0, 1]")
                     values[row.question.key] = float(score)
             return values
         for key, row in rows.items():
@@ -215,8 +223,11 @@ class EvaluationRun:
         """
         names = self.systems
         pairs = [name.removesuffix("@inf") for name in names if name.endswith("@inf")]
-        system = system or (pairs[0] if len(pairs) == 1 else "")
-        name = system or "lazy"
+        if len(pairs) > 1 and not system:
+            raise ConfigurationError(
+                f"the run has {len(pairs)} systems", hint=f"choose of {', '.join(pairs)}"
+            )
+        system = name = system or (pairs[0] if pairs else "lazy")
         if not {f"{system}@inf", f"{system}@-inf"} <= set(names):
             raise ConfigurationError(
                 f"the run has no {name}@inf and {name}@-inf; it has {', '.join(names)}",
@@ -385,6 +396,13 @@ def evaluate(
         InputError: If there are no questions.
         ServiceError: If a system fails on :data:`FAILURES` questions in a row.
         StorageError: If the file cannot be written.
+
+    Example:
+        >>> from surerag.evaluation import summarize
+        >>> questions = [("Where was Ada born?", "Velm"), ("Where was Bo born?", "Orun")]
+        >>> run = evaluate({"guess": lambda question: "Velm"}, questions)
+        >>> summarize(run, "exact_match")["guess"].value
+        0.5
     """
     with _background_loop() as wait:
         return _evaluate(

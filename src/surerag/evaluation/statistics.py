@@ -16,6 +16,7 @@ from surerag.measures.statistics import (
     holm,
     mean_interval,
     paired_difference,
+    wilson,
 )
 
 COSTS = ("tokens", "calls", "seconds")
@@ -41,12 +42,21 @@ class Comparison:
 
 
 def summarize(run: EvaluationRun, measure: str, confidence: float = 0.95) -> dict[str, Estimate | None]:
-    """Return the mean of a metric or cost for each system; None where nothing was measured."""
+    """Return the mean of a metric or cost for each system; None where nothing was measured.
+
+    Intervals of right and wrong answers are Wilson's, others are bootstrapped.
+    """
     bounds = (0.0, 1.0) if measure in run.metrics or measure == "errors" else None
     summary: dict[str, Estimate | None] = {}
     for system in run.systems:
         values = list(run.values(system, measure).values())
-        summary[system] = mean_interval(values, confidence=confidence, bounds=bounds) if values else None
+        if not values:
+            summary[system] = None
+        elif bounds is not None and is_binary(values):
+            n, right = len(values), round(sum(values))
+            summary[system] = Estimate(right / n, wilson(right, n, confidence), n)
+        else:
+            summary[system] = mean_interval(values, confidence=confidence, bounds=bounds)
     return summary
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from types import CodeType
 from typing import Any, TypeVar
 
 from surerag import drivers
 from surerag.calibration import scope_of
-from surerag.component import Component
+from surerag.component import AnsweringComponent, Component
 from surerag.effects import Program, Retrieve, generate, retrieve
 from surerag.errors import ConfigurationError, InputError
 from surerag.evaluation.questions import Question
@@ -87,8 +88,9 @@ class System:
 def as_system(name: str, target: Any) -> System:
     """Return a system made of a component, a query engine, a runnable, a function or a coroutine function.
 
-    Settings of a component, and of whatever has ``to_dict()``, are recorded, so that a change is noticed. Of
-    other objects only the type and, of functions, the code is: give a changed one another name.
+    Settings of a component, and of whatever has ``to_dict()``, are recorded, so that a change is noticed; of
+    a function its code and the numbers and texts that it closes over. Of other objects only the type is: give
+    a changed one another name.
 
     Raises:
         ConfigurationError: If it answers no questions.
@@ -97,7 +99,8 @@ def as_system(name: str, target: Any) -> System:
         return System(name, target.answer, target.settings)
     verbs = ("run",) if isinstance(target, Component) else ("query", "invoke", "aquery", "ainvoke")
     verb = next((verb for verb in verbs if callable(getattr(target, verb, None))), None)
-    if isinstance(target, type) or (verb is None and not callable(target)):
+    answers = isinstance(target, AnsweringComponent) or not isinstance(target, Component)
+    if not answers or isinstance(target, type) or (verb is None and not callable(target)):
         raise ConfigurationError(
             f"the system {name!r} is a {type(target).__name__}, which answers no questions",
             hint="pass a query engine, a runnable, a component, or a function from a question to an answer",
@@ -108,8 +111,9 @@ def as_system(name: str, target: Any) -> System:
     if callable(getattr(target, "to_dict", None)):
         settings["options"] = target.to_dict()
         settings |= _scope(target)
-    elif (code := getattr(target, "__code__", None)) is not None:
-        settings["code"] = hashlib.sha256(code.co_code + repr(code.co_consts[1:]).encode()).hexdigest()[:16]
+    elif isinstance(code := getattr(target, "__code__", None), CodeType):
+        values = [*(cell.cell_contents for cell in target.__closure__ or ()), *(target.__defaults__ or ())]
+        settings["code"] = [*_code_parts(code), *(v for v in values if isinstance(v, str | int | float))]
     return System(name, lambda question: function(question.text), settings)
 
 
@@ -120,6 +124,8 @@ def as_answer(value: Any) -> EvaluationAnswer:
         InputError: If there is no text of an answer in it.
     """
     if isinstance(value, EvaluationAnswer):
+        if not all(map(math.isfinite, value.scores.values())):
+            raise InputError(f"a system reported scores that are no finite numbers: {value.scores}")
         return value
     if isinstance(value, str):
         return EvaluationAnswer(value)
@@ -160,6 +166,17 @@ def as_answer(value: Any) -> EvaluationAnswer:
         uncertainty,
         acted,
     )
+
+
+def _code_parts(code: CodeType) -> Iterator[str]:
+    """Yield what a function does, the same in every process."""
+    yield code.co_code.hex()
+    yield " ".join(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _code_parts(constant)
+        else:
+            yield repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant)
 
 
 _TEXTS = ("answer", "response", "output", "result", "content", "text")

@@ -17,6 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 RESAMPLES = 2_000
 _SAME = 1e-9
 """Numbers that differ by less are equal but for rounding."""
+_ALIKE = 0.005
+"""Width of an interval, as a share of the bounds, that a few equal values would give by chance."""
 
 Floats = NDArray[np.float64]
 Bounds = tuple[float, float]
@@ -102,7 +104,10 @@ def bootstrap_interval(
     confidence: float = 0.95,
     tails: tuple[float, float] | None = None,
 ) -> Interval | None:
-    """Return the interval of a value from its resamples; :func:`constant_interval` where these are all alike.
+    """Return the interval of a value from its resamples; where these are alike, not below the exact one.
+
+    Resamples are alike within half a percent of the bounds; then the interval also holds
+    :func:`constant_interval`, which for a large sample is the narrower one. Alike without bounds, it is None.
 
     Args:
         resampled: The value in each resample.
@@ -113,9 +118,14 @@ def bootstrap_interval(
         tails: Quantiles in place of those of the confidence.
     """
     lower, upper = np.quantile(resampled, tails or ((1 - confidence) / 2, (1 + confidence) / 2))
-    if upper - lower < _SAME:
-        return constant_interval(value, n, bounds, confidence)
-    return Interval(min(float(lower), value), max(float(upper), value))
+    ends = [float(lower), float(upper), value]
+    alike = _SAME * max(map(abs, ends)) if bounds is None else _ALIKE * (bounds[1] - bounds[0])
+    if upper - lower <= alike:
+        exact = constant_interval(value, n, bounds, confidence)
+        if exact is None:
+            return None
+        ends += exact
+    return Interval(min(ends), max(ends))
 
 
 def resample_counts(n: int, seed: int | tuple[int, ...] = 0) -> NDArray[np.int64]:

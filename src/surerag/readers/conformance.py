@@ -38,9 +38,8 @@ from surerag.messages import (
     TokenTrace,
     as_messages,
 )
-from surerag.readers.protocol import BaseReader, close_iterator
+from surerag.readers.protocol import BaseReader, as_reader, close_iterator
 from surerag.readers.threads import start_in_thread
-from surerag.services import as_reader
 
 __all__ = ["Case", "ConformanceReport", "Outcome", "Trial", "check_reader", "conformance_cases"]
 
@@ -49,10 +48,7 @@ Status = Literal["passed", "failed", "skipped"]
 
 _PROMPTS: tuple[Prompt, ...] = (
     "Where does the river Orun begin?",
-    (
-        "Context: Ada Tarn was born in Velm.\nAnswer the question from the context above.\n"
-        "Question: Where was Ada Tarn born?\nAnswer:"
-    ),
+    "Context: Ada Tarn was born in Velm.\nQuestion: Where was Ada Tarn born?\nAnswer:",
     "Name three colours.",
 )
 
@@ -99,11 +95,7 @@ class Trial:
         return [row[0] for row in reader.generate(self.prompts, self.greedy)]
 
     def same(self, what: str, one: Generation, other: Generation) -> None:
-        """Demand that two generations are the same, up to rounding.
-
-        Raises:
-            BrokenPromiseError: If they differ.
-        """
+        """Demand that two generations are the same, up to rounding."""
         _demand(one.text == other.text, f"{what}: the text is {one.text!r} and {other.text!r}")
         _demand(one.finish == other.finish, f"{what}: it ended by {one.finish!r} and {other.finish!r}")
         _demand((one.trace is None) == (other.trace is None), f"{what}: one has a trace, the other none")
@@ -111,26 +103,16 @@ class Trial:
             self.same_trace(what, one.trace, other.trace)
 
     def same_trace(self, what: str, one: TokenTrace, other: TokenTrace) -> None:
-        """Demand that two traces are the same, up to rounding.
-
-        Raises:
-            BrokenPromiseError: If they differ.
-        """
+        """Demand that two traces are the same, up to rounding."""
         _demand(one.tokens == other.tokens, f"{what}: the tokens are {one.tokens} and {other.tokens}")
         self.close(f"{what}: log-probabilities", one.logprobs, other.logprobs)
-        _demand(
-            (one.entropy is None) == (other.entropy is None), f"{what}: one has entropies, the other none"
-        )
+        _demand((one.entropy is None) == (other.entropy is None), f"{what}: only one has entropies")
         if one.entropy is not None and other.entropy is not None:
             self.close(f"{what}: entropies", one.entropy.lower, other.entropy.lower)
             self.close(f"{what}: entropies", one.entropy.upper, other.entropy.upper)
 
     def close(self, what: str, one: Sequence[float], other: Sequence[float]) -> None:
-        """Demand that numbers are the same, up to rounding.
-
-        Raises:
-            BrokenPromiseError: If they differ.
-        """
+        """Demand that numbers are the same, up to rounding."""
         worst = max((abs(a - b) for a, b in zip(one, other, strict=True)), default=0.0)
         _demand(worst <= self.tolerance, f"{what} differ by {worst:.2g} nats, more than {self.tolerance:g}")
 
@@ -146,8 +128,15 @@ def _applies(condition: bool, reason: str) -> None:
 
 
 Check = Callable[[BaseReader, Trial], None]
+CHECKS: list[Check] = []
 
 
+def _check(check: Check) -> Check:
+    CHECKS.append(check)
+    return check
+
+
+@_check
 def capabilities_fit_together(reader: BaseReader, trial: Trial) -> None:
     """Entropies and energies need log-probabilities, and the model has a name."""
     claimed = reader.capabilities
@@ -157,6 +146,7 @@ def capabilities_fit_together(reader: BaseReader, trial: Trial) -> None:
     _demand(claimed.entropy in ("exact", "bounded", None), f"its entropy is {claimed.entropy!r}")
 
 
+@_check
 def every_prompt_is_answered(reader: BaseReader, trial: Trial) -> None:
     """There is one list for each prompt, and nothing for no prompts."""
     answers = reader.generate(trial.prompts, trial.greedy)
@@ -165,18 +155,21 @@ def every_prompt_is_answered(reader: BaseReader, trial: Trial) -> None:
     _demand(reader.generate([], trial.greedy) == [], "no prompts got answers")
 
 
+@_check
 def n_samples_are_n(reader: BaseReader, trial: Trial) -> None:
     """Every prompt gets exactly as many samples as asked for."""
     counts = [len(row) for row in reader.generate(trial.prompts, trial.sampled(3))]
     _demand(counts == [3] * len(trial.prompts), f"asked for 3 samples each, got {counts}")
 
 
+@_check
 def text_is_stripped(reader: BaseReader, trial: Trial) -> None:
     """Answers have no white space around them."""
     for answer in _some_of_each(reader, trial):
         _demand(answer.text == answer.text.strip(), f"there is white space around {answer.text!r}")
 
 
+@_check
 def traces_are_there_as_claimed(reader: BaseReader, trial: Trial) -> None:
     """Every generation has a trace of all its tokens; or none has one, and none is claimed."""
     for answer in _some_of_each(reader, trial):
@@ -185,12 +178,11 @@ def traces_are_there_as_claimed(reader: BaseReader, trial: Trial) -> None:
             continue
         trace = _trace(answer)
         _demand(bool(len(trace)) or not answer.text, f"the trace of {answer.text!r} is empty")
-        _demand(
-            answer.completion_tokens == len(trace),
-            f"{answer.completion_tokens} tokens are counted and {len(trace)} are in the trace",
-        )
+        counted = answer.completion_tokens
+        _demand(counted == len(trace), f"{counted} tokens are counted and {len(trace)} are in the trace")
 
 
+@_check
 def logprobs_are_natural_logs(reader: BaseReader, trial: Trial) -> None:
     """Log-probabilities are finite and not above zero."""
     _applies(reader.capabilities.logprobs, "it has no log-probabilities")
@@ -199,6 +191,7 @@ def logprobs_are_natural_logs(reader: BaseReader, trial: Trial) -> None:
             _demand(math.isfinite(value) and value <= 0, f"a log-probability is {value!r}")
 
 
+@_check
 def entropies_are_possible(reader: BaseReader, trial: Trial) -> None:
     """Entropies lie between 0 and log V, as an interval that is a point where they are exact."""
     kind = reader.capabilities.entropy
@@ -206,19 +199,16 @@ def entropies_are_possible(reader: BaseReader, trial: Trial) -> None:
     most = math.log(trial.vocabulary_size) + trial.tolerance if trial.vocabulary_size else math.inf
     for answer in _some_of_each(reader, trial):
         entropy = _trace(answer).entropy
-        _demand(
-            (entropy is not None) == (kind is not None), f"it claims {kind} entropies, and found: {entropy}"
-        )
+        _demand((entropy is None) == (kind is None), f"it claims {kind} entropies, and returns {entropy}")
         if entropy is None:
             continue
-        _demand(
-            entropy.exact == (kind == "exact"), f"it claims {kind} entropies, and the trace says otherwise"
-        )
+        _demand(entropy.exact == (kind == "exact"), f"it claims {kind} entropies, the trace says otherwise")
         for low, high in zip(entropy.lower, entropy.upper, strict=True):
             _demand(-1e-9 <= low <= high <= most, f"an entropy lies in [{low}, {high}], the most is {most}")
             _demand(low == high or not entropy.exact, f"an exact entropy is an interval [{low}, {high}]")
 
 
+@_check
 def energies_are_there_as_claimed(reader: BaseReader, trial: Trial) -> None:
     """Traces carry log-sum-exp of the logits exactly if that is claimed."""
     _applies(reader.capabilities.logprobs, "it has no log-probabilities")
@@ -227,22 +217,22 @@ def energies_are_there_as_claimed(reader: BaseReader, trial: Trial) -> None:
         _demand(has == reader.capabilities.energy, "energies are not there as claimed")
 
 
+@_check
 def max_tokens_is_kept(reader: BaseReader, trial: Trial) -> None:
     """A shorter limit gives the same tokens, fewer of them, and says that it cut."""
     short = replace(trial.greedy, max_tokens=trial.n_tokens)
     whole = trial.answers(reader)
     for cut, answer in zip(reader.generate(trial.prompts, short), whole, strict=True):
         if answer.completion_tokens:
-            _demand(
-                cut[0].completion_tokens <= trial.n_tokens,
-                f"asked for {trial.n_tokens} tokens at most, got {cut[0].completion_tokens}",
-            )
+            length = cut[0].completion_tokens
+            _demand(length <= trial.n_tokens, f"{length} tokens came, {trial.n_tokens} are the limit")
         if answer.trace is not None and len(answer.trace) > trial.n_tokens:
             _demand(cut[0].finish == "length", f"a cut answer ended by {cut[0].finish!r}")
             start = answer.trace.tokens[: trial.n_tokens]
-            _demand(_trace(cut[0]).tokens == start, f"cut, it said {_trace(cut[0]).tokens} and not {start}")
+            _demand(_trace(cut[0]).tokens == start, f"cut, it wrote {_trace(cut[0]).tokens} and not {start}")
 
 
+@_check
 def stop_texts_end_an_answer(reader: BaseReader, trial: Trial) -> None:
     """An answer ends before a stop text, and is otherwise the same."""
     for prompt, answer in zip(trial.prompts, trial.answers(reader), strict=True):
@@ -253,18 +243,20 @@ def stop_texts_end_an_answer(reader: BaseReader, trial: Trial) -> None:
             continue
         before = answer.text.split(stop, 1)[0].strip()
         stopped = reader.generate([prompt], replace(trial.greedy, stop=(stop,)))[0][0]
-        _demand(stopped.text == before, f"stopped at {stop!r}, it said {stopped.text!r} and not {before!r}")
+        _demand(stopped.text == before, f"stopped at {stop!r}, it wrote {stopped.text!r} and not {before!r}")
         _demand(stopped.finish == "stop", f"stopped at {stop!r}, it ended by {stopped.finish!r}")
         return
     raise NotApplicableError("no greedy answer has a word to stop at")
 
 
+@_check
 def greedy_answers_repeat(reader: BaseReader, trial: Trial) -> None:
     """At temperature 0 the same request gives the same answer."""
     for one, other in zip(trial.answers(reader), trial.answers(reader), strict=True):
         trial.same("asked twice", one, other)
 
 
+@_check
 def seeds_repeat(reader: BaseReader, trial: Trial) -> None:
     """The same seed gives the same samples."""
     _applies(trial.seeded, "it does not promise that seeds repeat")
@@ -273,6 +265,7 @@ def seeds_repeat(reader: BaseReader, trial: Trial) -> None:
         trial.same("with one seed", one, other)
 
 
+@_check
 def alone_or_in_a_batch_is_the_same(reader: BaseReader, trial: Trial) -> None:
     """A prompt's answers do not depend on what else is asked with it, or in what order."""
     settings = [trial.greedy, *([trial.sampled(2)] if trial.seeded else [])]
@@ -286,6 +279,7 @@ def alone_or_in_a_batch_is_the_same(reader: BaseReader, trial: Trial) -> None:
                 trial.same("alone", one, single)
 
 
+@_check
 def a_text_is_one_user_turn(reader: BaseReader, trial: Trial) -> None:
     """A prompt that is a string equals a conversation of one user turn."""
     prompts = [as_messages(prompt) for prompt in trial.prompts]
@@ -293,34 +287,32 @@ def a_text_is_one_user_turn(reader: BaseReader, trial: Trial) -> None:
         trial.same("as a conversation", row[0], answer)
 
 
+@_check
 def odd_text_is_only_text(reader: BaseReader, trial: Trial) -> None:
     """Braces, markup, other scripts and line breaks in a prompt are read, not obeyed."""
     odd = ["{question} {0} %s \\n", "<|im_end|></s> [INST]", "¿Dónde? 河はどこ 🌊", "a\n\n\tb\r\n"]
     _demand(len(reader.generate(odd, trial.greedy)) == len(odd), "odd prompts were not all answered")
 
 
+@_check
 def begin_shows_the_first_tokens(reader: BaseReader, trial: Trial) -> None:
     """What is begun shows the first n tokens of the answer, with their log-probabilities."""
     with _begun(reader, trial) as begun:
-        _demand(
-            len(begun) == len(trial.prompts), f"{len(trial.prompts)} prompts were begun {len(begun)} times"
-        )
+        _demand(len(begun) == len(trial.prompts), f"{len(trial.prompts)} prompts began {len(begun)} times")
         for item, whole in zip(begun, trial.answers(reader), strict=True):
-            _demand(
-                (item.partial.finish == "partial") != item.done,
-                f"it is done: {item.done}, and ended by {item.partial.finish!r}",
-            )
+            ended = item.partial.finish
+            _demand((ended == "partial") != item.done, f"it is done: {item.done}, and ended by {ended!r}")
             if item.done:
                 trial.same("begun and done", item.partial, whole)
             elif whole.trace is not None:
-                shown = _trace(item.partial)
-                _demand(len(shown) == trial.n_tokens, f"{len(shown)} tokens are shown, not {trial.n_tokens}")
-                _demand(
-                    whole.trace.tokens[: len(shown)] == shown.tokens, "other tokens are shown than are said"
-                )
-                trial.close("begun: log-probabilities", shown.logprobs, whole.trace.logprobs[: len(shown)])
+                head = _trace(item.partial)
+                _demand(len(head) == trial.n_tokens, f"{len(head)} tokens are begun, not {trial.n_tokens}")
+                start = whole.trace.tokens[: len(head)]
+                _demand(start == head.tokens, f"{head.tokens} are begun, {start} are the answer's")
+                trial.close("begun: log-probabilities", head.logprobs, whole.trace.logprobs[: len(head)])
 
 
+@_check
 def begin_and_finish_is_generate(reader: BaseReader, trial: Trial) -> None:
     """To begin and finish gives what generating gives, in order."""
     finished = reader.finish(reader.begin(trial.prompts, trial.n_tokens, trial.greedy))
@@ -328,6 +320,7 @@ def begin_and_finish_is_generate(reader: BaseReader, trial: Trial) -> None:
         trial.same("begun and finished", one, other)
 
 
+@_check
 def begin_past_the_end_is_the_whole(reader: BaseReader, trial: Trial) -> None:
     """To begin more tokens than there are shows the whole answer, which can be finished."""
     begun = reader.begin(trial.prompts, trial.max_tokens + 1, trial.greedy)
@@ -336,6 +329,7 @@ def begin_past_the_end_is_the_whole(reader: BaseReader, trial: Trial) -> None:
         _demand(item.partial.text == other.text, f"it shows {item.partial.text!r} of {other.text!r}")
 
 
+@_check
 def cancel_frees(reader: BaseReader, trial: Trial) -> None:
     """What was begun can be cancelled, again and again, also after it was finished."""
     begun = reader.begin(trial.prompts, 1, trial.greedy)
@@ -347,12 +341,14 @@ def cancel_frees(reader: BaseReader, trial: Trial) -> None:
     every_prompt_is_answered(reader, trial)
 
 
+@_check
 def streams_join_to_the_text(reader: BaseReader, trial: Trial) -> None:
     """Pieces join to the answer, and the last one carries the generation."""
     for prompt, answer in zip(trial.prompts, trial.answers(reader), strict=True):
         _check_chunks(trial, list(reader.stream(prompt, trial.greedy)), answer)
 
 
+@_check
 def streams_come_in_pieces_as_claimed(reader: BaseReader, trial: Trial) -> None:
     """An answer of several words comes in more than one piece, if streaming is claimed."""
     _applies(reader.capabilities.stream, "it does not claim to stream")
@@ -364,6 +360,7 @@ def streams_come_in_pieces_as_claimed(reader: BaseReader, trial: Trial) -> None:
     raise NotApplicableError("no greedy answer has two words")
 
 
+@_check
 def what_was_begun_streams_from_its_start(reader: BaseReader, trial: Trial) -> None:
     """To finish as a stream shows the held-back tokens, too."""
     with _begun(reader, trial) as begun:
@@ -371,6 +368,7 @@ def what_was_begun_streams_from_its_start(reader: BaseReader, trial: Trial) -> N
             _check_chunks(trial, list(reader.finish_stream(item)), answer)
 
 
+@_check
 def streams_can_be_abandoned(reader: BaseReader, trial: Trial) -> None:
     """A stream that is closed early leaves the reader usable."""
     chunks = reader.stream(trial.prompts[0], trial.greedy)
@@ -379,17 +377,20 @@ def streams_can_be_abandoned(reader: BaseReader, trial: Trial) -> None:
     every_prompt_is_answered(reader, trial)
 
 
+@_check
 def scores_are_the_models(reader: BaseReader, trial: Trial) -> None:
     """Reading its own greedy answer, the model thinks of each token what it thought when it wrote it."""
     _demand_scores(reader, trial, trial.greedy)
 
 
+@_check
 def logprobs_are_those_of_temperature_one(reader: BaseReader, trial: Trial) -> None:
     """At another temperature, log-probabilities are still the model's own, of the sampled token."""
     hot = SamplingParams(n=4, temperature=1.7, max_tokens=trial.n_tokens + 1, seed=1)
     _demand_scores(reader, trial, hot)
 
 
+@_check
 def scoring_is_refused_unless_claimed(reader: BaseReader, trial: Trial) -> None:
     """A reader that does not claim to score raises CapabilityError."""
     _applies(not reader.capabilities.score, "it claims to score")
@@ -400,6 +401,7 @@ def scoring_is_refused_unless_claimed(reader: BaseReader, trial: Trial) -> None:
     raise BrokenPromiseError("it scores without claiming to")
 
 
+@_check
 def async_twins_do_the_same(reader: BaseReader, trial: Trial) -> None:
     """Every verb gives the same over its async twin."""
 
@@ -417,6 +419,7 @@ def async_twins_do_the_same(reader: BaseReader, trial: Trial) -> None:
             trial.same("async", one, other)
 
 
+@_check
 def async_streams_do_the_same(reader: BaseReader, trial: Trial) -> None:
     """Streams give the same over their async twins."""
     prompt = trial.prompts[0]
@@ -425,19 +428,20 @@ def async_streams_do_the_same(reader: BaseReader, trial: Trial) -> None:
         streams: list[Any] = [reader.astream(prompt, trial.greedy)]
         begun = await reader.abegin([prompt], trial.n_tokens, trial.greedy)
         streams.append(reader.afinish_stream(begun[0]))
-        found = []
+        collected = []
         try:
             for stream in streams:
                 async with aclosing(stream):
-                    found.append([chunk async for chunk in stream])
+                    collected.append([chunk async for chunk in stream])
         finally:
             await reader.acancel(begun)
-        return found
+        return collected
 
     for chunks in _in_new_loop(ask):
         _check_chunks(trial, chunks, trial.answers(reader)[0])
 
 
+@_check
 def async_scores_do_the_same(reader: BaseReader, trial: Trial) -> None:
     """Scores are the same over their async twin."""
     _applies(reader.capabilities.score, "it does not claim to score")
@@ -445,39 +449,6 @@ def async_scores_do_the_same(reader: BaseReader, trial: Trial) -> None:
     scored = _in_new_loop(lambda: reader.ascore(trial.prompts, texts))
     for one, other in zip(scored, reader.score(trial.prompts, texts), strict=True):
         trial.same_trace("scored async", one, other)
-
-
-CHECKS: tuple[Check, ...] = (
-    capabilities_fit_together,
-    every_prompt_is_answered,
-    n_samples_are_n,
-    text_is_stripped,
-    traces_are_there_as_claimed,
-    logprobs_are_natural_logs,
-    entropies_are_possible,
-    energies_are_there_as_claimed,
-    max_tokens_is_kept,
-    stop_texts_end_an_answer,
-    greedy_answers_repeat,
-    seeds_repeat,
-    alone_or_in_a_batch_is_the_same,
-    a_text_is_one_user_turn,
-    odd_text_is_only_text,
-    begin_shows_the_first_tokens,
-    begin_and_finish_is_generate,
-    begin_past_the_end_is_the_whole,
-    cancel_frees,
-    streams_join_to_the_text,
-    streams_come_in_pieces_as_claimed,
-    what_was_begun_streams_from_its_start,
-    streams_can_be_abandoned,
-    scores_are_the_models,
-    logprobs_are_those_of_temperature_one,
-    scoring_is_refused_unless_claimed,
-    async_twins_do_the_same,
-    async_streams_do_the_same,
-    async_scores_do_the_same,
-)
 
 
 @contextmanager
@@ -515,7 +486,7 @@ def _check_chunks(trial: Trial, chunks: list[Chunk], answer: Generation) -> None
 
 
 def _demand_scores(reader: BaseReader, trial: Trial, sampling: SamplingParams) -> None:
-    """Compare traces of what was said with traces of reading it again, wherever tokens agree.
+    """Compare traces of what was written with traces of reading it again, wherever tokens agree.
 
     An answer after thoughts is left out: it is read as one that nothing was thought before.
     """
@@ -523,12 +494,12 @@ def _demand_scores(reader: BaseReader, trial: Trial, sampling: SamplingParams) -
     _applies(reader.capabilities.logprobs, "it has no log-probabilities")
     compared = 0
     for prompt, row in zip(trial.prompts, reader.generate(trial.prompts, sampling), strict=True):
-        for said in (_trace(answer) for answer in row if not answer.thinking_tokens):
-            if not len(said):
+        for own in (_trace(answer) for answer in row if not answer.thinking_tokens):
+            if not len(own):
                 continue
-            (read,) = reader.score([prompt], ["".join(said.tokens)])
-            if read.tokens == said.tokens:
-                trial.close("reading what it said: log-probabilities", read.logprobs, said.logprobs)
+            (read,) = reader.score([prompt], ["".join(own.tokens)])
+            if read.tokens == own.tokens:
+                trial.close("reading what it wrote: log-probabilities", read.logprobs, own.logprobs)
                 compared += 1
     _applies(compared > 0, "read again, its answers split into other tokens, or follow thoughts")
 
@@ -539,13 +510,7 @@ def _in_new_loop(work: Callable[[], Coroutine[Any, Any, R]]) -> R:
 
 
 class Outcome(NamedTuple):
-    """What one check found.
-
-    Attributes:
-        check: What was checked.
-        status: Skipped where it does not apply to this reader.
-        detail: What is wrong, or why it was skipped.
-    """
+    """The result of one check; ``detail`` is what is wrong, or why the check does not apply."""
 
     check: str
     status: Status
@@ -559,11 +524,7 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """One check, ready to run on any reader.
-
-    Attributes:
-        check: The check itself.
-    """
+    """One check, ready to run on any reader."""
 
     check: Check
 
@@ -571,15 +532,7 @@ class Case:
         return self.check.__name__
 
     def run(self, reader: object, trial: Trial | None = None) -> Outcome:
-        """Check a reader.
-
-        Args:
-            reader: Anything with the methods of :class:`surerag.readers.Reader`.
-            trial: What it is asked, and how exact it has to be.
-
-        Returns:
-            What was found. An unexpected error counts as a failure, and is named.
-        """
+        """Check a reader; an unexpected error counts as a failure, and is named."""
         name = str(self).replace("_", " ")
         try:
             self.check(as_reader(reader), trial or Trial())
@@ -594,12 +547,7 @@ class Case:
 
 @dataclass(frozen=True)
 class ConformanceReport:
-    """What a reader was found to do; prints as text, and as a table with rich.
-
-    Attributes:
-        reader: Name of the reader.
-        outcomes: One for each check.
-    """
+    """What a reader does: its name, and one outcome for each check; prints as text."""
 
     reader: str
     outcomes: tuple[Outcome, ...]
@@ -642,17 +590,13 @@ def check_reader(reader: object, trial: Trial | None = None, **settings: Any) ->
         trial: What it is asked, and how exact it has to be.
         **settings: Fields of :class:`Trial`, in place of the trial's own.
 
-    Returns:
-        What was found.
-
     Example:
         >>> from surerag.readers.fake import FakeReader
         >>> check_reader(FakeReader(lambda prompt: f"It is {prompt.split()[-1]}")).passed
         True
     """
-    asked = replace(trial or Trial(), **settings)
-    known = as_reader(reader)
-    return ConformanceReport(known.name, tuple(case.run(known, asked) for case in conformance_cases()))
+    trial, whole = replace(trial or Trial(), **settings), as_reader(reader)
+    return ConformanceReport(whole.name, tuple(case.run(whole, trial) for case in conformance_cases()))
 
 
 if __name__ == "__main__":

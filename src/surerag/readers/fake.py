@@ -255,44 +255,28 @@ class FakeReader(BaseReader):
         self._queue.extend(replies)
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
-        """Return the next replies of the script, ``sampling.n`` for each prompt.
-
-        Raises:
-            ServiceError: If the script has no reply left.
-        """
+        """Return the next replies, ``sampling.n`` for each prompt."""
         texts = self._note("generate", prompts, sampling)
         return [[self._emit(self._next(text, sampling)) for _ in range(sampling.n)] for text in texts]
 
     def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
-        """Return a trace of each continuation.
-
-        Raises:
-            CapabilityError: If this reader was made without scores.
-        """
+        """Return a trace of each continuation."""
         if not self._capabilities.score:
             raise CapabilityError(
                 f"{self._name} cannot score given text", hint="give it a logprob or a score"
             )
         texts = self._note("score", prompts, None, continuations=tuple(continuations))
-        return [self._trace(text, given) for text, given in zip(texts, continuations, strict=True)]
+        return [self._trace(text, item) for text, item in zip(texts, continuations, strict=True)]
 
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[PartialGeneration]:
-        """Return the first ``n_tokens`` words of the next reply to each prompt.
-
-        Raises:
-            ServiceError: If the script has no reply left.
-        """
+        """Return the first ``n_tokens`` words of the next reply to each prompt."""
         texts = self._note("begin", prompts, sampling, n_tokens=n_tokens)
         return [self._begin(text, n_tokens, sampling) for text in texts]
 
     def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
-        """Return the whole replies.
-
-        Raises:
-            ServiceError: If one was finished or cancelled before.
-        """
+        """Return the whole replies; each once."""
         handles = [_handle(item) for item in begun]
         self._note("finish", [handle.prompt for handle in handles], None)
         return [self._finish(handle) for handle in handles]
@@ -306,22 +290,14 @@ class FakeReader(BaseReader):
                 handle.state = "cancelled"
 
     def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
-        """Yield the next reply word by word.
-
-        Raises:
-            ServiceError: If the script has no reply left.
-        """
+        """Yield the next reply word by word."""
         (text,) = self._note("stream", [prompt], sampling)
         generation = self._next(text, sampling)
         self._count(generation.prompt_tokens, 0)
         yield from self._pieces(generation, emitted=0)
 
     def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
-        """Yield a begun reply from its first word on.
-
-        Raises:
-            ServiceError: If it was finished or cancelled before.
-        """
+        """Yield a begun reply from its first word on."""
         handle = _handle(begun)
         self._note("finish_stream", [handle.prompt], None)
         handle.close()
@@ -376,19 +352,19 @@ class FakeReader(BaseReader):
     def _next(self, prompt: str, sampling: SamplingParams) -> Generation:
         with self._lock:
             self._asked += 1
-            given = self._queue.popleft() if self._queue else self._default
-        if given is None:
+            answer = self._queue.popleft() if self._queue else self._default
+        if answer is None:
             raise ServiceError(
                 f"the script of {self._name} is empty: reply {self._asked} was asked for, to {prompt[:80]!r}",
                 hint="add a reply for every generation, or give a default or one function of the prompt",
             )
-        if callable(given) and not isinstance(given, type):
-            given = given(prompt)
-        if isinstance(given, BaseException | type):
-            raise given
-        if isinstance(given, str):
-            given = reply(given, entropy=self._entropy, logprobs=self._logprob)
-        generation = _limited(self._honest(given), sampling)
+        if callable(answer) and not isinstance(answer, type):
+            answer = answer(prompt)
+        if isinstance(answer, BaseException | type):
+            raise answer
+        if isinstance(answer, str):
+            answer = reply(answer, entropy=self._entropy, logprobs=self._logprob)
+        generation = _limited(self._honest(answer), sampling)
         return replace(generation, prompt_tokens=generation.prompt_tokens or len(_words(prompt)))
 
     def _honest(self, generation: Generation) -> Generation:
@@ -433,11 +409,11 @@ class FakeReader(BaseReader):
 
     def _pieces(self, generation: Generation, emitted: int) -> Iterator[Chunk]:
         """Yield word by word; words beyond those emitted before count when they are taken."""
-        shown = TrimmedPieces()
+        trimmed = TrimmedPieces()
         for position, token in enumerate(_tokens_of(generation)):
             if position >= emitted:
                 self._count(0, 1, requests=0)
-            yield Chunk(shown.feed(token))
+            yield Chunk(trimmed.feed(token))
         yield Chunk("", generation)
 
 

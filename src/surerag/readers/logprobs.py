@@ -1,6 +1,6 @@
 """Log-probabilities of an answer's tokens, as servers list them, checked and made into a trace; no I/O.
 
-What OpenAI's API and those like it return goes in, for whoever asked for it::
+What OpenAI's API and those like it return goes in, whoever sent the request::
 
     trace = token_trace(choice["logprobs"], answer_text, top_logprobs=20)
 
@@ -54,7 +54,7 @@ def token_trace(
         answer: The answer's text, without thoughts.
         top_logprobs: How many of the likeliest tokens were requested for each; 0 for no entropies.
         vocabulary_size: Tokens that the model can emit, or a number no smaller.
-        thought: Whether the model is known to have thought first.
+        thought: Whether the model thought first.
 
     Returns:
         Natural-log probabilities of the sampled tokens, and their entropies as intervals in nats.
@@ -137,7 +137,7 @@ def _bounds(token: str, value: float, listed: object, top: int, vocabulary_size:
     """Return the interval of entropies that fits one step's likeliest tokens."""
     if not isinstance(listed, list) or not listed:
         raise LogprobsError(
-            f"the server listed no alternatives to the token {token!r}, but {shown(listed)}",
+            f"the server listed no alternatives to the token {token!r}, but {excerpt(listed)}",
             hint="pass top_logprobs=0 if you need no entropies, or use another server or api",
         )
     values = sorted(
@@ -176,7 +176,7 @@ def _number(token: str, value: object, *, listed: bool = False) -> float:
             number = float(value)
     if math.isnan(number) or number > _ROUNDED_UP or (number == -math.inf and not listed):
         raise LogprobsError(
-            f"the log-probability of the token {token!r} is {shown(value)}, which is no natural logarithm "
+            f"the log-probability of the token {token!r} is {excerpt(value)}, which is no natural logarithm "
             "of a probability",
             hint=NO_LOGPROBS_HINT,
         )
@@ -190,11 +190,12 @@ def _text(entry: Mapping[str, Any]) -> str:
 
 def token_of(entry: Mapping[str, Any]) -> str | bytes:
     """Return what a token spells: its bytes, where the server lists them, else its text."""
-    spelled = entry.get("bytes")
-    if isinstance(spelled, list) and spelled and all(isinstance(b, int) and 0 <= b < 256 for b in spelled):
-        found = bytes(spelled)
-        if _UNKNOWN.encode() not in found:
-            return found
+    spelled: Any = entry.get("bytes")
+    valid = (
+        isinstance(spelled, list) and spelled and all(isinstance(b, int) and 0 <= b < 256 for b in spelled)
+    )
+    if valid and _UNKNOWN.encode() not in bytes(spelled):
+        return bytes(spelled)
     return _text(entry)
 
 
@@ -212,7 +213,7 @@ def without_surrogates(text: str) -> str:
     return text
 
 
-def shown(value: object, size: int = 120) -> str:
+def excerpt(value: object, size: int = 120) -> str:
     """Return the beginning of a value for an error's message."""
     try:
         return without_surrogates(repr(value)[:size])
@@ -221,7 +222,7 @@ def shown(value: object, size: int = 120) -> str:
 
 
 def _malformed(what: str, value: object) -> LogprobsError:
-    return LogprobsError(f"the server's {what} are malformed: {shown(value)}", hint=NO_LOGPROBS_HINT)
+    return LogprobsError(f"the server's {what} are malformed: {excerpt(value)}", hint=NO_LOGPROBS_HINT)
 
 
 def answer_tokens(
@@ -237,7 +238,7 @@ def answer_tokens(
         tokens: All tokens of the list, as text or as bytes.
         answer: The answer's text; white space around it does not count.
         whole: Whether the answer is complete; otherwise tokens may lack at its end.
-        thought: Whether the model is known to have thought first.
+        thought: Whether the model thought first.
 
     Returns:
         The positions of the answer's tokens.
@@ -252,12 +253,12 @@ def answer_tokens(
         (range(0, 2), range(0, 4))
     """
     parts = [_token_parts(token) for token in tokens]
-    wanted = answer.encode("utf-8", "replace").strip(_SPACE)
-    for start in _starts(parts, thought=thought) if wanted else ():
-        end = _spelled(wanted, parts, start, whole=whole)
+    target = answer.encode("utf-8", "replace").strip(_SPACE)
+    for start in _starts(parts, thought=thought) if target else ():
+        end = _spelled(target, parts, start, whole=whole)
         if end is not None:
             return range(start, end)
-    if wanted:
+    if target:
         text = b"".join(part or b"" for token in parts for part in token).decode("utf-8", "replace")
         raise LogprobsError(
             f"the server's tokens {text[-60:]!r} do not spell its answer {answer.strip()[:60]!r}",
@@ -282,35 +283,35 @@ def _starts(parts: Sequence[list[bytes | None]], *, thought: bool) -> Iterable[i
         yield from range(len(parts) - 1, -1, -1)
 
 
-def _spelled(wanted: bytes, parts: Sequence[list[bytes | None]], start: int, *, whole: bool) -> int | None:
+def _spelled(target: bytes, parts: Sequence[list[bytes | None]], start: int, *, whole: bool) -> int | None:
     """Return behind which token the text ends if it is spelled from ``start`` on; None if it is not."""
     places = {0}
     for position in range(start, len(parts)):
         reached = places
         for part in parts[position]:
-            reached = {end for place in reached for end in _ends(wanted, place, part)}
-        if len(wanted) in places and (len(wanted) not in reached or parts[position] != [None]):
+            reached = {end for place in reached for end in _ends(target, place, part)}
+        if len(target) in places and (len(target) not in reached or parts[position] != [None]):
             return position
         if not reached:
             return None
         places = reached
-    return len(parts) if len(wanted) in places or not whole else None
+    return len(parts) if len(target) in places or not whole else None
 
 
-def _ends(wanted: bytes, place: int, part: bytes | None) -> Iterable[int]:
+def _ends(target: bytes, place: int, part: bytes | None) -> Iterable[int]:
     """Return where a part of a token may end that begins at a place of the text."""
     if part is None:
         # Part of a character: up to three bytes that are not ASCII, none where the text leaves it out.
         most = place
-        while most < min(place + 3, len(wanted)) and wanted[most] >= 0x80:
+        while most < min(place + 3, len(target)) and target[most] >= 0x80:
             most += 1
         return range(place, most + 1)
     if place == 0:
         part = part.lstrip(_SPACE)
-    if wanted.startswith(part, place):
+    if target.startswith(part, place):
         return (place + len(part),)
     # The last token may reach over the end, into white space or a stop text.
-    return (len(wanted),) if part.startswith(wanted[place:]) else ()
+    return (len(target),) if part.startswith(target[place:]) else ()
 
 
 def _token_parts(token: str | bytes) -> list[bytes | None]:
@@ -319,8 +320,8 @@ def _token_parts(token: str | bytes) -> list[bytes | None]:
         return [token]
     if escaped := _ESCAPED.fullmatch(token):
         return [bytes.fromhex(escaped[1].replace("\\x", ""))]
-    known = [text.encode("utf-8", "replace") for text in token.split(_UNKNOWN)]
-    parts: list[bytes | None] = [known[0]]
-    for part in known[1:]:
+    known_parts = [text.encode("utf-8", "replace") for text in token.split(_UNKNOWN)]
+    parts: list[bytes | None] = [known_parts[0]]
+    for part in known_parts[1:]:
         parts += [None, part]
     return [part for part in parts if part != b""] or [None]

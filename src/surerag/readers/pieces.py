@@ -24,14 +24,14 @@ class TrimmedPieces:
         self._held = ""
 
     def feed(self, text: str) -> str:
-        """Take the next piece and return what may be shown now."""
+        """Take the next piece and return what may be ready now."""
         text = self._held + text
         if not self._started:
             text = text.lstrip()
-        shown = text.rstrip()
-        self._held = text[len(shown) :]
-        self._started = self._started or bool(shown)
-        return shown
+        ready = text.rstrip()
+        self._held = text[len(ready) :]
+        self._started = self._started or bool(ready)
+        return ready
 
 
 def cut_at_stop(text: str, stop: tuple[str, ...]) -> str | None:

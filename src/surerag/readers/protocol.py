@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
-from surerag.errors import CapabilityError
+from surerag.errors import CapabilityError, ConfigurationError
 from surerag.messages import (
     ANSWER_TOKENS,
     Chunk,
@@ -41,8 +41,8 @@ class Capabilities:
         local: Whether calls should be merged into batches (a model in this process), rather than
             sent one by one (a server).
         native_async: Whether the ``a…`` methods await real I/O rather than a worker thread.
-        thinking: ``"none"`` if the model is not known to think before it answers; ``"off"`` if it could and
-            was told not to; ``"apart"`` if it does, and its thoughts are told from the answer and left out.
+        thinking: ``"none"`` if nothing shows that the model thinks before it answers; ``"off"`` if it could,
+            and that is switched off; ``"apart"`` if it does, and its thoughts are separated and left out.
     """
 
     logprobs: bool
@@ -152,9 +152,9 @@ class BaseReader:
         begun: list[PartialGeneration] = []
 
         def begin(some: Sequence[Prompt], sampling: SamplingParams) -> list[PartialGeneration]:
-            found = self.begin(some, n_tokens, sampling)
-            begun.extend(found)
-            return found
+            started = self.begin(some, n_tokens, sampling)
+            begun.extend(started)
+            return started
 
         try:
             return in_groups(prompts, samplings, begin)
@@ -275,3 +275,50 @@ def close_iterator(chunks: Iterator[Chunk]) -> None:
     close = getattr(chunks, "close", None)
     if close is not None:
         close()
+
+
+class _ReaderAdapter(BaseReader):
+    """A reader with the minimal protocol, completed by the defaults of the other verbs."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    @property
+    def name(self) -> str:
+        return self._reader.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._reader.capabilities
+
+    def count_tokens(self, text: str) -> int:
+        count: Callable[[str], int] = getattr(self._reader, "count_tokens", super().count_tokens)
+        return count(text)
+
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
+        return self._reader.generate(prompts, sampling)
+
+    def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
+        return self._reader.score(prompts, continuations)
+
+
+def as_reader(reader: object) -> BaseReader:
+    """Return a reader with all verbs.
+
+    Raises:
+        ConfigurationError: If it is no reader, such as a framework's model.
+    """
+    if isinstance(reader, BaseReader):
+        return reader
+    if isinstance(reader, Reader):
+        return _ReaderAdapter(reader)
+    if isinstance(reader, str):
+        raise ConfigurationError(
+            f"expected a reader, got the text {reader!r}",
+            hint=f"pass a framework's model, OpenAIReader({reader!r}) or "
+            f"TransformersReader.from_pretrained({reader!r})",
+        )
+    raise ConfigurationError(
+        f"expected a reader, got {type(reader).__name__}",
+        hint="use TransformersReader or OpenAIReader; a framework's model goes to its own components",
+    )

@@ -14,8 +14,8 @@ from surerag.drivers.progress import Progress
 from surerag.effects import Program
 from surerag.errors import ConfigurationError, InputError
 from surerag.measures.statistics import Estimate, paired_difference
-from surerag.readers.protocol import Reader
-from surerag.services import Retriever, Services, as_reader
+from surerag.readers.protocol import Reader, as_reader
+from surerag.services import Retriever, Services
 from surerag.training.options import RewriterTraining
 from surerag.training.sampling import (
     Preference,

@@ -17,8 +17,8 @@ from surerag.measures import exact_match, perplexity
 from surerag.messages import SamplingParams
 from surerag.methods.dynqr.rewrites import read_rewrite
 from surerag.prompts import CLOSED_BOOK, format_passages
-from surerag.readers.protocol import Reader
-from surerag.services import Retriever, Services, as_reader
+from surerag.readers.protocol import Reader, as_reader
+from surerag.services import Retriever, Services
 from surerag.training.options import RewriterTraining
 
 logger = logging.getLogger("surerag")

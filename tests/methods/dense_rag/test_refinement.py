@@ -74,6 +74,13 @@ def test_a_sufficient_context_gives_way_only_to_another_such_one() -> None:
     assert (result.stopped, texts(result)) == ("rounds", "abc")
 
 
+def test_a_context_of_empty_answers_is_never_the_best() -> None:
+    said = {**MENDED, **dict.fromkeys(["ace", "a'ce", "ac'e", "ace'"], "")}
+    result = refiner(script(said, sufficient=no), max_rounds=2).run(QUESTION, passages(LETTERS))
+    assert [one.measured.score for one in result.rounds][1] == 0.0
+    assert (texts(result), result.answer) == ("abc", "A")
+
+
 def test_an_unclear_self_evaluation_counts_as_no_with_a_warning() -> None:
     events: list[Event] = []
     reader = script(MENDED, sufficient=lambda _: "perhaps")
@@ -207,8 +214,7 @@ def test_it_ends_within_its_budget_whatever_the_reader_says(
         seen = {passage.text for passage in one.measured.passages}
         assert not seen & gone, "a chunk came back"
         gone |= {passage.text for passage in one.removed}
-    best = [one for one in result.rounds if one.best]
-    assert result.passages == (best[-1].measured.passages if best else tuple(candidates[:k]))
+    assert result.passages == (result.best.measured.passages if result.best else tuple(candidates[:k]))
 
 
 def test_without_limits_it_ends_with_its_candidates() -> None:

@@ -22,7 +22,7 @@ from surerag.measures import degree_semantic_entropy
 from surerag.messages import Generation, Pair, Passage, Prompt, SamplingParams
 from surerag.methods.dense.options import DenseOptions
 from surerag.methods.dense.result import ChunkResult, DenseResult, Rephrasing
-from surerag.methods.judgements import judge
+from surerag.methods.service_answers import judge
 from surerag.methods.shared import CallBudget, check_passages, check_question
 from surerag.prompts import format_passages
 
@@ -99,20 +99,6 @@ def measure(
     texts = [answer.text.strip() for answer in answers]
     links = yield from _link_matrix(session, texts)
     score = degree_semantic_entropy(links)
-    truncated = sum(answer.finish == "length" for answer in answers)
-    empty = texts.count("")
-    any_rephrased = any(outcome == "rephrased" for _, outcome in rephrased)
-    if not any_rephrased or truncated or empty:
-        yield from emit(
-            "dense.not_certain",
-            warning=True,
-            question=session.question,
-            rephrased=sum(outcome == "rephrased" for _, outcome in rephrased),
-            truncated=truncated,
-            empty=empty,
-            answers=len(answers),
-            max_tokens=session.settings.answer_tokens,
-        )
     chunks = [
         ChunkResult(passage, text, outcome, answer, link, "certain" if link == 1 else "uncertain")  # Eq. 8
         for passage, (text, outcome), answer, link in zip(
@@ -123,19 +109,31 @@ def measure(
         ChunkResult(passage, passage.text, "untested", texts[0], 1.0, "untested")
         for passage in passages[len(rephrased) :]
     ]
-    return DenseResult(
+    result = DenseResult(
         question=session.question,
         score=score,
-        certain=any_rephrased and not truncated and not empty and score <= session.settings.threshold,
+        certain=False,
         answers=tuple(texts),
         links=tuple(tuple(row) for row in links.tolist()),
         chunks=tuple(chunks),
         generation=original,
         calls=session.budget.spent - before[0],
-        truncated=truncated,
-        empty=empty,
+        truncated=sum(answer.is_cut for answer in answers),
+        empty=texts.count(""),
         unusable=session.unusable - before[1],
     )
+    if not result.conclusive:
+        yield from emit(
+            "dense.not_conclusive",
+            warning=True,
+            question=session.question,
+            rephrased=sum(chunk.outcome == "rephrased" for chunk in chunks),
+            truncated=result.truncated,
+            empty=result.empty,
+            answers=len(answers),
+            max_tokens=session.settings.answer_tokens,
+        )
+    return replace(result, certain=result.conclusive and score <= session.settings.threshold)
 
 
 def label(session: DenseSession, result: DenseResult, most: int | None = None) -> Program[DenseResult]:
@@ -163,7 +161,6 @@ def label(session: DenseSession, result: DenseResult, most: int | None = None) -
         result,
         chunks=tuple(chunks),
         calls=result.calls + session.budget.spent - before[0],
-        truncated=result.truncated + sum(reply.finish == "length" for reply in replies),
         unusable=result.unusable + session.unusable - before[1],
     )
 

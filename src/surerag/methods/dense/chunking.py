@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from surerag.effects import Program, embed
-from surerag.errors import ConfigurationError, InputError, ServiceError
+from surerag.effects import Program
+from surerag.errors import ConfigurationError, InputError
 from surerag.messages import Passage
 from surerag.methods.dense.options import SemanticChunkerOptions
 from surerag.methods.dense.result import SemanticChunk
+from surerag.methods.service_answers import embed_unit
 from surerag.text import estimated_tokens, split_sentences
 
 _DECIMALS = 6
@@ -137,14 +138,7 @@ def neighbour_similarities(
     ]
     if not sentences:
         return [np.empty(0) for _ in texts]
-    vectors = np.asarray((yield from embed(sentences, "document")), dtype=np.float64)
-    if vectors.ndim != 2 or len(vectors) != len(sentences) or not np.isfinite(vectors).all():
-        raise ServiceError(
-            f"expected {len(sentences)} vectors of finite numbers, got an array of shape {vectors.shape}",
-            hint="let the encoder return one vector for each text",
-        )
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
+    unit = yield from embed_unit(sentences, "document")
     similarities = []
     first = 0
     for pieces in spans:

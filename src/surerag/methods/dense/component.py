@@ -24,8 +24,8 @@ from surerag.methods.dense.options import (
 )
 from surerag.methods.dense.refinement import refine_context
 from surerag.methods.dense.result import DenseRefinerResult, DenseResult, SemanticChunk
-from surerag.readers.protocol import Reader
-from surerag.services import Encoder, Entailer, Retriever, Services, as_reader
+from surerag.readers.protocol import Reader, as_reader
+from surerag.services import Encoder, Entailer, Retriever, Services
 from surerag.text import estimated_tokens
 
 
@@ -96,15 +96,7 @@ class DenseEvaluator(DenseOptions, Component[DenseResult]):
             InputError: If the question is empty, or there is no context.
             ServiceError: If a model fails, or more than a tenth of the entailer's replies cannot be used.
         """
-        settings = DenseSettings(
-            self.threshold,
-            self.prompts,
-            self.answer_tokens,
-            self.rephrase_max_tokens,
-            as_reader(self.reader).name,
-            self.rephrasings,
-        )
-        return dense(question, passages, self, settings)
+        return dense(question, passages, self, _settings(self, self.rephrase_max_tokens))
 
 
 class SemanticChunker(SemanticChunkerOptions, Component[list[SemanticChunk]]):
@@ -249,20 +241,23 @@ class DenseRefiner(DenseRefinerOptions, Component[DenseRefinerResult]):
             InputError: If the question is empty.
             MissingServiceError: If vectors are needed and there is no encoder.
         """
-        settings = DenseSettings(
-            self.threshold,
-            self.prompts,
-            self.answer_tokens,
-            REPHRASE_MAX_TOKENS,
-            as_reader(self.reader).name,
-            self.rephrasings,
-        )
         return refine_context(
             question,
             passages,
             self,
-            settings,
+            _settings(self, REPHRASE_MAX_TOKENS),
             documents=documents,
             chunker=self.chunker,
             retrieves=self.retriever is not None,
         )
+
+
+def _settings(component: DenseEvaluator | DenseRefiner, rephrase_tokens: int) -> DenseSettings:
+    return DenseSettings(
+        component.threshold,
+        component.prompts,
+        component.answer_tokens,
+        rephrase_tokens,
+        as_reader(component.reader).name,
+        component.rephrasings,
+    )

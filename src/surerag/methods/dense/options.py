@@ -30,9 +30,9 @@ class DenseOptions(Options):
     label_chunks: bool = False
     """Tell necessary from unnecessary chunks by the answer without each uncertain one (Eq. 8 to 10)."""
 
-    max_calls: int | None = Field(None, ge=1)
-    """Answers and judgements for a question at most; None for k² + 3 k + 1 with k chunks, and 3 k more for
-    labels. With fewer calls only the first chunks are tested."""
+    max_calls: int | None = Field(None, ge=5)
+    """Rephrasings, answers and judgements for a question at most; k chunks need k² + 3 k + 1, and labels 3 k
+    more. With fewer calls only the first chunks are tested, one at least. None is no limit."""
 
     max_tokens: AnswerTokensOption = None
     """Longest answer in tokens; None is the reader's own limit."""
@@ -69,8 +69,8 @@ class DenseRefinerOptions(Options):
     """Contexts that are measured at most."""
 
     max_calls: int | None = Field(None, ge=1)
-    """Answers and judgements for a question at most; None for r (k² + 6 k + 2) − 3 k with k chunks and r
-    rounds."""
+    """Rephrasings, answers and judgements for a question at most; r rounds of k chunks need up to
+    r (k² + 6 k + 2) − 3 k. None is no limit."""
 
     on_failure: OnFailure = "original"
     """If a model fails: the best context so far or the ``"original"`` one, with a warning; or ``"raise"``."""

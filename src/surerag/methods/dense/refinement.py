@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from surerag.effects import Program, embed, emit, retrieve
+from surerag.effects import Program, emit, retrieve
 from surerag.errors import ServiceError
 from surerag.messages import Passage
 from surerag.methods.dense.algorithm import DenseSession, DenseSettings, label, measure
 from surerag.methods.dense.chunking import chunk_passages
 from surerag.methods.dense.options import DenseRefinerOptions
-from surerag.methods.dense.result import DenseRefinerResult, Round, Stopped
+from surerag.methods.dense.result import DenseRefinerResult, DenseResult, Round, Stopped
+from surerag.methods.service_answers import embed_unit, unit_vectors
 from surerag.methods.shared import MUST_RAISE, CallBudget, check_passages, check_question
 
 _DECIMALS = 6
@@ -160,7 +161,7 @@ class _Refinement:
         if was_best:
             self.best = self.rounds[-1]
 
-    def _refill(self, measured: Any, size: int) -> Program[list[Passage]]:
+    def _refill(self, measured: DenseResult, size: int) -> Program[list[Passage]]:
         """Take the candidate nearest to each necessary chunk (Algorithm 3, lines 33 to 38)."""
         anchors = [chunk.passage for chunk in measured.chunks if chunk.label == "necessary"]
         room = self._options.largest - size
@@ -179,7 +180,7 @@ class _Refinement:
         return bool(ranked)
 
 
-def prune(measured: Any) -> tuple[list[Passage], list[Passage]]:
+def prune(measured: DenseResult) -> tuple[list[Passage], list[Passage]]:
     """Return the chunks that stay and those that leave; the first one stays where all are unnecessary."""
     stays = [chunk.passage for chunk in measured.chunks if chunk.label != "unnecessary"]
     removed = [chunk.passage for chunk in measured.chunks if chunk.label == "unnecessary"]
@@ -190,10 +191,12 @@ def improves(entry: Round, best: Round | None) -> bool:
     """Whether a context replaces the best one so far (Algorithm 3, lines 7 to 12).
 
     A context that was judged sufficient gives way only to another such one with a lower score; of two equal
-    scores, that of a sufficient context wins.
+    scores, that of a sufficient context wins. A score that is not conclusive is worse than any that is.
     """
     if best is None:
         return True
+    if entry.measured.conclusive != best.measured.conclusive:
+        return entry.measured.conclusive
     if best.sufficient and not entry.sufficient:
         return False
     score, lowest = entry.measured.score, best.measured.score
@@ -244,7 +247,7 @@ class Pool:
         if not self._passages:
             return []
         vectors = yield from self._vectors(self._passages)
-        query = unit_vectors((yield from embed([self._question], "query")), 1)[0]
+        query = (yield from embed_unit([self._question], "query"))[0]
         if len(query) != vectors.shape[1]:
             raise ServiceError(
                 f"vectors have {vectors.shape[1]} and {len(query)} dimensions",
@@ -266,23 +269,4 @@ class Pool:
         own = [passage.embedding for passage in passages]
         if all(own) and len({len(vector or ()) for vector in own}) == 1:
             return unit_vectors(own, len(own))
-        return unit_vectors(
-            (yield from embed([passage.text for passage in passages], "document")), len(passages)
-        )
-
-
-def unit_vectors(rows: Any, count: int) -> NDArray[np.float64]:
-    """Return vectors of length 1 [count, dimensions]; zero vectors stay.
-
-    Raises:
-        ServiceError: If they are not so many vectors of finite numbers.
-    """
-    vectors = np.asarray(rows, dtype=np.float64)
-    if vectors.ndim != 2 or len(vectors) != count or not np.isfinite(vectors).all():
-        raise ServiceError(
-            f"expected {count} vectors of finite numbers, got an array of shape {vectors.shape}",
-            hint="let the encoder return one vector for each text",
-        )
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit: NDArray[np.float64] = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
-    return unit
+        return (yield from embed_unit([passage.text for passage in passages], "document"))

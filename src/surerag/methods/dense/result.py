@@ -57,15 +57,14 @@ class DenseResult(Result):
     Attributes:
         question: The question.
         score: Degree-based semantic entropy, in [0, log(k + 1)] nats (Eq. 6).
-        certain: Whether the score is within the threshold, and means something: at least one chunk could be
-            rephrased, and no answer is empty or cut.
+        certain: Whether the score is conclusive and within the threshold.
         answers: r_0 to r_k.
         links: w_ij between them, k + 1 rows (Eq. 5).
         chunks: One result a chunk, in the order of the context.
         generation: The answer under the original context.
         calls: Rephrasings, answers and judgements.
-        truncated: Answers that were cut at ``max_tokens``.
-        empty: Answers without a text.
+        truncated: Answers among r_0 to r_k that were cut at ``max_tokens``.
+        empty: Answers among them without a text.
         unusable: Judgements that could not be used; more than a tenth are an error.
         out_of_calls: Whether ``max_calls`` left chunks untested or unlabelled.
     """
@@ -82,6 +81,15 @@ class DenseResult(Result):
     empty: int = 0
     unusable: int = 0
     out_of_calls: bool = False
+
+    @property
+    def conclusive(self) -> bool:
+        """Whether the score means something: a chunk was rephrased, and no answer is empty or cut.
+
+        Answers that are alike because all are empty or cut would score 0.
+        """
+        rephrased = any(chunk.outcome == "rephrased" for chunk in self.chunks)
+        return rephrased and not self.truncated and not self.empty
 
     @property
     def answer(self) -> str:
@@ -170,6 +178,11 @@ class DenseRefinerResult(Result):
     stopped: Stopped
     calls: int
     failure: str = ""
+
+    @property
+    def best(self) -> Round | None:
+        """The round of the best context; None where none could be measured."""
+        return next((entry for entry in reversed(self.rounds) if entry.best), None)
 
     def to_dict(self) -> Mapping[str, Any]:
         """Return the result as JSON values, for events and metadata."""

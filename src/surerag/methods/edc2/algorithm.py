@@ -175,7 +175,7 @@ def _read(report: ClusterReport, reply: Generation | Exception, options: EDC2Opt
     """Tell a compression from a failure and from nothing relevant."""
     if isinstance(reply, Exception):
         return replace(report, reason=f"{type(reply).__name__}: {reply}", warning=True)
-    if reply.finish == "length":
+    if reply.is_cut:
         # A reply that is cut may lack the relevant part, so the passages stay themselves.
         return replace(
             report, reason=f"the compression was cut at max_tokens={options.max_tokens}", warning=True

@@ -8,9 +8,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from surerag.effects import Program, embed, emit
+from surerag.effects import Program, emit
 from surerag.messages import Passage
 from surerag.methods.edc2.options import EDC2Options
+from surerag.methods.service_answers import embed_unit
 
 Cluster = NDArray[np.intp]
 Root = Literal["query", "rank"]
@@ -47,8 +48,8 @@ def _vectors(
     if len(own) == len(passages) and len({len(vector) for vector in own}) == 1:
         vectors = np.asarray(own, dtype=np.float64)
     if vectors is None:
-        vectors = np.asarray((yield from embed(texts, "document")), dtype=np.float64)
-    vector = query_vector if query_vector is not None else (yield from embed([query], "query"))[0]
+        vectors = yield from embed_unit(texts, "document")
+    vector = query_vector if query_vector is not None else (yield from embed_unit([query], "query"))[0]
     vector = np.asarray(vector, dtype=np.float64)
     if len(vector) != vectors.shape[1]:
         yield from emit(
@@ -57,8 +58,8 @@ def _vectors(
             query_dimensions=len(vector),
             passage_dimensions=vectors.shape[1],
         )
-        vectors = np.asarray((yield from embed(texts, "document")), dtype=np.float64)
-        vector = np.asarray((yield from embed([query], "query")), dtype=np.float64)[0]
+        vectors = yield from embed_unit(texts, "document")
+        vector = (yield from embed_unit([query], "query"))[0]
     return vector, vectors
 
 

@@ -13,8 +13,8 @@ from surerag.messages import Passage
 from surerag.methods.edc2.algorithm import compress_clusters
 from surerag.methods.edc2.options import EDC2Options
 from surerag.methods.edc2.result import EDC2Result
-from surerag.readers.protocol import Reader
-from surerag.services import Encoder, Entailer, Services, as_reader
+from surerag.readers.protocol import Reader, as_reader
+from surerag.services import Encoder, Entailer, Services
 
 
 class ClusterCompressor(EDC2Options, Component[EDC2Result]):

@@ -6,11 +6,10 @@ import re
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from surerag.effects import Program
-from surerag.entailment import ENTAILMENT
+from surerag.effects import ENTAILMENT, Program
 from surerag.messages import Pair
 from surerag.methods.edc2.options import Guard
-from surerag.methods.judgements import judge
+from surerag.methods.service_answers import judge
 from surerag.prompts import NOTHING_TO_EXTRACT
 from surerag.text import UNSPACED, split_sentences
 

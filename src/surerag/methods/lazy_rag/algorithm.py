@@ -159,8 +159,9 @@ class _FirstAnswer:
         whole = not self._begun or self._begun[0].done
         if whole and not answer.text.strip():
             return "empty first answer"
-        if whole and answer.finish == "length":
-            return "the first answer was cut off at max_tokens"
+        if whole and answer.is_cut:
+            withheld = answer.finish == "content_filter"
+            return f"the first answer was {'withheld' if withheld else 'cut off at max_tokens'}"
         if begins_abstention(answer.text, self.options.abstention):
             return "the first answer abstains"
         return ""
@@ -236,7 +237,7 @@ def _result(
     summaries: Sequence[Passage],
     answer: Generation,
 ) -> Program[LazyRAGResult]:
-    if answer.finish == "length":
+    if answer.is_cut:
         yield from emit("lazy_rag.cut_off", warning=True, question=question, tokens=answer.completion_tokens)
     return LazyRAGResult(
         question=question,

@@ -12,14 +12,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from surerag.effects import Program, emit, generate
-from surerag.entailment import CONTRADICTION, ENTAILMENT, NEUTRAL
+from surerag.effects import CONTRADICTION, ENTAILMENT, NEUTRAL, Program, emit, generate
 from surerag.errors import InputError
 from surerag.measures import answer_weights, equivalence_clusters, seper_hard, seper_soft
 from surerag.measures.seper import Weights
 from surerag.measures.statistics import Interval, bootstrap_interval, difference_interval, resample_counts
 from surerag.messages import Generation, Pair, Passage, Prompt
-from surerag.methods.judgements import Judgements, judge
 from surerag.methods.seper.options import SePerOptions
 from surerag.methods.seper.result import (
     Belief,
@@ -28,6 +26,7 @@ from surerag.methods.seper.result import (
     SampledAnswer,
     SePerResult,
 )
+from surerag.methods.service_answers import Judgements, judge
 from surerag.methods.shared import check_passages, check_question, check_references
 from surerag.prompts import format_passages
 
@@ -165,7 +164,7 @@ def _belief(
             )
             for at, text in enumerate(texts)
         ),
-        truncated=sum(sample.finish == "length" for sample in samples),
+        truncated=sum(sample.is_cut for sample in samples),
     )
 
 

@@ -6,13 +6,14 @@ Servers differ in what they leave out, add and count, and in where they put what
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from surerag.errors import LogprobsError, ServiceError, ThinkingBudgetError, TransientServiceError
 from surerag.messages import FinishReason, Generation, Usage
 from surerag.readers.hosted.client import malformed
-from surerag.readers.hosted.requests import Wanted
+from surerag.readers.hosted.requests import TokenDetails
 from surerag.readers.logprobs import (
     NO_LOGPROBS_HINT,
     answer_tokens,
@@ -39,7 +40,7 @@ class Draft:
     """An answer as it comes in, in one piece or in many; thoughts before it are separated.
 
     Attributes:
-        wanted: What was requested of each token.
+        details: What was requested of each token.
         limit: Tokens of the answer at most; what a server sends beyond them is cut off.
         stop: Texts that end the answer, wherever the server does not see to it.
         opened: Whether the prompt's template opened the thoughts, so that the text begins inside them.
@@ -52,7 +53,7 @@ class Draft:
         usage: The server's own count of tokens, once it came.
     """
 
-    wanted: Wanted
+    details: TokenDetails
     limit: int
     stop: tuple[str, ...] = ()
     opened: bool = False
@@ -65,7 +66,7 @@ class Draft:
     usage: Usage = field(default_factory=Usage)
     _reasoning: str = ""
     _pieces: int = 0
-    _shown: int = 0
+    _emitted: int = 0
     _half: str = ""
     _last: Json | None = None
     _repeats: int = 0
@@ -100,7 +101,7 @@ class Draft:
 
         Raises:
             LogprobsError: If log-probabilities are malformed.
-            OpenedThoughtsError: If what was shown of a stream turns out to have been thoughts.
+            OpenedThoughtsError: If what was yielded of a stream turns out to have been thoughts.
             ServiceError: If the choice has no text where it should.
         """
         reason = choice.get("finish_reason")
@@ -111,7 +112,7 @@ class Draft:
             raise malformed(choice)
         ends = reason is not None or not self.streamed
         self._reasoning += thoughts if isinstance(thoughts, str) else ""
-        if self.wanted.logprobs:
+        if self.details.logprobs:
             self.entries += entries_of(choice.get("logprobs"))
         if ends:
             self.finish = _FINISH.get(str(reason), "stop")
@@ -130,7 +131,7 @@ class Draft:
         return self._show()
 
     def generation(self, first: int | None = None) -> Generation:
-        """Return what came so far; of its tokens only the ``first``, if given.
+        """Return what came so far; of its tokens only the ``first``, if that is set.
 
         Raises:
             LogprobsError: If log-probabilities do not cover the text, or cannot be ones.
@@ -145,18 +146,18 @@ class Draft:
         if not text and finish == "stop":
             finish = "empty"
         trace, counted = None, self._text_tokens()
-        if self.wanted.logprobs:
+        if self.details.logprobs:
             if text and not self.entries:
                 raise LogprobsError("the server's answer has no log-probabilities", hint=NO_LOGPROBS_HINT)
             inside = self._inside()
-            shown = self.entries[inside.start : inside.stop]
+            own = self.entries[inside.start : inside.stop]
             most = self.limit if first is None else first
-            if len(shown) > most:
-                shown = shown[:most]
-                text, finish = _spelled(shown, text), "length" if first is None else "partial"
+            if len(own) > most:
+                own = own[:most]
+                text, finish = _spelled(own, text), "length" if first is None else "partial"
             elif first is not None and self.finish is None:
-                text, finish = _spelled(shown, text), "partial"
-            trace, counted = trace_of(shown, top_logprobs=self.wanted.top), len(shown)
+                text, finish = _spelled(own, text), "partial"
+            trace, counted = trace_of(own, top_logprobs=self.details.top), len(own)
         return Generation(
             text,
             prompt_tokens=self.usage.prompt_tokens,
@@ -172,8 +173,9 @@ class Draft:
         """How long the thoughts were, as exactly as it can be told."""
         if self.usage.thinking_tokens or not self.thought:
             return self.usage.thinking_tokens
-        if self.entries and (start := self._inside().start):
-            return start
+        with suppress(LogprobsError):
+            if self.entries and (start := self._inside().start):
+                return start
         before = len(self._reasoning) or len(self._splitter.text) - len(self.text)
         return round(self.usage.completion_tokens * before / max(before + len(self.text), 1))
 
@@ -181,7 +183,7 @@ class Draft:
         """Return what the request cost: as the server counted, else by what came; thoughts apart."""
         counted = self.usage.completion_tokens + self.usage.thinking_tokens
         thinking = self.thinking_tokens
-        answer = max(counted - thinking, 0) if counted else self.tokens
+        answer = max(counted - thinking, 0) if counted else self._pieces
         return Usage(1, self.usage.prompt_tokens, answer, thinking, self.usage.cached_tokens)
 
     def budget_error(self) -> ThinkingBudgetError:
@@ -213,14 +215,15 @@ class Draft:
     def _answer_part(self, text: str) -> str:
         """Take text and return what of it belongs to the answer."""
         fresh = self._splitter.feed(text)
-        if not self._splitter.has_thoughts and "</think>" in text:
+        if not self._splitter.has_thoughts and "</think>" in self._splitter.text[-len(text) - 8 :]:
+            self.opened = True
             if self.streamed:
                 raise OpenedThoughtsError(
                     "what was streamed turns out to be the model's thoughts: its prompt template opens them, "
                     "and only their end is marked",
                     hint="ask again, which works now that it is known; or call probe() once before",
                 )
-            self._splitter, self.opened = ThoughtSplitter(opened=True), True
+            self._splitter = ThoughtSplitter(opened=True)
             fresh = self._splitter.feed(text)
         fresh += self._splitter.end() if self.finish is not None else ""
         if self.finish == "stop" and self.opened and self._splitter.thinking:
@@ -230,10 +233,10 @@ class Draft:
         return without_end(fresh) if self._splitter.has_thoughts else fresh
 
     def _show(self) -> str:
-        """Return what may be shown by now: not what may become the beginning of a stop text."""
+        """Return what may be yielded by now: not what may become the beginning of a stop text."""
         held = held_for_stop(self.text, self.stop) if self.finish is None else 0
-        fresh = self.text[self._shown : len(self.text) - held]
-        self._shown += len(fresh)
+        fresh = self.text[self._emitted : len(self.text) - held]
+        self._emitted += len(fresh)
         return fresh
 
     def _in_full_characters(self, text: str, *, ends: bool) -> str:
@@ -284,8 +287,8 @@ def usage_of(answer: Json) -> Usage:
     Most services count thoughts among the completion, some beside it: their total tells. Prompt tokens that
     were in the server's cache are among those of the prompt.
     """
-    given = answer.get("usage")
-    counts = given if isinstance(given, Mapping) else {}
+    reported = answer.get("usage")
+    counts = reported if isinstance(reported, Mapping) else {}
     details = counts.get("completion_tokens_details")
     thinking = token_count(details.get("reasoning_tokens")) if isinstance(details, Mapping) else 0
     prompt, completion = (

@@ -13,7 +13,8 @@ import re
 import threading
 import weakref
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from surerag.errors import (
@@ -26,7 +27,7 @@ from surerag.errors import (
     TransientServiceError,
 )
 from surerag.readers.failures import PASSING_HINT, REFUSED_HINT, TOO_LONG_HINT, kind_of, status_of
-from surerag.readers.logprobs import NO_LOGPROBS_HINT, shown, without_surrogates
+from surerag.readers.logprobs import NO_LOGPROBS_HINT, excerpt, without_surrogates
 from surerag.readers.threads import renew_after_fork
 
 if TYPE_CHECKING:
@@ -50,6 +51,12 @@ _HINTS = {
     401: "set OPENAI_API_KEY, or pass api_key=…",
     403: "set OPENAI_API_KEY, or pass api_key=…",
     404: "check the model's name, and that base_url ends with the API's root, such as …/v1",
+}
+PARAMETER_HINTS = {
+    "temperature": "sample at temperature=1.0, or use a model that takes one; a thinking model may with "
+    "thinking=False",
+    "top_p": "sample with top_p=1.0",
+    "top_k": "sample with top_k=None",
 }
 _NOT_COMPATIBLE_HINT = "check that base_url ends with the API's root, such as http://localhost:8000/v1"
 
@@ -105,7 +112,7 @@ async def each(coroutines: Sequence[Coroutine[Any, Any, R]]) -> list[R]:
         raise
 
 
-class ToldError(Exception):
+class ReportedError(Exception):
     """A failure that a server reports within an answer of status 200."""
 
     def __init__(self, body: object) -> None:
@@ -185,26 +192,19 @@ class Client:
                 raise ConfigurationError(
                     "this reader's own client was used before the process was forked", hint="make it anew"
                 )
-            _of_parent.append(self._client)
+            if self._client is not None:
+                _of_parent.append(self._client)
             self._loop, self._client = loop, None
             self._turns = asyncio.Semaphore(self._max_concurrency)
         return self._turns
 
     async def post(self, body: Json) -> Json:
-        """Send one request and return the whole answer.
-
-        Raises:
-            ServiceError: If there is none.
-        """
+        """Send one request and return the whole answer."""
         async with await self.turn():
             return await self._guarded(self._post(body), self._timeout * DEADLINE, body)
 
     async def open(self, body: Json) -> EventStream:
-        """Send a request for a stream and return it once its first byte is there.
-
-        Raises:
-            ServiceError: If there is none.
-        """
+        """Send a request for a stream and return it once its first byte is there."""
         async with await self.turn():
             return await self._guarded(self._open(body), self._timeout * DEADLINE, body)
 
@@ -216,51 +216,42 @@ class Client:
 
     async def _post(self, body: Json) -> Json:
         async with self._create(body) as response:
-            return checked(self._json(await _bytes_of(response.http_response)))
+            return checked(await self._json(_limited(response.http_response)))
 
     async def _open(self, body: Json) -> EventStream:
-        from openai import AsyncStream
-
-        manager = self._create({**body, "stream": True})
-        response = await manager.__aenter__()
-        http = response.http_response
+        response = await self._create({**body, "stream": True}).__aenter__()
+        http = _limited(response.http_response)
         try:
             if "event-stream" not in http.headers.get("content-type", "event-stream"):
-                raise malformed(checked(self._json(await _bytes_of(http))))
-            http.stream = _limited(http.stream)
-            events = await response.parse(to=AsyncStream[object])
+                raise malformed(checked(await self._json(http)))
+            return EventStream(self, http, await response.parse(to=_sdk().AsyncStream[object]), body)
         except BaseException:
             await http.aclose()
             raise
-        return EventStream(self, http, cast("AsyncStream[object]", events), body)
 
     def _create(self, body: Json) -> Any:
         """Return the SDK's context manager of a response that is still to be read."""
         client = self._client = self._client or self._own_or_new()
         fields = dict(body)
-        known = {
+        typed = {
             name: fields.pop(name) for name in ("model", "messages", "prompt", "stream") if name in fields
         }
-        completions = client.chat.completions if "messages" in known else client.completions
-        return completions.with_streaming_response.create(**known, extra_body=fields)
+        completions = client.chat.completions if "messages" in typed else client.completions
+        return completions.with_streaming_response.create(**typed, extra_body=fields)
 
-    def _own_or_new(self) -> AsyncOpenAI:
+    def _own_or_new(self) -> Any:
         if self._own is not None:
             return self._own
         openai = _sdk()
-        http = openai.DefaultAsyncHttpxClient(
-            timeout=self._timeout,
-            limits=openai.DEFAULT_CONNECTION_LIMITS,
-        )
-        client: AsyncOpenAI = openai.AsyncOpenAI(
+        http = openai.DefaultAsyncHttpxClient(timeout=self._timeout, limits=openai.DEFAULT_CONNECTION_LIMITS)
+        weakref.finalize(self, _close_later, background_loop(), http).atexit = False
+        return openai.AsyncOpenAI(
             base_url=self.base_url,
             api_key=self._resolved_key(),
             timeout=self._timeout,
             max_retries=self._max_retries,
             http_client=http,
         )
-        weakref.finalize(self, _close_later, background_loop(), http).atexit = False
-        return client
 
     def _resolved_key(self) -> str:
         key = self._key or _checked_key(os.environ.get("OPENAI_API_KEY"))
@@ -268,20 +259,14 @@ class Client:
             raise ConfigurationError("there is no API key for OpenAI", hint=_HINTS[401])
         return key or "none"
 
-    def _json(self, data: bytes) -> Any:
-        """Parse what the server sent.
-
-        Raises:
-            RefusedError: If it is a page for people.
-            ServiceError: If it is no JSON, or none that can be read.
-        """
-        try:
+    async def _json(self, response: httpx.Response) -> Any:
+        """Read and parse what the server sent; a page for people is no such server at all."""
+        data = await response.aread()
+        with suppress(ValueError, RecursionError):
             return json.loads(data)
-        except (ValueError, RecursionError):
-            pass
         if data.lstrip()[:1] == b"<":
             raise RefusedError(
-                f"{self.address} is not an OpenAI-compatible server: it sent the page {shown(data)}",
+                f"{self.address} is not an OpenAI-compatible server: it sent the page {excerpt(data)}",
                 hint=_NOT_COMPATIBLE_HINT,
             )
         raise malformed(data.decode("utf-8", "replace"))
@@ -301,9 +286,8 @@ class Client:
     def _explained(self, error: Exception, body: Json) -> ServiceError:
         """Return our error for one of the SDK's."""
         cause = error.__cause__ or error
-        message = self.masked(said(error) if getattr(error, "body", None) else str(cause) or str(error))[
-            :300
-        ].rstrip(". ")
+        reply = getattr(error, "body", None)
+        message = self.masked(_message_in(reply) if reply else str(cause) or str(error))[:300].rstrip(". ")
         kind, status = kind_of(error, message), status_of(error)
         answered = f"{self.address} answered {status}: {message}" if status else ""
         if "logprob" in message.lower() and "logprobs" in body and kind is RefusedError:
@@ -317,15 +301,16 @@ class Client:
         if kind is TransientServiceError:
             return kind(answered, hint=PASSING_HINT)
         if kind is RefusedError:
+            named = [PARAMETER_HINTS[name] for name in PARAMETER_HINTS if name in body and name in message]
             return kind(
                 answered or f"{self.address} cannot be asked: {type(cause).__name__}: {message}",
-                hint=_HINTS.get(status or 0, REFUSED_HINT),
+                hint=named[0] if named else _HINTS.get(status or 0, REFUSED_HINT),
             )
         if kind is not ServiceError:
             return kind(f"the prompt does not fit the model's window: {message}", hint=TOO_LONG_HINT)
-        if status or getattr(error, "body", None) is not None:
+        if status or reply is not None:
             return kind(answered or f"{self.address} failed while it answered: {message}")
-        sent = self.masked(shown(getattr(error, "doc", None) or getattr(error, "object", None) or message))
+        sent = self.masked(excerpt(getattr(error, "doc", None) or getattr(error, "object", None) or message))
         return kind(f"{self.address} sent a reply that cannot be read ({type(error).__name__}): {sent}")
 
     def masked(self, text: str) -> str:
@@ -361,11 +346,7 @@ class EventStream:
         self.loop = asyncio.get_running_loop()
 
     async def next(self) -> Json | None:
-        """Return the next piece, waiting for it; None behind the last one.
-
-        Raises:
-            ServiceError: If the stream fails, or holds something else.
-        """
+        """Return the next piece, waiting for it; None behind the last one."""
         started = self.loop.time()
         try:
             piece = await self._client._guarded(anext(self._events, None), self._left, self._body)
@@ -382,19 +363,11 @@ class EventStream:
         await self._response.aclose()
 
 
-async def _bytes_of(response: httpx.Response) -> bytes:
-    """Read a response's body, up to the limit."""
-    data = bytearray()
-    async for piece in response.aiter_bytes():
-        data += piece
-        if len(data) > MAX_BYTES:
-            raise _too_large()
-    return bytes(data)
-
-
-def _limited(stream: httpx.AsyncByteStream) -> httpx.AsyncByteStream:
-    """Return the body of a response, up to the limit."""
+def _limited(response: httpx.Response) -> httpx.Response:
+    """Limit the bytes that may be read of a response."""
     import httpx
+
+    stream: Any = response.stream
 
     class Limited(httpx.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -402,60 +375,47 @@ def _limited(stream: httpx.AsyncByteStream) -> httpx.AsyncByteStream:
             async for piece in stream:
                 size += len(piece)
                 if size > MAX_BYTES:
-                    raise _too_large()
+                    raise ServiceError(f"the server's answer is larger than {MAX_BYTES // 2**20} MiB")
                 yield piece
 
         async def aclose(self) -> None:
             await stream.aclose()
 
-    return Limited()
-
-
-def _too_large() -> ServiceError:
-    return ServiceError(f"the server's answer is larger than {MAX_BYTES // 2**20} MiB")
+    response.stream = Limited()
+    return response
 
 
 def checked(answer: Any) -> Json:
-    """Return an answer, or a piece of one, that reports no failure.
-
-    Raises:
-        ToldError: If it does.
-        ServiceError: If it is no JSON object.
-    """
+    """Return an answer, or a piece of one, if it is a JSON object that reports no failure."""
     if not isinstance(answer, Mapping):
         raise malformed(answer)
     if error := answer.get("error"):
-        raise ToldError(error)
+        raise ReportedError(error)
     return answer
 
 
 def malformed(answer: object) -> ServiceError:
     """Return the error for an answer that is no OpenAI-compatible one."""
-    text = "an empty answer" if answer in (None, "", {}) else f"the answer {shown(answer)}"
+    text = "an empty answer" if answer in (None, "", {}) else f"the answer {excerpt(answer)}"
     return ServiceError(
         f"the server returned {text}, where a JSON object with choices was expected",
         hint=_NOT_COMPATIBLE_HINT,
     )
 
 
-def said(error: BaseException) -> str:
+def _message_in(body: object) -> str:
     """Return what a server said about a failure; a router's words, and those of the service behind it."""
-    body = getattr(error, "body", None)
-    words = list(dict.fromkeys(_words(body)))
-    return ": ".join(words) if words else str(body or error)
-
-
-def _words(body: object) -> Iterator[str]:
-    if not isinstance(body, Mapping):
-        return
-    inner = body.get("error")
+    inner = body.get("error") if isinstance(body, Mapping) else None
     detail = inner if isinstance(inner, Mapping) else body
-    yield from (str(detail[key]) for key in ("code", "message", "detail") if detail.get(key))
-    if detail.get("param") and detail.get("code") in ("unsupported_parameter", "unknown_parameter"):
-        yield f"unsupported parameter {detail['param']}"
+    if not isinstance(detail, Mapping):
+        return str(body)
+    words = [str(detail[key]) for key in ("code", "message", "detail") if detail.get(key)]
+    if detail.get("param"):
+        words.append(f"parameter '{detail['param']}'")
     metadata = detail.get("metadata")
-    if isinstance(metadata, Mapping) and isinstance(metadata.get("raw"), str):
-        yield metadata["raw"]
+    if isinstance(metadata, Mapping) and metadata.get("raw"):
+        words.append(str(metadata["raw"]))
+    return ": ".join(words) or str(body)
 
 
 def _secrets_of(body: object, name: str = "") -> Iterator[str]:
@@ -468,17 +428,13 @@ def _secrets_of(body: object, name: str = "") -> Iterator[str]:
 
 
 def without_secrets(body: Json) -> dict[str, Any]:
-    """Return a body without the fields that hold secrets, also where they stand within others.
+    """Return a body without the fields that hold secrets.
 
     Example:
         >>> without_secrets({"repeat_penalty": 1.0, "auth": {"api_key": "k"}, "max_tokens": 3})
         {'repeat_penalty': 1.0, 'max_tokens': 3}
     """
-    return {
-        key: without_secrets(value) if isinstance(value, Mapping) else value
-        for key, value in body.items()
-        if not _SECRET_NAME.search(key)
-    }
+    return {key: value for key, value in body.items() if not any(_secrets_of({key: value}))}
 
 
 def _checked_key(key: str | None) -> str | None:
@@ -502,9 +458,9 @@ def _check_url(base_url: str) -> None:
     except ValueError:
         valid = False
     if not valid:
-        shown_url = re.sub(r"//[^/@]*@", "//", base_url).partition("?")[0]
+        public_url = re.sub(r"//[^/@]*@", "//", base_url).partition("?")[0]
         raise ConfigurationError(
-            f"base_url must be an http or https address, got {shown_url!r}",
+            f"base_url must be an http or https address, got {public_url!r}",
             hint="give the API's root, such as http://localhost:8000/v1",
         )
 

@@ -66,15 +66,12 @@ class SupportedParameters:
         }
 
     def learn(self, message: str, body: Mapping[str, Any], needed: Collection[str] = ()) -> list[str]:
-        """Note what a rejected request teaches, and return which parameters that changes.
+        """Note what a rejected request teaches, and return which parameters that changes, if any.
 
         Args:
             message: What the service answered.
             body: The request's body before :meth:`apply`.
             needed: Parameters that cannot be left out; of a number, a smaller one will do, unless it is 0.
-
-        Returns:
-            Names of parameters; none if asking again would be no use.
 
         Example:
             >>> SupportedParameters().learn("'temperature' does not support 0", {"temperature": 0, "seed": 1})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from surerag.errors import ServiceError
 from surerag.messages import Generation, Prompt, SamplingParams
 from surerag.readers.hosted.answers import choices_of
-from surerag.readers.hosted.requests import THINKING_OFF, Scoring, Wanted, body_of, scoring_body
+from surerag.readers.hosted.requests import THINKING_OFF, Scoring, TokenDetails, body_of, scoring_body
 from surerag.readers.hosted.scoring import score_trace
 
 if TYPE_CHECKING:
@@ -94,19 +94,19 @@ async def probe(reader: OpenAIReader, prompts: Sequence[Prompt]) -> Probe:
     questions = _Questions(reader)
     await questions.settle_prompt(prompts)
     top = await questions.largest_top()
-    wanted = Wanted(top is not None, top or 0)
-    streamed = await questions.streamed(wanted)
+    details = TokenDetails(top is not None, top or 0)
+    streamed = await questions.streamed(details)
     supported = reader._supported
     return Probe(
         name=reader.name,
         logprobs=top is not None,
         top_logprobs=top or 0,
-        raw_logprobs=await questions.raw(wanted) if top else None,
+        raw_logprobs=await questions.raw(details) if top else None,
         samples=await questions.samples(),
         streams=streamed is not None,
         stream_logprobs=streamed is not None and streamed.trace is not None,
         seeded=await questions.seeded(),
-        scoring=await questions.scoring(wanted) if top is not None else None,
+        scoring=await questions.scoring(details) if top is not None else None,
         thinks=reader._thinks,
         thinking_off=await questions.thinking_off() if reader._thinks else None,
         rejected=tuple(sorted((supported.drop | questions.rejected) - set(THINKING_OFF))),
@@ -139,14 +139,14 @@ class _Questions:
     async def largest_top(self) -> int | None:
         """Return the most alternatives that the server lists; None if it has no log-probabilities."""
         for top in _TOPS:
-            answer = await self._answer(Wanted(True, top))
+            answer = await self._answer(TokenDetails(True, top))
             if answer is not None and answer[0].trace:
                 return min(top, max(answer[1], default=0))
         return None
 
-    async def streamed(self, wanted: Wanted) -> Generation | None:
+    async def streamed(self, details: TokenDetails) -> Generation | None:
         """Stream a few tokens, without log-probabilities if it must be."""
-        for requested in dict.fromkeys((wanted, Wanted(False, 0))):
+        for requested in dict.fromkeys((details, TokenDetails(False, 0))):
             try:
                 opened = await self._reader._open(self._prompt, _SHORT, requested)
                 try:
@@ -166,22 +166,22 @@ class _Questions:
             self._reader._model,
             self._prompt,
             replace(_SHORT, n=2, temperature=1.0),
-            Wanted(False, 0),
+            TokenDetails(False, 0),
         )
         try:
-            return len(choices_of(await self._reader._send(body, {"n"}))) == 2
+            return len(choices_of(await self._reader._post(body, {"n"}))) == 2
         except ServiceError as error:
             self._note(error, ["n"])
             return False
 
-    async def raw(self, wanted: Wanted) -> bool | None:
+    async def raw(self, details: TokenDetails) -> bool | None:
         """Compare the first token's alternatives at two temperatures, which should change nothing."""
         lists = []
         for temperature in (0.5, 2.0):
-            answer = await self._answer(wanted, temperature=temperature)
+            answer = await self._answer(details, temperature=temperature)
             if answer is None or not answer[2]:
                 return None
-            lists.append(answer[2][: wanted.top])
+            lists.append(answer[2][: details.top])
         return not _differ(*lists)
 
     async def seeded(self) -> bool:
@@ -189,19 +189,19 @@ class _Questions:
         texts = set()
         for _ in range(3):
             answer = await self._answer(
-                Wanted(False, 0), needed={"seed", "temperature"}, temperature=1.5, max_tokens=12
+                TokenDetails(False, 0), needed={"seed", "temperature"}, temperature=1.5, max_tokens=12
             )
             if answer is None:
                 return False
             texts.add(answer[0].text)
         return len(texts) == 1
 
-    async def scoring(self, wanted: Wanted) -> Scoring | None:
+    async def scoring(self, details: TokenDetails) -> Scoring | None:
         """Have the model's own words read back, in each way that the API may have.
 
         A way counts only if they are as likely read as they were when generated: a server may be off by one.
         """
-        answer, reader = await self._answer(wanted), self._reader
+        answer, reader = await self._answer(details), self._reader
         trace = answer[0].trace if answer else None
         ways: tuple[Scoring, ...] = (
             ("echo", "prompt_logprobs") if reader._api == "completions" else ("prompt_logprobs",)
@@ -210,9 +210,9 @@ class _Questions:
             return None
         for how in ways:
             text = "".join(trace.tokens)
-            body = scoring_body(how, reader._api, reader._model, self._prompt, text, wanted)
+            body = scoring_body(how, reader._api, reader._model, self._prompt, text, details)
             try:
-                read = score_trace(how, await reader._send(body, set(body)), self._prompt, text, wanted)
+                read = score_trace(how, await reader._post(body, set(body)), self._prompt, text, details)
             except ServiceError as error:
                 self._note(error, [how])
                 continue
@@ -229,37 +229,39 @@ class _Questions:
     async def thinking_off(self) -> bool:
         """See whether a model that thinks stops it when thinking is switched off."""
         reader = self._reader
-        body = body_of(reader._api, reader._model, self._prompt, _SHORT, Wanted(False, 0)) | THINKING_OFF
+        body = (
+            body_of(reader._api, reader._model, self._prompt, _SHORT, TokenDetails(False, 0)) | THINKING_OFF
+        )
         try:
-            draft = reader._draft(Wanted(False, 0), _SHORT, budget=1)
-            draft.feed(choices_of(await reader._send(body, set(body)))[0])
+            draft = reader._draft(TokenDetails(False, 0), _SHORT, budget=1)
+            draft.feed(choices_of(await reader._post(body, set(body)))[0])
         except ServiceError as error:
             self._note(error, [])
             return False
         return not draft.thought
 
     async def _answer(
-        self, wanted: Wanted, *, needed: set[str] | None = None, **sampling: Any
+        self, details: TokenDetails, *, needed: set[str] | None = None, **sampling: Any
     ) -> tuple[Generation, list[int], list[float]] | None:
         """Ask once; return the answer, how many alternatives each token has, and those of the first."""
         reader, params = self._reader, replace(_SHORT, **sampling)
-        body = body_of(reader._api, reader._model, self._prompt, params, wanted, reader._budget)
+        body = body_of(reader._api, reader._model, self._prompt, params, details, reader._budget)
         keep = {
             "model",
             "messages",
             "prompt",
             "logprobs",
-            *(["top_logprobs"] if wanted.top else []),
+            *(["top_logprobs"] if details.top else []),
             *(needed or ()),
         }
         try:
-            draft = reader._read(await reader._send(body, keep), wanted, params, reader._budget)[0]
+            draft = reader._read(await reader._post(body, keep), details, params, reader._budget)[0]
             generation = draft.generation()
         except ServiceError as error:
             self._note(error, ["temperature", "seed", "logprobs", "top_logprobs"])
             return None
         rows = [entry.get("top_logprobs") or [] for entry in draft.entries]
-        first = sorted((item["logprob"] for item in rows[0]), reverse=True) if rows and wanted.top else []
+        first = sorted((item["logprob"] for item in rows[0]), reverse=True) if rows and details.top else []
         return generation, [len(row) for row in rows], first
 
     def _note(self, error: ServiceError, names: Sequence[str]) -> None:

@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from surerag.errors import (
     CapabilityError,
     ConfigurationError,
-    LogprobsRefusedError,
     RefusedError,
     ThinkingBudgetError,
 )
 from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, SamplingParams, TokenTrace, Usage
 from surerag.readers.hosted.answers import Draft, OpenedThoughtsError, choices_of, usage_of
-from surerag.readers.hosted.client import Client, arun, each, run, without_secrets
+from surerag.readers.hosted.client import PARAMETER_HINTS, Client, arun, each, run, without_secrets
 from surerag.readers.hosted.parameters import SupportedParameters, needed_parameters, warn_of_dropped
 from surerag.readers.hosted.probe import PROBE_PROMPTS, Probe, probe
 from surerag.readers.hosted.requests import (
     THINKING_OFF,
     Api,
     Scoring,
-    Wanted,
+    TokenDetails,
     body_of,
+    details_for,
     scoring_body,
     seed_of,
-    wanted_for,
 )
 from surerag.readers.hosted.scoring import score_trace
 from surerag.readers.hosted.streams import OpenAnswer
@@ -39,13 +47,8 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 Json = Mapping[str, Any]
+R = TypeVar("R")
 _TOP_LOGPROBS: Mapping[Api, int] = {"chat": 20, "completions": 5}
-_HINTS = {
-    "temperature": "sample at temperature=1.0, or use a model that takes one; a thinking model may with "
-    "thinking=False",
-    "top_p": "sample with top_p=1.0",
-    "top_k": "sample with top_k=None",
-}
 
 
 class OpenAIReader(BaseReader):
@@ -129,7 +132,7 @@ class OpenAIReader(BaseReader):
                 raise ConfigurationError(f"{name} must be at least {least}, got {value!r}")
         self._model = model
         self._api: Api = api
-        self._wanted = Wanted(True, _TOP_LOGPROBS[api] if top_logprobs is None else top_logprobs)
+        self._details = TokenDetails(True, _TOP_LOGPROBS[api] if top_logprobs is None else top_logprobs)
         self._thinking = thinking
         self._thinks = thinking is True
         self._opened = False
@@ -151,16 +154,18 @@ class OpenAIReader(BaseReader):
         )
 
     def __repr__(self) -> str:
-        return f"OpenAIReader({self.name!r}, api={self._api!r}, top_logprobs={self._wanted.top})"
+        return f"OpenAIReader({self.name!r}, api={self._api!r}, top_logprobs={self._details.top})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_extra_body": without_secrets(self._extra_body)}
 
-    def __enter__(self) -> Self:
+    def __copy__(self) -> OpenAIReader:
+        """Return the reader itself: copies of a pipeline share its client, which no copy could carry."""
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __deepcopy__(self, memo: object) -> OpenAIReader:
+        """Return the reader itself, as a shallow copy does."""
+        return self
 
     @property
     def name(self) -> str:
@@ -176,9 +181,9 @@ class OpenAIReader(BaseReader):
     def capabilities(self) -> Capabilities:
         """What the server is asked for, and, once probed, what it does."""
         return Capabilities(
-            logprobs=self._wanted.logprobs,
-            entropy="bounded" if self._wanted.top else None,
-            score=self._wanted.logprobs and self._scoring is not None,
+            logprobs=self._details.logprobs,
+            entropy="bounded" if self._details.top else None,
+            score=self._details.logprobs and self._scoring is not None,
             begin="native" if self._streams else "whole",
             stream=self._streams,
             native_async=True,
@@ -197,13 +202,10 @@ class OpenAIReader(BaseReader):
         one answer stands for all samples.
 
         Raises:
-            LogprobsError: If the server leaves log-probabilities out, or sends malformed ones.
-            ContextLengthError: If a prompt does not fit the model's window.
-            ThinkingBudgetError: If the model was still thinking when its tokens were spent.
-            CapabilityError: If it thinks although thinking was switched off.
-            RefusedError: If the server rejects what cannot be left out.
-            TransientServiceError: If the server still fails after all retries.
-            ServiceError: If its answer is malformed.
+            ServiceError: If the server fails, or sends a malformed answer: TransientServiceError if it still
+                fails after all retries, RefusedError if it rejects what cannot be left out, LogprobsError,
+                ContextLengthError, ThinkingBudgetError.
+            CapabilityError: If the model thinks although thinking was switched off.
         """
         return run(each([self._samples(prompt, sampling) for prompt in prompts]))
 
@@ -216,7 +218,6 @@ class OpenAIReader(BaseReader):
 
         Raises:
             CapabilityError: If the server cannot score, or was not probed yet.
-            LogprobsError: If the server leaves log-probabilities out, or sends malformed ones.
             ServiceError: As ``generate``.
         """
         return run(each(self._scores(prompts, continuations)))
@@ -228,11 +229,7 @@ class OpenAIReader(BaseReader):
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[PartialGeneration]:
-        """Return the first ``n_tokens`` tokens for each prompt, the rest of its stream unread.
-
-        Raises:
-            ServiceError: As ``generate``.
-        """
+        """Return the first ``n_tokens`` tokens for each prompt, the rest of its stream unread."""
         if not self._streams:
             return super().begin(prompts, n_tokens, sampling)
         return run(self._begin_all(prompts, n_tokens, sampling))
@@ -246,12 +243,7 @@ class OpenAIReader(BaseReader):
         return await arun(self._begin_all(prompts, n_tokens, sampling))
 
     def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
-        """Return whole generations of what was begun, reading their streams on.
-
-        Raises:
-            TransientServiceError: If a stream breaks off.
-            ServiceError: If one was finished or cancelled before.
-        """
+        """Return whole generations of what was begun, reading their streams on; each once."""
         return run(each([self._finish(item) for item in begun]))
 
     async def afinish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
@@ -269,11 +261,7 @@ class OpenAIReader(BaseReader):
         self.cancel(begun)
 
     def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
-        """Yield an answer piece by piece; closing the iterator closes the connection.
-
-        Raises:
-            ServiceError: As ``generate``.
-        """
+        """Yield an answer piece by piece; closing the iterator closes the connection."""
         if not self._streams:
             return super().stream(prompt, sampling)
         return self._chunks(partial(self._begin, prompt, 1, sampling))
@@ -285,11 +273,7 @@ class OpenAIReader(BaseReader):
         return self._achunks(partial(self._begin, prompt, 1, sampling))
 
     def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
-        """Yield what was begun from its first token on; closing the iterator closes the connection.
-
-        Raises:
-            ServiceError: If it was finished or cancelled before.
-        """
+        """Yield what was begun from its first token on; closing the iterator closes the connection."""
         return self._chunks(partial(_ready, begun))
 
     def afinish_stream(self, begun: PartialGeneration) -> AsyncIterator[Chunk]:
@@ -303,9 +287,6 @@ class OpenAIReader(BaseReader):
 
         Args:
             prompt: What to ask; it should be answered with a few words. Default one of several.
-
-        Returns:
-            What the server can do; print it to read it.
 
         Raises:
             ServiceError: If the server does not even answer a plain question.
@@ -326,7 +307,7 @@ class OpenAIReader(BaseReader):
 
     async def _samples(self, prompt: Prompt, sampling: SamplingParams) -> list[Generation]:
         """Ask for ``sampling.n`` answers, and again for those that were left out or had no room."""
-        wanted = wanted_for(sampling, self._wanted)
+        details = details_for(sampling, self._details)
         count = sampling.n if sampling.temperature > 0 else 1
         answers: list[Generation] = []
         while len(answers) < count:
@@ -336,28 +317,27 @@ class OpenAIReader(BaseReader):
                 replace(sampling, n=size, seed=seed_of(sampling.seed, start + place))
                 for place, size in enumerate(sizes)
             ]
-            bodies = [body_of(self._api, self._model, prompt, part, wanted, budget) for part in parts]
+            bodies = [body_of(self._api, self._model, prompt, part, details, budget) for part in parts]
             # What may be left out is a matter of all samples, also where they are requested one by one.
             needed = needed_parameters(replace(sampling, n=count))
-            replies = await each([self._send(body, needed, sampling) for body in bodies])
+            replies = await each([self._post(body, needed, sampling) for body in bodies])
             for reply, size in zip(replies, sizes, strict=True):
-                drafts = self._read(reply, wanted, sampling, budget)[:size]
+                drafts = self._read(reply, details, sampling, budget)[:size]
                 if not any(draft.starved for draft in drafts):
                     answers += [draft.generation() for draft in drafts]
                 self._together = self._together and (len(drafts) == size or len(drafts) > 1)
         return answers * (sampling.n if count == 1 else 1)
 
-    def _read(self, reply: Json, wanted: Wanted, sampling: SamplingParams, budget: int) -> list[Draft]:
+    def _read(self, reply: Json, details: TokenDetails, sampling: SamplingParams, budget: int) -> list[Draft]:
         """Read all choices of one reply; its usage is one sum for all of them."""
         choices, usage = choices_of(reply), usage_of(reply)
+        share = usage
         if len(choices) > 1:
             thinking = -(-usage.thinking_tokens // len(choices))
             share = Usage(1, usage.prompt_tokens, 0, thinking, usage.cached_tokens)
-        else:
-            share = usage
         drafts = []
         for choice in choices:
-            draft = self._draft(wanted, sampling, budget=budget, usage=share)
+            draft = self._draft(details, sampling, budget=budget, usage=share)
             draft.feed(choice)
             self._note(draft)
             drafts.append(draft)
@@ -371,7 +351,7 @@ class OpenAIReader(BaseReader):
     def _scores(
         self, prompts: Sequence[Prompt], continuations: Sequence[str]
     ) -> list[Coroutine[Any, Any, TokenTrace]]:
-        if self._scoring is None or not self._wanted.logprobs:
+        if self._scoring is None or not self._details.logprobs:
             raise CapabilityError(
                 f"{self.name} is not known to score given text",
                 hint='call probe() to find out whether it can; api="completions" can more often than "chat"',
@@ -381,11 +361,11 @@ class OpenAIReader(BaseReader):
     async def _score(self, how: Scoring, prompt: Prompt, continuation: str) -> TokenTrace:
         if not continuation:
             return TokenTrace((), ())
-        wanted = Wanted(True, 0)
-        body = scoring_body(how, self._api, self._model, prompt, continuation, wanted)
-        reply = await self._send(body, set(body))
+        details = TokenDetails(True, 0)
+        body = scoring_body(how, self._api, self._model, prompt, continuation, details)
+        reply = await self._post(body, set(body))
         self._usage.add(usage_of(reply))
-        return score_trace(how, reply, prompt, continuation, wanted)
+        return score_trace(how, reply, prompt, continuation, details)
 
     async def _begin_all(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
@@ -404,9 +384,9 @@ class OpenAIReader(BaseReader):
 
     async def _begin(self, prompt: Prompt, n_tokens: int, sampling: SamplingParams) -> PartialGeneration:
         """Open a stream and read its first tokens; again, if only then it shows that the model thinks."""
-        one, wanted = replace(sampling, n=1), wanted_for(sampling, self._wanted)
+        one, details = replace(sampling, n=1), details_for(sampling, self._details)
         for again in (False, True):
-            answer = await self._open(prompt, one, wanted)
+            answer = await self._open(prompt, one, details)
             try:
                 async with await self._client.turn():
                     begun = await answer.read(n_tokens)
@@ -417,7 +397,6 @@ class OpenAIReader(BaseReader):
                 if again or answer.draft.budget:
                     raise
             except OpenedThoughtsError:
-                self._thinks = self._opened = True
                 if again:
                     raise
             except BaseException:
@@ -425,13 +404,18 @@ class OpenAIReader(BaseReader):
                 raise
         raise AssertionError("unreachable")
 
-    async def _open(self, prompt: Prompt, sampling: SamplingParams, wanted: Wanted) -> OpenAnswer:
+    async def _open(self, prompt: Prompt, sampling: SamplingParams, details: TokenDetails) -> OpenAnswer:
         budget = self._budget
-        body = body_of(self._api, self._model, prompt, sampling, wanted, budget)
+        body = body_of(self._api, self._model, prompt, sampling, details, budget)
         body["stream_options"] = {"include_usage": True}
-        events = await self._learning(self._client.open, body, needed_parameters(sampling), sampling)
-        draft = self._draft(wanted, sampling, budget=budget, streamed=True)
-        return OpenAnswer(events, draft, self._usage.add)
+        events = await self._send(self._client.open, body, needed_parameters(sampling), sampling)
+        draft = self._draft(details, sampling, budget=budget, streamed=True)
+        return OpenAnswer(events, draft, self._ended)
+
+    def _ended(self, draft: Draft) -> None:
+        self._usage.add(draft.spent())
+        self._opened = self._opened or draft.opened
+        self._thinks = self._thinks or draft.opened
 
     async def _finish(self, begun: PartialGeneration) -> Generation:
         if begun.done:
@@ -441,7 +425,9 @@ class OpenAIReader(BaseReader):
         answer = _open_answer(begun)
         answer.claim()
         async with await self._client.turn():
-            return await answer.rest()
+            while (chunk := await answer.chunk()) is not None:
+                whole = chunk.generation
+        return whole or answer.whole()
 
     def _chunks(self, begin: Callable[[], Coroutine[Any, Any, PartialGeneration]]) -> Iterator[Chunk]:
         begun = run(begin())
@@ -473,38 +459,37 @@ class OpenAIReader(BaseReader):
         finally:
             begun.state.abandon()
 
-    async def _send(
-        self, body: Json, needed: Collection[str] = (), sampling: SamplingParams | None = None
+    async def _post(
+        self, body: Json, needed: Collection[str], sampling: SamplingParams | None = None
     ) -> Json:
-        reply: Json = await self._learning(self._client.post, body, needed, sampling)
-        return reply
+        return await self._send(self._client.post, body, needed, sampling)
 
-    async def _learning(
-        self, ask: Any, body: Json, needed: Collection[str], sampling: SamplingParams | None
-    ) -> Any:
+    async def _send(
+        self,
+        ask: Callable[[Json], Awaitable[R]],
+        body: Json,
+        needed: Collection[str],
+        sampling: SamplingParams | None,
+    ) -> R:
         """Send a request; again without what the model rejects and the answer can do without."""
         switches = THINKING_OFF if self._thinking is False and self._api == "chat" else {}
         whole = {**switches, **body, **self._extra_body}
         needed = {*needed, *self._extra_body}
         while True:
-            missing = self._supported.drop & set(needed) & set(whole)
+            if missing := sorted(self._supported.drop & needed & set(whole)):
+                raise RefusedError(
+                    f"{self.name} rejects {' and '.join(missing)}", hint=PARAMETER_HINTS.get(missing[0], "")
+                )
+            before, sent = set(self._supported.drop), self._supported.apply(whole)
             try:
-                if missing:
-                    raise RefusedError(f"{self.name} rejects {' and '.join(sorted(missing))}")
-                return await ask(self._supported.apply(whole))
+                return await ask(sent)
             except RefusedError as error:
-                dropped = set(self._supported.drop)
-                learnt = [] if missing else self._supported.learn(str(error), whole, needed)
-                if not learnt:
-                    names = [name for name in _HINTS if name in needed and name in str(error)]
-                    if not names or isinstance(error, LogprobsRefusedError):
-                        raise
-                    failure = RefusedError(str(error).removesuffix("."), hint=_HINTS[names[0]])
-                else:
-                    if sampling is not None:
-                        warn_of_dropped(self.name, self._supported.drop - dropped, sampling)
-                    continue
-            raise failure
+                # A request beside this one may have taught the same.
+                learnt = self._supported.apply(whole) != sent
+                if not learnt and not self._supported.learn(str(error), whole, needed):
+                    raise
+            if sampling is not None:
+                warn_of_dropped(self.name, self._supported.drop - before, sampling)
 
     @property
     def _budget(self) -> int:
@@ -513,16 +498,16 @@ class OpenAIReader(BaseReader):
 
     def _draft(
         self,
-        wanted: Wanted,
+        details: TokenDetails,
         sampling: SamplingParams,
         *,
         budget: int,
         usage: Usage | None = None,
         streamed: bool = False,
     ) -> Draft:
-        listed = self._supported.cap.get("top_logprobs" if self._api == "chat" else "logprobs", wanted.top)
+        listed = self._supported.cap.get("top_logprobs" if self._api == "chat" else "logprobs", details.top)
         return Draft(
-            wanted._replace(top=min(wanted.top, listed)),
+            details._replace(top=min(details.top, listed)),
             limit=sampling.max_tokens,
             stop=sampling.stop,
             opened=self._opened,
@@ -548,7 +533,7 @@ class OpenAIReader(BaseReader):
 
     def _learn(self, result: Probe) -> Probe:
         promised = result.logprobs and result.raw_logprobs is not False
-        self._wanted = Wanted(promised, min(self._wanted.top, result.top_logprobs) if promised else 0)
+        self._details = TokenDetails(promised, min(self._details.top, result.top_logprobs) if promised else 0)
         self._scoring = result.scoring
         self._streams = result.streams and (result.stream_logprobs or not promised)
         self._together = result.samples

@@ -27,7 +27,7 @@ THINKING_OFF: dict[str, Any] = {
 """Switches thinking off: for OpenAI, Ollama and Groq; for templates of vLLM, SGLang and llama.cpp."""
 
 
-class Wanted(NamedTuple):
+class TokenDetails(NamedTuple):
     """What is requested of each token.
 
     Attributes:
@@ -39,33 +39,24 @@ class Wanted(NamedTuple):
     top: int
 
 
-def wanted_for(sampling: SamplingParams, wanted: Wanted) -> Wanted:
+def details_for(sampling: SamplingParams, details: TokenDetails) -> TokenDetails:
     """Return what to request of each token: no more than the answer's trace must hold.
 
     Example:
-        >>> wanted_for(SamplingParams(trace="logprobs"), Wanted(True, 20))
-        Wanted(logprobs=True, top=0)
+        >>> details_for(SamplingParams(trace="logprobs"), TokenDetails(True, 20))
+        TokenDetails(logprobs=True, top=0)
     """
-    logprobs = wanted.logprobs and sampling.trace != "none"
-    return Wanted(logprobs, wanted.top if logprobs and sampling.trace == "entropy" else 0)
+    logprobs = details.logprobs and sampling.trace != "none"
+    return TokenDetails(logprobs, details.top if logprobs and sampling.trace == "entropy" else 0)
 
 
 def body_of(
-    api: Api, model: str, prompt: Prompt, sampling: SamplingParams, wanted: Wanted, budget: int = 0
+    api: Api, model: str, prompt: Prompt, sampling: SamplingParams, details: TokenDetails, budget: int = 0
 ) -> dict[str, Any]:
     """Return the body that asks for ``sampling.n`` answers to one prompt.
 
-    Args:
-        api: Where to ask.
-        model: Which model.
-        prompt: What to ask.
-        sampling: How to sample.
-        wanted: What to request of each token.
-        budget: Tokens for thinking, of a model that is known to think. Stop texts are then not sent: they are
-            meant for the answer, and may stand in the thoughts.
-
-    Raises:
-        InputError: If a conversation is to go to the completions API.
+    ``budget`` are tokens for thinking, of a model that thinks. Stop texts are then not sent: they belong to
+    the answer, and may stand in the thoughts.
     """
     body: dict[str, Any] = {
         "model": model,
@@ -82,15 +73,11 @@ def body_of(
         body["n"] = sampling.n
     if sampling.stop and not budget:
         body["stop"] = list(sampling.stop)
-    return body | logprobs_body(api, wanted)
+    return body | logprobs_body(api, details)
 
 
 def prompt_body(api: Api, prompt: Prompt) -> dict[str, Any]:
-    """Return the part of a body that holds the prompt.
-
-    Raises:
-        InputError: If a conversation is to go to the completions API.
-    """
+    """Return the part of a body that holds the prompt; completions take no conversation (InputError)."""
     turns = [{"role": role, "content": without_surrogates(content)} for role, content in as_messages(prompt)]
     if api == "chat":
         return {"messages": turns}
@@ -101,34 +88,32 @@ def prompt_body(api: Api, prompt: Prompt) -> dict[str, Any]:
     return {"prompt": turns[0]["content"]}
 
 
-def logprobs_body(api: Api, wanted: Wanted) -> dict[str, Any]:
+def logprobs_body(api: Api, details: TokenDetails) -> dict[str, Any]:
     """Return the part of a body that asks for log-probabilities."""
-    if not wanted.logprobs:
+    if not details.logprobs:
         return {}
     if api == "completions":
         # Some servers take 0 for none at all.
-        return {"logprobs": max(wanted.top, 1)}
-    return {"logprobs": True, "top_logprobs": wanted.top} if wanted.top else {"logprobs": True}
+        return {"logprobs": max(details.top, 1)}
+    return {"logprobs": True, "top_logprobs": details.top} if details.top else {"logprobs": True}
 
 
 def scoring_body(
-    how: Scoring, api: Api, model: str, prompt: Prompt, continuation: str, wanted: Wanted
+    how: Scoring, api: Api, model: str, prompt: Prompt, continuation: str, details: TokenDetails
 ) -> dict[str, Any]:
-    """Return the body that has a continuation of a prompt read back.
-
-    Raises:
-        InputError: If a conversation is to go to the completions API.
-    """
+    """Return the body that has a continuation of a prompt read back."""
     limits = {"model": model, "max_tokens": 1, "temperature": 0.0}
     if api == "completions":
         text = prompt_body(api, prompt)["prompt"] + without_surrogates(continuation)
         read = (
-            {"echo": True, **logprobs_body(api, wanted)} if how == "echo" else {"prompt_logprobs": wanted.top}
+            {"echo": True, **logprobs_body(api, details)}
+            if how == "echo"
+            else {"prompt_logprobs": details.top}
         )
         return {"prompt": text, **limits, **read}
     answered = (*as_messages(prompt), Message("assistant", continuation))
     template = {"add_generation_prompt": False, "continue_final_message": True}
-    return {**prompt_body(api, answered), **limits, **template, "prompt_logprobs": wanted.top}
+    return {**prompt_body(api, answered), **limits, **template, "prompt_logprobs": details.top}
 
 
 def seed_of(seed: int, sample: int) -> int:

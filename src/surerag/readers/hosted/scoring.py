@@ -9,13 +9,15 @@ from typing import Any
 from surerag.errors import LogprobsError
 from surerag.messages import Prompt, TokenTrace, as_messages
 from surerag.readers.hosted.answers import choices_of
-from surerag.readers.hosted.requests import Scoring, Wanted
-from surerag.readers.logprobs import NO_LOGPROBS_HINT, entries_of, shown, trace_of, without_surrogates
+from surerag.readers.hosted.requests import Scoring, TokenDetails
+from surerag.readers.logprobs import NO_LOGPROBS_HINT, entries_of, excerpt, trace_of, without_surrogates
 
 Json = Mapping[str, Any]
 
 
-def score_trace(how: Scoring, answer: Json, prompt: Prompt, continuation: str, wanted: Wanted) -> TokenTrace:
+def score_trace(
+    how: Scoring, answer: Json, prompt: Prompt, continuation: str, details: TokenDetails
+) -> TokenTrace:
     """Return the trace of the continuation alone.
 
     Raises:
@@ -37,7 +39,7 @@ def score_trace(how: Scoring, answer: Json, prompt: Prompt, continuation: str, w
             f"{continuation[:60]!r} cannot be separated from its prompt by the server's tokens",
             hint="score texts that start where a token starts, or use TransformersReader",
         )
-    return trace_of([entries[place] for place in inside], top_logprobs=wanted.top)
+    return trace_of([entries[place] for place in inside], top_logprobs=details.top)
 
 
 def _prompt_entries(listed: object) -> list[Json]:
@@ -47,7 +49,7 @@ def _prompt_entries(listed: object) -> list[Json]:
     # The first token has nothing before it.
     rows = [list(row.values()) for row in listed if isinstance(row, Mapping) and row]
     if not all(isinstance(item, Mapping) for row in rows for item in row):
-        raise LogprobsError(f"the server's prompt_logprobs are {shown(listed)}", hint=NO_LOGPROBS_HINT)
+        raise LogprobsError(f"the server's prompt_logprobs are {excerpt(listed)}", hint=NO_LOGPROBS_HINT)
     return [
         {"token": row[0].get("decoded_token"), "logprob": row[0].get("logprob"), "top_logprobs": row}
         for row in rows

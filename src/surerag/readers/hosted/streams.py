@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from surerag.errors import ServiceError, TransientServiceError
-from surerag.messages import Chunk, Generation, PartialGeneration, Usage
+from surerag.messages import Chunk, Generation, PartialGeneration
 from surerag.readers.hosted.answers import Draft, streamed_choice, usage_of
 from surerag.readers.hosted.client import EventStream, background_loop
 from surerag.readers.pieces import TrimmedPieces
@@ -19,14 +19,14 @@ class OpenAnswer:
     Args:
         events: What the server sends; closed once this is dropped, closed or read to its end.
         draft: The answer, to be filled.
-        count: Adds to the reader's usage.
+        ended: Notes what the answer cost, and whether it was thought about.
     """
 
-    def __init__(self, events: EventStream, draft: Draft, count: Callable[[Usage], None]) -> None:
+    def __init__(self, events: EventStream, draft: Draft, ended: Callable[[Draft], None]) -> None:
         self.draft = draft
         self.state: Literal["open", "finished", "cancelled"] = "open"
         self._events = events
-        self._count = count
+        self._ended = ended
         self._pieces: list[str] = []
         self._trimmed = TrimmedPieces()
         self._last: Generation | None = None
@@ -91,15 +91,6 @@ class OpenAnswer:
             raise
         return Chunk(text)
 
-    async def rest(self) -> Generation:
-        """Read to the end."""
-        try:
-            while await self.next() is not None:
-                pass
-            return self.whole()
-        finally:
-            self._end()
-
     def whole(self) -> Generation:
         """Return the whole answer.
 
@@ -129,7 +120,7 @@ class OpenAnswer:
     def _end(self) -> None:
         if self._hang_up.alive:
             self._hang_up()
-            self._count(self.draft.spent())
+            self._ended(self.draft)
 
 
 def _close_soon(events: EventStream) -> None:

@@ -14,24 +14,21 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from surerag.effects import CONTRADICTION, ENTAILMENT, NEUTRAL
 from surerag.errors import ConfigurationError, ContextLengthError, ServiceError
 from surerag.extras import extra
 from surerag.lru import LRUDict
 from surerag.measures import normalize_answer
 from surerag.messages import Generation, Pair, Prompt, SamplingParams, Template, TokenTrace
 from surerag.prompts import ENTAILMENT as ENTAILMENT_PROMPT
-from surerag.readers.protocol import Reader
+from surerag.readers.protocol import Reader, as_reader
 from surerag.readers.threads import in_thread
-from surerag.services import as_reader
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 __all__ = ["ExactEntailer", "JudgeEntailer", "NLIEntailer"]
 
-CONTRADICTION: Final = 0
-NEUTRAL: Final = 1
-ENTAILMENT: Final = 2
 LABELS: Final = ("contradiction", "neutral", "entailment")
 """The columns of every array of probabilities here."""
 

@@ -1,15 +1,14 @@
-"""Judgements of an entailer inside a method, with those counted that cannot be used."""
+"""Answers of services inside a method, checked: judgements of an entailer, vectors of an encoder."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from surerag.effects import Program, entail
-from surerag.entailment import ENTAILMENT
+from surerag.effects import ENTAILMENT, Program, TextKind, embed, entail
 from surerag.errors import ServiceError
 from surerag.messages import Pair
 
@@ -65,3 +64,29 @@ def judge(pairs: Sequence[Pair]) -> Program[Judgements]:
         )
     by_pair = {(pair.premise, pair.hypothesis): row for pair, row in zip(pairs, rows, strict=True)}
     return Judgements(by_pair, unusable)
+
+
+def embed_unit(texts: Sequence[str], kind: TextKind) -> Program[NDArray[np.float64]]:
+    """Ask the encoder for vectors, and scale them to length 1.
+
+    Raises:
+        ServiceError: If it does not return one vector of finite numbers for each text.
+    """
+    return unit_vectors((yield from embed(texts, kind)), len(texts))
+
+
+def unit_vectors(rows: Any, count: int) -> NDArray[np.float64]:
+    """Return vectors of length 1 [count, dimensions]; zero vectors stay.
+
+    Raises:
+        ServiceError: If they are not so many vectors of finite numbers.
+    """
+    vectors = np.asarray(rows, dtype=np.float64)
+    if vectors.ndim != 2 or len(vectors) != count or not np.isfinite(vectors).all():
+        raise ServiceError(
+            f"expected {count} vectors of finite numbers, got an array of shape {vectors.shape}",
+            hint="let the encoder return one vector for each text",
+        )
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit: NDArray[np.float64] = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
+    return unit
