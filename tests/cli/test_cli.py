@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from surerag import FakeReader
 from surerag.calibration import AbstentionPolicy, ThresholdPolicy
 from surerag.cli import app, compare, demo, display, doctor, evaluate, models, train_rewriter
+from surerag.encoders import HashingEncoder
 from surerag.errors import ServiceError
 from surerag.evaluation import EvaluationRun
 from surerag.methods.lazy_rag.component import FixedSummary, LazyRAG
@@ -239,12 +240,21 @@ def test_untrusted_text_is_printed_without_control_codes(capsys: pytest.CaptureF
     assert len(capsys.readouterr().err.splitlines()) == 11
 
 
-def test_the_demo_shows_what_was_decided(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = FakeReader(lambda prompt: "gauge bosons", entropy=2.0)
-    monkeypatch.setattr(demo, "load_reader", lambda base: reader)
-    output = run("demo", "--questions", "2", "--base", "folder")
-    assert "What are the exchanged particles predicted by the standard Model?" in output
-    assert "lazy   uncertainty 2.00: retrieved: gauge bosons" in output and "2 questions" in output
+def test_the_demo_shows_five_methods_and_compares_three(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from surerag import demo as package
+
+    monkeypatch.setattr(
+        package,
+        "load_reader",
+        lambda base, **_: FakeReader(lambda prompt: "gauge bosons", entropy=2.0),
+        raising=False,
+    )
+    monkeypatch.setattr(demo, "packaged_minilm", HashingEncoder)
+    output = run("demo", "--questions", "5", "--output", str(tmp_path / "out"), "--base", "folder")
+    assert "What are the exchanged particles" in output and "entropy 2.00 nats" in output
+    assert "5 questions" in output and (tmp_path / "out" / "demo.html").is_file()
 
 
 def test_a_server_is_asked_what_it_can_do() -> None:
