@@ -180,8 +180,8 @@ def works(bench: Bench) -> Iterator[Work]:
     both = [bench.prompt(60, 10), bench.prompt(760, 11)]
     yield Work(
         "ΔSePer: 10 answers without and with 700 tokens of context",
-        lambda: bench.sample_with_logprobs(both, NEW_TOKENS, 10),
-        lambda: reader.generate(both, SAMPLED),
+        lambda: bench.sample_with_logprobs(both, 16, 10),
+        lambda: reader.generate(both, SamplingParams(n=10, temperature=1.0, max_tokens=16)),
         1,
     )
 

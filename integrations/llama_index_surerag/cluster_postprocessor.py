@@ -111,9 +111,9 @@ class ClusterCompressorPostprocessor(WithPrompts, EDC2Options, BaseNodePostproce
             return _unchanged(nodes)
         name = self._core.services.reader.name  # type: ignore[union-attr]  # required by the core
         with reranking(self.callback_manager, nodes, query_bundle, name, len(nodes)) as done:
-            found = merged_nodes(self.compress(nodes, query_bundle).passages, nodes)
-            done(found)
-        return found
+            compressed = merged_nodes(self.compress(nodes, query_bundle).passages, nodes)
+            done(compressed)
+        return compressed
 
     @dispatcher.span
     async def _apostprocess_nodes(
@@ -123,9 +123,9 @@ class ClusterCompressorPostprocessor(WithPrompts, EDC2Options, BaseNodePostproce
             return _unchanged(nodes)
         name = self._core.services.reader.name  # type: ignore[union-attr]  # required by the core
         with reranking(self.callback_manager, nodes, query_bundle, name, len(nodes)) as done:
-            found = merged_nodes((await self.acompress(nodes, query_bundle)).passages, nodes)
-            done(found)
-        return found
+            compressed = merged_nodes((await self.acompress(nodes, query_bundle)).passages, nodes)
+            done(compressed)
+        return compressed
 
     def _program(self, nodes: Sequence[NodeWithScore], bundle: QueryBundle) -> Program[EDC2Result]:
         passages = passages_of(nodes, vectors=True)

@@ -125,9 +125,9 @@ class DenseRefinerPostprocessor(WithPrompts, DenseRefinerOptions, BaseNodePostpr
             return self._unrefined(nodes)
         name = self._core.services.reader.name  # type: ignore[union-attr]  # required by the core
         with reranking(self.callback_manager, nodes, query_bundle, name, self.top_n) as done:
-            found = self._refined(self.refine(nodes, query_bundle), nodes)
-            done(found)
-        return found
+            refined = self._refined(self.refine(nodes, query_bundle), nodes)
+            done(refined)
+        return refined
 
     @dispatcher.span
     async def _apostprocess_nodes(
@@ -137,26 +137,26 @@ class DenseRefinerPostprocessor(WithPrompts, DenseRefinerOptions, BaseNodePostpr
             return self._unrefined(nodes)
         name = self._core.services.reader.name  # type: ignore[union-attr]  # required by the core
         with reranking(self.callback_manager, nodes, query_bundle, name, self.top_n) as done:
-            found = self._refined(await self.arefine(nodes, query_bundle), nodes)
-            done(found)
-        return found
+            refined = self._refined(await self.arefine(nodes, query_bundle), nodes)
+            done(refined)
+        return refined
 
     def _unrefined(self, nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
         if nodes:
             warn("dense_refiner.no_query", nodes=len(nodes))
         return [copy_of(node) for node in nodes[: self.top_n]]
 
-    def _refined(self, result: DenseRefinerResult, given: Sequence[NodeWithScore]) -> list[NodeWithScore]:
+    def _refined(self, result: DenseRefinerResult, original: Sequence[NodeWithScore]) -> list[NodeWithScore]:
         """Return the best context as nodes; behind it the first nodes that have no text, as they are."""
         best = next((item.measured for item in reversed(result.rounds) if item.best), None)
-        found = nodes_of(result.passages)
+        refined = nodes_of(result.passages)
         if best is not None:
             facts = {"score": best.score, "certain": best.certain, "stopped": result.stopped}
-            found = [
+            refined = [
                 labelled(node, DENSE_KEY, {**facts, "label": label})
-                for node, label in zip(found, best.labels, strict=True)
+                for node, label in zip(refined, best.labels, strict=True)
             ]
-        return found + [copy_of(node) for node in given[: self.top_n] if not has_text(node)]
+        return refined + [copy_of(node) for node in original[: self.top_n] if not has_text(node)]
 
     def _services(self, bundle: QueryBundle) -> Services:
         services = self._core.services
@@ -171,17 +171,17 @@ class DenseRefinerPostprocessor(WithPrompts, DenseRefinerOptions, BaseNodePostpr
         names = list(dict.fromkeys(node.node.ref_doc_id or node.node.node_id for node in nodes))
         if isinstance(self.documents, BaseDocumentStore):
             store = self.documents
-            found = [store.get_document(name, raise_error=False) for name in names]
+            refined = [store.get_document(name, raise_error=False) for name in names]
         else:
             listed = {document.node_id: document for document in self.documents}
-            found = [listed.get(name) for name in names]
-        if None in found:
-            missing = [name for name, document in zip(names, found, strict=True) if document is None]
+            refined = [listed.get(name) for name in names]
+        if None in refined:
+            missing = [name for name, document in zip(names, refined, strict=True) if document is None]
             warn("dense_refiner.documents_missing", ids=missing)
         return [
             Passage(
                 document.get_content(metadata_mode=MetadataMode.NONE), id=document.node_id, origin=document
             )
-            for document in found
+            for document in refined
             if document is not None
         ]

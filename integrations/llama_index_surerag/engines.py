@@ -22,7 +22,7 @@ from llama_index.core.settings import Settings
 
 from llama_index_surerag.events import dispatch, dispatcher, warn
 from llama_index_surerag.llm import LLMReader
-from llama_index_surerag.prompts import as_templates, shown_templates
+from llama_index_surerag.prompts import as_templates, llama_templates
 from llama_index_surerag.services import NodeRetriever, bundle_of
 from surerag.component import Component
 from surerag.drivers import arun, run
@@ -66,8 +66,8 @@ class QueryScope:
             self._left = services.reader.window - max_tokens - question - _MARGIN
         changes: dict[str, Any] = {}
         for name in ("retriever", "summaries"):
-            if isinstance(found := getattr(services, name), NodeRetriever):
-                changes[name] = found.bound_to(
+            if isinstance(retriever := getattr(services, name), NodeRetriever):
+                changes[name] = retriever.bound_to(
                     bundle, self._fit_summaries if name == "summaries" else self._fit
                 )
         if isinstance(services.summaries, NodeRetriever):
@@ -110,16 +110,16 @@ class _TierOne:
         self._passages = passages
 
     def retrieve(self, query: str, k: int | None) -> list[Passage]:
-        found = self._summaries.retrieve(query, k)
-        if not found and not self._passages.retrieve(query, 1):
+        results = self._summaries.retrieve(query, k)
+        if not results and not self._passages.retrieve(query, 1):
             raise EmptyIndexError
-        return found
+        return results
 
     async def aretrieve(self, query: str, k: int | None) -> list[Passage]:
-        found = await self._summaries.aretrieve(query, k)
-        if not found and not await self._passages.aretrieve(query, 1):
+        results = await self._summaries.aretrieve(query, k)
+        if not results and not await self._passages.aretrieve(query, 1):
             raise EmptyIndexError
-        return found
+        return results
 
 
 class MethodEngine(BaseQueryEngine, Generic[C, R]):
@@ -169,14 +169,14 @@ class MethodEngine(BaseQueryEngine, Generic[C, R]):
         return top_n
 
     def _get_prompts(self) -> PromptDictType:
-        return shown_templates(getattr(self._core, "prompts", {}))
+        return llama_templates(getattr(self._core, "prompts", {}))
 
     def _get_prompt_modules(self) -> PromptMixinType:
         return {}
 
     def _update_prompts(self, prompts: PromptDictType) -> None:
-        given = {**getattr(self._core, "prompts", {}), **as_templates(prompts)}
-        self._core = self._core.with_options(prompts=given)
+        replaced = {**getattr(self._core, "prompts", {}), **as_templates(prompts)}
+        self._core = self._core.with_options(prompts=replaced)
 
     def _scope(self, bundle: QueryBundle) -> QueryScope:
         return QueryScope(self._core.services, bundle, self._core.answer_tokens)
@@ -253,7 +253,7 @@ def with_manager(
     postprocessors: Sequence[BaseNodePostprocessor] | None, manager: CallbackManager | None
 ) -> list[BaseNodePostprocessor]:
     """Let postprocessors report to an engine's callback manager, as LlamaIndex's own engines do."""
-    found = list(postprocessors or ())
-    for postprocessor in found:
+    results = list(postprocessors or ())
+    for postprocessor in results:
         postprocessor.callback_manager = manager or Settings.callback_manager
-    return found
+    return results

@@ -133,8 +133,8 @@ def reranking(
     }
     with manager.event(CBEventType.RERANKING, payload=payload) as event:
 
-        def done(found: Sequence[NodeWithScore]) -> None:
-            event.on_end(payload={EventPayload.NODES: list(found)})
-            dispatcher.event(ReRankEndEvent(nodes=list(found)))
+        def done(results: Sequence[NodeWithScore]) -> None:
+            event.on_end(payload={EventPayload.NODES: list(results)})
+            dispatcher.event(ReRankEndEvent(nodes=list(results)))
 
         yield done

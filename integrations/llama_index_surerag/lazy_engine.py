@@ -62,10 +62,10 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG, LazyRAGResult]):
         Args:
             retriever: The pipeline's index, or a retriever of it.
             llm: The LLM, or a reader of surerag; ``Settings.llm`` if left out.
-            summaries: Tier 1: a retriever of summaries, or their index (see
-                :func:`llama_index_surerag.summary_index`), or the summary of the only document as text. Left
-                out, the first sentences of the documents in the index are taken. Where ``retriever`` is a
-                retriever it cannot be left out: give summaries that have the same filters.
+            summaries: Tier 1: an index of summaries (:func:`llama_index_surerag.summary_index`), a retriever
+                of such an index, or the summary of the only document as text. An index gets the filters
+                of the ``retriever``. Left out, the first sentences of the documents in the index are taken;
+                where ``retriever`` is a retriever it cannot be left out.
             embed_model: Embeds summaries where they are left out; the index's own if None.
             node_postprocessors: Applied to retrieved nodes, in order.
             streaming: Whether ``query`` returns a stream.

@@ -55,7 +55,7 @@ class Family(NamedTuple):
     hint: str = ""
 
 
-def _gemini_keywords(asked: dict[str, Any]) -> dict[str, Any]:
+def _gemini_keywords(keywords: dict[str, Any]) -> dict[str, Any]:
     """Return OpenAI's keywords as a ``generation_config``; the class raises where a limit is reached."""
     names = {
         "temperature": "temperature",
@@ -65,15 +65,15 @@ def _gemini_keywords(asked: dict[str, Any]) -> dict[str, Any]:
         "logprobs": "response_logprobs",
         "top_logprobs": "logprobs",
     }
-    return {"generation_config": {names[name]: value for name, value in asked.items() if name in names}}
+    return {"generation_config": {names[name]: value for name, value in keywords.items() if name in names}}
 
 
-def _sampling_only(asked: dict[str, Any]) -> dict[str, Any]:
-    return {"temperature": asked["temperature"]} if asked.get("temperature", 0) > 0 else {}
+def _sampling_only(keywords: dict[str, Any]) -> dict[str, Any]:
+    return {"temperature": keywords["temperature"]} if keywords.get("temperature", 0) > 0 else {}
 
 
-def _as_needed(asked: dict[str, Any]) -> dict[str, Any]:
-    return asked if "logprobs" in asked else _sampling_only(asked)
+def _as_needed(keywords: dict[str, Any]) -> dict[str, Any]:
+    return keywords if "logprobs" in keywords else _sampling_only(keywords)
 
 
 FAMILIES: Mapping[str, Family] = {
@@ -220,13 +220,13 @@ class LLMReader(BaseReader):
         """Return ``sampling.n`` generations for each prompt, in order."""
         requests = self._split(prompts, sampling)
         if len(requests) < 2 or self._max_concurrency == 1:
-            found = [self._answers(request) for request in requests]
+            answers = [self._answers(request) for request in requests]
         else:
             with ThreadPoolExecutor(min(self._max_concurrency, len(requests))) as pool:
                 # Every call sees the caller's context, so that traces keep their parents.
                 calls = [pool.submit(contextvars.copy_context().run, self._answers, one) for one in requests]
-                found = [call.result() for call in calls]
-        return self._joined(found, len(prompts), sampling.n)
+                answers = [call.result() for call in calls]
+        return self._joined(answers, len(prompts), sampling.n)
 
     async def agenerate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         """Like ``generate``, over the LLM's own async calls."""
@@ -239,12 +239,12 @@ class LLMReader(BaseReader):
 
         tasks = [asyncio.ensure_future(one(request)) for request in requests]
         try:
-            found = await asyncio.gather(*tasks)
+            answers = await asyncio.gather(*tasks)
         except BaseException:
             for task in tasks:
                 task.cancel()
             raise
-        return self._joined(found, len(prompts), sampling.n)
+        return self._joined(answers, len(prompts), sampling.n)
 
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
@@ -348,8 +348,8 @@ class LLMReader(BaseReader):
             for number in range(sampling.n)
         ]
 
-    def _joined(self, found: list[list[Generation]], prompts: int, n: int) -> list[list[Generation]]:
-        flat = [answer for answers in found for answer in answers]
+    def _joined(self, answers: list[list[Generation]], prompts: int, n: int) -> list[list[Generation]]:
+        flat = [answer for row in answers for answer in row]
         rows = [flat[start : start + n] for start in range(0, prompts * n, n)]
         for row in rows if n > 1 else []:
             self._watch_samples({answer.text for answer in row}, n)
@@ -367,38 +367,38 @@ class LLMReader(BaseReader):
             )
 
     def _answers(self, request: _Request) -> list[Generation]:
-        found: list[Generation] = []
-        while len(found) < request.sampling.n:
-            rest = request.after(len(found))
+        answers: list[Generation] = []
+        while len(answers) < request.sampling.n:
+            rest = request.after(len(answers))
             try:
                 response = self._call("", rest.prompt, self._keywords(rest.sampling))
             except Exception as error:
                 self._learn(error, rest.sampling)
             else:
-                found += self._read(response, rest)
-        return found[: request.sampling.n]
+                answers += self._read(response, rest)
+        return answers[: request.sampling.n]
 
     async def _aanswers(self, request: _Request) -> list[Generation]:
-        found: list[Generation] = []
-        while len(found) < request.sampling.n:
-            rest = request.after(len(found))
+        answers: list[Generation] = []
+        while len(answers) < request.sampling.n:
+            rest = request.after(len(answers))
             try:
                 response = await self._call("a", rest.prompt, self._keywords(rest.sampling))
             except Exception as error:
                 self._learn(error, rest.sampling)
             else:
-                found += self._read(response, rest)
-        return found[: request.sampling.n]
+                answers += self._read(response, rest)
+        return answers[: request.sampling.n]
 
     def _read(self, response: Any, request: _Request) -> list[Generation]:
         replies, thinks = replies_of(response), self._thinks
         if len(replies) < request.sampling.n:
             self._supported.cap["n"] = 1
-        found = self._generations(replies, request)
-        if self._thinks and not thinks and not any(one.text for one in found):
+        answers = self._generations(replies, request)
+        if self._thinks and not thinks and not any(one.text for one in answers):
             # The tokens were spent on thoughts; from now on there is room for them.
             return []
-        return found
+        return answers
 
     def _generations(self, replies: Sequence[Reply], request: _Request) -> list[Generation]:
         self._thinks = self._thinks or any(reply.has_thoughts for reply in replies)
@@ -406,7 +406,7 @@ class LLMReader(BaseReader):
         top = self._top_logprobs if traced else None
         share = max(len(replies), 1)
         try:
-            found = [
+            answers = [
                 generation_of(reply, request.sampling, top_logprobs=top, share=share) for reply in replies
             ]
         except LogprobsError as error:
@@ -415,7 +415,7 @@ class LLMReader(BaseReader):
             ) from error
         return [
             replace(one, prompt_tokens=one.prompt_tokens or self.count_tokens(plain_text(request.prompt)))
-            for one in found
+            for one in answers
         ]
 
     def _open(
@@ -485,19 +485,19 @@ class LLMReader(BaseReader):
 
     def _openai_keywords(self, sampling: SamplingParams) -> dict[str, Any]:
         limit = sampling.max_tokens + (THINKING_TOKENS if self._thinks else 0)
-        asked: dict[str, Any] = {"temperature": sampling.temperature, "max_tokens": limit}
+        keywords: dict[str, Any] = {"temperature": sampling.temperature, "max_tokens": limit}
         if sampling.temperature > 0:
-            asked["seed"] = sampling.seed
+            keywords["seed"] = sampling.seed
         if sampling.top_p < 1:
-            asked["top_p"] = sampling.top_p
+            keywords["top_p"] = sampling.top_p
         if sampling.stop:
-            asked["stop"] = list(sampling.stop)
+            keywords["stop"] = list(sampling.stop)
         if sampling.n > 1:
-            asked["n"] = sampling.n
+            keywords["n"] = sampling.n
         if self._logprobs and sampling.trace != "none":
             top = self._top_logprobs
-            asked |= {"logprobs": True, "top_logprobs": top} if self._chats else {"logprobs": top}
-        return asked
+            keywords |= {"logprobs": True, "top_logprobs": top} if self._chats else {"logprobs": top}
+        return keywords
 
     def _learn(self, error: Exception, sampling: SamplingParams) -> None:
         """Leave a keyword out from now on that the LLM refuses and the method does not need.
@@ -508,8 +508,8 @@ class LLMReader(BaseReader):
         ours = self._translated(error)
         changed: list[str] = []
         if isinstance(ours, RefusedError):
-            asked = self._openai_keywords(sampling)
-            changed = self._supported.learn(str(error), asked, needed_parameters(sampling))
+            keywords = self._openai_keywords(sampling)
+            changed = self._supported.learn(str(error), keywords, needed_parameters(sampling))
         if not changed:
             raise ours from error
         warn_of_dropped(self.name, self._supported.drop & set(changed), sampling)

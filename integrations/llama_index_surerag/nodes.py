@@ -98,9 +98,9 @@ def _shared(key: str, metadata: Mapping[str, Any], sources: Sequence[Mapping[str
     return key in metadata and all(source["metadata"].get(key) == metadata[key] for source in sources)
 
 
-def merged_nodes(passages: Iterable[Passage], given: Sequence[NodeWithScore]) -> list[NodeWithScore]:
+def merged_nodes(passages: Iterable[Passage], original: Sequence[NodeWithScore]) -> list[NodeWithScore]:
     """Return passages as nodes, and after them copies of the given nodes that have no text."""
-    return [*nodes_of(passages), *(copy_of(node) for node in given if not has_text(node))]
+    return [*nodes_of(passages), *(copy_of(node) for node in original if not has_text(node))]
 
 
 def shown_text(passage: Passage) -> str:
@@ -110,9 +110,9 @@ def shown_text(passage: Passage) -> str:
 
 def labelled(node: NodeWithScore, key: str, value: Any) -> NodeWithScore:
     """Return a copy of a node with an entry in its metadata that no model is shown."""
-    found = copy_of(node)
-    found.node.metadata[key] = value
-    for hidden in (found.node.excluded_llm_metadata_keys, found.node.excluded_embed_metadata_keys):
+    copied = copy_of(node)
+    copied.node.metadata[key] = value
+    for hidden in (copied.node.excluded_llm_metadata_keys, copied.node.excluded_embed_metadata_keys):
         if key not in hidden:
             hidden.append(key)
-    return found
+    return copied

@@ -61,13 +61,13 @@ class TemplatePrompt:
         Raises:
             PromptError: If slots are missing or unknown.
         """
-        found = TemplatePrompt(self.name, self.template)
-        found._aliases = {
+        prompt = TemplatePrompt(self.name, self.template)
+        prompt._aliases = {
             theirs: next(mine for mine in ours if mine in slots)
             for theirs, ours in _STANDS_FOR.items()
             if not {*ours}.isdisjoint(slots)
         }
-        mine = found._slots()
+        mine = prompt._slots()
         missing, unknown = frozenset(slots) - mine, mine - frozenset(slots)
         # A function may stand for any slot: it receives all of them.
         if unknown or (missing and not self.template.function_mappings):
@@ -75,7 +75,7 @@ class TemplatePrompt:
                 f"prompt {self.name!r} must have the slots {sorted(slots)}, has {sorted(mine)}",
                 hint="keep the slots of the prompt that this one replaces; query_str and context_str will do",
             )
-        return found
+        return prompt
 
     def render(self, **values: str) -> Prompt:
         """Fill the slots: a text, or the turns of a chat template.
@@ -95,8 +95,8 @@ class TemplatePrompt:
         mapped = {theirs: mine for mine, theirs in (self.template.template_var_mappings or {}).items()}
         variables = (mapped.get(variable, variable) for variable in self.template.template_vars)
         filled = {*self.template.kwargs, *(self.template.function_mappings or {})}
-        found = {self._aliases.get(name, name) for name in variables}
-        return frozenset(found - {self._aliases.get(name, name) for name in filled})
+        slots = {self._aliases.get(name, name) for name in variables}
+        return frozenset(slots - {self._aliases.get(name, name) for name in filled})
 
 
 def _frame(template: BasePromptTemplate) -> str:
@@ -129,7 +129,7 @@ def _as_template(name: str, prompt: Any, llm: object) -> Template | str:
     return template
 
 
-def shown_templates(prompts: Mapping[str, Template]) -> PromptDictType:
+def llama_templates(prompts: Mapping[str, Template]) -> PromptDictType:
     """Return every prompt as a LlamaIndex template, as ``get_prompts`` does."""
     return {
         name: prompt.template if isinstance(prompt, TemplatePrompt) else PromptTemplate(prompt.text)
@@ -146,7 +146,7 @@ class WithPrompts(Options, PromptMixin):
         return as_templates(value) if isinstance(value, Mapping) else value
 
     def _get_prompts(self) -> PromptDictType:
-        return shown_templates(getattr(self, "prompts", {}))
+        return llama_templates(getattr(self, "prompts", {}))
 
     def _get_prompt_modules(self) -> PromptMixinType:
         return {}

@@ -220,11 +220,11 @@ def _own_entries(response: Any, text: str) -> list[Mapping[str, Any]]:
             {**_gemini(one), "top_logprobs": [_gemini(other) for other in _get(others, "candidates") or ()]}
             for one, others in zip(chosen, top, strict=False)
         ]
-    found, rest = list[Mapping[str, Any]](), text
+    entries, rest = list[Mapping[str, Any]](), text
     for listed in response.logprobs or ():
-        if not found:
+        if not entries:
             rest = rest.lstrip()
-        spelled = [(one.token if found else one.token.lstrip(), one) for one in listed]
+        spelled = [(one.token if entries else one.token.lstrip(), one) for one in listed]
         fitting = next(((token, one) for token, one in spelled if token and rest.startswith(token)), None)
         if fitting is None and rest.strip():
             raise LogprobsError(f"no token in response.logprobs goes on with {rest[:40]!r}")
@@ -234,8 +234,8 @@ def _own_entries(response: Any, text: str) -> list[Mapping[str, Any]]:
         rest = rest[len(token) :]
         others = [{"token": other.token, "logprob": other.logprob} for other in listed]
         top_logprobs = others if len(others) > 1 else []
-        found.append({"token": one.token, "logprob": one.logprob, "top_logprobs": top_logprobs})
-    return found
+        entries.append({"token": one.token, "logprob": one.logprob, "top_logprobs": top_logprobs})
+    return entries
 
 
 def _gemini(candidate: Any) -> dict[str, Any]:

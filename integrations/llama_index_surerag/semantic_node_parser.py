@@ -108,21 +108,21 @@ class SemanticNodeParser(SemanticChunkerOptions, NodeParser):
     def _parse_nodes(
         self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any
     ) -> list[BaseNode]:
-        found: list[BaseNode] = []
+        chunks: list[BaseNode] = []
         for batch in _batches(nodes, show_progress):
             program = self._core.joint_program([_text(node) for node in batch])
-            found += self._nodes(batch, run(program, self._core.services))
-        return found
+            chunks += self._nodes(batch, run(program, self._core.services))
+        return chunks
 
     @dispatcher.span
     async def _aparse_nodes(
         self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any
     ) -> list[BaseNode]:
-        found: list[BaseNode] = []
+        chunks: list[BaseNode] = []
         for batch in _batches(nodes, show_progress):
             program = self._core.joint_program([_text(node) for node in batch])
-            found += self._nodes(batch, await arun(program, self._core.services))
-        return found
+            chunks += self._nodes(batch, await arun(program, self._core.services))
+        return chunks
 
     def _nodes(
         self, nodes: Sequence[BaseNode], chunked: Sequence[Sequence[SemanticChunk]]

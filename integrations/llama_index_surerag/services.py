@@ -153,10 +153,10 @@ class NodeRetriever:
     async def anodes(self, bundle: QueryBundle) -> list[NodeWithScore]:
         """Like ``nodes``; a retriever without an async of its own works in a thread."""
         if _is_native(self._retriever, "_aretrieve", BaseRetriever):
-            found = await self._retriever.aretrieve(replace(bundle))
+            retrieved = await self._retriever.aretrieve(replace(bundle))
         else:
-            found = await in_thread(self._retriever.retrieve, replace(bundle))
-        nodes = [copy_of(node) for node in found]
+            retrieved = await in_thread(self._retriever.retrieve, replace(bundle))
+        nodes = [copy_of(node) for node in retrieved]
         for postprocessor in self._postprocessors:
             nodes = await postprocessor.apostprocess_nodes(nodes, query_bundle=replace(bundle))
         return nodes

@@ -4,9 +4,8 @@ It is an ordinary LlamaIndex index: the nodes have their documents' metadata, so
 it is persisted and loaded like any other::
 
     summaries = summary_index(index, persist_dir="storage/summaries")
-    engine = LazyRetrievalQueryEngine.from_args(
-        index.as_retriever(filters=filters), llm, summaries=summaries.as_retriever(filters=filters)
-    )
+    retriever = index.as_retriever(filters=filters)
+    engine = LazyRetrievalQueryEngine.from_args(retriever, llm, summaries=summaries)
 """
 
 from __future__ import annotations
@@ -46,6 +45,7 @@ Summarize = int | str | Callable[[BaseNode], str] | LLM | Reader
 
 SummarySource = BaseRetriever | BaseIndex[Any] | str
 _RESTRICTIONS = ("_filters", "_doc_ids", "_node_ids")
+"""What restricts a retriever of a vector index; it has no public names for them."""
 
 
 def summary_nodes(source: BaseIndex[Any] | Iterable[BaseNode], summarize: Summarize = 2) -> list[TextNode]:
@@ -126,40 +126,67 @@ def tier_one(
     n_summaries: int,
     embed_model: BaseEmbedding | None,
 ) -> NodeRetriever | str:
-    """Return the summary tier of an engine.
+    """Return the summary tier of an engine, restricted as its retriever is.
 
     Raises:
         ConfigurationError: If summaries would be shown of documents that the retriever may exclude.
     """
     if isinstance(summaries, str):
         return summaries
-    if summaries is None:
-        if not isinstance(source, BaseIndex):
-            raise ConfigurationError(
-                f"a {type(source).__name__} may be restricted to some documents, and which summaries may be "
-                "shown is not known",
-                hint="pass summaries=summary_index(index).as_retriever(filters=the same filters), or the "
-                "index itself in the place of its retriever",
-            )
-        return NodeRetriever(_IndexSummaries(source, n_summaries, embed_model))
     if isinstance(source, BaseRetriever):
-        _check_restrictions(source, summaries)
+        return NodeRetriever(_restricted(source, summaries, n_summaries))
+    if summaries is None:
+        return NodeRetriever(_IndexSummaries(source, n_summaries, embed_model))
     return NodeRetriever(retriever_of(summaries, n_summaries))
 
 
-def _check_restrictions(source: BaseRetriever, summaries: BaseRetriever | BaseIndex[Any]) -> None:
-    """Refuse summaries that are not restricted as the retriever is, as far as both tell.
+def _restricted(
+    source: BaseRetriever, summaries: BaseRetriever | BaseIndex[Any] | None, n_summaries: int
+) -> BaseRetriever:
+    """Return summaries with the filters of a retriever; one of the user's own is taken at its word.
 
     Raises:
-        ConfigurationError: If they are not.
+        ConfigurationError: If the restrictions are not known, or differ.
     """
-    theirs = [getattr(source, name, None) for name in _RESTRICTIONS]
-    ours = [getattr(summaries, name, None) for name in _RESTRICTIONS]
-    if (theirs[0] and theirs[0] != ours[0]) or (any(theirs[1:]) and not any(ours)):
+    filters, doc_ids, node_ids = (getattr(source, name, None) for name in _RESTRICTIONS)
+    index = getattr(source, "_index", None)
+    # A retriever of the whole index may list all of its nodes.
+    whole = not node_ids or (index is not None and {*index.index_struct.nodes_dict.values()} <= {*node_ids})
+    is_clear = whole and all(hasattr(source, name) for name in _RESTRICTIONS)
+    if summaries is None or (isinstance(summaries, BaseIndex) and not is_clear):
+        raise ConfigurationError(
+            f"a {type(source).__name__} may be restricted to some documents, and which summaries may be "
+            "shown is not known",
+            hint="pass summaries=summary_index(index).as_retriever(filters=the same filters), or the index "
+            "itself in the place of its retriever",
+        )
+    if isinstance(summaries, BaseIndex):
+        restricted = summaries.as_retriever(similarity_top_k=n_summaries, filters=filters, doc_ids=doc_ids)
+        return _OfDocuments(restricted, doc_ids) if doc_ids else restricted
+    if filters and filters != getattr(summaries, "_filters", None):
         raise ConfigurationError(
             "the retriever is restricted to some documents, and the summaries are not in the same way",
             hint="pass summaries=summaries.as_retriever(filters=the same filters)",
         )
+    return retriever_of(summaries)
+
+
+class _OfDocuments(BaseRetriever):
+    """Summaries of some documents alone: not every vector store takes their ids."""
+
+    def __init__(self, retriever: BaseRetriever, doc_ids: Iterable[str]) -> None:
+        super().__init__()
+        self._retriever = retriever
+        self._documents = frozenset(doc_ids)
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return self._own(self._retriever.retrieve(query_bundle))
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return self._own(await self._retriever.aretrieve(query_bundle))
+
+    def _own(self, nodes: list[NodeWithScore]) -> list[NodeWithScore]:
+        return [node for node in nodes if node.node.ref_doc_id in self._documents]
 
 
 class _IndexSummaries(BaseRetriever):

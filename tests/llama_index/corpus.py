@@ -98,11 +98,11 @@ def answer(prompt: str) -> str:
 def knowing() -> FakeReader:
     """A reader that is sure of what it is shown, and unsure of the rest."""
 
-    def said(prompt: str) -> Any:
+    def reply_to(prompt: str) -> Any:
         text = answer(prompt)
         return reply(text, entropy=2.0 if text.startswith("perhaps") else 0.1)
 
-    return FakeReader(said)
+    return FakeReader(reply_to)
 
 
 def like(server: FakeOpenAI, *, chat: bool = True, **settings: Any) -> OpenAILike:

@@ -27,7 +27,7 @@ from tests.servers.fake_openai import split
 class Own(CustomLLM):
     """An LLM of one's own: a function of the prompt; with ``sure``, log-probabilities in ``logprobs``."""
 
-    said: Callable[[str], str] = answer
+    reply_to: Callable[[str], str] = answer
     sure: float | None = None
     temperature: float = 0.0
     _calls: list[dict[str, Any]] = PrivateAttr(default_factory=list)
@@ -42,13 +42,13 @@ class Own(CustomLLM):
 
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
         self._calls.append({"prompt": prompt, **kwargs})
-        words = split(self.said(prompt))[: kwargs.get("max_tokens")]
+        words = split(self.reply_to(prompt))[: kwargs.get("max_tokens")]
         listed = None if self.sure is None else [self._listed(word) for word in words]
         return CompletionResponse(text="".join(words), logprobs=listed)
 
     def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> Any:
         self._calls.append({"prompt": prompt, "streamed": True, **kwargs})
-        words = split(self.said(prompt))[: kwargs.get("max_tokens")]
+        words = split(self.reply_to(prompt))[: kwargs.get("max_tokens")]
         for place, word in enumerate(words):
             listed = None if self.sure is None else [self._listed(word)]
             yield CompletionResponse(text="".join(words[: place + 1]), delta=word, logprobs=listed)

@@ -210,9 +210,9 @@ async def test_events_and_spans_nest_under_the_query(
     paths = [path(span) for span in handler.completed_spans]
     query = "_aquery" if use_async else "_query"
     for part in ("chat", "retrieve"):
-        [*found] = [one for one in paths if one[-1].endswith(part)]
-        assert found
-        assert all(any(name.endswith(query) for name in one) for one in found)
+        [*results] = [one for one in paths if one[-1].endswith(part)]
+        assert results
+        assert all(any(name.endswith(query) for name in one) for one in results)
     assert handler.open_spans == {}
 
 

@@ -23,7 +23,7 @@ from tests.servers.fake_openai import FakeOpenAI
 CONTEXTS = ["Ada was born in Velm."]
 
 
-def said(prompt: str) -> str:
+def reply_to(prompt: str) -> str:
     if prompt.startswith("Rewrite"):
         return "Velm is where Ada was born."
     if "entail" in prompt:
@@ -33,13 +33,13 @@ def said(prompt: str) -> str:
 
 def seper(llm: Any = None, **options: Any) -> DeltaSePerEvaluator:
     return DeltaSePerEvaluator(
-        FakeReader(said) if llm is None else llm, **{"entailer": ExactEntailer(), **options}
+        FakeReader(reply_to) if llm is None else llm, **{"entailer": ExactEntailer(), **options}
     )
 
 
 def dense(llm: Any = None, **options: Any) -> DenseEvaluator:
     return DenseEvaluator(
-        FakeReader(said) if llm is None else llm, **{"entailer": ExactEntailer(), **options}
+        FakeReader(reply_to) if llm is None else llm, **{"entailer": ExactEntailer(), **options}
     )
 
 
@@ -82,19 +82,24 @@ async def test_dense_measures_whether_contexts_were_understood() -> None:
         assert (result.score, result.passing, result.answers) == (1.0, True, ("Velm", "Velm"))
         assert result.outcomes == ("rephrased",)
         assert "understood" in result.feedback
-    unsure = dense(FakeReader(lambda prompt: "Tin melts." if prompt.startswith("Rewrite") else said(prompt)))
+    unsure = dense(
+        FakeReader(lambda prompt: "Tin melts." if prompt.startswith("Rewrite") else reply_to(prompt))
+    )
     assert unsure.evaluate(KNOWN, contexts=CONTEXTS).passing is False
 
 
 def test_dense_asks_the_llm_itself_where_there_is_no_entailer() -> None:
-    reader = FakeReader(lambda prompt: "Tin melts." if prompt.startswith("Rewrite") else said(prompt))
+    reader = FakeReader(lambda prompt: "Tin melts." if prompt.startswith("Rewrite") else reply_to(prompt))
     result = dense(reader, entailer=None).evaluate(KNOWN, contexts=CONTEXTS)
     assert result.score == 1.0
     assert any("entail" in prompt for call in reader.history for prompt in call.prompts)
 
 
 def test_seper_takes_an_llm_as_entailer() -> None:
-    assert seper(entailer=Own(said=said)).evaluate(KNOWN, contexts=CONTEXTS, reference="Velm").score == 0.0
+    assert (
+        seper(entailer=Own(reply_to=reply_to)).evaluate(KNOWN, contexts=CONTEXTS, reference="Velm").score
+        == 0.0
+    )
     with pytest.raises(MissingServiceError, match="entailer"):
         seper(entailer=None)
 
@@ -141,7 +146,7 @@ async def test_a_batch_survives_a_failing_item() -> None:
     def broken(prompt: str) -> str:
         if "Bo" in prompt:
             raise OSError("gone")
-        return said(prompt)
+        return reply_to(prompt)
 
     runner = BatchEvalRunner(
         {"seper": seper(FakeReader(broken)), "dense": dense(FakeReader(broken)), "length": Length()},
@@ -186,7 +191,7 @@ def test_contexts_of_a_response_are_what_an_llm_is_shown() -> None:
 
 def test_never_nan_over_bad_log_probabilities() -> None:
     for fault in ("logprob is NaN", "logprobs are null", "empty answer", "cut", "500"):
-        with FakeOpenAI(said) as server:
+        with FakeOpenAI(reply_to) as server:
             server.fault = fault
             result = seper(like(server), n_samples=2).evaluate(KNOWN, contexts=CONTEXTS, reference="Velm")
         assert result.score is None or not math.isnan(result.score)
@@ -196,7 +201,7 @@ def test_never_nan_over_bad_log_probabilities() -> None:
 def test_an_llm_without_logprobs_has_its_answers_weighed_by_frequency() -> None:
     from llama_index_surerag import reader_from_llm
 
-    reader = reader_from_llm(Own(said=said), logprobs=False)
+    reader = reader_from_llm(Own(reply_to=reply_to), logprobs=False)
     result = seper(reader).evaluate(KNOWN, contexts=CONTEXTS, reference="Velm")
     assert (result.weights, result.score) == ("frequency", pytest.approx(1.0))
 

@@ -37,8 +37,8 @@ def llm(parts: tuple[Any, Any], **settings: Any) -> HuggingFaceLLM:
 )
 def test_says_what_predict_says(parts: tuple[Any, Any], settings: dict[str, Any]) -> None:
     model = llm(parts, **settings)
-    [[found]] = reader_from_llm(model).generate(["Where is Velm?"], TEXT)
-    assert found.text == model.predict(PromptTemplate("Where is Velm?")).strip()
+    [[results]] = reader_from_llm(model).generate(["Where is Velm?"], TEXT)
+    assert results.text == model.predict(PromptTemplate("Where is Velm?")).strip()
 
 
 def test_is_refused_where_log_probabilities_are_needed(parts: tuple[Any, Any]) -> None:

@@ -53,14 +53,14 @@ def sources(response: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("question", "answer", "retrieve", "shown"),
+    ("question", "answer", "retrieve", "expected_ids"),
     [
         (KNOWN, KNOWN_ANSWER, False, ["ada:summary"]),
         (UNKNOWN, FOUND_ANSWER, True, ["orun-1", "orun-0", "orun:summary"]),
     ],
 )
 async def test_answers_from_summaries_or_retrieves(
-    question: str, answer: str, retrieve: bool, shown: list[str]
+    question: str, answer: str, retrieve: bool, expected_ids: list[str]
 ) -> None:
     lazy = engine(top_n=2, n_summaries=1)
     for response in (lazy.query(question), await lazy.aquery(question)):
@@ -70,8 +70,8 @@ async def test_answers_from_summaries_or_retrieves(
         assert metadata["finish"] == "stop"
         assert metadata["threshold"] == 1.0
         assert metadata["calls"] == 1 + retrieve
-        assert sources(response) == shown
-        assert metadata["passage_ids"] + metadata["summary_ids"] == shown
+        assert sources(response) == expected_ids
+        assert metadata["passage_ids"] + metadata["summary_ids"] == expected_ids
 
 
 @pytest.mark.parametrize("question", [KNOWN, UNKNOWN])
@@ -173,13 +173,17 @@ def tenant_filters(operator: FilterOperator, value: Any, key: str = "tenant") ->
     ids=["eq", "ne", "in", "nin", "lt", "text", "or"],
 )
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_a_tenants_summaries_do_not_leak(filters: MetadataFilters, streaming: bool) -> None:
+@pytest.mark.parametrize("explicit", [False, True])
+async def test_a_tenants_summaries_do_not_leak(
+    filters: MetadataFilters, streaming: bool, explicit: bool
+) -> None:
     index = corpus.index(ada="a", orun="b", tarn="b")
     reader = knowing()
+    summaries = summary_index(index, embed_model=HashEmbedding())
     lazy = engine(
         index.as_retriever(filters=filters),
         reader,
-        summaries=summary_index(index, embed_model=HashEmbedding()).as_retriever(filters=filters),
+        summaries=summaries.as_retriever(filters=filters) if explicit else summaries,
         streaming=streaming,
     )
     for question in (KNOWN, UNKNOWN):
@@ -208,20 +212,42 @@ def test_a_retriever_without_summaries_is_refused() -> None:
             engine(retriever)
 
 
-@pytest.mark.parametrize("restriction", [{"doc_ids": ["ada"]}, {"node_ids": ["ada-0"]}, {"filters": "a"}])
-def test_summaries_without_the_retrievers_restriction_are_refused(restriction: dict[str, Any]) -> None:
-    index = corpus.index(ada="a")
-    if "filters" in restriction:
-        restriction = {"filters": tenant_filters(FilterOperator.EQ, "a")}
+def test_a_retriever_of_other_restrictions_takes_no_index_of_summaries() -> None:
+    index = corpus.index()
     summaries = summary_index(index, embed_model=HashEmbedding())
+    fusion = QueryFusionRetriever([index.as_retriever()], llm=Own(), num_queries=1, use_async=False)
+    for retriever in (fusion, VectorIndexRetriever(index, node_ids=["ada-0"])):
+        with pytest.raises(ConfigurationError, match="may be restricted"):
+            engine(retriever, summaries=summaries)
+        assert engine(retriever, summaries="Ada was born in Velm.")
+    assert str(engine(fusion, summaries=summaries.as_retriever()).query(KNOWN)) == KNOWN_ANSWER
+
+
+def test_summaries_with_other_filters_are_refused() -> None:
+    index = corpus.index(ada="a")
+    summaries = summary_index(index, embed_model=HashEmbedding())
+    retriever = index.as_retriever(filters=tenant_filters(FilterOperator.EQ, "a"))
     other = tenant_filters(FilterOperator.EQ, "b")
-    retriever = VectorIndexRetriever(index, **restriction)
-    with pytest.raises(ConfigurationError, match="not in the same way"):
-        engine(retriever, summaries=summaries)
-    if "filters" in restriction:
+    for theirs in (summaries.as_retriever(), summaries.as_retriever(filters=other)):
         with pytest.raises(ConfigurationError, match="not in the same way"):
-            engine(retriever, summaries=summaries.as_retriever(filters=other))
-    assert engine(retriever, summaries="Ada was born in Velm.")
+            engine(retriever, summaries=theirs)
+
+
+async def test_only_summaries_of_the_retrievers_documents_are_shown() -> None:
+    index = corpus.index()
+    lazy = engine(
+        index.as_retriever(doc_ids=["tarn"]), summaries=summary_index(index, embed_model=HashEmbedding())
+    )
+    for response in (lazy.query(KNOWN), await lazy.aquery(KNOWN)):
+        assert set(response.metadata["summary_ids"]) <= {"tarn:summary"}
+
+
+@pytest.mark.parametrize("as_retriever", [True, False])
+def test_a_plain_retriever_of_the_index_is_not_restricted(as_retriever: bool) -> None:
+    # as_retriever() names the ids of all nodes.
+    index = corpus.index()
+    summaries = summary_index(index, embed_model=HashEmbedding())
+    assert engine(index.as_retriever(), summaries=summaries.as_retriever() if as_retriever else summaries)
 
 
 def test_summaries_are_persisted_and_not_embedded_anew(tmp_path: Path) -> None:
@@ -275,7 +301,7 @@ def test_summary_nodes_have_the_documents_shared_metadata() -> None:
         ("tenant", "a"),
         (lambda document: document.node_id.upper(), "ADA"),
         (FakeReader(lambda prompt: "In short."), "In short."),
-        (Own(said=lambda prompt: "In short."), "In short."),
+        (Own(reply_to=lambda prompt: "In short."), "In short."),
     ],
 )
 def test_summarizes_in_several_ways(summarize: Any, expected: str) -> None:
@@ -336,8 +362,10 @@ async def test_passages_are_fitted_into_the_window(caplog: pytest.LogCaptureFixt
     )
     llm = Narrow(sure=0.4)
     lazy = engine(long, llm, threshold=0.5, top_n=8, n_summaries=1)
-    shown = [len(one.metadata["passage_ids"]) for one in (lazy.query(UNKNOWN), await lazy.aquery(UNKNOWN))]
-    assert shown[0] == shown[1] < 8
+    expected_ids = [
+        len(one.metadata["passage_ids"]) for one in (lazy.query(UNKNOWN), await lazy.aquery(UNKNOWN))
+    ]
+    assert expected_ids[0] == expected_ids[1] < 8
     assert "window.passages_dropped" in caplog.text
     assert max(len(call["prompt"].split()) for call in llm._calls) < 300
 

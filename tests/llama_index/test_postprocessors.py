@@ -95,18 +95,18 @@ async def test_compresses_and_lists_the_sources() -> None:
         node.node.relationships[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id="book")
     before = copy.deepcopy([node.model_dump() for node in nodes])
     compressing = compressor()
-    found = compressing.postprocess_nodes(nodes, query_str=KNOWN)
-    assert found == await compressing.apostprocess_nodes(nodes, query_str=KNOWN)
+    results = compressing.postprocess_nodes(nodes, query_str=KNOWN)
+    assert results == await compressing.apostprocess_nodes(nodes, query_str=KNOWN)
     assert [node.model_dump() for node in nodes] == before
-    [node] = found
+    [node] = results
     assert (node.node_id, node.text, node.score) == ("n0", SHORT, 1.0)
     assert node.node.ref_doc_id == "book"
     assert [one["id"] for one in node.metadata["compressed_from"]] == ["n0", "n1"]
     assert node.metadata["compressed_sentences"] == [{"text": SHORT, "source": "n0"}]
-    shown = node.node.get_content(metadata_mode=MetadataMode.LLM)
-    assert "year: 1900" in shown
-    assert "title" not in shown
-    assert "compressed" not in shown
+    expected_ids = node.node.get_content(metadata_mode=MetadataMode.LLM)
+    assert "year: 1900" in expected_ids
+    assert "title" not in expected_ids
+    assert "compressed" not in expected_ids
 
 
 async def test_the_query_engine_answers_the_same_sync_and_async(part: Any) -> None:
@@ -140,12 +140,12 @@ async def test_works_with_lexical_retrieval(part: Any) -> None:
 async def test_without_a_query_nodes_stay(part: Any, query: QueryBundle | None) -> None:
     nodes = scored("Ada.", "Bo.")
     postprocessor = part()
-    for found in (
+    for results in (
         postprocessor.postprocess_nodes(nodes, query_bundle=query),
         await postprocessor.apostprocess_nodes(nodes, query_bundle=query),
     ):
-        assert [node.node_id for node in found] == ["n0", "n1"]
-        assert found[0].node is not nodes[0].node
+        assert [node.node_id for node in results] == ["n0", "n1"]
+        assert results[0].node is not nodes[0].node
 
 
 def test_no_node_is_no_node(part: Any) -> None:
@@ -158,10 +158,10 @@ def test_nodes_of_every_kind_pass(part: Any) -> None:
         NodeWithScore(node=ImageNode(id_="p", image="aGk="), score=0.5),
         NodeWithScore(node=TextNode(id_="e", text=""), score=0.1),
     ]
-    found = {node.node_id: node for node in part().postprocess_nodes(nodes, query_str=KNOWN)}
-    assert isinstance(found["i"].node, IndexNode)
-    assert found["i"].score is None
-    assert isinstance(found["p"].node, ImageNode)
+    results = {node.node_id: node for node in part().postprocess_nodes(nodes, query_str=KNOWN)}
+    assert isinstance(results["i"].node, IndexNode)
+    assert results["i"].score is None
+    assert isinstance(results["p"].node, ImageNode)
 
 
 @pytest.mark.parametrize("fault", ["500", "HTML", "no choices", "empty answer", "cut", "withheld"])
@@ -172,11 +172,11 @@ async def test_failures_degrade_to_the_originals(
         server.fault = fault
         postprocessor = part(like(server))
         nodes = scored("Ada, a painter, was born in Velm.", "Bo came later.")
-        for found in (
+        for results in (
             postprocessor.postprocess_nodes(nodes, query_str=KNOWN),
             await postprocessor.apostprocess_nodes(nodes, query_str=KNOWN),
         ):
-            assert [node.text for node in found] == [node.text for node in nodes]
+            assert [node.text for node in results] == [node.text for node in nodes]
     assert caplog.records
 
 
@@ -225,15 +225,17 @@ def test_settings_are_written_without_a_key(part: Any) -> None:
 
 
 def test_models_come_from_the_settings(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Settings, "_llm", Own(said=lambda prompt: SHORT))
+    monkeypatch.setattr(Settings, "_llm", Own(reply_to=lambda prompt: SHORT))
     monkeypatch.setattr(Settings, "_embed_model", HashEmbedding())
     kind = type(part())
     assert kind().postprocess_nodes(scored("Ada, a painter, was born in Velm.", "Bo."), query_str=KNOWN)
 
 
 def test_pickles_with_its_models() -> None:
-    found = pickle.loads(pickle.dumps(ClusterCompressorPostprocessor(Own(), HashEmbedding(), max_tokens=40)))
-    assert found.max_tokens == 40
+    results = pickle.loads(
+        pickle.dumps(ClusterCompressorPostprocessor(Own(), HashEmbedding(), max_tokens=40))
+    )
+    assert results.max_tokens == 40
 
 
 @pytest.mark.parametrize(
@@ -268,14 +270,14 @@ def test_a_token_limit_counts_what_the_llm_is_shown() -> None:
     for node in nodes:
         node.node.metadata = {"title": "one two three four"}
     compressing = compressor(FakeReader(lambda prompt: "NONE"), token_limit=24, tokenizer=str.split)
-    found = compressing.postprocess_nodes(nodes, query_str=KNOWN)
-    counts = [len(node.node.get_content(metadata_mode=MetadataMode.LLM).split()) for node in found]
+    results = compressing.postprocess_nodes(nodes, query_str=KNOWN)
+    counts = [len(node.node.get_content(metadata_mode=MetadataMode.LLM).split()) for node in results]
     assert 0 < sum(counts) <= 24
 
 
 def test_citations_lead_to_the_sources_of_a_compression() -> None:
     engine = CitationQueryEngine.from_args(
-        corpus.index(), llm=Own(said=lambda prompt: "In Velm [1]."), node_postprocessors=[compressor()]
+        corpus.index(), llm=Own(reply_to=lambda prompt: "In Velm [1]."), node_postprocessors=[compressor()]
     )
     response = engine.query(KNOWN)
     assert str(response) == "In Velm [1]."
@@ -292,10 +294,10 @@ def test_the_refiner_says_what_it_measured() -> None:
 
 async def test_the_refiner_drops_what_confuses_and_adds_what_helps() -> None:
     refining = refiner(FakeReader(confused), top_n=3)
-    found = refining.postprocess_nodes(letters(), query_str=KNOWN)
+    results = refining.postprocess_nodes(letters(), query_str=KNOWN)
     again = await refining.apostprocess_nodes(letters(), query_str=KNOWN)
-    assert [node.node_id for node in found] == [node.node_id for node in again] == ["a", "c", "e"]
-    assert found[0].metadata["dense"]["certain"] is True
+    assert [node.node_id for node in results] == [node.node_id for node in again] == ["a", "c", "e"]
+    assert results[0].metadata["dense"]["certain"] is True
     first, second = refining.refine(letters(), KNOWN).rounds
     assert (first.measured.certain, second.measured.certain) == (False, True)
 
@@ -303,9 +305,9 @@ async def test_the_refiner_drops_what_confuses_and_adds_what_helps() -> None:
 def test_the_refiner_fetches_more_from_the_index() -> None:
     index = VectorStoreIndex([node.node for node in letters(vectors=False)], embed_model=HashEmbedding())
     refining = refiner(FakeReader(confused), top_n=3, retriever=index.as_retriever(similarity_top_k=6))
-    found = refining.postprocess_nodes(letters("abc", vectors=False), query_str=KNOWN)
-    assert len(found) == 3
-    assert not {node.node_id for node in found} <= {"a", "b", "c"}
+    results = refining.postprocess_nodes(letters("abc", vectors=False), query_str=KNOWN)
+    assert len(results) == 3
+    assert not {node.node_id for node in results} <= {"a", "b", "c"}
 
 
 @pytest.mark.parametrize("stored", [False, True])

@@ -139,13 +139,13 @@ def test_leaves_thoughts_out(where: str, streamed: bool) -> None:
         if streamed:
             [begun] = reader.begin([PROMPT], 1, TRACE)
             assert begun.partial.text == "In"
-            [found] = reader.finish([begun])
+            [results] = reader.finish([begun])
         else:
-            [[found]] = reader.generate([PROMPT], TRACE)
-    assert found.text == "In Velm."
-    assert found.trace.tokens == ("In", " Velm.")
-    assert found.completion_tokens == 2
-    assert found.thinking_tokens > 0
+            [[results]] = reader.generate([PROMPT], TRACE)
+    assert results.text == "In Velm."
+    assert results.trace.tokens == ("In", " Velm.")
+    assert results.completion_tokens == 2
+    assert results.thinking_tokens > 0
 
 
 @pytest.mark.parametrize("use_async", [False, True])
@@ -203,8 +203,8 @@ def test_refuses_a_packaged_llm_without_logprobs_at_construction(
 
 
 def test_asks_gemini_in_its_spelling() -> None:
-    asked = {"temperature": 0.0, "max_tokens": 9, "logprobs": True, "top_logprobs": 20, "stop": ["x"]}
-    assert FAMILIES["GoogleGenAI"].keywords(asked) == {
+    keywords = {"temperature": 0.0, "max_tokens": 9, "logprobs": True, "top_logprobs": 20, "stop": ["x"]}
+    assert FAMILIES["GoogleGenAI"].keywords(keywords) == {
         "generation_config": {
             "temperature": 0.0,
             "stop_sequences": ["x"],
@@ -245,9 +245,9 @@ def test_a_mocked_client_works() -> None:
     llm._client.chat.completions.create.return_value = ChatCompletion.model_validate(
         {"id": "1", "created": 0, "model": "toy", "object": "chat.completion", "choices": [choice]}
     )
-    [[found]] = reader_from_llm(llm).generate([PROMPT], TEXT)
-    assert found.text == "Velm"
-    assert found.prompt_tokens == 7
+    [[results]] = reader_from_llm(llm).generate([PROMPT], TEXT)
+    assert results.text == "Velm"
+    assert results.prompt_tokens == 7
 
 
 @pytest.mark.parametrize("refused", ["seed", "n"])
@@ -322,10 +322,10 @@ def test_every_fault_is_an_answer_or_an_error_of_ours(fault: str) -> None:
             lambda: reader.finish(reader.begin([PROMPT], 2, TRACE))[0],
         ):
             try:
-                found = ask()
+                results = ask()
             except SureragError:
                 continue
-            assert found.text in ("Velm is far away", "") or found.finish != "stop"
+            assert results.text in ("Velm is far away", "") or results.finish != "stop"
 
 
 def test_a_broken_off_stream_is_no_whole_answer(fake_openai: FakeOpenAI) -> None:
@@ -343,10 +343,10 @@ def test_marks_how_an_answer_ended(fault: str, finish: str, streamed: bool) -> N
         server.fault = fault
         reader = reader_from_llm(like(server))
         if streamed:
-            found = reader.finish(reader.begin([PROMPT], 2, TRACE))[0]
+            results = reader.finish(reader.begin([PROMPT], 2, TRACE))[0]
         else:
-            found = reader.generate([PROMPT], TRACE)[0][0]
-    assert found.finish == finish
+            results = reader.generate([PROMPT], TRACE)[0][0]
+    assert results.finish == finish
 
 
 def test_a_key_with_a_newline_is_not_shown(fake_openai: FakeOpenAI) -> None:
@@ -378,8 +378,8 @@ async def test_requests_overlap_and_the_loop_goes_on() -> None:
 def test_one_reader_serves_several_loops(fake_openai: FakeOpenAI) -> None:
     # The client's connections are of the first loop; LlamaIndex's own retries make new ones.
     reader = reader_from_llm(like(fake_openai, max_retries=2))
-    found = [asyncio.run(reader.agenerate([PROMPT], TEXT))[0][0].text for _ in range(3)]
-    assert len(set(found)) == 1
+    results = [asyncio.run(reader.agenerate([PROMPT], TEXT))[0][0].text for _ in range(3)]
+    assert len(set(results)) == 1
 
 
 def test_conversations_keep_their_turns(fake_openai: FakeOpenAI) -> None:

@@ -25,14 +25,14 @@ VAGUE = "It is long and cold, and where is its rest?"
 def reader() -> FakeReader:
     """Rewrites the vague question, is unsure of it, and sure where it is shown the end of the river."""
 
-    def said(prompt: str) -> Any:
+    def reply_to(prompt: str) -> Any:
         if "Rewrite the query" in prompt:
             return reply(UNKNOWN)
         if "lake of Mir" in prompt:
             return reply("In the lake of Mir", logprobs=-0.05)
         return reply("In Tarn", logprobs=-1.0)
 
-    return FakeReader(said)
+    return FakeReader(reply_to)
 
 
 def engine(llm: Any = None, index: Any = None, **settings: Any) -> UncertaintyRewriteQueryEngine:

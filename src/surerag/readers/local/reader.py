@@ -274,7 +274,7 @@ class TransformersReader(BaseReader):
     ) -> list[PartialGeneration]:
         """Begin an answer to each prompt, sampled in its own way, in common batches.
 
-        The memory is freed by ``finish`` or ``cancel``, or when the handles are dropped.
+        The memory is freed once all handles of the call are finished, cancelled or dropped.
 
         Raises:
             ConfigurationError: If ``n_tokens`` is less than 1.
