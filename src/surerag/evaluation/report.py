@@ -67,7 +67,9 @@ def terminal_table(run: EvaluationRun, **options: float | str) -> Table:
     for line in cells:
         table.add_column(escape_markup(printable(line[0])), justify="right", overflow="fold")
     for name, *values in list(zip(*[head, *cells], strict=True))[1:]:
-        table.add_row(*(escape_markup(printable(value)) for value in (name, *values)))
+        # An interval goes below its value, so that four systems fit into eighty columns.
+        texts = (escape_markup(printable(value).replace(" [", "\n[")) for value in (name, *values))
+        table.add_row(*texts)
     return table
 
 
