@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
 
+from rich import box
 from rich.markup import escape as escape_markup
 from rich.table import Table
 
@@ -62,7 +64,8 @@ def summary_rows(
 def terminal_table(run: EvaluationRun, **options: float | str) -> Table:
     """Return a table for a terminal, a column for each system; options are those of :func:`summary_rows`."""
     head, cells = summary_rows(run, **options)  # type: ignore[arg-type]
-    table = Table(caption=notes(run), caption_justify="left")
+    layout: dict[str, Any] = {"box": box.SIMPLE, "show_edge": False, "pad_edge": False, "padding": 0}
+    table = Table(caption=notes(run), caption_justify="left", **layout)
     table.add_column("")
     for line in cells:
         table.add_column(escape_markup(printable(line[0])), justify="right", overflow="fold")
