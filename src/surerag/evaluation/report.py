@@ -208,7 +208,7 @@ def pareto_picture(run: EvaluationRun) -> str:
     width, height, left, bottom = 640, 360, 60, 50
     most = max(end for c, _ in both.values() for end in (*(c.interval or ()), c.value, 1e-9)) * 1.08
     ends = [end for _, q in both.values() for end in (q.interval or (q.value,))]
-    low, high = min(ends) - 0.02, max(ends) + 0.02
+    low, high = max(min(ends) - 0.02, 0.0), max(ends) + 0.02
 
     def x(value: float) -> float:
         return float(left + value / most * (width - left - 20))
@@ -232,7 +232,8 @@ def pareto_picture(run: EvaluationRun) -> str:
     axes = _line(left, height - bottom, width - 20, height - bottom, "axis")
     axes += _line(left, 20, left, height - bottom, "axis")
     for share in (0, 0.5, 1):
-        axes += _text(x(most * share), height - bottom + 18, "middle", number_text(most * share), "tick")
+        anchor = "end" if share == 1 else "middle"
+        axes += _text(x(most * share), height - bottom + 18, anchor, number_text(most * share), "tick")
         value = low + (high - low) * share
         axes += (
             f'<text class="tick" x="{left - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.2f}</text>'
@@ -300,10 +301,11 @@ _PAGE = """<!DOCTYPE html>
   --blue: #1b6ca8; --red: #b3422f; --green: #2f6f2e; --amber: #8a5a00; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e8eb; --soft: #a2a9b3; --line: #353b44;
   --paper: #16191d; --blue: #6db3e8; --red: #ef8b78; --green: #84c983; --amber: #e0b35a; } }
-body { margin: 0 auto; max-width: 60rem; padding: 1.5rem; color: var(--ink); background: var(--paper);
+body { margin: 0 auto; max-width: 68rem; padding: 1.5rem; color: var(--ink); background: var(--paper);
   font: 16px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
 h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; } small, .tick { color: var(--soft); }
 table { border-collapse: collapse; width: 100%; font-size: .92rem; font-variant-numeric: tabular-nums; }
+th { overflow-wrap: normal; } td { white-space: nowrap; }
 th, td { text-align: right; padding: .35rem .5rem; border-bottom: 1px solid var(--line); }
 th:first-child, td:first-child { text-align: left; font-weight: 600; }
 svg { width: 100%; height: auto; } svg text { fill: var(--ink); font: 13px system-ui, sans-serif; }
