@@ -1,8 +1,8 @@
 """Records of a real reader: does its uncertainty find wrong answers, and where retrieval helps?
 
 Reads a Parquet file with a question a row: ``dataset``, ``golds``, ``answer`` (without retrieval) with its
-uncertainties, ``answer_no_retrieval`` and ``answer_one_retrieval`` (both in another prompt). The records behind
-the printed results are Llama-3.1-8B-Instruct's on NQ and TriviaQA (s-nlp/AdaRAGUE, arXiv 2501.12835).
+uncertainties, ``answer_no_retrieval`` and ``answer_one_retrieval`` (both in another prompt). The records
+behind the printed results are Llama-3.1-8B-Instruct's on NQ and TriviaQA (s-nlp/AdaRAGUE, arXiv 2501.12835).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from studies.common import console, difference, print_table, separation, share, show
-from surerag.extras import extra
+from surerag.errors import extra
 from surerag.measures import contains
 from surerag.measures.statistics import Estimate, mean_interval
 

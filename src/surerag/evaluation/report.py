@@ -11,10 +11,10 @@ from rich import box
 from rich.markup import escape as escape_markup
 from rich.table import Table
 
+from surerag.errors import extra
 from surerag.evaluation.gate import Verdict
 from surerag.evaluation.run import EvaluationRun, Row
 from surerag.evaluation.statistics import COSTS, Comparison, compare_systems, pareto_front, summarize
-from surerag.extras import extra
 from surerag.measures.statistics import Estimate
 from surerag.text import printable
 
