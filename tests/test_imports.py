@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from surerag.errors import MissingExtraError
-from surerag.extras import extra
+from surerag.errors import MissingExtraError, extra
 from tests.clean_process import loaded_by
 
 HEAVY = ("torch", "transformers", "openai", "faiss", "sklearn", "sentence_transformers")

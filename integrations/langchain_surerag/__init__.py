@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from surerag.extras import extra
+from surerag.errors import extra
 
 if TYPE_CHECKING:
     from langchain_surerag.compressors import ClusterCompressor, DenseRefiner

@@ -24,8 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surerag.drivers import run_many
-from surerag.errors import ConfigurationError, InputError
-from surerag.extras import extra
+from surerag.errors import ConfigurationError, InputError, extra
 from surerag.measures import exact_match
 from surerag.text import ABSTENTION, check_abstention, is_abstention
 

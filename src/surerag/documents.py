@@ -12,8 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from surerag.errors import InputError, MissingExtraError
-from surerag.extras import extra
+from surerag.errors import InputError, MissingExtraError, extra
 
 __all__ = ["Document", "LoadedDocuments", "SkippedFilesWarning", "load_documents"]
 

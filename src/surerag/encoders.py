@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from surerag.errors import ConfigurationError, ServiceError
-from surerag.extras import extra
+from surerag.errors import ConfigurationError, ServiceError, extra
 from surerag.text import UNSPACED
 
 if TYPE_CHECKING:

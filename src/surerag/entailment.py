@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surerag.effects import CONTRADICTION, ENTAILMENT, NEUTRAL
-from surerag.errors import ConfigurationError, ContextLengthError, ServiceError
-from surerag.extras import extra
+from surerag.errors import ConfigurationError, ContextLengthError, ServiceError, extra
 from surerag.lru import LRUDict
 from surerag.measures import normalize_answer
 from surerag.messages import Generation, Pair, Prompt, SamplingParams, Template, TokenTrace

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 
 TROUBLESHOOTING = "https://surerag.github.io/surerag/troubleshooting.html"
 """Page with a section for each class of this file."""
@@ -113,3 +114,35 @@ MISCONFIGURED = (
     RefusedError,
 )
 """Failures of how a pipeline was put together; no fallback hides them."""
+
+
+@contextmanager
+def extra(name: str) -> Iterator[None]:
+    """Import optional packages inside this context.
+
+    Args:
+        name: The extra of ``surerag`` that brings them.
+
+    Raises:
+        MissingExtraError: If one of them is not installed, or too old to have what is needed.
+
+    Example:
+        >>> with extra("faiss"):  # doctest: +ELLIPSIS
+        ...     import no_such_package
+        Traceback (most recent call last):
+        surerag.errors.MissingExtraError: the package 'no_such_package' is not installed. \
+Install it with: pip install "surerag[faiss]".
+        More about it: ...#missingextraerror
+    """
+    try:
+        yield
+    except ImportError as error:
+        package = (error.name or "").split(".")[0]
+        if not package or "surerag" in package or isinstance(error, MissingExtraError):
+            raise
+        if isinstance(error, ModuleNotFoundError):
+            message, how = f"the package {package!r} is not installed", "install it with: pip install"
+        else:
+            message = f"the package {package!r} does not have what is needed ({error})"
+            how = "another version does: pip install --upgrade"
+        raise MissingExtraError(message, hint=f'{how} "surerag[{name}]"') from error

@@ -229,15 +229,15 @@ def confused(prompt: str) -> str:
 
 
 async def test_a_document_that_confuses_leaves(documents: list[Document]) -> None:
-    given = [documents[1], documents[2], documents[0]]
+    candidates = [documents[1], documents[2], documents[0]]
     for refined in (
-        refiner(FakeReader(confused)).compress_documents(given, QUERY),
-        await refiner(FakeReader(confused)).acompress_documents(given, QUERY),
+        refiner(FakeReader(confused)).compress_documents(candidates, QUERY),
+        await refiner(FakeReader(confused)).acompress_documents(candidates, QUERY),
     ):
         assert "tarn" not in [document.id for document in refined]
         assert refined[0].metadata["dense"]["rounds"] == 2
     failing = refiner(FakeReader([ServiceError("down")] * 50))
-    assert [one.id for one in failing.compress_documents(given, QUERY)] == ["ada", "tarn"]
+    assert [one.id for one in failing.compress_documents(candidates, QUERY)] == ["ada", "tarn"]
 
 
 async def test_parents_are_cut_anew(documents: list[Document]) -> None:
@@ -251,8 +251,8 @@ async def test_parents_are_cut_anew(documents: list[Document]) -> None:
     splitter = SemanticTextSplitter(HashEmbeddings(), chunk_size=6)
     calls: list[Any] = []
 
-    def function(found: list[Document]) -> list[Document]:
-        calls.append(found)
+    def function(chunks: list[Document]) -> list[Document]:
+        calls.append(chunks)
         return [parent]
 
     for parents in (docstore, function, RunnableLambda(function)):

@@ -93,7 +93,10 @@ async def test_in_langsmith(make: Any) -> None:
         ({"output": [DOCUMENTS["Ada"]]}, {}),
         ({"source_documents": [dumpd(DOCUMENTS["Ada"])]}, {}),
         ({"documents": [{"text": DOCUMENTS["Ada"].page_content}]}, {}),
-        ({"found": {"here": [DOCUMENTS["Ada"]]}}, {"contexts_key": lambda outputs: outputs["found"]["here"]}),
+        (
+            {"results": {"here": [DOCUMENTS["Ada"]]}},
+            {"contexts_key": lambda outputs: outputs["results"]["here"]},
+        ),
         ({"hits": [DOCUMENTS["Ada"]]}, {"contexts_key": "hits"}),
     ],
 )

@@ -39,7 +39,7 @@ def store_of(kind: type[InMemoryVectorStore] = InMemoryVectorStore) -> InMemoryV
     return kind.from_documents(DOCUMENTS, HashEmbeddings())
 
 
-def shown(chain: Any) -> str:
+def prompts_of(chain: Any) -> str:
     reader = chain.core.reader
     chain.invoke("What is the secret of tenant B?")
     return "\n".join(reader.prompts)
@@ -70,8 +70,8 @@ async def test_no_summary_is_shown_that_the_filter_excludes(
         summaries = summaries.as_retriever(search_kwargs={"filter": condition})
     reader = FakeReader(lambda _: "?", entropy=entropy)
     chain = LazyRetrievalChain(reader, retriever, summaries)
-    assert "secret of tenant B is" not in shown(chain)
-    assert "Ada was born in Velm." in shown(chain)
+    assert "secret of tenant B is" not in prompts_of(chain)
+    assert "Ada was born in Velm." in prompts_of(chain)
     output = await chain.ainvoke("What is the secret of tenant B?")
     assert SECRET not in str(output["context"])
 
@@ -79,7 +79,7 @@ async def test_no_summary_is_shown_that_the_filter_excludes(
 def test_without_a_filter_all_summaries_are_shown() -> None:
     reader = FakeReader(lambda _: "?", entropy=0.1)
     chain = LazyRetrievalChain.from_documents(DOCUMENTS, reader, store_of().as_retriever(), HashEmbeddings())
-    assert SECRET in shown(chain)
+    assert SECRET in prompts_of(chain)
 
 
 @pytest.mark.parametrize(

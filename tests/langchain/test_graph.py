@@ -89,12 +89,12 @@ async def test_langgraph_and_events_stream_the_answer_alone(logprob: float, expe
     ) as server:
         chain = chain_over(server)
         graph = graph_of(chain)
-        asked = {"question": "Where?"}
-        shown = [message.content for message, _ in graph.stream(asked, stream_mode="messages")]
-        assert "".join(shown) == expected
-        assert len(shown) > 3
-        shown = [message.content async for message, _ in graph.astream(asked, stream_mode="messages")]
-        assert "".join(shown) == expected
+        inputs = {"question": "Where?"}
+        texts = [message.content for message, _ in graph.stream(inputs, stream_mode="messages")]
+        assert "".join(texts) == expected
+        assert len(texts) > 3
+        texts = [message.content async for message, _ in graph.astream(inputs, stream_mode="messages")]
+        assert "".join(texts) == expected
         assert await tokens_of(chain.astream_events("Where?", version="v2")) == expected
 
 
@@ -169,10 +169,10 @@ async def test_what_is_withheld_is_neither_streamed_nor_in_the_output(logprob: f
     with FakeOpenAI(answers, logprob=logprob) as server:
         selective = SelectiveAnswer(chain_over(server), policy(-1.0))
         graph = graph_of(selective)
-        asked = {"question": "Where?"}
+        inputs = {"question": "Where?"}
         for mode in ("messages", "updates", "values"):
-            assert not leaks([*graph.stream(asked, stream_mode=mode)])
-            assert not leaks([piece async for piece in graph.astream(asked, stream_mode=mode)])
+            assert not leaks([*graph.stream(inputs, stream_mode=mode)])
+            assert not leaks([piece async for piece in graph.astream(inputs, stream_mode=mode)])
         assert not leaks([event async for event in selective.astream_events("Where?", version="v2")])
         tree = Tree()
         output = selective.invoke("Where?", {"callbacks": [tree]})
@@ -183,8 +183,8 @@ async def test_what_is_withheld_is_neither_streamed_nor_in_the_output(logprob: f
         assert "/SelectiveAnswer/LazyRetrievalChain" in tree.paths
 
 
-def leaks(shown: Any) -> bool:
-    return DRAFT[5:20] in str(shown) or FINAL[5:20] in str(shown)
+def leaks(texts: Any) -> bool:
+    return DRAFT[5:20] in str(texts) or FINAL[5:20] in str(texts)
 
 
 async def test_what_is_certain_enough_is_answered() -> None:

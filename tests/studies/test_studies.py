@@ -60,6 +60,32 @@ def test_lazy_rag_reads_squad(
     assert "78.2" in printed  # the paper's figures stand beside
 
 
+def test_traces_compare_retrieving_when_uncertain_with_random(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    # Of 40 questions the reader is wrong, and helped by retrieving, where it is uncertain.
+    wrong = [at % 4 == 0 for at in range(40)]
+    rows = {
+        "dataset": ["made"] * 40,
+        "golds": [["Velm"]] * 40,
+        **{name: ["Orun" if bad else "Velm" for bad in wrong] for name in ("answer", "answer_no_retrieval")},
+        "answer_one_retrieval": ["Velm"] * 40,
+        **{
+            name: [2.0 if bad else 1.0 for bad in wrong]
+            for name in ("perplexity", "ln_entropy", "eigen_score")
+        },
+    }
+    pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
+    study, common = import_module("studies.traces"), import_module("studies.common")
+    monkeypatch.setattr(common.console, "file", sys.stdout)
+    monkeypatch.setattr(sys, "argv", ["traces", str(tmp_path / "rows.parquet")])
+    study.main()
+    printed = capsys.readouterr().out
+    assert "1.00 [" in printed  # the AUROC of a perfect uncertainty
+    assert "+18.8 [" in printed  # a quarter of the questions, all mended, against a quarter of them at random
+
+
 def test_a_world_is_the_same_for_a_seed() -> None:
     world = World(seed=7, size=60)
     text = "".join(passage.text for passage in world.passages)

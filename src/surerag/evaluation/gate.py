@@ -17,11 +17,10 @@ from xml.etree import ElementTree as ET
 import numpy as np
 
 from surerag.calibration import paired_p_value
-from surerag.errors import ConfigurationError
+from surerag.errors import ConfigurationError, extra
 from surerag.evaluation.metrics import ALIASES
 from surerag.evaluation.run import EvaluationRun
 from surerag.evaluation.statistics import COSTS, is_binary, pairs
-from surerag.extras import extra
 from surerag.measures.statistics import clopper_pearson, constant_interval
 
 Outcome = Literal["pass", "fail", "undecided"]

@@ -13,8 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-from surerag.errors import InputError
-from surerag.extras import extra
+from surerag.errors import InputError, extra
 
 ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "question": (

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
 
+from rich import box
 from rich.markup import escape as escape_markup
 from rich.table import Table
 
+from surerag.errors import extra
 from surerag.evaluation.gate import Verdict
 from surerag.evaluation.run import EvaluationRun, Row
 from surerag.evaluation.statistics import COSTS, Comparison, compare_systems, pareto_front, summarize
-from surerag.extras import extra
 from surerag.measures.statistics import Estimate
 from surerag.text import printable
 
@@ -62,12 +64,15 @@ def summary_rows(
 def terminal_table(run: EvaluationRun, **options: float | str) -> Table:
     """Return a table for a terminal, a column for each system; options are those of :func:`summary_rows`."""
     head, cells = summary_rows(run, **options)  # type: ignore[arg-type]
-    table = Table(caption=notes(run), caption_justify="left")
+    layout: dict[str, Any] = {"box": box.SIMPLE, "show_edge": False, "pad_edge": False, "padding": 0}
+    table = Table(caption=notes(run), caption_justify="left", **layout)
     table.add_column("")
     for line in cells:
         table.add_column(escape_markup(printable(line[0])), justify="right", overflow="fold")
     for name, *values in list(zip(*[head, *cells], strict=True))[1:]:
-        table.add_row(*(escape_markup(printable(value)) for value in (name, *values)))
+        # An interval goes below its value, so that four systems fit into eighty columns.
+        texts = (escape_markup(printable(value).replace(" [", "\n[")) for value in (name, *values))
+        table.add_row(*texts)
     return table
 
 
@@ -203,7 +208,7 @@ def pareto_picture(run: EvaluationRun) -> str:
     width, height, left, bottom = 640, 360, 60, 50
     most = max(end for c, _ in both.values() for end in (*(c.interval or ()), c.value, 1e-9)) * 1.08
     ends = [end for _, q in both.values() for end in (q.interval or (q.value,))]
-    low, high = min(ends) - 0.02, max(ends) + 0.02
+    low, high = max(min(ends) - 0.02, 0.0), max(ends) + 0.02
 
     def x(value: float) -> float:
         return float(left + value / most * (width - left - 20))
@@ -227,7 +232,8 @@ def pareto_picture(run: EvaluationRun) -> str:
     axes = _line(left, height - bottom, width - 20, height - bottom, "axis")
     axes += _line(left, 20, left, height - bottom, "axis")
     for share in (0, 0.5, 1):
-        axes += _text(x(most * share), height - bottom + 18, "middle", number_text(most * share), "tick")
+        anchor = "end" if share == 1 else "middle"
+        axes += _text(x(most * share), height - bottom + 18, anchor, number_text(most * share), "tick")
         value = low + (high - low) * share
         axes += (
             f'<text class="tick" x="{left - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.2f}</text>'
@@ -295,10 +301,11 @@ _PAGE = """<!DOCTYPE html>
   --blue: #1b6ca8; --red: #b3422f; --green: #2f6f2e; --amber: #8a5a00; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e8eb; --soft: #a2a9b3; --line: #353b44;
   --paper: #16191d; --blue: #6db3e8; --red: #ef8b78; --green: #84c983; --amber: #e0b35a; } }
-body { margin: 0 auto; max-width: 60rem; padding: 1.5rem; color: var(--ink); background: var(--paper);
+body { margin: 0 auto; max-width: 68rem; padding: 1.5rem; color: var(--ink); background: var(--paper);
   font: 16px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
 h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; } small, .tick { color: var(--soft); }
 table { border-collapse: collapse; width: 100%; font-size: .92rem; font-variant-numeric: tabular-nums; }
+th { overflow-wrap: normal; } td { white-space: nowrap; }
 th, td { text-align: right; padding: .35rem .5rem; border-bottom: 1px solid var(--line); }
 th:first-child, td:first-child { text-align: left; font-weight: 600; }
 svg { width: 100%; height: auto; } svg text { fill: var(--ink); font: 13px system-ui, sans-serif; }

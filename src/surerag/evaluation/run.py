@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from surerag.calibration import CalibrationRow, PolicyScope
-from surerag.errors import MISCONFIGURED, ConfigurationError, InputError, ServiceError, StorageError
+from surerag.errors import MISCONFIGURED, ConfigurationError, InputError, ServiceError, StorageError, extra
 from surerag.evaluation.metrics import Metric, resolve_metrics
 from surerag.evaluation.questions import Question, as_questions
 from surerag.evaluation.systems import EvaluationAnswer, System, as_answer, as_system
-from surerag.extras import extra
 from surerag.messages import Usage
 
 OnChange = Literal["refuse", "ask"]

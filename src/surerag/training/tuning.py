@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from surerag.errors import ConfigurationError
-from surerag.extras import extra
+from surerag.errors import ConfigurationError, extra
 from surerag.training.options import RewriterTraining
 from surerag.training.sampling import Preference
 
