@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from surerag import OpenAIReader, TransformersReader
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -57,3 +61,24 @@ def test_pages_stay_short() -> None:
     assert len(pages) <= 21
     assert words <= 20_000
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+@pytest.mark.parametrize(
+    "package",
+    ["surerag", "langchain_surerag", "llama_index_surerag", "surerag.evaluation", "surerag.training"],
+)
+def test_the_reference_has_every_public_name(package: str) -> None:
+    sections = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8").split("\n## ")
+    own = [section for section in sections if section.split(":")[0].splitlines()[0] == package]
+    listed = {name for section in own for name in re.findall(r"`([A-Za-z_0-9]+)`", section)}
+    assert set(import_module(package).__all__) - listed == set()
+
+
+@pytest.mark.parametrize("reader", [OpenAIReader, TransformersReader])
+def test_the_page_of_models_has_every_option_of_a_reader(reader: type) -> None:
+    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    options = inspect.signature(reader).parameters.values()
+    missing = {option.name for option in options if option.kind is option.KEYWORD_ONLY} - {
+        name for row in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE) for name in re.findall(r"\w+", row)
+    }
+    assert missing == set()
