@@ -22,11 +22,9 @@ from studies.common import (
 )
 from studies.world import World, is_correct
 from studies.world.questions import Question
-from surerag import DenseEvaluator, DenseRefiner, DenseResult, Passage
+from surerag import DenseEvaluator, DenseRefiner, DenseResult, Passage, SemanticChunker
 from surerag.entailment import JudgeEntailer
-from surerag.readers.protocol import BaseReader
 from surerag.retrieval import PassageIndex
-from surerag.services import Encoder
 
 TOP_N, CANDIDATES = 5, 20
 
@@ -50,7 +48,18 @@ def main() -> None:
     ]
     falls = print_scores(results, correct)
     gap = print_gap(results, correct)
-    change = print_refinement(reader, encoder, index, questions, retrieved, results, correct)
+    articles = {item.id: Passage(item.text, id=item.id) for item in world.documents}
+    documents = [
+        [
+            articles[name]
+            for name in dict.fromkeys(str(item.metadata["document"]) for item in passages[:TOP_N])
+        ]
+        for passages in retrieved
+    ]
+    chunker = SemanticChunker(encoder).with_quantile([item.text for item in world.documents[:100]])
+    judge = JudgeEntailer(reader)
+    refiner = DenseRefiner(reader, judge, retriever=index, chunker=chunker, top_n=TOP_N, max_tokens=16)
+    change = print_refinement(refiner, questions, retrieved, documents, results, correct)
     print_claims(
         [
             Claim("Accuracy falls as the score grows (Figure 2)", *falls),
@@ -101,22 +110,19 @@ def print_gap(results: Sequence[DenseResult], correct: Sequence[bool]) -> tuple[
 
 
 def print_refinement(
-    reader: BaseReader,
-    encoder: Encoder,
-    index: PassageIndex,
+    refiner: DenseRefiner,
     questions: Sequence[Question],
     retrieved: Sequence[Sequence[Passage]],
+    documents: Sequence[Sequence[Passage]],
     results: Sequence[DenseResult],
     correct: Sequence[bool],
 ) -> tuple[str, bool]:
-    """Refine the uncertain contexts, and print what that changed."""
+    """Cut the documents of uncertain questions anew, refine the contexts, and print what that changed."""
     places = [at for at, result in enumerate(results) if not result.certain]
     if not places:
         return "no context is uncertain", False
-    refiner = DenseRefiner(
-        reader, JudgeEntailer(reader), encoder, retriever=index, top_n=TOP_N, max_tokens=16
-    )
-    refined = refiner.run_many([(questions[at].text, retrieved[at]) for at in places], window=32)
+    cases = [(questions[at].text, retrieved[at], documents[at]) for at in places]
+    refined = refiner.run_many(cases, window=32)
     after = [
         is_correct(questions[at], result.answer or "") for at, result in zip(places, refined, strict=True)
     ]
