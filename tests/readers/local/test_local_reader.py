@@ -487,3 +487,9 @@ def test_broken_checkpoints_are_refused(folder: Path, tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "lacking", state_dict=state)
     with pytest.raises(ConfigurationError, match=r"lacks weights: model\.layers\.1"):
         load(tmp_path / "lacking")
+
+
+def test_model_and_tokenizer_are_there_for_pipelines_of_frameworks() -> None:
+    model, tokenizer = tiny_model("llama"), tiny_tokenizer()
+    reader = TransformersReader(model, tokenizer)
+    assert (reader.model, reader.tokenizer) == (model, tokenizer)

@@ -62,6 +62,10 @@ class TransformersReader(BaseReader):
             there is one; None switches it off where that can be done.
         thinking_tokens: Tokens of thoughts before an answer, at most; fewer where the window leaves no more.
 
+    Attributes:
+        model: The model as it was passed in, for a framework's own pipeline over the same weights.
+        tokenizer: The tokenizer, likewise.
+
     Raises:
         ConfigurationError: If a setting or the chat template cannot work, the model is no causal language
             model, or thinking shall be switched off and the chat template has no switch for it.
@@ -94,6 +98,7 @@ class TransformersReader(BaseReader):
         for name, value in bounds.items():
             if value is not None and value < 1:
                 raise ConfigurationError(f"{name} must be at least 1, got {value}")
+        self.model, self.tokenizer = model, tokenizer
         self._model = CausalModel(model, tokenizer, window)
         self._encoder = PromptEncoder(tokenizer, chat_template, template_options, thinking)
         kind = Engine if self._model.cacheable else PlainEngine
