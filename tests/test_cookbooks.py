@@ -23,7 +23,8 @@ def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     for cell in notebook.cells:
         cell.source = re.sub(r"^n_questions = \d+$", "n_questions = 2", cell.source, flags=re.MULTILINE)
     folder = {"metadata": {"path": str(tmp_path)}}
-    NotebookClient(notebook, timeout=120, kernel_name="python3", resources=folder).execute()
+    times = {"timeout": 120, "startup_timeout": 120}
+    NotebookClient(notebook, **times, kernel_name="python3", resources=folder).execute()
 
 
 def test_its_outputs_are_there_and_name_no_machine(path: Path) -> None:
