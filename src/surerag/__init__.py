@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from surerag.methods.dynqr.result import DynQRResult
     from surerag.methods.edc2.component import ClusterCompressor
     from surerag.methods.edc2.options import EDC2Options
-    from surerag.methods.edc2.result import SOURCES_KEY, ClusterReport, EDC2Result
+    from surerag.methods.edc2.result import SENTENCES_KEY, SOURCES_KEY, ClusterReport, EDC2Result
     from surerag.methods.lazy_rag.component import LazyRAG
     from surerag.methods.lazy_rag.gates import (
         DisagreementGate,
@@ -57,7 +57,7 @@ _MODULES = {
     "surerag.methods.dynqr.result": "DynQRResult",
     "surerag.methods.edc2.component": "ClusterCompressor",
     "surerag.methods.edc2.options": "EDC2Options",
-    "surerag.methods.edc2.result": "SOURCES_KEY ClusterReport EDC2Result",
+    "surerag.methods.edc2.result": "SENTENCES_KEY SOURCES_KEY ClusterReport EDC2Result",
     "surerag.methods.lazy_rag.component": "LazyRAG",
     "surerag.methods.lazy_rag.gates": "DisagreementGate EntropyGate FirstPass Gate GateDecision MarginGate",
     "surerag.methods.lazy_rag.options": "LazyRAGOptions",
@@ -74,6 +74,7 @@ _MODULES = {
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [
+    "SENTENCES_KEY",
     "SOURCES_KEY",
     "AbstentionPolicy",
     "CalibrationRow",

@@ -57,7 +57,7 @@ def test_noise_leaves_and_what_is_lacking_comes() -> None:
     assert (last.measured.score, last.sufficient, last.best) == (0.0, True, True)
     assert (result.stopped, result.answer, result.score, texts(result)) == ("satisfied", "A", 0.0, "ace")
     assert all(passage in candidates for passage in result.passages)
-    assert (events[-1].name, result.usage.requests) == ("context_refiner.refined", result.calls)
+    assert (events[-1].name, result.usage.requests) == ("dense_refiner.refined", result.calls)
     assert candidates == passages(LETTERS)
 
 
@@ -138,7 +138,7 @@ def test_a_failure_leaves_the_original_or_the_best_context() -> None:
     result = refiner(down, on_event=events.append).run(QUESTION, candidates)
     assert (result.stopped, result.answer, result.score, result.rounds) == ("failed", None, None, ())
     assert (list(result.passages), result.failure) == (candidates[:3], "ServiceError: down")
-    assert [event.name for event in events if event.warning] == ["context_refiner.failed"]
+    assert [event.name for event in events if event.warning] == ["dense_refiner.failed"]
     with pytest.raises(ServiceError, match="down"):
         refiner(down, on_failure="raise").run(QUESTION, candidates)
 
@@ -169,7 +169,7 @@ def test_a_budget_is_kept_with_a_warning(max_calls: int, calls: int, rounds: int
     assert (result.stopped, result.calls, len(result.rounds)) == ("calls", calls, rounds)
     assert result.passages == tuple(context[:3])
     [warning] = [event for event in events if event.warning]
-    assert (warning.name, warning.data["max_calls"]) == ("context_refiner.out_of_calls", max_calls)
+    assert (warning.name, warning.data["max_calls"]) == ("dense_refiner.out_of_calls", max_calls)
 
 
 REPLIES = ["yes", "no", "A", "B", "C", "a long answer of several words", "", "entailment", "{x} [1] 42"]

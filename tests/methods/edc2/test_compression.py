@@ -24,7 +24,7 @@ from tests.methods.edc2.cases import ADA, AGAIN, BO, QUESTION, RIVER, compressor
 
 
 def warnings(events: list[Event]) -> list[str]:
-    return [event.name.removeprefix("cluster_compression.") for event in events if event.warning]
+    return [event.name.removeprefix("edc2.") for event in events if event.warning]
 
 
 def test_each_cluster_is_compressed_for_the_question_in_one_call_to_the_reader() -> None:

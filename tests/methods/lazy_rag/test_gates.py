@@ -135,7 +135,7 @@ def test_a_gate_of_ones_own() -> None:
     with pytest.raises(ConfigurationError, match="hedges has no default threshold"):
         LazyRAG(reader, Corpus("Velm."), "Ada.", gate=Hedges())
     rag = LazyRAG(reader, Corpus("Velm."), "Ada.", gate=Hedges(threshold=0.5))
-    assert rag.run("Where?").decision.reason == "hedges above threshold"
+    assert rag.run("Where?").decision.reason.startswith("hedges ")
     assert rag.with_options(threshold=2).run("Where?").answer == "perhaps Orun"
     with pytest.raises(ConfigurationError, match="the gate hedges returned nan"):
         LazyRAG(reader, Corpus(), "Ada.", gate=Hedges(threshold=0.5, value=math.nan)).run("Where?")

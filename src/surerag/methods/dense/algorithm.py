@@ -220,7 +220,7 @@ class DenseSession:
             sampling = SamplingParams(max_tokens=self.settings.rephrase_tokens, trace="none")
             replies = yield from self._generate([self._rephrase_prompt(text) for text in new], sampling)
             for text, reply in zip(new, replies, strict=True):
-                if reply.finish == "length":
+                if reply.is_cut:
                     cut.add(text)
                 else:
                     rephrased[text] = reply.text.strip()

@@ -72,7 +72,7 @@ def refine_context(
         if options.on_failure == "raise":
             raise
         stopped, failure = "failed", f"{type(error).__name__}: {error}"
-        yield from emit("context_refiner.failed", warning=True, question=question, reason=failure)
+        yield from emit("dense_refiner.failed", warning=True, question=question, reason=failure)
     yield from session.budget.warn("context_refiner", question)
     best = refinement.best
     result = DenseRefinerResult(
@@ -85,7 +85,7 @@ def refine_context(
         calls=session.budget.spent,
         failure=failure,
     )
-    yield from emit("context_refiner.refined", detail=result, question=question, **result.to_dict())
+    yield from emit("dense_refiner.refined", detail=result, question=question, **result.to_dict())
     return result
 
 

@@ -76,9 +76,7 @@ def compress_clusters(
         for report in reports:
             if report.warning:
                 yield from emit(
-                    "cluster_compression.not_compressed"
-                    if report.outcome == "passed"
-                    else "cluster_compression.unsupported",
+                    "edc2.not_compressed" if report.outcome == "passed" else "edc2.unsupported",
                     warning=True,
                     query=query,
                     reason=report.reason,
@@ -87,9 +85,7 @@ def compress_clusters(
         attempted = [report for report in reports if report.reason != _SHORT]
         fell_back = bool(attempted) and all(report.outcome == "dropped" for report in attempted)
         if fell_back:  # section 4.4
-            yield from emit(
-                "cluster_compression.fallback", warning=True, query=query, clusters=len(attempted)
-            )
+            yield from emit("edc2.fallback", warning=True, query=query, clusters=len(attempted))
             reports = [
                 _report(report.members, passages, measure, "nothing was relevant") for report in reports
             ]
@@ -103,7 +99,7 @@ def compress_clusters(
         tokens_after=sum(map(measure, context)),
     )
     yield from emit(
-        "cluster_compression.compressed",
+        "edc2.compressed",
         detail=result,
         query=query,
         clusters=len(reports),

@@ -53,7 +53,7 @@ def _vectors(
     vector = np.asarray(vector, dtype=np.float64)
     if len(vector) != vectors.shape[1]:
         yield from emit(
-            "cluster_compression.embedded_again",
+            "edc2.embedded_again",
             warning=True,
             query_dimensions=len(vector),
             passage_dimensions=vectors.shape[1],

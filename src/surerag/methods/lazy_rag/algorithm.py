@@ -171,7 +171,10 @@ class _FirstAnswer:
         threshold = self.options.resolved_threshold
         flaw = failure or self.flaw or ("" if self.score is not None else "empty first answer")
         opens = bool(flaw) or (self.score is not None and self.score > threshold)
-        reason = flaw or f"{self.gate.name} {'above' if opens else 'at or below'} threshold"
+        score = "" if self.score is None else f" {self.score:.3g}"
+        reason = (
+            flaw or f"{self.gate.name}{score} {'above' if opens else 'at or below'} threshold {threshold:g}"
+        )
         return GateDecision(opens, reason, self.gate.name, self.score, self.interval, threshold)
 
     def finish(self) -> Program[Generation]:
