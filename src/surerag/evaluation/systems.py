@@ -243,13 +243,11 @@ class PipelineResult(Result):
     generation: Generation
 
 
-def build_system(name: str, parts: Parts) -> System:
-    """Build a pipeline by its name: a base, ``@`` a threshold, and steps after ``+``.
+def parse_system(name: str) -> tuple[str, float | None, list[str]]:
+    """Return the base, the threshold and the further steps that a pipeline's name stands for.
 
     Raises:
         ConfigurationError: If the name is unknown.
-        MissingServiceError: If a service is missing.
-        CapabilityError: If the reader cannot do what the method needs.
     """
     base, *steps = name.split("+")
     if base in ("compressed", "refined"):
@@ -270,6 +268,18 @@ def build_system(name: str, parts: Parts) -> System:
         )
     if steps and base in ("none", "oracle"):
         raise ConfigurationError(f"{name!r}: nothing is retrieved that a further step could work on")
+    return base, limit, steps
+
+
+def build_system(name: str, parts: Parts) -> System:
+    """Build a pipeline by its name: a base, ``@`` a threshold, and steps after ``+``.
+
+    Raises:
+        ConfigurationError: If the name is unknown.
+        MissingServiceError: If a service is missing.
+        CapabilityError: If the reader cannot do what the method needs.
+    """
+    base, limit, steps = parse_system(name)
     components: list[Component[Any]] = [_build_step(step, parts) for step in steps]
     program: Callable[[Question], Program[Any]]
     if base in ("lazy", "strong", "rewritten"):
