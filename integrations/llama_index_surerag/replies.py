@@ -117,7 +117,8 @@ class StreamedReply(Reply):
         """Note that the stream has ended, and return what was held back.
 
         Raises:
-            TransientServiceError: If a server that says how its answers end broke it off, or every piece came twice.
+            TransientServiceError: If a server that says how its answers end broke it off, or every piece came
+                twice.
         """
         if not self.started or (self._has_choices and self.finish is None):
             raise TransientServiceError(

@@ -26,7 +26,6 @@ from surerag.errors import (
     LogprobsError,
     RefusedError,
     ServiceError,
-    TransientServiceError,
     SureragError,
     TransientServiceError,
 )
