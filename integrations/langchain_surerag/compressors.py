@@ -122,10 +122,11 @@ class ClusterCompressor(Compressor, EDC2Options):
         super().__init__(**{"llm": llm, "embeddings": embeddings, **options})
 
     def _make_core(self) -> CoreCompressor:
+        reader = reader_of(self.llm)
         if self.embeddings is None:
             raise MissingServiceError("ClusterCompressor needs an embedding model", hint="pass embeddings=…")
         return CoreCompressor(
-            reader_of(self.llm),
+            reader,
             encoder_of(self.embeddings),
             self.entailer,
             count_tokens=self.count_tokens,
