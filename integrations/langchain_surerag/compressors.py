@@ -28,7 +28,7 @@ from surerag import (
     SemanticChunker,
 )
 from surerag.effects import Program
-from surerag.errors import ConfigurationError, InputError
+from surerag.errors import ConfigurationError, InputError, MissingServiceError
 
 PARENT_KEY = "doc_id"
 """Key of a chunk's metadata under which a ParentDocumentRetriever puts the key of its document."""
@@ -97,7 +97,8 @@ class ClusterCompressor(Compressor, EDC2Options):
 
     Raises:
         ConfigurationError: If an option is out of bounds, or the model is none.
-        MissingServiceError: If there is no model, or no entailer for the guard that needs one.
+        MissingServiceError: If there is no model, no embedding model, or no entailer for the guard that needs
+            one.
 
     Example:
         >>> from surerag import FakeReader
@@ -121,8 +122,11 @@ class ClusterCompressor(Compressor, EDC2Options):
         super().__init__(**{"llm": llm, "embeddings": embeddings, **options})
 
     def _make_core(self) -> CoreCompressor:
+        reader = reader_of(self.llm)
+        if self.embeddings is None:
+            raise MissingServiceError("ClusterCompressor needs an embedding model", hint="pass embeddings=…")
         return CoreCompressor(
-            reader_of(self.llm),
+            reader,
             encoder_of(self.embeddings),
             self.entailer,
             count_tokens=self.count_tokens,

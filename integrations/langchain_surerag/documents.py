@@ -34,8 +34,12 @@ def passages_of(documents: Iterable[Document]) -> list[Passage]:
     """Return documents as passages; each remembers the document it came from.
 
     Raises:
-        ServiceError: If there is something else among them.
+        ServiceError: If there is something else among them, or no list of them.
     """
+    if isinstance(documents, str) or not isinstance(documents, Iterable):
+        raise ServiceError(
+            f"expected a list of documents, got {type(documents).__name__}", hint="pass LangChain documents"
+        )
     return [passage_of(document) for document in documents]
 
 

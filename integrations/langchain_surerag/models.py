@@ -32,12 +32,14 @@ from langchain_surerag.streams import AsyncOpenStream, OpenStream
 from surerag.errors import (
     CapabilityError,
     ConfigurationError,
+    ContextLengthError,
     LogprobsRefusedError,
     MissingServiceError,
     RefusedError,
     ServiceError,
     SureragError,
     ThinkingBudgetError,
+    TransientServiceError,
 )
 from surerag.messages import (
     Chunk,
@@ -575,11 +577,18 @@ class ModelReader(BaseReader):
             unreadable = kind is ServiceError and isinstance(error, _UNREADABLE)
             what = "got a reply that cannot be read" if unreadable else "failed"
             message = f"{self.name} {what}: {type(error).__name__}: {str(error)[:500]}"
-            if reply := _reply(error):
+            if (reply := _reply(error)) and reply not in message:
                 message += f"; the server sent {reply!r}"
             masked = _SECRET.sub("[hidden]", message)
             hint = "look at what the server returns"
-            if kind is RefusedError:
+            if kind is TransientServiceError:
+                hint = (
+                    "check that the server can be reached, try again later, or raise the model's "
+                    "max_retries or timeout"
+                )
+            elif kind is ContextLengthError:
+                hint = "give the model fewer or shorter passages, or fewer max_tokens"
+            elif kind is RefusedError:
                 hint = "check the model's name, key, address and settings"
             # A key in a client's message must not follow in the traceback.
             raise kind(masked, hint=hint) from (None if any(map(_SECRET.search, _chain(error))) else error)

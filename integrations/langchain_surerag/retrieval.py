@@ -160,7 +160,7 @@ def _passages(documents: object, k: int | None) -> list[Passage]:
             f"the retriever returned a {type(documents).__name__} in place of a list of documents",
             hint="pass a retriever, or a runnable from a question to a list of documents",
         )
-    return passages_of(documents[:k])
+    return [passage for passage in passages_of(documents) if passage.text.strip()][:k]
 
 
 def filters_of(retriever: object) -> Iterator[Mapping[str, Any] | str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
 from langchain_core.runnables import Runnable, RunnableConfig
 
+from langchain_surerag.base import Part
 from langchain_surerag.runs import without_streaming
 from surerag.errors import InputError
 
@@ -30,6 +31,9 @@ class SelectiveAnswer(Runnable[Any, dict[str, Any]]):
         abstention: Text in place of an answer.
         answer: Key of the answer.
         score: Keys that lead to the uncertainty.
+
+    Raises:
+        ConfigurationError: If the policy was calibrated for another reader, gate, retriever or prompt.
     """
 
     def __init__(
@@ -41,6 +45,8 @@ class SelectiveAnswer(Runnable[Any, dict[str, Any]]):
         answer: str = "answer",
         score: tuple[str, ...] = ("decision", "score"),
     ) -> None:
+        if isinstance(chain, Part):
+            policy.check(chain.core)
         self._chain = chain
         self._policy = policy
         self._abstention = abstention
@@ -78,6 +84,8 @@ class SelectiveAnswer(Runnable[Any, dict[str, Any]]):
                     hint="name the keys with score=(…), or wrap a LazyRetrievalChain",
                 )
             score = score[name]
+        if output.get("finish", "stop") != "stop":
+            score = None  # an answer that was cut or withheld is not the one that was measured
         selected = self._policy.select(str(output[self._answer]), score, self._abstention)
         return {
             **output,

@@ -113,6 +113,11 @@ def admitted_summaries(summaries: Any, retriever: Any) -> Any:
     """
     if isinstance(summaries, str):
         return summaries
+    if not isinstance(summaries, Runnable | VectorStore | Retriever):
+        raise ConfigurationError(
+            f"summaries must be a vector store, a retriever or a text, got {type(summaries).__name__}",
+            hint="make them of documents: summaries=summaries_of(documents, embeddings=…)",
+        )
     filters = _distinct(filters_of(retriever))
     mappings = [one for one in filters if isinstance(one, Mapping)]
     if isinstance(summaries, VectorStore) and len(filters) <= 1 and mappings == filters:

@@ -27,7 +27,7 @@ from llama_index_surerag.services import NodeRetriever, bundle_of
 from surerag.component import Component
 from surerag.drivers import arun, run
 from surerag.effects import Program
-from surerag.errors import InputError
+from surerag.errors import ConfigurationError, InputError
 from surerag.messages import Generation, Passage, Usage
 from surerag.services import Services
 
@@ -252,8 +252,20 @@ def answer_metadata(answer: Generation, usage: Usage) -> dict[str, Any]:
 def with_manager(
     postprocessors: Sequence[BaseNodePostprocessor] | None, manager: CallbackManager | None
 ) -> list[BaseNodePostprocessor]:
-    """Let postprocessors report to an engine's callback manager, as LlamaIndex's own engines do."""
-    results = list(postprocessors or ())
+    """Let postprocessors report to an engine's callback manager, as LlamaIndex's own engines do.
+
+    Raises:
+        ConfigurationError: If they are no list of postprocessors.
+    """
+    results: list[Any] = []
+    if postprocessors is not None:
+        results = list(postprocessors) if isinstance(postprocessors, list | tuple) else [postprocessors]
+    for one in results:
+        if not isinstance(one, BaseNodePostprocessor):
+            raise ConfigurationError(
+                f"node_postprocessors holds a {type(one).__name__}",
+                hint="pass a list of LlamaIndex's node postprocessors",
+            )
     for postprocessor in results:
         postprocessor.callback_manager = manager or Settings.callback_manager
     return results

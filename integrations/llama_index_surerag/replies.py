@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from surerag.errors import LogprobsError, ServiceError
+from surerag.errors import LogprobsError, ServiceError, TransientServiceError
 from surerag.messages import FinishReason, Generation, SamplingParams, TokenTrace
 from surerag.readers.logprobs import answer_tokens, entries_of, token_of, trace_of, without_surrogates
 from surerag.readers.thinking import ThoughtSplitter, split_thoughts
@@ -117,12 +117,15 @@ class StreamedReply(Reply):
         """Note that the stream has ended, and return what was held back.
 
         Raises:
-            ServiceError: If a server that says how its answers end broke it off, or every piece came twice.
+            TransientServiceError: If a server that says how its answers end broke it off, or every piece came
+                twice.
         """
         if not self.started or (self._has_choices and self.finish is None):
-            raise ServiceError(f"the server broke its answer off after {self.text[-60:]!r}", hint="ask again")
+            raise TransientServiceError(
+                f"the server broke its answer off after {self.text[-60:]!r}", hint="ask again"
+            )
         if _came_twice(self.entries, least=2) or _came_twice(self._pieces, least=4):
-            raise ServiceError("the server sent every piece of its answer twice", hint="ask again")
+            raise TransientServiceError("the server sent every piece of its answer twice", hint="ask again")
         self.done = True
         return self._add(self._splitter.end())
 

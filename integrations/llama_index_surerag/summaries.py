@@ -133,6 +133,11 @@ def tier_one(
     """
     if isinstance(summaries, str):
         return summaries
+    if not isinstance(summaries, BaseRetriever | BaseIndex | None):
+        raise ConfigurationError(
+            f"summaries must be an index, a retriever of one or a text, got {type(summaries).__name__}",
+            hint="make them of an index: summaries=summary_index(index)",
+        )
     if isinstance(source, BaseRetriever):
         return NodeRetriever(_restricted(source, summaries, n_summaries))
     if summaries is None:

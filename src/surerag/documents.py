@@ -87,7 +87,7 @@ def load_documents(directory: str | Path, *, max_bytes: int = 64 * 2**20) -> Loa
     root = Path(directory).expanduser()
     if not root.is_dir():
         raise InputError(
-            f"{str(directory)!r} is no folder", hint="pass a local folder with text, Markdown or PDF"
+            f"folder not found: {directory}", hint="pass a local folder with text, Markdown or PDF"
         )
     documents: list[Document] = []
     skipped: dict[str, str] = {}

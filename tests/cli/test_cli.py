@@ -110,9 +110,20 @@ def test_a_changed_run_is_refused(folder: Path) -> None:
     run(*COMPARE, "--systems", "lazy", "--ask-again")
 
 
-@pytest.mark.parametrize("options", [("--systems", "lasy"), ("--systems", "a,a"), ("--columns", "question")])
-def test_wrong_options_are_refused_before_anything_is_asked(options: tuple[str, ...], folder: Path) -> None:
-    with pytest.raises(ValueError, match=r"lasy|once|field=column"):
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--systems", "lasy"),
+        ("--systems", "a,a"),
+        ("--columns", "question"),
+        ("--require", "acc(lazy) > 1"),
+    ],
+)
+def test_wrong_options_are_refused_before_a_model_is_loaded(
+    options: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare, "load_reader", lambda *_: pytest.fail("a model was loaded"))
+    with pytest.raises(ValueError, match=r"lasy|once|field=column|requirement"):
         run(*COMPARE, *options)
     assert not Path("run.db").exists()
 

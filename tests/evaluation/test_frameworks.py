@@ -39,6 +39,34 @@ def test_a_runnable_of_langchain() -> None:
     assert sum(run.values("chain", "exact_match").values()) == 2
 
 
+def test_decisions_and_costs_of_both_lazy_parts_are_recorded() -> None:
+    pytest.importorskip("llama_index.core")
+    pytest.importorskip("langchain_core")
+    from langchain_core.runnables import RunnableLambda
+
+    from langchain_surerag import LazyRetrievalChain
+    from llama_index_surerag import LazyRetrievalQueryEngine, UncertaintyRewriteQueryEngine
+    from tests.llama_index.corpus import UNKNOWN, index, knowing
+
+    search = RunnableLambda(lambda question: [])
+    chain = LazyRetrievalChain(knowing(), search, "Ada was born in Velm.", return_details=True)
+    systems = {
+        "chain": chain,
+        "engine": LazyRetrievalQueryEngine.from_args(index(), knowing()),
+        "rewrite": UncertaintyRewriteQueryEngine.from_args(index(), knowing()),
+    }
+    run = evaluate(systems, [("Where was Ada born?", "Velm"), (UNKNOWN, "Mir")])
+    rows = {(row.system, row.question.text): row.answer for row in run.rows}
+    assert rows["engine", UNKNOWN].acted
+    for answer in rows.values():
+        assert answer is not None
+        assert answer.uncertainty is not None
+        assert answer.acted is not None
+        assert answer.finish == "stop"
+        assert answer.usage is not None
+        assert answer.usage.requests > 0
+
+
 async def test_both_beside_a_coroutine_in_a_running_loop() -> None:
     async def coroutine(question: str) -> str:
         return "Velm"

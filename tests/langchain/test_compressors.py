@@ -278,3 +278,8 @@ def test_over_a_parent_document_retriever() -> None:
     )
     retriever.add_documents([Document(LONG)])
     assert refiner().compress_documents(retriever.invoke(QUERY), QUERY)
+
+
+def test_a_compressor_without_an_embedding_model_is_refused() -> None:
+    with pytest.raises(MissingServiceError, match="embedding model"):
+        ClusterCompressor(FakeReader(["x"]))

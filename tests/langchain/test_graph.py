@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any, TypedDict
 
 import pytest
@@ -19,9 +20,9 @@ from langchain_surerag import (
     SelectiveAnswer,
     UncertaintyRewriteRetriever,
 )
-from surerag.calibration import AbstentionPolicy
+from surerag.calibration import AbstentionPolicy, scope_of
 from surerag.encoders import HashingEncoder
-from surerag.errors import InputError
+from surerag.errors import ConfigurationError, InputError
 from tests.langchain.conftest import SUMMARY, SURE, UNSURE, chat, search
 from tests.servers.fake_openai import FakeOpenAI
 
@@ -196,6 +197,21 @@ async def test_what_is_certain_enough_is_answered() -> None:
             assert output["probability"] == pytest.approx(0.9, abs=0.02)
         with pytest.raises(InputError, match=r"decision\.score"):
             SelectiveAnswer(RunnableLambda(lambda _: {"answer": "a"}), policy(0.5)).invoke("?")
+
+
+@pytest.mark.parametrize("fault", ["cut", "withheld"])
+def test_an_answer_that_is_not_whole_is_withheld(fault: str) -> None:
+    with FakeOpenAI(answers, logprob=SURE) as server:
+        server.fault = fault
+        assert SelectiveAnswer(chain_over(server), policy(0.9)).invoke("Where?")["abstained"]
+
+
+def test_a_policy_of_another_gate_is_refused() -> None:
+    with FakeOpenAI(answers, logprob=SURE) as server:
+        chain = chain_over(server)
+        other = replace(policy(0.5), scope=scope_of(chain.with_options(gate="margin").core))
+        with pytest.raises(ConfigurationError, match="was calibrated for the gate"):
+            SelectiveAnswer(chain, other)
 
 
 async def test_a_graph_whose_node_returns_messages_shows_the_answer_once() -> None:

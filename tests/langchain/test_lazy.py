@@ -62,6 +62,17 @@ async def test_a_sure_reader_answers_without_retrieval(retriever: Any, question:
     assert [call.verb for call in reader.history] == ["begin", "finish"] * 2
 
 
+def test_documents_are_no_summaries(documents: list[Document]) -> None:
+    with pytest.raises(ConfigurationError, match=r"summaries must be a vector store.*summaries_of"):
+        LazyRetrievalChain(sure, search, documents)
+
+
+def test_documents_without_text_are_not_shown() -> None:
+    empty = RunnableLambda(lambda _: [Document(" \n"), Document("Ada paints.")])
+    output = LazyRetrievalChain(unsure, empty, SUMMARY).invoke("Where?")
+    assert [document.page_content for document in output["context"]] == [SUMMARY, "Ada paints."]
+
+
 async def test_an_unsure_reader_gets_documents(retriever: Any, documents: list[Document]) -> None:
     before = copy.deepcopy(documents)
     reader = reader_that_is(2.0)

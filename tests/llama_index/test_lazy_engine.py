@@ -223,6 +223,13 @@ def test_a_retriever_of_other_restrictions_takes_no_index_of_summaries() -> None
     assert str(engine(fusion, summaries=summaries.as_retriever()).query(KNOWN)) == KNOWN_ANSWER
 
 
+def test_what_is_no_summaries_and_no_postprocessor_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"summaries must be an index.*summary_index"):
+        LazyRetrievalQueryEngine.from_args(corpus.index(), knowing(), summaries=corpus.nodes())
+    with pytest.raises(ConfigurationError, match="node_postprocessors holds a int"):
+        LazyRetrievalQueryEngine.from_args(corpus.index(), knowing(), node_postprocessors=[5])
+
+
 def test_summaries_with_other_filters_are_refused() -> None:
     index = corpus.index(ada="a")
     summaries = summary_index(index, embed_model=HashEmbedding())

@@ -332,7 +332,7 @@ def test_a_broken_off_stream_is_no_whole_answer(fake_openai: FakeOpenAI) -> None
     fake_openai.answers = ["Velm is far away"]
     fake_openai.fault = "no end"
     reader = reader_from_llm(like(fake_openai))
-    with pytest.raises(ServiceError, match="broke its answer off"):
+    with pytest.raises(TransientServiceError, match="broke its answer off"):
         reader.finish(reader.begin([PROMPT], 1, TRACE))
 
 

@@ -572,3 +572,9 @@ def test_one_failure_ends_the_others(fake_openai: FakeOpenAI) -> None:
     with pytest.raises(SureragError):
         reader_of(fake_openai, max_concurrency=1).generate(["q"] * 30, GREEDY)
     assert len(fake_openai.requests) < 5
+
+
+def test_an_address_that_is_no_text_is_refused() -> None:
+    address: Any = 5
+    with pytest.raises(ConfigurationError, match="base_url must be a text"):
+        OpenAIReader("toy", base_url=address, api_key="k")

@@ -21,9 +21,9 @@ from surerag.cli.models import (
 )
 from surerag.errors import ConfigurationError
 from surerag.evaluation import evaluate, read_questions
-from surerag.evaluation.gate import EXIT_CODES, check_requirement, write_junit
+from surerag.evaluation.gate import EXIT_CODES, check_requirement, parse_requirement, write_junit
 from surerag.evaluation.report import forecast, terminal_table, write_report
-from surerag.evaluation.systems import Parts, build_system
+from surerag.evaluation.systems import Parts, build_system, parse_system
 
 Questions = Annotated[
     Path, typer.Argument(help="JSONL, CSV or Parquet with questions and reference answers.")
@@ -71,6 +71,11 @@ def compare(
     names = split_names(systems)
     if len(set(names)) < len(names) or not names:
         raise ConfigurationError(f"--systems names each system once, got {systems!r}")
+    # What is misspelt is refused before a model is asked and documents are read.
+    for name in names:
+        parse_system(name)
+    for text in require or ():
+        parse_requirement(text)
     reader = load_reader(base_url, model)
     corpus = load_corpus(documents)
     parts = Parts(reader, corpus.passages, corpus.summaries, corpus.encoder)

@@ -63,6 +63,21 @@ class Verdict:
         return f"{text}, {self.n} questions"
 
 
+def parse_requirement(text: str) -> re.Match[str]:
+    """Return the parts of a requirement.
+
+    Raises:
+        ConfigurationError: If it cannot be read.
+    """
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise ConfigurationError(
+            f"the requirement {text!r} cannot be read",
+            hint='write "accuracy(lazy) >= accuracy(plain) - 0.05" or "tokens(lazy) <= 0.8 * tokens(plain)"',
+        )
+    return match
+
+
 def check_requirement(run: EvaluationRun, text: str, confidence: float = 0.95) -> Verdict:
     """Test a requirement on the questions that both systems answered.
 
@@ -73,12 +88,7 @@ def check_requirement(run: EvaluationRun, text: str, confidence: float = 0.95) -
         ConfigurationError: If it cannot be read, or names a metric or system that the run does not have.
         InputError: If the systems have no question in common.
     """
-    match = _FORM.fullmatch(text)
-    if match is None:
-        raise ConfigurationError(
-            f"the requirement {text!r} cannot be read",
-            hint='write "accuracy(lazy) >= accuracy(plain) - 0.05" or "tokens(lazy) <= 0.8 * tokens(plain)"',
-        )
+    match = parse_requirement(text)
     measure, system, sign, factor, other, reference, direction, size, percent, number = match.groups()
     measure = _measure(run, measure, text)
     worse = sign == "<=" if measure in run.scores else measure in COSTS or measure == "errors"

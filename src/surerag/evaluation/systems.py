@@ -131,7 +131,7 @@ def as_answer(value: Any) -> EvaluationAnswer:
         return EvaluationAnswer(value)
 
     def read(name: str) -> Any:
-        return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+        return _field(value, name)
 
     text = next((t for name in _TEXTS if (t := _as_text(read(name))) is not None), None)
     if text is None:
@@ -140,29 +140,26 @@ def as_answer(value: Any) -> EvaluationAnswer:
             hint="return a text, a mapping with 'answer' and 'contexts', or an EvaluationAnswer",
         )
     contexts = [item for name in _CONTEXTS for item in (read(name) or ()) if not isinstance(read(name), str)]
+    # A query engine of LlamaIndex has its decision, costs and finish in the response's metadata.
+    metadata = read("metadata") if isinstance(read("metadata"), Mapping) else {}
     decision, generation = read("decision"), read("generation")
-    original = read("original")
+    scores = (
+        _field(decision, "score"),
+        _field(read("original"), "uncertainty"),
+        metadata.get("original_uncertainty"),
+        metadata.get("score"),
+        read("uncertainty"),
+    )
     uncertainty = next(
-        (
-            float(number)
-            for number in (
-                getattr(decision, "score", None),
-                getattr(original, "uncertainty", None),
-                read("uncertainty"),
-            )
-            if isinstance(number, int | float) and not isinstance(number, bool)
-        ),
-        None,
+        (float(s) for s in scores if isinstance(s, int | float) and not isinstance(s, bool)), None
     )
-    acted = next(
-        (flag for flag in (getattr(decision, "retrieve", None), read("acted")) if isinstance(flag, bool)),
-        None,
-    )
+    flags = (_field(decision, "retrieve"), read("acted"), metadata.get("retrieve"), metadata.get("acted"))
+    acted = next((flag for flag in flags if isinstance(flag, bool)), None)
     return EvaluationAnswer(
         text,
         tuple(text for item in contexts if (text := _context_text(item)) is not None),
-        _usage(read("usage") or read("usage_metadata")),
-        str(getattr(generation, "finish", "") or read("finish") or ""),
+        _usage(read("usage") or read("usage_metadata") or metadata),
+        str(getattr(generation, "finish", "") or read("finish") or metadata.get("finish") or ""),
         uncertainty,
         acted,
     )
@@ -181,6 +178,10 @@ def _code_parts(code: CodeType) -> Iterator[str]:
 
 _TEXTS = ("answer", "response", "output", "result", "content", "text")
 _CONTEXTS = ("summaries", "passages", "contexts", "context", "source_nodes", "source_documents", "documents")
+
+
+def _field(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
 def _as_text(value: Any) -> str | None:
@@ -205,7 +206,7 @@ def _usage(value: Any) -> Usage | None:
     written = value.get("output_tokens", value.get("completion_tokens"))
     if not isinstance(read, int) or not isinstance(written, int):
         return None
-    return Usage(int(value.get("requests", 1)), read, written)
+    return Usage(int(value.get("requests", value.get("calls", 1))), read, written)
 
 
 @dataclass(frozen=True)
@@ -242,13 +243,11 @@ class PipelineResult(Result):
     generation: Generation
 
 
-def build_system(name: str, parts: Parts) -> System:
-    """Build a pipeline by its name: a base, ``@`` a threshold, and steps after ``+``.
+def parse_system(name: str) -> tuple[str, float | None, list[str]]:
+    """Return the base, the threshold and the further steps that a pipeline's name stands for.
 
     Raises:
         ConfigurationError: If the name is unknown.
-        MissingServiceError: If a service is missing.
-        CapabilityError: If the reader cannot do what the method needs.
     """
     base, *steps = name.split("+")
     if base in ("compressed", "refined"):
@@ -269,6 +268,18 @@ def build_system(name: str, parts: Parts) -> System:
         )
     if steps and base in ("none", "oracle"):
         raise ConfigurationError(f"{name!r}: nothing is retrieved that a further step could work on")
+    return base, limit, steps
+
+
+def build_system(name: str, parts: Parts) -> System:
+    """Build a pipeline by its name: a base, ``@`` a threshold, and steps after ``+``.
+
+    Raises:
+        ConfigurationError: If the name is unknown.
+        MissingServiceError: If a service is missing.
+        CapabilityError: If the reader cannot do what the method needs.
+    """
+    base, limit, steps = parse_system(name)
     components: list[Component[Any]] = [_build_step(step, parts) for step in steps]
     program: Callable[[Question], Program[Any]]
     if base in ("lazy", "strong", "rewritten"):

@@ -142,6 +142,8 @@ class Client:
             )
         if own is not None:
             base_url, api_key = str(own.base_url), own.api_key
+        if not isinstance(base_url, str | None):
+            raise ConfigurationError(f"base_url must be a text, got {type(base_url).__name__}")
         self.base_url = (base_url or os.environ.get("OPENAI_BASE_URL") or _OPENAI).rstrip("/")
         self._key = _checked_key(api_key)
         self._timeout = timeout
