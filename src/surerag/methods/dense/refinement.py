@@ -73,7 +73,7 @@ def refine_context(
             raise
         stopped, failure = "failed", f"{type(error).__name__}: {error}"
         yield from emit("dense_refiner.failed", warning=True, question=question, reason=failure)
-    yield from session.budget.warn("context_refiner", question)
+    yield from session.budget.warn("dense_refiner", question)
     best = refinement.best
     result = DenseRefinerResult(
         question=question,
