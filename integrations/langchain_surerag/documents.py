@@ -30,7 +30,7 @@ class Decision(dict[str, Any]):
     __hash__ = None
 
 
-def passages_of(documents: Iterable[Document]) -> list[Passage]:
+def passages_of(documents: Iterable[Document] | object) -> list[Passage]:
     """Return documents as passages; each remembers the document it came from.
 
     Raises:
