@@ -31,6 +31,7 @@ from studies.reader.examples import (
     read_squad,
     sentences,
 )
+from surerag import TransformersReader
 from surerag import prompts as wording
 from surerag.demo import load_reader
 from surerag.measures import exact_match, normalize_answer, token_f1
@@ -271,10 +272,13 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--base", help="as load_reader takes it")
     parser.add_argument("--dtype")
+    parser.add_argument("--untouched", action="store_true", help="measure the base without the adapter")
     parser.add_argument("--number", type=int, default=300, help="questions of each row")
     parser.add_argument("--rows", nargs="*", default=[], help="which rows; all without")
     args = parser.parse_args()
-    reader = load_reader(args.base, dtype=args.dtype)
+    reader: Any = load_reader(args.base, dtype=args.dtype)
+    if args.untouched:
+        reader = TransformersReader.from_pretrained(args.base, dtype=args.dtype)
     titles = held_out_titles(args.squad2, args.xquad)
     held_out = {t: a for t, a in read_squad(args.squad2, args.xquad).items() if t in titles}
     rows: dict[str, Callable[[], dict[str, Any]]] = {

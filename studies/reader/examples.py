@@ -316,16 +316,13 @@ class Examples:
     def _dense(self, paragraph: Paragraph) -> Group:
         """Ask with the question first: nothing is shared but the instruction."""
         shown = format_passages(self._among(paragraph, 0, 1))
-        return self._group_of(
+        return Group(
             "answer",
-            [
+            tuple(
                 (wording.DENSE_ANSWER.render(question=question.text, passages=shown), answer)
                 for question, answer in self._asked(paragraph, abstain=False, most=2)
-            ],
+            ),
         )
-
-    def _group_of(self, task: str, pairs: Sequence[tuple[str, str]]) -> Group:
-        return Group(task, tuple(pairs))
 
     def _extract(self, paragraph: Paragraph) -> Group:
         pairs = []
