@@ -221,8 +221,15 @@ async def test_aevaluate_runs_coroutines_in_the_loop_of_the_caller() -> None:
 
 
 async def test_a_cancelled_aevaluate_stops(tmp_path: Path) -> None:
-    task = asyncio.create_task(aevaluate({"slow": slow_echo}, QUESTIONS, tmp_path / "run.db"))
-    await asyncio.sleep(0.12)
+    begun = asyncio.Event()
+
+    def progress(done: int, total: int) -> None:
+        if done:
+            begun.set()
+
+    run = aevaluate({"slow": slow_echo}, QUESTIONS, tmp_path / "run.db", progress=progress)
+    task = asyncio.create_task(run)
+    await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
