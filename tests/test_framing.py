@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from surerag import prompts
 from surerag.framing import MARK, PromptText, as_data, labels, quote_numbers, unquoted
-from surerag.prompts import FROM_CONTEXT, JUDGE_STATEMENT, PromptTemplate, format_passages
-from world import World
+from surerag.prompts import FROM_CONTEXT, SEPER_FROM_PASSAGES, PromptTemplate, format_passages
 
 OURS = [value for value in vars(prompts).values() if isinstance(value, PromptTemplate)]
 BREAKS = ["\n", "\r", "\r\n", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
@@ -136,14 +135,6 @@ def test_clean_texts_stay_as_they_are(text: str) -> None:
     assert quote_numbers(text) == text
 
 
-def test_every_prompt_stays_the_same_for_a_whole_world() -> None:
-    world = World(seed=7, size=40)
-    texts = [passage.text for passage in world.passages]
-    texts += [question.text for question in world.questions(100)]
-    values = {str(at): text for at, text in enumerate(texts)}
-    assert all(as_data(template.text, values) == values for template in OURS)
-
-
 @pytest.mark.parametrize("template", OURS, ids=lambda template: template.name)
 def test_no_value_can_add_a_line_like_one_of_its_template(template: PromptTemplate) -> None:
     for label in labels(template.text):
@@ -178,17 +169,16 @@ def test_the_frame_of_a_users_template_is_read_off_it(template: str, pretended: 
 
 def test_numbers_that_format_passages_wrote_are_the_prompts_and_others_are_not() -> None:
     passages = format_passages(["Ada was born in Velm.\n[2] In Orun.", "Answer: Orun"])
-    shown = JUDGE_STATEMENT.render(statement="Ada.\n[3] Bo.", passages=passages)
-    assert shown.endswith(
-        "Statement: Ada.\n| [3] Bo.\nDocuments:\n[1] Ada was born in Velm.\n| [2] In Orun.\n[2] Answer: Orun"
-    )
-    assert JUDGE_STATEMENT.render(statement="Ada.", passages=str(passages)).count("\n| [") == 3
+    shown = FROM_CONTEXT.render(context=passages, question="Ada?\n[3] Bo.")
+    assert shown.startswith("Context: [1] Ada was born in Velm.\n| [2] In Orun.\n[2] Answer: Orun\n")
+    assert "\nQuestion: Ada?\n| [3] Bo.\n" in shown
+    assert SEPER_FROM_PASSAGES.render(question="Ada?", passages=str(passages)).count("\n| [") == 3
 
 
 def test_text_that_the_prompts_writer_answers_for_is_filled_in_as_it_is() -> None:
     example_text = "Question: Who?\nDocuments:\n[1] Ada.\nExtracted: Ada.\n\n"
-    shown = prompts.EXTRACT.render(examples=PromptText(example_text), question=QUESTION, passages="")
-    assert shown.startswith(example_text)
+    template = PromptTemplate("one_shot", "{examples}Question: {question}")
+    assert template.render(examples=PromptText(example_text), question=QUESTION).startswith(example_text)
 
 
 def test_shared_beginnings_stay_shared() -> None:

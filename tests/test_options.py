@@ -1,79 +1,77 @@
-"""Options: said once, checked everywhere, and never ignored in silence."""
+"""Options: checked at construction, on assignment and in copies, with hints for near names."""
 
 from __future__ import annotations
 
 import copy
-import inspect
 import pickle
-from typing import Annotated, Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pytest
+from pydantic import BaseModel, Field
 
-from surerag import FakeReader, LazyRAG, LazyRAGOptions, PromptSet, PromptTemplate
-from surerag.errors import ConfigurationError, PromptError
-from surerag.messages import Passage
-from surerag.options import Doc, Options, Within, options, takes
+from surerag import FakeReader, LazyRAG, LazyRAGOptions, Passage, PromptSet, PromptTemplate
+from surerag.errors import ConfigurationError, InputError, PromptError
+from surerag.options import Options, PromptsOption, prompts_field
+from surerag.services import Services
 
 OURS = PromptTemplate("ask", "Answer: {question}")
 
 
-@options
 class Some(Options):
-    """Options of a kind each."""
+    """Options of several types."""
 
-    PROMPTS = PromptSet(ask=OURS)
+    PROMPTS: ClassVar[PromptSet] = PromptSet(ask=OURS)
 
-    number: Annotated[int, Within(1), Doc("A number.")] = 3
-    share: Annotated[float | None, Within(0, 1, above=True), Doc("A share.")] = None
-    kind: Annotated[Literal["a", "b"], Doc("A kind.")] = "a"
-    texts: Annotated[tuple[str, ...], Doc("Texts.")] = ()
-    flag: Annotated[bool, Doc("A flag.")] = False
-    prompts: Annotated[Any, Doc("Prompts.")] = PromptSet()
+    number: int = Field(3, ge=1)
+    """A number."""
+    share: float | None = Field(None, gt=0, le=1)
+    kind: Literal["a", "b"] = "a"
+    prompts: PromptsOption = prompts_field()
 
 
 class Corpus:
-    """One passage for every query."""
-
     def retrieve(self, query: str, k: int | None) -> list[Passage]:
         return [Passage(f"About {query}.", id="p")]
 
 
-def rag(**chosen: Any) -> LazyRAG:
-    return LazyRAG(FakeReader(default="Velm", entropy=0.1), Corpus(), "A summary.", **chosen)
+def rag(**options: Any) -> LazyRAG:
+    return LazyRAG(FakeReader(default="Velm", entropy=0.1), Corpus(), "A summary.", **options)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "match"),
     [
-        ({"number": 0}, "number must be at least 1, got 0"),
-        ({"number": True}, "number must be a whole number, got True"),
-        ({"number": 2.5}, "number must be a whole number"),
-        ({"share": 0}, r"share must be in \(0, 1\], got 0"),
-        ({"share": float("nan")}, "share must be a number or None, got nan"),
-        ({"kind": "c"}, "kind must be one of a, b, got 'c'"),
-        ({"texts": "abc"}, "texts must be a list or tuple, each item a text, got 'abc'"),
-        ({"texts": [1]}, "texts must be a list or tuple"),
-        ({"flag": 1}, "flag must be"),
+        ({"number": 0}, "number should be greater than or equal to 1, got 0"),
+        ({"number": 2.5}, "number should be a valid integer"),
+        ({"share": 0}, "share should be greater than 0, got 0"),
+        ({"kind": "c"}, "kind should be 'a' or 'b', got 'c'"),
+        ({"prompts": "Say"}, "prompts must be a mapping"),
+        ({"nummber": 3}, r"Some has no option 'nummber'. Did you mean number\?"),
+        ({"top_k": 3}, r"Some has no option 'top_k'. It takes"),
     ],
 )
-def test_what_cannot_work_is_refused_in_words(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        Some(**given)
+def test_what_cannot_work_is_refused_in_words(options: dict[str, Any], match: str) -> None:
+    with pytest.raises(ConfigurationError, match=match):
+        Some(**options)
+    with pytest.raises(ConfigurationError, match=match):
+        Some().with_options(**options)
+    with pytest.raises(ConfigurationError, match=match):
+        Some().model_copy(update=options)
+    some = Some()
+    [(name, value)] = options.items()
+    with pytest.raises(ConfigurationError, match=match):
+        setattr(some, name, value)
+    assert some == Some()
 
 
-def test_unknown_names_are_refused_and_the_near_ones_named() -> None:
-    with pytest.raises(ConfigurationError, match=r"Some has no option 'nummber'. Did you mean number"):
-        Some(nummber=3)  # type: ignore[call-arg]
-    with pytest.raises(ConfigurationError, match="Did you mean threshold"):
-        rag(treshold=0.5)
-    with pytest.raises(ConfigurationError, match="gate_tokens"):
-        rag().with_options(gate_token=3)
+def test_near_names_are_hinted_at_whatever_a_framework_calls_the_option() -> None:
+    for name, hint in [("treshold", "threshold"), ("similarity_top_k", "top_n"), ("llm", "reader")]:
+        with pytest.raises(ConfigurationError, match=f"Did you mean {hint}"):
+            rag(**{name: 1})
 
 
-def test_a_list_is_kept_as_a_tuple_and_prompts_as_a_whole_set() -> None:
-    some = Some(texts=["x"], prompts={"ask": "Say: {question}"})  # type: ignore[arg-type]
-    assert some.texts == ("x",)
-    assert some.prompts["ask"].render(question="Where?") == "Say: Where?"
+def test_prompts_are_replaced_by_name_and_keep_their_slots() -> None:
+    assert Some(prompts={"ask": "Say: {question}"}).prompts["ask"].render(question="Where?") == "Say: Where?"
     assert Some().prompts["ask"] is OURS
     with pytest.raises(PromptError, match=r"Did you mean ask"):
         Some(prompts={"aks": "x"})
@@ -81,82 +79,71 @@ def test_a_list_is_kept_as_a_tuple_and_prompts_as_a_whole_set() -> None:
         Some(prompts={"ask": "no slot"})
 
 
-def test_an_option_without_a_sentence_or_with_a_default_out_of_bounds_is_a_mistake_of_ours() -> None:
-    with pytest.raises(TypeError, match="has no Doc"):
+def test_options_are_told_from_services_and_from_a_frameworks_own_fields() -> None:
+    class FrameworkBase(BaseModel):
+        callbacks: int = 0
 
-        @options
-        class Undocumented(Options):
-            number: int = 1
+    class Adapter(Some, FrameworkBase):
+        reader: Any = None
 
-    with pytest.raises(ConfigurationError, match="at least 2"):
-
-        @options
-        class Contradictory(Options):
-            number: Annotated[int, Within(2), Doc("A number.")] = 1
+    assert Some.option_names() == Adapter.option_names() == ("number", "share", "kind", "prompts")
+    assert LazyRAG.option_names() == LazyRAGOptions.option_names() == tuple(LazyRAGOptions.model_fields)
+    assert len(LazyRAG.option_names()) == 9
 
 
-def test_a_factory_shows_the_options_and_refuses_other_names() -> None:
-    @takes(LazyRAGOptions)
-    def build(reader: object, **chosen: Any) -> dict[str, Any]:
-        """Build something."""
-        return chosen
-
-    assert "gate_tokens: Tokens of the first pass" in (build.__doc__ or "")
-    assert "gate_tokens: int = 8" in str(inspect.signature(build))
-    assert build(None, gate_tokens=3) == {"gate_tokens": 3}
-    with pytest.raises(ConfigurationError, match="Did you mean gate_tokens"):
-        build(None, gate_tokns=3)
+def test_docstrings_of_fields_are_their_help() -> None:
+    assert Some.model_json_schema()["properties"]["number"]["description"] == "A number."
 
 
-def test_no_option_has_a_name_that_a_frameworks_base_class_has() -> None:
-    import surerag
-
-    taken = {"name", "tags", "metadata", "callbacks", "callback_manager", "cache", "id_func"}
-    declared = [getattr(surerag, name) for name in surerag.__all__ if name.endswith("Options")]
-    assert len(declared) >= 1
-    for one in declared:
-        assert not taken & one.OPTIONS.keys(), one
-
-
-def test_copies_and_pickles_hold_the_same_options_and_services() -> None:
-    one = rag(threshold=0.3, stop=("\n",))
+def test_copies_and_pickles_have_the_same_options_and_share_services() -> None:
+    one = rag(threshold=0.3)
     again = pickle.loads(pickle.dumps(one))
-    assert again.chosen() == one.chosen()
+    assert again.options() == one.options()
     assert again.run("Where?").answer == "Velm"
-    other = copy.deepcopy(one)
-    assert other == one
-    assert other.reader is one.reader
-    changed = one.with_options(gate_tokens=2)
-    assert (changed.gate_in_force.look.n_tokens, one.gate_in_force.look.n_tokens) == (2, 8)
+    for other in (copy.deepcopy(one), copy.copy(one), one.with_options(n_tokens=2)):
+        assert other.reader is one.reader
+        assert other.run("Where?").answer == "Velm"
+    assert one.n_tokens == 8
 
 
-def test_what_is_written_down_comes_back() -> None:
-    one = rag(threshold=0.3, stop=("\n",), prompts={"closed_book": "Q: {question}"})
-    plain = one.to_dict()
-    assert plain["stop"] == ["\n"]
-    assert plain["reader"] == "scripted"
-    living = {"reader": one.reader, "retriever": one.retriever, "summaries": one.summaries}
-    assert LazyRAG.from_dict(plain, **living).to_dict() == plain
-    with pytest.raises(ConfigurationError, match=r"unknown settings \['surprise'\]"):
-        LazyRAG.from_dict({**plain, "surprise": 1}, **living)
+def test_a_new_reader_is_checked_and_used() -> None:
+    one = rag()
+    one.reader = FakeReader(["Orun"], name="other")
+    assert one.run("Where?").answer == "Orun"
+    assert one.identity["reader"] == "other"
+    with pytest.raises(ConfigurationError, match="expected a reader"):
+        one.reader = "gpt-4o"  # type: ignore[assignment]
 
 
-async def test_results_come_in_order_and_none_is_kept() -> None:
+@pytest.mark.parametrize("cases", ["Where?", 3])
+def test_many_cases_are_a_list(cases: Any) -> None:
+    with pytest.raises(InputError, match="cases must be a list"):
+        rag().run_many(cases)
+
+
+def test_a_case_with_too_many_values_is_an_input_error_and_a_type_error_inside_is_none() -> None:
+    with pytest.raises(InputError, match=r"a case of LazyRAG is \(question\), got 2 values"):
+        rag().run_many([("Where?", "When?")])
+
+    class Broken(LazyRAG):
+        def program(self, question: str) -> Any:
+            raise TypeError("mine")
+
+    broken = Broken(FakeReader(), Corpus(), "A summary.")
+    with pytest.raises(TypeError, match="mine"):
+        broken.run_many(["Where?"])
+
+
+def test_services_name_what_is_missing_and_what_is_of_the_wrong_kind() -> None:
+    with pytest.raises(ConfigurationError, match="encoder must be an Encoder"):
+        Services(encoder=object())  # type: ignore[arg-type]
+
+
+async def test_results_come_in_order_and_only_a_few_windows_are_read_ahead() -> None:
     questions = [f"Where is {number}?" for number in range(300)]
-    taken = iter(questions)
-    lazy = rag().iter_many(taken, window=4)
-    first = next(lazy)
-    assert first.question == questions[0]
-    # No more than a few windows were read for it.
-    assert len(list(taken)) > 250
-    lazy.close()  # type: ignore[attr-defined]
-    assert [result.question for result in rag().iter_many(questions, window=7)] == questions
+    unread = iter(questions)
+    results = rag().iter_many(unread, window=4)
+    assert next(results).question == questions[0]
+    assert len(list(unread)) > 250
+    results.close()  # type: ignore[attr-defined]  # it is a generator
     assert [result.question async for result in rag().aiter_many(questions, window=7)] == questions
-    assert [result.question for result in await rag().arun_many(questions)] == questions
-
-
-def test_verbs_show_their_names_and_arguments() -> None:
-    assert LazyRAG.run.__name__ == "run"
-    assert LazyRAG.astream.__qualname__ == "LazyRAG.astream"
-    assert list(inspect.signature(LazyRAG.arun).parameters) == ["self", "question", "oracle"]
-    assert (LazyRAG.run.__doc__ or "").startswith("Work on one case")

@@ -13,8 +13,8 @@ PATIENCE: Final = 60.0
 def eventually(condition: Callable[[], object], *, patience: float = PATIENCE) -> bool:
     """Return whether a condition comes true in time; an assertion about it reads as if it were true at once.
 
-    An answer that is broken off is closed by another thread (``surerag.readers.closing``): what follows
-    from that is there soon, and not at once.
+    An answer that is broken off is closed in another thread: what follows from that is there soon, and not
+    at once.
     """
     deadline = time.monotonic() + patience
     while not condition():

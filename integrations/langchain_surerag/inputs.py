@@ -1,4 +1,4 @@
-"""Inputs of chains, in the forms in which LangChain's pipelines give them."""
+"""Inputs of chains, in the forms in which LangChain's pipelines pass them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from langchain_core.messages import BaseMessage, convert_to_messages
 from langchain_core.prompt_values import PromptValue
 from pydantic import BaseModel, Field
 
-from langchain_surerag.documents import passages_of
 from surerag.errors import InputError
-from surerag.messages import Message, Passage, Role
+from surerag.messages import Message, Role
 
 ChainInput = str | BaseMessage | PromptValue | Sequence[BaseMessage] | dict[str, Any]
 _KEYS = ("question", "input", "query", "messages")
 _ROLES: Mapping[str, Role] = {"human": "user", "ai": "assistant", "system": "system"}
+_TEXT_BLOCKS = ("text", "reasoning", "thinking", "refusal", "tool_use", "tool_call", "function_call")
 
 
 class QuestionInput(BaseModel):
@@ -24,98 +24,99 @@ class QuestionInput(BaseModel):
     question: str = Field(description="question to answer")
 
 
-class SearchInput(BaseModel):
-    """Arguments of a rewriter that is used as a tool."""
-
-    question: str = Field(description="question to search for")
-
-
-class Asked(NamedTuple):
-    """A question, the conversation before it, and gold passages where mode ``"oracle"`` needs them."""
+class Query(NamedTuple):
+    """A question, and the conversation before it."""
 
     question: str
     history: tuple[Message, ...] = ()
-    oracle: list[Passage] | None = None
 
 
-def asked(given: Any) -> Asked:
-    """Read a question and its conversation, in any form in which LangChain hands them over.
+def query_of(value: Any) -> Query:
+    """Read a question and its conversation, in any form in which LangChain passes them.
 
     These are a text, a message, messages, a prompt's value, an arguments model, or a mapping. A mapping has
     the question under ``question``, ``input``, ``query`` or ``messages``, itself a text, a message or
-    messages, and may have a conversation under ``chat_history``. Of messages the last one is the question,
-    and those before it belong to the conversation; system messages are instructions to another model, and
-    tools' messages its notes: both are left out.
+    messages, and may have a conversation under ``chat_history``; other keys, such as those of a graph's
+    state, are not read. Of messages the last one is the question, and those before it belong to the
+    conversation; system messages and those of tools are left out.
 
     Raises:
-        InputError: If there is no question, or it is no text.
+        InputError: If there is no question, it is no text, or it holds images or files.
     """
-    if isinstance(given, BaseModel) and not isinstance(given, BaseMessage | PromptValue):
-        given = given.model_dump()
-    if not isinstance(given, Mapping):
-        return _spoken(given)
-    key = next((name for name in _KEYS if name in given), None)
+    if isinstance(value, BaseModel) and not isinstance(value, BaseMessage | PromptValue):
+        value = value.model_dump()
+    if not isinstance(value, Mapping):
+        return _query(value)
+    key = next((name for name in _KEYS if name in value), None)
     if key is None:
         raise InputError(
-            f"there is no question among {sorted(map(str, given))}", hint='pass it under the key "question"'
+            f"there is no question among {sorted(map(str, value))}", hint='pass it under the key "question"'
         )
-    found = _spoken(given[key])
-    documents = given.get("documents")
-    return Asked(
-        found.question,
-        (*_history(given.get("chat_history")), *found.history),
-        None if documents is None else passages_of(documents),
-    )
+    query = _query(value[key])
+    return Query(query.question, (*_history(value.get("chat_history")), *query.history))
 
 
-def _spoken(given: Any) -> Asked:
-    if isinstance(given, str):
-        return Asked(given)
-    if isinstance(given, PromptValue):
-        given = given.to_messages()
-    if isinstance(given, BaseMessage):
-        given = [given]
-    if not isinstance(given, Sequence):
+def _query(value: Any) -> Query:
+    if isinstance(value, str):
+        return Query(value)
+    if isinstance(value, PromptValue):
+        value = value.to_messages()
+    if isinstance(value, BaseMessage):
+        value = [value]
+    if not isinstance(value, Sequence):
         raise InputError(
-            f"expected a question, got {type(given).__name__}",
+            f"expected a question, got {type(value).__name__}",
             hint='pass a str, messages, {"question": …} or {"messages": […]}',
         )
-    turns = turns_of(given)
+    turns = turns_of(value)
     if not turns or turns[-1].role != "user":
         raise InputError("there is no question in these messages", hint="end them with the user's message")
-    return Asked(turns[-1].content, turns[:-1])
+    return Query(turns[-1].content, turns[:-1])
 
 
-def _history(given: Any) -> tuple[Message, ...]:
-    if isinstance(given, str):
-        return (Message("user", given),) if given.strip() else ()
-    return turns_of(given or ())
+def _history(value: Any) -> tuple[Message, ...]:
+    if isinstance(value, str):
+        return (Message("user", value),) if value.strip() else ()
+    return turns_of(value or ())
 
 
 def turns_of(messages: Sequence[Any]) -> tuple[Message, ...]:
-    """Return what user and assistant said to each other.
+    """Return the turns of user and assistant.
 
     Raises:
-        InputError: If these are no messages.
+        InputError: If these are no messages, or the user's hold images or files, which would be lost.
     """
     try:
-        found = convert_to_messages(list(messages))
+        converted = convert_to_messages(list(messages))
     except (ValueError, TypeError, NotImplementedError) as error:
         raise InputError(
             f"expected messages: {error}", hint="pass messages, or pairs of role and text"
         ) from error
-    # What an assistant only did, by tools, it did not say.
-    spoken = [one for one in found if one.type == "human" or (one.type == "ai" and one.text)]
+    spoken = [one for one in converted if one.type == "human" or (one.type == "ai" and str(one.text))]
+    for message in spoken:
+        if message.type == "human" and (lost := other_blocks(message)):
+            raise InputError(
+                f"the user's message holds {', '.join(lost)}, and only text is read",
+                hint="leave it out, or use LazyRetrievalMiddleware, which passes the message on whole",
+            )
     return tuple(Message(role_of(message.type), str(message.text)) for message in spoken)
 
 
+def other_blocks(message: BaseMessage) -> list[str]:
+    """Return the kinds of a message's blocks that are no text."""
+    if isinstance(message.content, str):
+        return []
+    kinds = [str(block.get("type")) for block in message.content if isinstance(block, Mapping)]
+    return sorted({kind for kind in kinds if kind not in _TEXT_BLOCKS})
+
+
 def role_of(kind: str) -> Role:
-    """Return who speaks in a message of LangChain's."""
+    """Return the role of a kind of LangChain's messages."""
     return _ROLES.get(kind, "user")
 
 
 def joined(chunks: list[Any]) -> Any:
-    """Put an input together that came in chunks, as LangChain's own runnables do.
+    """Join an input that came in chunks, as LangChain's own runnables do.
 
     Raises:
         InputError: If nothing came.

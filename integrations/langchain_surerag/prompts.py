@@ -6,20 +6,11 @@ from collections.abc import Mapping, Sequence
 from string import Formatter
 from typing import Any
 
-from langchain_core.messages import BaseMessage
-from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.prompts import PromptTemplate as LangChainPrompt
-from langchain_core.prompts.message import BaseMessagePromptTemplate
-
 from langchain_surerag.inputs import role_of
 from surerag.errors import PromptError
 from surerag.framing import PromptText, as_data
 from surerag.messages import Message, Prompt, Template
 from surerag.prompts import PromptTemplate
-
-PromptLike = str | LangChainPrompt | ChatPromptTemplate | Sequence[tuple[str, str]]
-"""A template with single braces around its slots; LangChain's own template in f-string format, a chat's
-included; or a chat's turns as pairs of role and text."""
 
 
 class ChatPrompt:
@@ -43,7 +34,7 @@ class ChatPrompt:
 
     @property
     def text(self) -> str:
-        """All turns' texts, for people to read."""
+        """Text of all turns, for people to read."""
         return "\n".join(turn.content for turn in self.turns)
 
     def require(self, *slots: str) -> ChatPrompt:
@@ -58,70 +49,68 @@ class ChatPrompt:
     def render(self, **values: str) -> Prompt:
         """Fill the slots; lines of a value that begin like one of any turn's own are put behind a mark."""
         data = as_data(self.text, values)
-        # Marked already, for the lines of all turns: no turn does it again for its own.
         return tuple(
             Message(turn.role, template.render(**{slot: PromptText(data[slot]) for slot in template.slots}))
             for turn, template in zip(self.turns, self._templates, strict=True)
         )
 
 
-def for_core(given: Mapping[str, PromptLike]) -> dict[str, str | Template]:
-    """Return replaced prompts as the core takes them, by name.
+def prompt_of(name: str, value: Any) -> str | Template:
+    """Return a prompt as the core takes it: a text, a template of LangChain's, or pairs of role and text.
 
     Raises:
-        PromptError: If a template is in another format or of another kind.
+        PromptError: If a template is not in f-string format, or of another kind.
 
     Example:
-        >>> for_core({"closed_book": LangChainPrompt.from_template("Q: {question}")})
-        {'closed_book': 'Q: {question}'}
+        >>> from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
+        >>> prompt_of("closed_book", PromptTemplate.from_template("Q: {question}"))
+        'Q: {question}'
         >>> chat = ChatPromptTemplate([("system", "Be brief."), ("human", "{question}")])
-        >>> for_core({"closed_book": chat})["closed_book"].render(question="Where?")
+        >>> prompt_of("closed_book", chat).render(question="Where?")
         (Message(role='system', content='Be brief.'), Message(role='user', content='Where?'))
     """
-    return {name: _for_core(name, one) for name, one in given.items()}
+    if isinstance(value, str | ChatPrompt | PromptTemplate):
+        return value
+    # LangChain's templates import jinja2; who uses none of them does not pay for it.
+    from langchain_core.prompts import ChatPromptTemplate
+    from langchain_core.prompts import PromptTemplate as LangChainPrompt
+
+    if isinstance(value, LangChainPrompt):
+        return _text(value, value.partial_variables)
+    if isinstance(value, ChatPromptTemplate):
+        return ChatPrompt(name, [_turn(one, value.partial_variables) for one in value.messages])
+    if isinstance(value, Sequence):
+        turns = [("human" if role == "user" else role, text) for role, text in value]
+        return prompt_of(name, ChatPromptTemplate(turns))
+    raise PromptError(
+        f"the prompt {name!r} is a {type(value).__name__}",
+        hint="pass a text, a PromptTemplate or a ChatPromptTemplate of texts",
+    )
 
 
-def plain(given: Mapping[str, PromptLike]) -> dict[str, Any]:
-    """Return prompts as plain values: texts, and pairs of role and text."""
-    return {
-        name: [list(turn) for turn in one.turns] if isinstance(one, ChatPrompt) else one
-        for name, one in for_core(given).items()
-    }
+def plain_prompt(value: Any) -> Any:
+    """Return a prompt as JSON values: a text, or pairs of role and text."""
+    return [list(turn) for turn in value.turns] if isinstance(value, ChatPrompt) else value.text
 
 
-def _for_core(name: str, given: Any) -> str | Template:
-    match given:
-        case str() | ChatPrompt() | PromptTemplate():
-            return given
-        case LangChainPrompt():
-            return _text(given, given.partial_variables)
-        case ChatPromptTemplate():
-            return ChatPrompt(name, [_turn(one, given.partial_variables) for one in given.messages])
-        case Sequence():
-            turns = [("human" if role == "user" else role, text) for role, text in given]
-            return _for_core(name, ChatPromptTemplate(turns))
-        case _:
-            raise PromptError(
-                f"the prompt {name!r} is a {type(given).__name__}",
-                hint="give a text, a PromptTemplate or a ChatPromptTemplate of texts",
-            )
+def _turn(value: Any, partial: Mapping[str, Any]) -> Message:
+    from langchain_core.messages import BaseMessage
+    from langchain_core.prompts import PromptTemplate as LangChainPrompt
 
-
-def _turn(given: Any, partial: Mapping[str, Any]) -> Message:
-    if isinstance(given, BaseMessage):
-        return Message(role_of(given.type), _escaped(str(given.text)))
-    template = getattr(given, "prompt", None)
-    if not isinstance(given, BaseMessagePromptTemplate) or not isinstance(template, LangChainPrompt):
+    if isinstance(value, BaseMessage):
+        return Message(role_of(value.type), _escaped(str(value.text)))
+    template = getattr(value, "prompt", None)
+    if not isinstance(template, LangChainPrompt):
         raise PromptError(
-            f"a chat prompt has a {type(given).__name__}",
+            f"a chat prompt has a {type(value).__name__}",
             hint="use system, human and ai messages of text; a conversation comes with the input, under "
             '"chat_history"',
         )
-    [formatted] = given.format_messages(**dict.fromkeys(template.input_variables, ""))
+    [formatted] = value.format_messages(**dict.fromkeys(template.input_variables, ""))
     return Message(role_of(formatted.type), _text(template, {**partial, **template.partial_variables}))
 
 
-def _text(template: LangChainPrompt, partial: Mapping[str, Any]) -> str:
+def _text(template: Any, partial: Mapping[str, Any]) -> str:
     """Return a template's text with its partial variables filled in; braces in those stay braces."""
     if template.template_format != "f-string":
         raise PromptError(
@@ -130,16 +119,12 @@ def _text(template: LangChainPrompt, partial: Mapping[str, Any]) -> str:
     pieces: list[str] = []
     for literal, slot, _, _ in Formatter().parse(template.template):
         pieces.append(_escaped(literal))
-        if slot is not None:
-            pieces.append(_filled(slot, partial))
+        if slot is not None and slot in partial:
+            value = partial[slot]
+            pieces.append(_escaped(str(value() if callable(value) else value)))
+        elif slot is not None:
+            pieces.append(f"{{{slot}}}")
     return "".join(pieces)
-
-
-def _filled(slot: str, partial: Mapping[str, Any]) -> str:
-    if slot not in partial:
-        return f"{{{slot}}}"
-    value = partial[slot]
-    return _escaped(str(value() if callable(value) else value))
 
 
 def _escaped(text: str) -> str:

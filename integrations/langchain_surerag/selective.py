@@ -1,94 +1,95 @@
-"""A chain that answers where its risk was certified, and says otherwise that it does not know."""
+"""A chain that answers where its risk was certified, and abstains otherwise."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from surerag import AnswerPolicy
-from surerag import SelectiveAnswer as Core
+from langchain_surerag.base import Part
+from langchain_surerag.runs import without_streaming
 from surerag.errors import InputError
+
+if TYPE_CHECKING:
+    from surerag.calibration import AbstentionPolicy
 
 
 class SelectiveAnswer(Runnable[Any, dict[str, Any]]):
-    """Asks another chain, and shows its answer only where the policy answers.
+    """Runs another chain, and shows its answer only where the policy answers.
 
-    Its output is that chain's, with ``abstained``, ``probability`` (that the answer is right) and, where it
-    abstains, ``withheld`` (the answer that is not shown).
+    The output is that chain's, with ``abstained`` and ``probability`` (that the answer is right). Where it
+    abstains, the abstention stands in the answer's place: the answer itself is in neither output nor stream,
+    and no handler that streams (LangGraph's ``stream_mode="messages"``, ``astream_events``) sees the inner
+    chain at work. Tracers do.
 
     Args:
         chain: A ``LazyRetrievalChain``, or any runnable whose output is a mapping with an answer and, under
-            ``decision``, its signal.
-        policy: From :func:`surerag.calibrate_answers`, on that signal.
-        refusal: Shown in place of an answer.
+            ``decision``, its uncertainty.
+        policy: From :func:`surerag.calibrate_abstention`, on that uncertainty.
+        abstention: Text in place of an answer.
         answer: Key of the answer.
-        signal: Keys that lead to the signal.
+        score: Keys that lead to the uncertainty.
 
     Raises:
-        ConfigurationError: If the refusal is empty.
+        ConfigurationError: If the policy was calibrated for another reader, gate, retriever or prompt.
     """
 
     def __init__(
         self,
         chain: Runnable[Any, Any],
-        policy: AnswerPolicy,
+        policy: AbstentionPolicy,
         *,
-        refusal: str = "I do not know.",
+        abstention: str = "I do not know.",
         answer: str = "answer",
-        signal: tuple[str, ...] = ("decision", "signal"),
+        score: tuple[str, ...] = ("decision", "score"),
     ) -> None:
+        if isinstance(chain, Part):
+            policy.check(chain.core)
         self._chain = chain
-        self._core = Core(policy, refusal)
+        self._policy = policy
+        self._abstention = abstention
         self._answer = answer
-        self._signal = signal
+        self._score = score
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> dict[str, Any]:
-        """Answer one input, or say that there is no answer."""
-        return self._selected(self._chain.invoke(input, config, **kwargs))
+        """Answer one input, or abstain."""
+
+        def select(
+            value: Any, run_manager: CallbackManagerForChainRun, config: RunnableConfig
+        ) -> dict[str, Any]:
+            return self._selected(self._chain.invoke(value, without_streaming(config), **kwargs))
+
+        return self._call_with_config(select, input, config)
 
     async def ainvoke(
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
     ) -> dict[str, Any]:
         """Like :meth:`invoke`, without blocking the event loop."""
-        return self._selected(await self._chain.ainvoke(input, config, **kwargs))
 
-    def batch(
-        self,
-        inputs: list[Any],
-        config: RunnableConfig | list[RunnableConfig] | None = None,
-        *,
-        return_exceptions: bool = False,
-        **kwargs: Any,
-    ) -> list[dict[str, Any]]:
-        """Answer many inputs; the chain batches them as it does."""
-        found = self._chain.batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
-        return [one if isinstance(one, Exception) else self._selected(one) for one in found]  # type: ignore[misc]  # as LangChain returns them
+        async def select(
+            value: Any, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
+        ) -> dict[str, Any]:
+            return self._selected(await self._chain.ainvoke(value, without_streaming(config), **kwargs))
 
-    async def abatch(
-        self,
-        inputs: list[Any],
-        config: RunnableConfig | list[RunnableConfig] | None = None,
-        *,
-        return_exceptions: bool = False,
-        **kwargs: Any,
-    ) -> list[dict[str, Any]]:
-        """Like :meth:`batch`, without blocking the event loop."""
-        found = await self._chain.abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)
-        return [one if isinstance(one, Exception) else self._selected(one) for one in found]  # type: ignore[misc]  # as LangChain returns them
+        return await self._acall_with_config(select, input, config)
 
     def _selected(self, output: Any) -> dict[str, Any]:
-        signal = output
-        for name in self._signal:
-            if not isinstance(signal, Mapping) or name not in signal:
+        score = output
+        for name in self._score:
+            if not isinstance(score, Mapping) or name not in score:
                 raise InputError(
-                    f"the chain's output has no {'.'.join(self._signal)}",
-                    hint="name the keys with signal=(…), or wrap a LazyRetrievalChain",
+                    f"the chain's output has no {'.'.join(self._score)}",
+                    hint="name the keys with score=(…), or wrap a LazyRetrievalChain",
                 )
-            signal = signal[name]
-        found = self._core.select(str(output[self._answer]), signal)
-        more: dict[str, Any] = {"abstained": found.abstained, "probability": found.probability}
-        if found.abstained:
-            more |= {self._answer: found.text, "withheld": found.answer}
-        return {**output, **more}
+            score = score[name]
+        if output.get("finish", "stop") != "stop":
+            score = None  # an answer that was cut or withheld is not the one that was measured
+        selected = self._policy.select(str(output[self._answer]), score, self._abstention)
+        return {
+            **output,
+            self._answer: selected.text,
+            "abstained": selected.abstained,
+            "probability": selected.probability,
+        }

@@ -1,137 +1,198 @@
-"""Tier 1 of lazy retrieval: a small index of document summaries, made from what a pipeline has."""
+"""Tier 1 of lazy retrieval: summaries of documents, limited to what the retriever's filter admits."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
-from langchain_core.retrievers import RetrieverLike
 from langchain_core.runnables import Runnable
 from langchain_core.vectorstores import VectorStore
 
-from langchain_surerag.services import EmbeddingEncoder, RunnableRetriever, reader_from_model
-from surerag.documents import Document as PlainDocument
+from langchain_surerag.documents import passage_of
+from langchain_surerag.models import reader_of
+from langchain_surerag.retrieval import RunnableRetriever, encoder_of, filters_of, retriever_of
+from surerag import Passage
 from surerag.errors import ConfigurationError, InputError
-from surerag.messages import Passage
-from surerag.readers import Reader
-from surerag.readers.threads import in_thread
-from surerag.retrieval import LeadSummaries, MetadataSummaries, ModelSummaries, Summarizer, SummaryIndex
-from surerag.retrieval.index import MAX_IN_MEMORY, at_most
+from surerag.messages import SamplingParams
+from surerag.prompts import SUMMARIZE
+from surerag.readers.protocol import Reader
 from surerag.services import Retriever
 
-Made = LeadSummaries | MetadataSummaries | ModelSummaries
-"""surerag's own ways, with settings of one's own, such as a language."""
+if TYPE_CHECKING:
+    from surerag.retrieval import SummaryIndex
 
-Summarize = str | int | Callable[[Document], str] | Reader | Runnable[Any, Any] | Made | None
-"""How to summarize: a metadata key, a number of lead sentences, a function of the document, a model that
-writes each summary once, or one of surerag's own ways; None takes the first two sentences."""
-
-_Way = Callable[[Sequence[Document]], list[str]]
+Summarize = int | str | Callable[[Document], str] | Reader | Runnable[Any, Any]
+"""How to summarize: a number of lead sentences, a metadata key, a function of the document, or a model that
+writes each summary once."""
 
 _AT_ONCE = 256
-"""Documents that are summarized and handed to a vector store at once."""
+"""Documents that are summarized and added to a vector store at once."""
 
-SummarySource = str | Retriever | RetrieverLike | VectorStore | Iterable[Document]
+_SUMMARY_TOKENS = 128
+
+
+class FilteredSummaries:
+    """Summaries in memory, of which only those are returned that a filter admits.
+
+    Args:
+        summaries: An index in memory.
+        admits: Whether a summary may be shown.
+    """
+
+    def __init__(self, summaries: SummaryIndex, admits: Callable[[Passage], bool]) -> None:
+        self._summaries = summaries
+        self._admits = admits
+
+    def retrieve(self, query: str, k: int | None) -> Sequence[Passage]:
+        """Return the nearest ``k`` summaries that are admitted."""
+        return self._admitted(self._summaries.retrieve(query, len(self._summaries)), k)
+
+    async def aretrieve(self, query: str, k: int | None) -> Sequence[Passage]:
+        """Like ``retrieve``, without blocking the event loop."""
+        return self._admitted(await self._summaries.aretrieve(query, len(self._summaries)), k)
+
+    def _admitted(self, passages: Sequence[Passage], k: int | None) -> list[Passage]:
+        return list(islice(filter(self._admits, passages), k))
 
 
 def summaries_of(
-    source: SummarySource,
+    documents: Iterable[Document],
     *,
-    summarize: Summarize = None,
+    summarize: Summarize = 2,
     embeddings: Embeddings | None = None,
     store: VectorStore | None = None,
-    max_summaries: int = MAX_IN_MEMORY,
-) -> Retriever | str:
-    """Make the summary tier of whatever a pipeline has.
+) -> Retriever | VectorStore:
+    """Make summaries of whole documents, for :class:`~langchain_surerag.LazyRetrievalChain`.
 
     Args:
-        source: Whole documents; a retriever whose documents *are* summaries, or a vector store of them; an
-            index of surerag, such as a :class:`~surerag.retrieval.DiskSummaryIndex`; or the summary of a
-            single document as text.
-        summarize: How, for documents.
-        embeddings: What the summaries of documents are searched with, where they are kept in memory.
-        store: A vector store of your own that keeps the summaries of documents instead. Each has its
-            document's id, or one that is made of its text: what is in the store already is neither written
-            nor embedded anew, and ``store.delete`` takes a document's summary out. Documents are read
-            and stored some at a time: a generator of any length will do.
-        max_summaries: More are not kept in memory, but refused before any is made.
-
-    Returns:
-        What :class:`~langchain_surerag.LazyRetrievalChain` takes as ``summaries``.
+        documents: The corpus, not cut into passages.
+        summarize: How.
+        embeddings: What the summaries are searched with, where they are held in memory.
+        store: A vector store that holds the summaries instead. Each has its document's metadata, so that the
+            retriever's filter holds for it, and its document's id, or one made of its text: what is in the
+            store already is neither written nor embedded anew. Documents may be a generator of any length.
 
     Raises:
         InputError: If there is no document with text, or one lacks the summary it should have.
-        ConfigurationError: If the source is of another kind, or documents come without embeddings and
-            store, or more of them than ``max_summaries`` without a store.
+        ConfigurationError: If something else is passed, or neither embeddings nor store.
     """
-    if isinstance(source, str):
-        return source
-    if isinstance(source, VectorStore):
-        return RunnableRetriever(source.as_retriever())
-    if isinstance(source, Runnable):
-        return RunnableRetriever(source)
-    if isinstance(source, Retriever):
-        return source
-    # One of them is iterable, too: over its fields.
-    given: object = source
-    if not isinstance(source, Iterable) or isinstance(given, Document):
-        raise ConfigurationError(
-            f"summaries cannot be made of a {type(source).__name__}",
-            hint="pass a list of documents, a retriever or vector store of summaries, or one summary as text",
-        )
-    documents = _with_text(source)
+    texts = _with_text(documents)
+    write = _writer(summarize)
     if store is not None:
-        return _stored(documents, _way(summarize), store)
-    return _index(documents, _way(summarize), embeddings, max_summaries)
-
-
-async def asummaries_of(
-    source: SummarySource,
-    *,
-    summarize: Summarize = None,
-    embeddings: Embeddings | None = None,
-    store: VectorStore | None = None,
-    max_summaries: int = MAX_IN_MEMORY,
-) -> Retriever | str:
-    """Like :func:`summaries_of`, without blocking the event loop."""
-    return await in_thread(
-        partial(
-            summaries_of,
-            source,
-            summarize=summarize,
-            embeddings=embeddings,
-            store=store,
-            max_summaries=max_summaries,
+        while batch := list(islice(texts, _AT_ONCE)):
+            _add(batch, write, store)
+        return store
+    if embeddings is None:
+        raise ConfigurationError(
+            "summaries are searched by meaning", hint="pass embeddings=…, or a vector store=…"
         )
+    from surerag.retrieval import SummaryIndex
+
+    held = list(texts)
+    passages = [
+        Passage(text, id=document.id or "", metadata=dict(document.metadata))
+        for document, text in zip(held, write(held), strict=True)
+    ]
+    return SummaryIndex.from_passages(passages, encoder_of(embeddings))
+
+
+def admitted_summaries(summaries: Any, retriever: Any) -> Any:
+    """Return the summary tier limited to the documents that the retriever's own filter admits.
+
+    A vector store of summaries is searched with the retriever's filter; of summaries in memory a filter that
+    is a function of the document, or a mapping from keys to plain values, is applied here. One summary as
+    text is no document of a store: everybody may see it.
+
+    Raises:
+        ConfigurationError: If it cannot be known which summaries the filter admits.
+    """
+    if isinstance(summaries, str):
+        return summaries
+    if not isinstance(summaries, Runnable | VectorStore | Retriever):
+        raise ConfigurationError(
+            f"summaries must be a vector store, a retriever or a text, got {type(summaries).__name__}",
+            hint="make them of documents: summaries=summaries_of(documents, embeddings=…)",
+        )
+    filters = _distinct(filters_of(retriever))
+    mappings = [one for one in filters if isinstance(one, Mapping)]
+    if isinstance(summaries, VectorStore) and len(filters) <= 1 and mappings == filters:
+        limits = dict(mappings[0]) if mappings else {}
+        return RunnableRetriever(summaries.as_retriever(search_kwargs=limits))
+    if not filters:
+        return retriever_of(summaries)
+    from surerag.retrieval import SummaryIndex
+
+    if isinstance(summaries, SummaryIndex) and mappings == filters:
+        return FilteredSummaries(summaries, _admits(mappings))
+    if isinstance(summaries, Runnable) and _distinct(filters_of(summaries)) == filters:
+        return RunnableRetriever(summaries)
+    raise _unknown(filters)
+
+
+def _distinct(filters: Iterable[Mapping[str, Any] | str]) -> list[Mapping[str, Any] | str]:
+    distinct: list[Mapping[str, Any] | str] = []
+    for one in filters:
+        if one and one not in distinct:
+            distinct.append(one)
+    return distinct
+
+
+def _unknown(filters: Sequence[Mapping[str, Any] | str]) -> ConfigurationError:
+    names = sorted({name for one in filters for name in ([one] if isinstance(one, str) else one)})
+    return ConfigurationError(
+        f"the retriever is limited by {', '.join(names)}, and it cannot be known which summaries that admits",
+        hint="pass the vector store of the summaries itself, which is searched with the same filter, or its "
+        "retriever with that filter: summaries=store.as_retriever(search_kwargs={…})",
     )
 
 
-def _stored(documents: Iterable[Document], summarize: _Way, store: VectorStore) -> Retriever:
-    """Add the summaries that a store does not have yet, some at a time, and search it."""
-    stream = iter(documents)
-    while batch := list(islice(stream, _AT_ONCE)):
-        _add(batch, summarize, store)
-    return RunnableRetriever(store.as_retriever())
+def _admits(filters: Sequence[Mapping[str, Any]]) -> Callable[[Passage], bool]:
+    conditions: list[Callable[[Passage], bool]] = []
+    for one in filters:
+        if set(one) != {"filter"}:
+            raise _unknown(filters)
+        condition = one["filter"]
+        if callable(condition):
+            conditions.append(partial(_admitted_by, condition))
+        elif isinstance(condition, Mapping) and all(
+            not name.startswith("$") and isinstance(value, str | int | float | bool)
+            for name, value in condition.items()
+        ):
+            conditions.append(partial(_equals, condition))
+        else:
+            raise _unknown(filters)
+    return lambda passage: all(condition(passage) for condition in conditions)
 
 
-def _add(documents: Sequence[Document], summarize: _Way, store: VectorStore) -> None:
+def _admitted_by(condition: Callable[[Document], bool], passage: Passage) -> bool:
+    document = Document(id=passage.id or None, page_content=passage.text, metadata=dict(passage.metadata))
+    return bool(condition(document))
+
+
+def _equals(condition: Mapping[str, Any], passage: Passage) -> bool:
+    return all(
+        name in passage.metadata and passage.metadata[name] == value for name, value in condition.items()
+    )
+
+
+def _add(
+    documents: Sequence[Document], write: Callable[[Sequence[Document]], list[str]], store: VectorStore
+) -> None:
     by_id = {document.id or _id_of(document): document for document in documents}
     try:
-        known = {found.id for found in store.get_by_ids(list(by_id))}
+        present = {document.id for document in store.get_by_ids(list(by_id))}
     except NotImplementedError:
-        # It cannot be asked; by their ids, summaries that are there are written over.
-        known = set()
-    fresh = {key: document for key, document in by_id.items() if key not in known}
+        present = set()
+    fresh = {key: document for key, document in by_id.items() if key not in present}
     if fresh:
-        texts = summarize(list(fresh.values()))
         added = [
             Document(id=key, page_content=text, metadata=dict(document.metadata))
-            for (key, document), text in zip(fresh.items(), texts, strict=True)
+            for (key, document), text in zip(fresh.items(), write(list(fresh.values())), strict=True)
         ]
         store.add_documents(added, ids=list(fresh))
 
@@ -141,58 +202,42 @@ def _id_of(document: Document) -> str:
 
 
 def _with_text(documents: Iterable[Any]) -> Iterator[Document]:
-    found = False
-    for item in documents:
-        if not isinstance(item, Document):
-            raise ConfigurationError(
-                f"summaries cannot be made of a {type(item).__name__}", hint="pass LangChain documents"
-            )
-        if item.page_content.strip():
-            found = True
-            yield item
-    if not found:
+    empty = True
+    for document in documents:
+        if passage_of(document).text.strip():
+            empty = False
+            yield document
+    if empty:
         raise InputError("there is no document with text to summarize", hint="pass documents that have text")
 
 
-def _index(
-    documents: Iterable[Document], summarize: _Way, embeddings: Embeddings | None, max_summaries: int
-) -> SummaryIndex:
-    if embeddings is None:
-        raise ConfigurationError(
-            "summaries are searched by meaning", hint="pass embeddings=…, or a vector store=…"
-        )
-    held = at_most(documents, max_summaries)
-    passages = [
-        Passage(text, id=document.id or "", metadata=dict(document.metadata))
-        for document, text in zip(held, summarize(held), strict=True)
-    ]
-    encoder = EmbeddingEncoder(embeddings)
-    return SummaryIndex.from_passages(passages, encoder, max_summaries=max_summaries)
-
-
-def _way(summarize: Summarize) -> _Way:
+def _writer(summarize: Summarize) -> Callable[[Sequence[Document]], list[str]]:
     """Return what makes a summary of each document."""
-    how: Summarizer
-    match summarize:
-        case None:
-            how = LeadSummaries()
-        case LeadSummaries() | MetadataSummaries() | ModelSummaries():
-            how = summarize
-        case bool():
-            raise ConfigurationError(f"summarize cannot be {summarize}", hint="give a number of sentences")
-        case int():
-            how = LeadSummaries(summarize)
-        case str():
-            how = MetadataSummaries(summarize)
-        case Runnable():
-            how = ModelSummaries(reader_from_model(summarize))
-        case Reader():
-            how = ModelSummaries(summarize)
-        case _:
-            return lambda documents: [summarize(document) for document in documents]
-    return lambda documents: how(
-        [
-            PlainDocument(document.id or str(place), document.page_content, metadata=dict(document.metadata))
-            for place, document in enumerate(documents)
+    if isinstance(summarize, bool):
+        raise ConfigurationError(f"summarize cannot be {summarize}", hint="pass a number of sentences")
+    if isinstance(summarize, int):
+        from surerag.retrieval import lead_summary
+
+        return lambda documents: [lead_summary(document.page_content, summarize) for document in documents]
+    if isinstance(summarize, str):
+        return lambda documents: [_value(document, summarize) for document in documents]
+    if isinstance(summarize, Runnable | Reader):
+        reader = reader_of(summarize)
+        sampling = SamplingParams(max_tokens=_SUMMARY_TOKENS, trace="none")
+        return lambda documents: [
+            answer.text
+            for [answer] in reader.generate(
+                [SUMMARIZE.render(document=document.page_content) for document in documents], sampling
+            )
         ]
-    )
+    return lambda documents: [summarize(document) for document in documents]
+
+
+def _value(document: Document, key: str) -> str:
+    summary = document.metadata.get(key)
+    if not isinstance(summary, str) or not summary.strip():
+        raise InputError(
+            f"document {document.id!r} has no summary under the metadata key {key!r}",
+            hint=f"its keys are {sorted(document.metadata)}",
+        )
+    return summary

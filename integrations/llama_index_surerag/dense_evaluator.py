@@ -1,173 +1,104 @@
-"""DENSE as a LlamaIndex evaluator: did the reader understand what was retrieved? No reference is needed."""
+"""DENSE as a LlamaIndex evaluator: did the reader understand its contexts?"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
 
 from llama_index.core.evaluation import EvaluationResult
+from pydantic import PrivateAttr, model_validator
 
-from llama_index_surerag.dense_postprocessor import JudgedPart
-from llama_index_surerag.evaluating import Item, MethodEvaluator
-from llama_index_surerag.events import dispatcher
-from surerag import Costs, DenseOptions, DenseResult
-from surerag import DenseEvaluator as Dense
+from llama_index_surerag.evaluating import MethodEvaluator
+from llama_index_surerag.llm import reader_of
+from surerag import DenseEvaluator as CoreDenseEvaluator
+from surerag import DenseOptions, DenseResult
+from surerag.effects import Program
 from surerag.errors import InputError
+from surerag.messages import Passage, Usage
 
 
 class DenseEvaluationResult(EvaluationResult):
-    """How far the reader understood its contexts, for one query.
+    """Whether the reader understood its contexts, for one query.
 
-    ``score`` grows with understanding, as scores of evaluators do: 1 − ``dense`` / log(contexts + 1), in
-    [0, 1]; 1 is understood. ``passing`` is whether ``dense`` is within the threshold, ``feedback`` the result
-    in words. An item that could not be measured has ``invalid_result`` and ``invalid_reason`` set, and
-    neither score nor parts.
+    ``score`` is 1 − DENSE / log(k + 1), in [0, 1], higher is better; ``passing`` whether the contexts are
+    certain; ``feedback`` says both in words. An item that could not be measured has ``invalid_result`` and
+    ``invalid_reason`` set, and no score.
 
     Attributes:
-        dense: The entropy of the answers in nats, as in the paper: **lower is better**, 0 is understood,
-            log(contexts + 1) is not at all.
-        answers: The answer under the contexts as they are, then those with each one rephrased.
-        labels: One for each measured context; ``"necessary"`` and ``"unnecessary"`` only with ``mask=True``.
-        outcomes: What became of each context's rephrasing; all but ``"rephrased"`` leave it as it is.
-        calls: Calls of reader and entailer; what the cache knew is not in it.
+        dense: The DENSE score in nats, lower is better.
+        answers: The answer to the contexts as they are, then those with each one rephrased.
+        labels: One for each context.
+        outcomes: What became of each rephrasing.
         truncated: Answers that were cut at ``max_tokens``.
-        tokens: Tokens of the reader's prompts and replies, as far as the reader tells.
-        spent: Tokens, calls, seconds and money, where a price is known.
+        unusable: Judgements that could not be used.
+        usage: Calls, tokens and seconds.
     """
 
     dense: float | None = None
     answers: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     outcomes: tuple[str, ...] = ()
-    calls: int = 0
     truncated: int = 0
-    tokens: int = 0
-    spent: Costs | None = None
+    unusable: int = 0
+    usage: Usage = Usage()
 
 
-class DenseEvaluator(MethodEvaluator[Dense, DenseEvaluationResult], JudgedPart[Dense], DenseOptions):  # type: ignore[misc]  # a frozen base; fields that are set are in force
-    """Measures how far the reader understands its contexts (DENSE): no reference is needed.
+class DenseEvaluator(MethodEvaluator[DenseResult, DenseEvaluationResult], DenseOptions):
+    """Rephrases one context at a time, and measures whether the reader's answer stays the same (DENSE).
 
-    Each context is rephrased alone; a reader that understands them all gives the same answer whichever one
-    is said in other words. ``score`` in [0, 1] grows with understanding; ``dense``, the entropy of the
-    answers in nats, falls with it, and ``passing`` is whether it is within ``threshold``.
-
-    Needs ``query`` and ``contexts`` for each item; the ``response`` is carried along and not looked at: the
-    reader answers itself. For k contexts that costs at most k rephrasings (none that the cache knows),
-    k + 1 answers and k (k + 1) judgements.
-
-    Nothing is raised for a single item: one without query or contexts, one that could not be rephrased, or
-    one for which a model fails, comes back with ``invalid_result`` and ``invalid_reason``, and a
-    ``ProgressEvent`` is sent.
-
-    ``evaluate`` works in the caller's thread, ``aevaluate`` on the running loop; one instance may serve
-    several threads and loops. ``core.prepare`` rephrases a corpus ahead. Prompts are texts or LlamaIndex
-    templates; ``query_str`` and ``context_str`` may stand for ``question`` and ``passages``.
-
-    Attributes:
-        llm: The reader whose understanding is measured: a LlamaIndex LLM, or a reader of surerag;
-            ``Settings.llm`` if left out. An LLM that ``reader_from_llm`` cannot steer answers as it was
-            built, so build it with temperature 0. Text is enough: for an OpenAI-compatible server without
-            log-probabilities, pass ``reader_from_llm(llm, logprobs=False)``.
-        entailer: Judges whether answers mean the same: an entailer of surerag, such as
-            ``NLIEntailer.from_pretrained()``, or an LLM that is asked in words; the ``llm`` if left out.
-        dense_cache: What is known already; give one to several components, and a context is rephrased once
-            for all.
-        window: Items that are measured at a time, over all callers.
+    Needs ``query`` and ``contexts``, no reference. Without an ``entailer`` the LLM itself judges in words
+    whether answers mean the same. Prompts are texts or LlamaIndex templates.
 
     Raises:
         ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or the LLM is none.
-        PromptError: If a prompt is unknown, its slots do not fit, or nobody is asked with it.
+        PromptError: If a prompt is unknown or its slots do not fit.
 
     Example:
         >>> from surerag import FakeReader
         >>> from surerag.entailment import ExactEntailer
-        >>> def reply(prompt):
-        ...     if prompt.startswith("Rewrite"):
-        ...         return "Velm is where Ada was born."
-        ...     return "Velm" if "Ada was born in Velm" in prompt else "Orun"
-        >>> evaluator = DenseEvaluator(FakeReader(reply), ExactEntailer())
-        >>> result = evaluator.evaluate("Where was Ada born?", contexts=["Ada was born in Velm."])
-        >>> result.answers, result.score, round(result.dense, 4), result.passing
-        (('Velm', 'Orun'), 0.0, 0.6931, False)
+        >>> reader = FakeReader(lambda prompt: "It rained." if prompt.startswith("Rewrite") else "Velm")
+        >>> evaluator = DenseEvaluator(reader, ExactEntailer())
+        >>> result = evaluator.evaluate("Where?", contexts=["In Velm it rains."])
+        >>> result.score, result.passing, result.answers
+        (1.0, True, ('Velm', 'Velm'))
     """
 
     METHOD = "dense"
+    RESULT: ClassVar[type[EvaluationResult]] = DenseEvaluationResult
 
-    @dispatcher.span
-    def evaluate(
-        self,
-        query: str | None = None,
-        response: str | None = None,
-        contexts: Sequence[str] | None = None,
-        **kwargs: Any,
-    ) -> DenseEvaluationResult:
-        """Measure one item, in the caller's thread.
+    _core: CoreDenseEvaluator = PrivateAttr()
 
-        Args:
-            query: The question.
-            response: The pipeline's answer; carried along.
-            contexts: What was retrieved; blank ones are left out.
-            **kwargs: What other evaluators of the same batch are for; ignored.
-        """
-        return self._evaluated(Item(query, response, contexts, kwargs))
+    @model_validator(mode="after")
+    def _connect(self) -> Self:
+        self._core = CoreDenseEvaluator(reader_of(self.llm), self.judge(), **self.options())
+        return self
 
-    @dispatcher.span
-    async def aevaluate(
-        self,
-        query: str | None = None,
-        response: str | None = None,
-        contexts: Sequence[str] | None = None,
-        **kwargs: Any,
-    ) -> DenseEvaluationResult:
-        """Like ``evaluate``, without blocking the event loop."""
-        return await self._aevaluated(Item(query, response, contexts, kwargs))
+    def _program(
+        self, query: str, passages: list[Passage], others: Mapping[str, Any]
+    ) -> Program[DenseResult]:
+        return self._core.program(query, passages)
 
-    def _core(self) -> Dense:
-        return Dense(**self._judged())
-
-    def _case(self, item: Item) -> tuple[Any, ...]:
-        return item.question(), item.passages()
-
-    def _parts(self, found: DenseResult) -> dict[str, Any]:
-        """Return what the method found, as fields of a result.
-
-        Raises:
-            InputError: If no context could be rephrased: equal contexts have equal answers.
-        """
-        outcomes = tuple(chunk.rephrased.outcome for chunk in found.chunks)
+    def _fields(self, result: DenseResult) -> dict[str, Any]:
+        outcomes = tuple(chunk.outcome for chunk in result.chunks)
         if "rephrased" not in outcomes:
             raise InputError(
                 f"no context could be rephrased ({', '.join(outcomes)}), so nothing was tested",
-                hint="raise rephrase_tokens, use another LLM, or another prompt 'rephrase'",
+                hint="raise rephrase_max_tokens, or use another LLM or another prompt 'rephrase'",
             )
+        largest = math.log(len(result.answers))
+        changed = sum(chunk.link < 1 for chunk in result.chunks)
         return {
-            "passing": found.certain,
-            "feedback": _in_words(found),
-            "score": 1 - found.score / _most(found),
-            "dense": found.score,
-            "answers": found.answers,
-            "labels": found.labels,
+            "score": 1 - result.score / largest,
+            "passing": result.certain,
+            "feedback": f"Contexts {'' if result.certain else 'not '}understood: DENSE {result.score:.3f} "
+            f"of at most {largest:.3f} nats (lower is better); rephrasing changed the answer for {changed} "
+            f"of {len(result.chunks)} contexts.",
+            "dense": result.score,
+            "answers": result.answers,
+            "labels": result.labels,
             "outcomes": outcomes,
-            "calls": found.calls.total,
-            "truncated": found.truncated,
-            "tokens": found.calls.prompt_tokens + found.calls.completion_tokens,
-            "spent": found.spent,
+            "truncated": result.truncated,
+            "unusable": result.unusable,
+            "usage": result.usage,
         }
-
-    def _result(self, item: Item, parts: Mapping[str, Any]) -> DenseEvaluationResult:
-        return DenseEvaluationResult(**item.told(), **parts)
-
-
-def _most(result: DenseResult) -> float:
-    return math.log(len(result.answers))
-
-
-def _in_words(result: DenseResult) -> str:
-    changed = sum(chunk.link < 1 for chunk in result.chunks)
-    understood = "understood" if result.certain else "not understood"
-    return (
-        f"Contexts {understood}: DENSE {result.score:.3f} of at most {_most(result):.3f} nats (lower is "
-        f"better); rephrasing changed the answer for {changed} of {len(result.chunks)} contexts."
-    )

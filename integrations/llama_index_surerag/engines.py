@@ -1,11 +1,10 @@
-"""The base of the query engines: a method, its prompts as templates, spans, events and callbacks."""
+"""The base of the query engines: a method of surerag, its prompts as templates, spans, events, callbacks."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
-from copy import copy
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.response.schema import (
@@ -18,201 +17,194 @@ from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.callbacks.schema import CBEventType, EventPayload
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts.mixin import PromptDictType, PromptMixinType
-from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
+from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.core.settings import Settings
 
-from llama_index_surerag._observing import Watch, observed, synthesizing
-from llama_index_surerag.events import dispatch, dispatcher
-from llama_index_surerag.prompts import TemplateLike, for_core, plain_template, shown
-from llama_index_surerag.services import Asked, bound_to, bundle_of
-from surerag import Services, arun, run, run_many
+from llama_index_surerag.events import dispatch, dispatcher, warn
+from llama_index_surerag.llm import LLMReader
+from llama_index_surerag.prompts import as_templates, llama_templates
+from llama_index_surerag.services import NodeRetriever, bundle_of
 from surerag.component import Component
+from surerag.drivers import arun, run
 from surerag.effects import Program
-from surerag.errors import ConfigurationError
+from surerag.errors import ConfigurationError, InputError
+from surerag.messages import Generation, Passage, Usage
+from surerag.services import Services
 
 NOTHING = "Empty Response"
 """What LlamaIndex's synthesizers answer from no node at all."""
 
-T = TypeVar("T", bound=Component[Any, Any])
+_MARGIN = 256
+"""Tokens of the window that are kept for the prompt's own words and a chat template."""
+
+C = TypeVar("C", bound=Component[Any])
 R = TypeVar("R")
 
 
-class WithPrompts(Generic[T]):
-    """A method whose prompts are LlamaIndex templates.
+class EmptyIndexError(InputError):
+    """There is nothing to answer from; raised and caught inside one query."""
+
+    def __init__(self) -> None:
+        super().__init__("nothing was retrieved")
+
+
+class QueryScope:
+    """The retrievers of one query: they search with its bundle, and fit what they return into the window.
+
+    Args:
+        services: The engine's services.
+        bundle: The query.
+        max_tokens: Tokens that are kept for the answer.
+    """
+
+    def __init__(self, services: Services, bundle: QueryBundle, max_tokens: int) -> None:
+        self._reader = services.reader
+        self._left: int | None = None
+        self._must_find = services.summaries is None
+        if isinstance(services.reader, LLMReader):
+            question = services.reader.count_tokens(bundle.query_str)
+            self._left = services.reader.window - max_tokens - question - _MARGIN
+        changes: dict[str, Any] = {}
+        for name in ("retriever", "summaries"):
+            if isinstance(retriever := getattr(services, name), NodeRetriever):
+                changes[name] = retriever.bound_to(
+                    bundle, self._fit_summaries if name == "summaries" else self._fit
+                )
+        if isinstance(services.summaries, NodeRetriever):
+            changes["summaries"] = _TierOne(changes["summaries"], changes["retriever"])
+        self.services = replace(services, **changes)
+
+    def _fit(self, passages: list[Passage]) -> list[Passage]:
+        """Drop the last passages until all fit, as far as one is left.
+
+        Raises:
+            EmptyIndexError: If there is nothing to answer from: no summaries, and nothing was retrieved.
+        """
+        if self._must_find and not passages:
+            raise EmptyIndexError
+        self._must_find = False
+        if self._left is None or self._reader is None:
+            return passages
+        total, fitting = 0, list[Passage]()
+        for passage in passages:
+            total += self._reader.count_tokens(passage.text) + 5
+            if fitting and total > self._left:
+                break
+            fitting.append(passage)
+        if len(fitting) < len(passages):
+            warn("window.passages_dropped", retrieved=len(passages), shown=len(fitting), tokens=self._left)
+        return fitting
+
+    def _fit_summaries(self, passages: list[Passage]) -> list[Passage]:
+        fitting = self._fit(passages)
+        if self._left is not None and self._reader is not None:
+            self._left -= sum(self._reader.count_tokens(passage.text) for passage in fitting)
+        return fitting
+
+
+class _TierOne:
+    """Summaries for one query; with neither summaries nor passages there is nothing to answer from."""
+
+    def __init__(self, summaries: NodeRetriever, passages: NodeRetriever) -> None:
+        self._summaries = summaries
+        self._passages = passages
+
+    def retrieve(self, query: str, k: int | None) -> list[Passage]:
+        results = self._summaries.retrieve(query, k)
+        if not results and not self._passages.retrieve(query, 1):
+            raise EmptyIndexError
+        return results
+
+    async def aretrieve(self, query: str, k: int | None) -> list[Passage]:
+        results = await self._summaries.aretrieve(query, k)
+        if not results and not await self._passages.aretrieve(query, 1):
+            raise EmptyIndexError
+        return results
+
+
+class MethodEngine(BaseQueryEngine, Generic[C, R]):
+    """A query engine around a method that answers questions.
 
     Args:
         core: The method with its options and services.
-        prompts: Prompts in place of its own, by name.
-        llm: What selector templates choose by.
-
-    Raises:
-        ConfigurationError: If the core is something else.
-        PromptError: If a name is unknown, or a template's slots do not fit.
+        streaming: Whether ``query`` returns a stream.
+        callback_manager: Receives LlamaIndex's callbacks; ``Settings.callback_manager`` if None.
     """
 
-    def __init__(self, core: T, prompts: Mapping[str, TemplateLike] | None, llm: object) -> None:
-        if not isinstance(core, Component):
-            raise ConfigurationError(
-                f"{type(self).__name__} is built around a method, and got a {type(core).__name__}",
-                hint="build it with from_args(…), which takes what a pipeline has",
-            )
-        self._llm = llm
-        self._given: dict[str, TemplateLike] = dict(prompts or {})
-        self._core: T = core.with_options(prompts=for_core(self._given, llm))
+    def __init__(
+        self, core: C, *, streaming: bool = False, callback_manager: CallbackManager | None = None
+    ) -> None:
+        self._core: C = core
+        self._streaming = streaming
+        super().__init__(callback_manager=callback_manager or Settings.callback_manager)
 
     def __repr__(self) -> str:
-        core = self._core
-        told = {
-            name: value
-            for name, value in core.chosen().items()
-            if name != "prompts" and value != core.OPTIONS[name].default
-        }
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in told.items())})"
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return a copy on the same services: a model is never copied by the way."""
-        return copy(self)
+        return f"{type(self).__name__}({self._core!r})"
 
     @property
-    def core(self) -> T:
+    def core(self) -> C:
         """The method with its options and services; what a calibration is made with."""
         return self._core
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return options, prompts and the models' names as plain values; no key is in it."""
+        return {**self._core.to_dict(), "streaming": self._streaming}
+
+    def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        """Return what the retriever finds, postprocessed, whatever the method would decide."""
+        return self._retriever.nodes(bundle_of(query_bundle))[: self._top_n]
+
+    async def aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        """Like ``retrieve``."""
+        return (await self._retriever.anodes(bundle_of(query_bundle)))[: self._top_n]
+
+    @property
+    def _retriever(self) -> NodeRetriever:
+        retriever: NodeRetriever = self._core.services.retriever  # type: ignore[assignment]  # engines are built so
+        return retriever
+
+    @property
+    def _top_n(self) -> int | None:
+        top_n: int | None = getattr(self._core, "top_n", None)
+        return top_n
+
     def _get_prompts(self) -> PromptDictType:
-        return shown(type(self._core).PROMPTS, self._given)
+        return llama_templates(getattr(self._core, "prompts", {}))
 
     def _get_prompt_modules(self) -> PromptMixinType:
         return {}
 
     def _update_prompts(self, prompts: PromptDictType) -> None:
-        given = {**self._given, **prompts}
-        self._core = self._core.with_options(prompts=for_core(given, self._llm))
-        self._given = given
+        replaced = {**getattr(self._core, "prompts", {}), **as_templates(prompts)}
+        self._core = self._core.with_options(prompts=replaced)
 
-    def _services(self, bundle: QueryBundle) -> Services:
-        """Return the services, asking retrievers of the pipeline for this very query."""
-        services = self._core.services
-        asked = Asked(bundle, getattr(services.retriever, "embed_model", None))
-        return replace(
-            services,
-            retriever=bound_to(services.retriever, asked),
-            summaries=bound_to(services.summaries, asked),
-        )
+    def _scope(self, bundle: QueryBundle) -> QueryScope:
+        return QueryScope(self._core.services, bundle, self._core.answer_tokens)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return options, prompts and the models' identities as plain values; no key is in it."""
-        prompts = {name: plain_template(one, self._llm) for name, one in self._get_prompts().items()}
-        return {**self._core.to_dict(), "prompts": prompts}
-
-
-class MethodEngine(WithPrompts[T], BaseQueryEngine, Generic[T, R]):
-    """A query engine around a method that answers questions.
-
-    Args:
-        core: The method with its options and services.
-        prompts: Prompts in place of its own, by name.
-        llm: What selector templates choose by.
-        callback_manager: Receives LlamaIndex's callbacks.
-    """
-
-    def __init__(
-        self,
-        core: T,
-        prompts: Mapping[str, TemplateLike] | None,
-        llm: object,
-        callback_manager: CallbackManager | None,
-    ) -> None:
-        WithPrompts.__init__(self, core, prompts, llm)
-        self._streaming = False
-        BaseQueryEngine.__init__(self, callback_manager=callback_manager or Settings.callback_manager)
+    def _program(self, bundle: QueryBundle) -> Program[R]:
+        program: Program[R] = self._core.program(bundle.query_str)
+        return program
 
     def _response(self, result: R) -> RESPONSE_TYPE:
         """Return a result as LlamaIndex's response."""
         raise NotImplementedError
 
-    def _answered(self, bundle: QueryBundle, *case: Any) -> RESPONSE_TYPE:
-        program = self._observed(self._core.program(bundle.query_str, *case), bundle)
-        return self._response(run(program, self._services(bundle), on_event=dispatch))
+    def _answered(self, bundle: QueryBundle) -> RESPONSE_TYPE:
+        services = self._scope(bundle).services
+        return self._response(run(self._program(bundle), services, on_event=dispatch))
 
-    async def _aanswered(self, bundle: QueryBundle, *case: Any) -> RESPONSE_TYPE:
-        program = self._observed(self._core.program(bundle.query_str, *case), bundle)
-        return self._response(await arun(program, self._services(bundle), on_event=dispatch))
-
-    @dispatcher.span
-    def synthesize(
-        self,
-        query_bundle: QueryBundle,
-        nodes: list[NodeWithScore],
-        additional_source_nodes: Sequence[NodeWithScore] | None = None,
-    ) -> RESPONSE_TYPE:
-        """Answer from given nodes alone, without deciding anything; from none, as LlamaIndex's own do."""
-        bundle = bundle_of(query_bundle)
-        if not nodes:
-            return self._nothing(bundle)
-        response = self._from_nodes(bundle, nodes)
-        response.source_nodes.extend(additional_source_nodes or ())
-        return response
-
-    @dispatcher.span
-    async def asynthesize(
-        self,
-        query_bundle: QueryBundle,
-        nodes: list[NodeWithScore],
-        additional_source_nodes: Sequence[NodeWithScore] | None = None,
-    ) -> RESPONSE_TYPE:
-        """Like ``synthesize``."""
-        bundle = bundle_of(query_bundle)
-        if not nodes:
-            return self._nothing(bundle, awaited=True)
-        response = await self._afrom_nodes(bundle, nodes)
-        response.source_nodes.extend(additional_source_nodes or ())
-        return response
-
-    def _from_nodes(self, bundle: QueryBundle, nodes: Sequence[NodeWithScore]) -> RESPONSE_TYPE:
-        """Return the answer from given nodes."""
-        raise NotImplementedError
-
-    async def _afrom_nodes(self, bundle: QueryBundle, nodes: Sequence[NodeWithScore]) -> RESPONSE_TYPE:
-        """Like ``_from_nodes``."""
-        raise NotImplementedError
-
-    def _nothing(self, bundle: QueryBundle, *, awaited: bool = False) -> RESPONSE_TYPE:
-        """Return what LlamaIndex's synthesizers answer from no node at all."""
-
-        def pieces() -> Generator[str]:
-            yield NOTHING
-
-        async def apieces() -> AsyncGenerator[str]:
-            yield NOTHING
-
-        response: RESPONSE_TYPE = Response(NOTHING)
-        if self._streaming:
-            response = AsyncStreamingResponse(apieces()) if awaited else StreamingResponse(pieces())
-        with synthesizing(self.callback_manager, bundle) as done:
-            done(response)
-        return response
-
-    def _observed(self, program: Program[R], bundle: QueryBundle) -> Program[R]:
-        """Return a program whose steps LlamaIndex's instrumentation hears of."""
-        return observed(program, self._services(bundle), Watch(self.callback_manager, bundle))
-
-    def query_many(self, queries: Iterable[QueryType]) -> list[Response]:
-        """Answer many queries; a local model reads them in merged batches.
-
-        Raises:
-            Exception: The first failure, after all other queries were answered.
-        """
-        bundles = [bundle_of(query) for query in queries]
-        programs = [self._observed(self._core.program(one.query_str), one) for one in bundles]
-        with self.callback_manager.as_trace("query"):
-            results: list[Any] = run_many(programs, self._core.services, on_event=dispatch)
-        return [cast("Response", self._response(result)) for result in results]
+    async def _aanswered(self, bundle: QueryBundle) -> RESPONSE_TYPE:
+        services = self._scope(bundle).services
+        return self._response(await arun(self._program(bundle), services, on_event=dispatch))
 
     @dispatcher.span
     def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
         payload: dict[str, Any] = {EventPayload.QUERY_STR: query_bundle.query_str}
         with self.callback_manager.event(CBEventType.QUERY, payload=payload) as event:
-            response = self._answered(query_bundle)
+            try:
+                response = self._answered(query_bundle)
+            except EmptyIndexError:
+                response = nothing(self._streaming)
             event.on_end(payload={EventPayload.RESPONSE: response})
         return response
 
@@ -220,34 +212,60 @@ class MethodEngine(WithPrompts[T], BaseQueryEngine, Generic[T, R]):
     async def _aquery(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
         payload: dict[str, Any] = {EventPayload.QUERY_STR: query_bundle.query_str}
         with self.callback_manager.event(CBEventType.QUERY, payload=payload) as event:
-            response = await self._aanswered(query_bundle)
+            try:
+                response = await self._aanswered(query_bundle)
+            except EmptyIndexError:
+                response = nothing(self._streaming, awaited=True)
             event.on_end(payload={EventPayload.RESPONSE: response})
         return response
 
-    @classmethod
-    def from_defaults(cls, retriever: Any, llm: Any = None, **settings: Any) -> Self:
-        """Build an engine as LlamaIndex's own are built; the same arguments as those of ``from_args``."""
-        return cast("Self", cast("Any", cls).from_args(retriever, llm, **settings))
 
-    @classmethod
-    def from_dict(
-        cls, settings: Mapping[str, Any], *, retriever: Any, llm: Any = None, **living: Any
-    ) -> Self:
-        """Rebuild from :meth:`to_dict`; what is alive is passed in, as to ``from_args``."""
-        values = {**loaded(settings), **living}
-        return cast("Self", cast("Any", cls).from_args(retriever, llm, **values))
+def nothing(streaming: bool, *, awaited: bool = False) -> RESPONSE_TYPE:
+    """Return what LlamaIndex's synthesizers answer from no node at all."""
+
+    async def apieces() -> Any:
+        yield NOTHING
+
+    if not streaming:
+        return Response(NOTHING, metadata={})
+    if awaited:
+        return AsyncStreamingResponse(apieces(), metadata={})
+    return StreamingResponse((piece for piece in [NOTHING]), metadata={})
 
 
-def loaded(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what ``to_dict`` wrote as arguments again; models are only named there, and have to be given."""
-    return {name: value for name, value in settings.items() if name not in ("reader", "rewriter")}
+def answer_metadata(answer: Generation, usage: Usage) -> dict[str, Any]:
+    """Return how an answer ended and what it cost, as plain values; one that is cut or empty is warned of."""
+    finish = answer.finish if answer.text.strip() or answer.finish != "stop" else "empty"
+    if finish != "stop":
+        warn("answer.incomplete", finish=finish)
+    return {
+        "finish": finish,
+        "calls": usage.requests,
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "thinking_tokens": usage.thinking_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "seconds": usage.seconds,
+    }
 
 
 def with_manager(
     postprocessors: Sequence[BaseNodePostprocessor] | None, manager: CallbackManager | None
 ) -> list[BaseNodePostprocessor]:
-    """Let postprocessors report to an engine's callback manager, as LlamaIndex's own engines do."""
-    found = list(postprocessors or ())
-    for postprocessor in found:
+    """Let postprocessors report to an engine's callback manager, as LlamaIndex's own engines do.
+
+    Raises:
+        ConfigurationError: If they are no list of postprocessors.
+    """
+    results: list[Any] = []
+    if postprocessors is not None:
+        results = list(postprocessors) if isinstance(postprocessors, list | tuple) else [postprocessors]
+    for one in results:
+        if not isinstance(one, BaseNodePostprocessor):
+            raise ConfigurationError(
+                f"node_postprocessors holds a {type(one).__name__}",
+                hint="pass a list of LlamaIndex's node postprocessors",
+            )
+    for postprocessor in results:
         postprocessor.callback_manager = manager or Settings.callback_manager
-    return found
+    return results

@@ -1,54 +1,49 @@
-"""Events for LlamaIndex's instrumentation: decisions, measurements, and fallbacks."""
+"""Events for LlamaIndex's instrumentation: decisions and fallbacks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from llama_index.core.callbacks.base import CallbackManager
+from llama_index.core.callbacks.schema import CBEventType, EventPayload
+from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
+from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index_instrumentation import get_dispatcher
 from llama_index_instrumentation.base import BaseEvent
 
-from llama_index_surerag._spans import Span
-from llama_index_surerag._telemetry import Judged, tell
 from surerag.messages import Event
 
 dispatcher = get_dispatcher(__name__)
+logger = logging.getLogger("surerag")
 
-listening: ContextVar[tuple[Callable[[Event], None], ...]] = ContextVar("surerag_listening", default=())
-"""Who hears of a method's events besides LlamaIndex's instrumentation; a program keeps its caller's."""
+listeners: ContextVar[tuple[Callable[[Event], None], ...]] = ContextVar("surerag_listeners", default=())
+"""Further listeners of a method's events; a program has those of its caller."""
 
 
 class GateDecisionEvent(BaseEvent):
-    """The gate has decided; emitted before the answer flows.
+    """The gate has decided; emitted before the answer begins.
 
     Attributes:
-        question: What was asked.
+        question: The question.
         retrieve: Whether to retrieve.
         reason: In words.
         gate: Name of the gate.
-        signal: The gate's signal.
-        unit: Of the signal.
-        lower: Smallest value that the signal can have.
-        upper: Largest value that the signal can have.
-        exact: Whether the three are known to be equal.
-        threshold: What the signal was compared with.
-        calls: What was asked for so that the gate could decide: answers, beginnings of one, judgements.
-        tokens: Tokens generated until then.
+        score: What the gate compared; None where the first pass failed.
+        interval: Smallest and largest value that the score can have.
+        threshold: What the score was compared with.
     """
 
     question: str
     retrieve: bool
     reason: str
-    gate: str = ""
-    signal: float | None = None
-    unit: str = ""
-    lower: float | None = None
-    upper: float | None = None
-    exact: bool = False
-    threshold: float | None = None
-    calls: int = 0
-    tokens: int = 0
+    gate: str
+    score: float | None = None
+    interval: tuple[float, float] | None = None
+    threshold: float
 
     @classmethod
     def class_name(cls) -> str:
@@ -56,8 +51,33 @@ class GateDecisionEvent(BaseEvent):
         return "SureragGateDecisionEvent"
 
 
+class RewriteDecisionEvent(BaseEvent):
+    """The rewriter has decided whether the first answer calls for another query.
+
+    Attributes:
+        question: The question.
+        rewrite: Whether to rewrite.
+        reason: In words.
+        metric: Name of the uncertainty.
+        uncertainty: Of the first answer.
+        threshold: What it was compared with.
+    """
+
+    question: str
+    rewrite: bool
+    reason: str
+    metric: str
+    uncertainty: float
+    threshold: float
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Name in traces."""
+        return "SureragRewriteDecisionEvent"
+
+
 class ProgressEvent(BaseEvent):
-    """Anything else that a method wants known.
+    """Anything else that a method reports.
 
     Attributes:
         name: Such as ``"lazy_rag.nothing_retrieved"``.
@@ -75,94 +95,46 @@ class ProgressEvent(BaseEvent):
         return "SureragProgressEvent"
 
 
-class RewriteDecisionEvent(BaseEvent):
-    """The rewriter has decided whether the first answer calls for another query.
-
-    Attributes:
-        question: What was asked.
-        rewrite: Whether to rewrite.
-        reason: In words.
-        metric: Name of the uncertainty.
-        uncertainty: Of the first answer.
-        threshold: What it was compared with.
-    """
-
-    question: str
-    rewrite: bool
-    reason: str
-    metric: str = ""
-    uncertainty: float | None = None
-    threshold: float | None = None
-
-    @classmethod
-    def class_name(cls) -> str:
-        """Name in traces."""
-        return "SureragRewriteDecisionEvent"
-
-
-class EvaluationEvent(BaseEvent):
-    """An evaluator has measured an item.
-
-    Attributes:
-        evaluator: Name of the method: ``"dense"`` or ``"seper"``.
-        query: What was asked.
-        score: What came out.
-        passing: Whether that is enough.
-        feedback: In words.
-    """
-
-    evaluator: str
-    query: str
-    score: float
-    passing: bool
-    feedback: str
-
-    @classmethod
-    def class_name(cls) -> str:
-        """Name in traces."""
-        return "SureragEvaluationEvent"
+_DECISIONS: dict[str, type[BaseEvent]] = {
+    "lazy_rag.gate": GateDecisionEvent,
+    "dynqr.gate": RewriteDecisionEvent,
+}
 
 
 def dispatch(event: Event) -> None:
-    """Hand one of our events to LlamaIndex's dispatcher, under the span that is open.
-
-    A decision has a span of its own. Whoever is listening in this context hears of it, too.
-    """
+    """Pass one of our events on to LlamaIndex's dispatcher, under the span that is open, and to listeners."""
     data = dict(event.data)
-    for listener in listening.get():
+    for listener in listeners.get():
         listener(event)
-    if event.name == "lazy_rag.gate":
-        label = "retrieve" if data["retrieve"] else "answer"
-        found = {key: value for key, value in data.items() if key not in ("question", "reason")}
-        judged = Judged("surerag.lazy_rag.gate", data["signal"], label, data["reason"], found)
-        _decide("LazyRAG.gate", data["question"], judged, lambda: GateDecisionEvent(**data))
-    elif event.name == "uncertainty_rewriting.gate":
-        known = {key: data.get(key) for key in ("metric", "uncertainty", "threshold")}
-        rewrite, reason, question = data["outcome"] == "rewrite", data["reason"], data["question"]
-        judged = Judged("surerag.dynqr.gate", known["uncertainty"], data["outcome"], reason, known)
-        own = {"question": question, "rewrite": rewrite, "reason": reason, **known}
-        _decide("DynQR.gate", question, judged, lambda: RewriteDecisionEvent(**own))
-    else:
+    decision = _DECISIONS.get(event.name)
+    if decision is None:
         dispatcher.event(ProgressEvent(name=event.name, data=data, warning=event.warning))
+    else:
+        dispatcher.event(decision(**data))
 
 
-def _decide(name: str, question: str, judged: Judged, event: Callable[[], BaseEvent]) -> None:
-    with Span(name, question=question).around() as span:
-        dispatcher.event(event())
-        tell(judged)
-        span.result = judged.label
+def warn(name: str, **data: Any) -> None:
+    """Log that a fallback was taken, and pass it on to LlamaIndex's instrumentation."""
+    logger.warning("%s: %s", name, data)
+    dispatch(Event(name, data, warning=True))
 
 
-def evaluated(evaluator: str, query: str, parts: Mapping[str, Any]) -> None:
-    """Make known what an evaluator has found, under the span that is open.
+@contextmanager
+def reranking(
+    manager: CallbackManager, nodes: Sequence[NodeWithScore], bundle: QueryBundle, model: str, top_n: int
+) -> Iterator[Callable[[Sequence[NodeWithScore]], None]]:
+    """Report that nodes are postprocessed; what is yielded takes the resulting nodes."""
+    dispatcher.event(ReRankStartEvent(query=bundle, nodes=list(nodes), top_n=top_n, model_name=model))
+    payload: dict[str, Any] = {
+        EventPayload.NODES: list(nodes),
+        EventPayload.MODEL_NAME: model,
+        EventPayload.QUERY_STR: bundle.query_str,
+        EventPayload.TOP_K: top_n,
+    }
+    with manager.event(CBEventType.RERANKING, payload=payload) as event:
 
-    Args:
-        evaluator: Name of the method.
-        query: What was asked.
-        parts: ``score``, ``passing``, ``feedback``.
-    """
-    score, passing, feedback = parts["score"], parts["passing"], parts["feedback"]
-    dispatcher.event(
-        EvaluationEvent(evaluator=evaluator, query=query, score=score, passing=passing, feedback=feedback)
-    )
-    tell(Judged(f"surerag.{evaluator}", score, "pass" if passing else "fail", feedback))
+        def done(results: Sequence[NodeWithScore]) -> None:
+            event.on_end(payload={EventPayload.NODES: list(results)})
+            dispatcher.event(ReRankEndEvent(nodes=list(results)))
+
+        yield done

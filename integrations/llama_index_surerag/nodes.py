@@ -1,200 +1,118 @@
-"""LlamaIndex nodes as passages and back, and the documents behind nodes."""
+"""LlamaIndex nodes as passages and back."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from llama_index.core.schema import (
-    BaseNode,
-    MetadataMode,
-    NodeRelationship,
-    NodeWithScore,
-    RelatedNodeInfo,
-    TextNode,
-)
-from llama_index.core.storage.docstore import BaseDocumentStore
+from llama_index.core.node_parser.node_utils import build_nodes_from_splits
+from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, TextNode
 
-from llama_index_surerag.events import dispatch
-from surerag.errors import ConfigurationError
-from surerag.messages import Event, Passage
-from surerag.readers.threads import in_thread
+from surerag import SOURCES_KEY
+from surerag.messages import Passage
 
 
 def copy_of(node: NodeWithScore) -> NodeWithScore:
     """Return a node that may be changed without changing the one in the store."""
-    own = {
-        "metadata": dict(node.node.metadata),
-        "relationships": dict(node.node.relationships),
-        "excluded_llm_metadata_keys": list(node.node.excluded_llm_metadata_keys),
-        "excluded_embed_metadata_keys": list(node.node.excluded_embed_metadata_keys),
-    }
-    inner = node.node.model_copy(update=own)
+    inner = node.node.model_copy(
+        update={
+            "metadata": dict(node.node.metadata),
+            "relationships": dict(node.node.relationships),
+            "excluded_llm_metadata_keys": list(node.node.excluded_llm_metadata_keys),
+            "excluded_embed_metadata_keys": list(node.node.excluded_embed_metadata_keys),
+        }
+    )
     return NodeWithScore(node=inner, score=node.score)
 
 
-def passage_of(node: NodeWithScore) -> Passage:
+def has_text(node: NodeWithScore) -> bool:
+    """Whether a node has a text of its own; an image has none."""
+    return bool(node.node.get_content(metadata_mode=MetadataMode.NONE).strip())
+
+
+def passage_of(node: NodeWithScore, *, vector: bool = False) -> Passage:
     """Return a node as a passage: its text as a LlamaIndex pipeline shows it to its LLM.
 
     Metadata stands in that text as the node's own templates and excluded keys say.
     """
+    embedding = node.node.embedding if vector else None
     return Passage(
         text=node.node.get_content(metadata_mode=MetadataMode.LLM),
         id=node.node.node_id,
         score=node.score,
         metadata=dict(node.node.metadata),
+        embedding=None if embedding is None else tuple(embedding),
         origin=node,
     )
 
 
-def passages_of(nodes: Iterable[NodeWithScore]) -> list[Passage]:
-    """Return nodes as passages; those without any text (an image alone) are left out."""
-    return [passage for passage in map(passage_of, nodes) if passage.text.strip()]
+def passages_of(nodes: Iterable[NodeWithScore], *, vectors: bool = False) -> list[Passage]:
+    """Return the nodes that have text as passages."""
+    return [passage_of(node, vector=vectors) for node in nodes if has_text(node)]
 
 
 def nodes_of(passages: Iterable[Passage]) -> list[NodeWithScore]:
     """Return passages as nodes: copies of those they came from, where they came from nodes."""
-    return [_node_of(passage) for passage in passages]
+    return [node_of(passage) for passage in passages]
 
 
-def _node_of(passage: Passage) -> NodeWithScore:
+def node_of(passage: Passage) -> NodeWithScore:
+    """Return a passage as a node; one that was merged from several lists its sources in the metadata.
+
+    A merged node has the id, score, relationships and metadata of its best source; an LLM is shown those of
+    the metadata that all sources share.
+    """
     origin = passage.origin
-    if isinstance(origin, NodeWithScore):
-        return copy_of(NodeWithScore(node=origin.node, score=passage.score))
     if isinstance(origin, BaseNode):
-        return copy_of(NodeWithScore(node=origin, score=passage.score))
-    return NodeWithScore(
-        node=TextNode(id_=passage.id, text=passage.text, metadata=dict(passage.metadata)), score=passage.score
-    )
+        return NodeWithScore(node=_chunk_of(origin, passage), score=passage.score)
+    if not isinstance(origin, NodeWithScore):
+        text = TextNode(id_=passage.id, text=passage.text, metadata=dict(passage.metadata))
+        return NodeWithScore(node=text, score=passage.score)
+    copied = copy_of(NodeWithScore(node=origin.node, score=passage.score))
+    sources = passage.metadata.get(SOURCES_KEY)
+    if sources is None or sources is origin.node.metadata.get(SOURCES_KEY):
+        return copied
+    node = copied.node.model_copy(update={"embedding": None})
+    node.set_content(passage.text)
+    node.metadata = dict(passage.metadata)
+    hidden = [key for key in passage.metadata if not _shared(key, origin.node.metadata, sources)]
+    node.excluded_llm_metadata_keys = list(dict.fromkeys([*node.excluded_llm_metadata_keys, *hidden]))
+    node.excluded_embed_metadata_keys = list(dict.fromkeys([*node.excluded_embed_metadata_keys, *hidden]))
+    if isinstance(node, TextNode):
+        # It stands nowhere in its document.
+        node.start_char_idx = node.end_char_idx = None
+    return NodeWithScore(node=node, score=passage.score)
 
 
-def summary_node(summary: Passage) -> TextNode:
-    """Return a document's summary as a node whose source is that document.
-
-    Its id is the document's with ``:summary`` behind it; its metadata are left out of what an LLM sees.
-    """
-    return TextNode(
-        id_=f"{summary.id}:summary",
-        text=summary.text,
-        metadata=dict(summary.metadata),
-        excluded_llm_metadata_keys=list(summary.metadata),
-        excluded_embed_metadata_keys=list(summary.metadata),
-        relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=summary.id)},
-    )
+def _chunk_of(document: BaseNode, passage: Passage) -> TextNode:
+    """Return a chunk of a document as LlamaIndex's own parsers make it, with its offsets."""
+    [node] = build_nodes_from_splits([passage.text], document, id_func=lambda *_: passage.id)
+    node.embedding = None
+    node.metadata = dict(document.metadata)
+    node.start_char_idx, node.end_char_idx = passage.metadata["start"], passage.metadata["end"]
+    return node
 
 
-DocumentSource = (
-    BaseDocumentStore | Iterable[BaseNode] | Callable[[Sequence[NodeWithScore]], Iterable[BaseNode]]
-)
-"""A store of documents by their ids, the documents themselves, or a function from nodes to documents."""
-
-logger = logging.getLogger("surerag")
+def _shared(key: str, metadata: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether all sources of a merged node have the same value."""
+    return key in metadata and all(source["metadata"].get(key) == metadata[key] for source in sources)
 
 
-class DocumentsBehind:
-    """Finds the documents that nodes were cut from, by the nodes' ``ref_doc_id``.
-
-    A node whose document is not found stands for itself, with a warning; if none is found, or the search
-    fails, there are no documents, with a warning. Nothing is raised and nothing changed.
-
-    Args:
-        source: Where to look. A function is called in a thread where the pipeline is async.
-
-    Raises:
-        ConfigurationError: If the source is of another kind.
-    """
-
-    def __init__(self, source: DocumentSource) -> None:
-        self._source: BaseDocumentStore | Mapping[str, BaseNode] | Callable[..., Iterable[BaseNode]]
-        if isinstance(source, BaseDocumentStore) or callable(source):
-            self._source = source
-        elif isinstance(source, Iterable) and not isinstance(source, str | Mapping):
-            self._source = _by_id(source)
-        else:
-            raise ConfigurationError(
-                f"documents cannot be found in a {type(source).__name__}",
-                hint="pass a docstore, the documents, or a function from nodes to their documents",
-            )
-
-    def of(self, nodes: Sequence[NodeWithScore]) -> list[Passage]:
-        """Return each document once, in the order of the nodes; its node is the ``origin``."""
-        try:
-            if isinstance(self._source, BaseDocumentStore):
-                store = self._source
-                found = {name: store.get_document(name, raise_error=False) for name in _ids(nodes)}
-            else:
-                found = self._held(nodes)
-        except Exception as error:
-            return _failed(error)
-        return _passages(nodes, found)
-
-    async def aof(self, nodes: Sequence[NodeWithScore]) -> list[Passage]:
-        """Like :meth:`of`, without blocking the event loop."""
-        try:
-            if isinstance(self._source, BaseDocumentStore):
-                store, ids = self._source, _ids(nodes)
-                documents = await asyncio.gather(
-                    *(store.aget_document(name, raise_error=False) for name in ids)
-                )
-                found = dict(zip(ids, documents, strict=True))
-            else:
-                found = await in_thread(self._held, nodes)
-        except Exception as error:
-            return _failed(error)
-        return _passages(nodes, found)
-
-    def _held(self, nodes: Sequence[NodeWithScore]) -> dict[str, BaseNode | None]:
-        if isinstance(self._source, Mapping):
-            return {name: self._source.get(name) for name in _ids(nodes)}
-        known = _by_id(self._source(nodes))  # type: ignore[operator]  # a function: what is neither store nor mapping
-        return {name: known.get(name) for name in _ids(nodes)}
+def merged_nodes(passages: Iterable[Passage], original: Sequence[NodeWithScore]) -> list[NodeWithScore]:
+    """Return passages as nodes, and after them copies of the given nodes that have no text."""
+    return [*nodes_of(passages), *(copy_of(node) for node in original if not has_text(node))]
 
 
-def warn(name: str, **data: Any) -> None:
-    """Tell the log and LlamaIndex's instrumentation that a fallback was taken."""
-    logger.warning("%s: %s", name, data)
-    dispatch(Event(name, data, warning=True))
+def shown_text(passage: Passage) -> str:
+    """Return what a pipeline shows its LLM of a passage."""
+    return node_of(passage).node.get_content(metadata_mode=MetadataMode.LLM) if passage.text else ""
 
 
-def _by_id(documents: Iterable[Any]) -> dict[str, BaseNode]:
-    found = list(documents)
-    strange = next((one for one in found if not isinstance(one, BaseNode)), None)
-    if strange is not None:
-        raise ConfigurationError(
-            f"among the documents is a {type(strange).__name__}", hint="pass LlamaIndex documents or nodes"
-        )
-    return {document.node_id: document for document in found}
-
-
-def _ids(nodes: Sequence[NodeWithScore]) -> list[str]:
-    return list(dict.fromkeys(_document_id(node) for node in nodes))
-
-
-def _document_id(node: NodeWithScore) -> str:
-    return node.node.ref_doc_id or node.node.node_id
-
-
-def _passages(nodes: Sequence[NodeWithScore], found: Mapping[str, BaseNode | None]) -> list[Passage]:
-    if not nodes:
-        return []
-    missing = [name for name, document in found.items() if document is None]
-    if len(missing) == len(found):
-        warn("dense_refiner.no_documents", ids=missing)
-        return []
-    if missing:
-        warn("dense_refiner.documents_missing", ids=missing)
-    documents: dict[str, BaseNode] = {}
-    for node in nodes:
-        document = found[_document_id(node)] or node.node
-        documents.setdefault(document.node_id, document)
-    return [
-        Passage(document.get_content(metadata_mode=MetadataMode.NONE), id=name, origin=document)
-        for name, document in documents.items()
-    ]
-
-
-def _failed(error: Exception) -> list[Passage]:
-    warn("dense_refiner.documents_failed", reason=f"{type(error).__name__}: {error}")
-    return []
+def labelled(node: NodeWithScore, key: str, value: Any) -> NodeWithScore:
+    """Return a copy of a node with an entry in its metadata that no model is shown."""
+    copied = copy_of(node)
+    copied.node.metadata[key] = value
+    for hidden in (copied.node.excluded_llm_metadata_keys, copied.node.excluded_embed_metadata_keys):
+        if key not in hidden:
+            hidden.append(key)
+    return copied

@@ -1,178 +1,291 @@
-"""Tier 1 of lazy retrieval: a small index of document summaries, made from what a pipeline has."""
+"""Tier 1 of lazy retrieval: summaries of documents as nodes in an index of their own.
+
+It is an ordinary LlamaIndex index: the nodes have their documents' metadata, so that the same filters apply;
+it is persisted and loaded like any other::
+
+    summaries = summary_index(index, persist_dir="storage/summaries")
+    retriever = index.as_retriever(filters=filters)
+    engine = LazyRetrievalQueryEngine.from_args(retriever, llm, summaries=summaries)
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
+from llama_index.core import StorageContext, VectorStoreIndex, load_index_from_storage
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.indices.base import BaseIndex
 from llama_index.core.llms import LLM
-from llama_index.core.schema import BaseNode
-from llama_index.core.vector_stores.types import BasePydanticVectorStore
+from llama_index.core.schema import (
+    BaseNode,
+    Document,
+    MetadataMode,
+    NodeRelationship,
+    NodeWithScore,
+    QueryBundle,
+    RelatedNodeInfo,
+    TextNode,
+)
 
-from llama_index_surerag._deleted import WithoutDeleted
-from llama_index_surerag._living import GivenNodes, Living, living_behind
-from llama_index_surerag._summary_store import stored
-from llama_index_surerag._summary_tier import Summarizing, SummaryTier, document_id
-from llama_index_surerag.llm_reader import reader_of
+from llama_index_surerag.llm import reader_of
 from llama_index_surerag.services import NodeRetriever, retriever_of
-from surerag import LazyRAGOptions
 from surerag.errors import ConfigurationError, InputError
+from surerag.messages import SamplingParams
+from surerag.prompts import SUMMARIZE
 from surerag.readers import Reader
-from surerag.retrieval import LeadSummaries, MetadataSummaries, ModelSummaries, Summarizer
-from surerag.retrieval.index import MAX_IN_MEMORY, too_many
-from surerag.services import Encoder, Retriever
+from surerag.readers.threads import in_thread
+from surerag.retrieval import lead_summary
 
-Made = LeadSummaries | MetadataSummaries | ModelSummaries
-"""surerag's own ways, with settings of one's own, such as a language."""
+Summarize = int | str | Callable[[BaseNode], str] | LLM | Reader
+"""How to summarize: a number of lead sentences, a metadata key, a function of the document, or a model."""
 
-Summarize = str | int | Callable[[BaseNode], str] | Reader | Made | None
-"""How to summarize: a metadata key, a number of lead sentences, a function of the document, a model that
-writes each summary once, one of surerag's own ways; None takes the first two sentences."""
-
-SummarySource = str | Retriever | BaseRetriever | BaseIndex[Any] | Iterable[BaseNode]
+SummarySource = BaseRetriever | BaseIndex[Any] | str
+_RESTRICTIONS = ("_filters", "_doc_ids", "_node_ids")
+"""What restricts a retriever of a vector index; it has no public names for them."""
 
 
-def summaries_of(
-    source: SummarySource,
-    *,
-    summarize: Summarize = None,
-    embed_model: BaseEmbedding | Encoder | None = None,
-    n_summaries: int | None = None,
-    store: BasePydanticVectorStore | None = None,
-    max_summaries: int = MAX_IN_MEMORY,
-) -> Retriever | str:
-    """Make the summary tier of whatever a pipeline has.
+def summary_nodes(source: BaseIndex[Any] | Iterable[BaseNode], summarize: Summarize = 2) -> list[TextNode]:
+    """Return a summary of each document as a node whose source is that document.
 
-    In memory, nothing is embedded, and no model asked, before the first question: ``refresh`` (or ``await
-    arefresh()``) does it ahead. A store is filled at once.
+    Its id is the document's with ``:summary`` behind it; its metadata are those that all nodes of the
+    document share, and are left out of what models are shown.
 
     Args:
-        source: Documents or nodes (nodes are put together by the document they come from); an index or
-            retriever whose nodes *are* summaries, which you keep up to date; a surerag index of summaries,
-            such as a :class:`~surerag.retrieval.DiskSummaryIndex`; or the summary of a single document as
-            text.
-        summarize: How, for documents and nodes.
-        embed_model: What the summaries are searched with; ``Settings.embed_model`` if left out.
-        n_summaries: Summaries that an index or store shall find; its own default if left out.
-        store: A vector store of your own that keeps the summaries of documents instead, under their
-            document's id with ``:summary`` behind it: what it says is in it (``get_nodes``) is neither
-            written nor embedded anew. Documents are read and stored some at a time: a generator of any
-            length will do, in which the nodes of one document follow each other.
-        max_summaries: More are not kept in memory, but refused before any is made.
-
-    Returns:
-        What :class:`surerag.LazyRAG` takes as ``summaries``.
+        source: Documents, their nodes, or an index with the nodes in its docstore.
+        summarize: How.
 
     Raises:
-        InputError: If there is no document with text.
-        ConfigurationError: If the source is of another kind; if there are more documents than
-            ``max_summaries`` and no store; or if a store does not keep texts.
+        InputError: If there is no document with text, or a metadata key is missing.
     """
-    if isinstance(source, str):
-        return source
-    if isinstance(source, BaseRetriever | BaseIndex):
-        return NodeRetriever(retriever_of(source, n_summaries))
-    if isinstance(source, Retriever):
-        return source
-    # One of them is iterable, too: over its fields.
-    given: object = source
-    if not isinstance(source, Iterable) or isinstance(given, BaseNode):
-        raise ConfigurationError(
-            f"summaries cannot be made of a {type(source).__name__}",
-            hint="pass a list of documents or nodes, a retriever of summaries, or one summary as text",
+    nodes = list(source.docstore.docs.values()) if isinstance(source, BaseIndex) else list(source)
+    documents = [document for document in _documents(nodes) if document.text.strip()]
+    if not documents:
+        raise InputError(
+            "there is no document with text to summarize",
+            hint="pass the documents; an index whose vector store holds the texts itself has none to show",
         )
-    nodes = _with_text(source)
-    if store is not None:
-        return stored(nodes, _way(summarize), embed_model, store, n_summaries)
-    held = list(_some(nodes, max_summaries))
-    return _tier(GivenNodes(held), summarize, embed_model, max_summaries)
+    return [
+        TextNode(
+            id_=f"{document.node_id}:summary",
+            text=text,
+            metadata=document.metadata,
+            excluded_llm_metadata_keys=list(document.metadata),
+            excluded_embed_metadata_keys=list(document.metadata),
+            relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=document.node_id)},
+        )
+        for document, text in zip(documents, _summaries(documents, summarize), strict=True)
+        if text.strip()
+    ]
+
+
+def summary_index(
+    source: BaseIndex[Any] | Iterable[BaseNode],
+    summarize: Summarize = 2,
+    *,
+    embed_model: BaseEmbedding | None = None,
+    persist_dir: str | os.PathLike[str] | None = None,
+) -> VectorStoreIndex:
+    """Return an index of the documents' summaries; call it again when documents have changed.
+
+    Args:
+        source: Documents, their nodes, or an index with the nodes in its docstore.
+        summarize: How, see :func:`summary_nodes`.
+        embed_model: Embeds the summaries; ``Settings.embed_model`` if None.
+        persist_dir: Where to keep it. What is there is loaded, and only what is new is embedded.
+
+    Raises:
+        InputError: If there is no document with text, or a metadata key is missing.
+    """
+    nodes = summary_nodes(source, summarize)
+    if persist_dir is None:
+        return VectorStoreIndex(nodes, embed_model=embed_model)
+    folder = str(persist_dir)
+    if not Path(folder, "docstore.json").exists():
+        index = VectorStoreIndex(nodes, embed_model=embed_model)
+        index.storage_context.persist(folder)
+        return index
+    stored = StorageContext.from_defaults(persist_dir=folder)
+    index = load_index_from_storage(stored, embed_model=embed_model)  # type: ignore[assignment]  # it was one
+    old, new = dict(index.docstore.docs), {node.node_id: node for node in nodes}
+    gone = [name for name in old if name not in new or old[name].hash != new[name].hash]
+    fresh = [node for name, node in new.items() if name not in old or name in gone]
+    if gone or fresh:
+        index.delete_nodes(gone, delete_from_docstore=True)
+        index.insert_nodes(fresh)
+        index.storage_context.persist(folder)
+    return index
 
 
 def tier_one(
-    source: BaseRetriever | BaseIndex[Any] | None,
-    options: LazyRAGOptions,
+    source: BaseRetriever | BaseIndex[Any],
     summaries: SummarySource | None,
-    summarize: Summarize | LLM,
-    embed_model: BaseEmbedding | Encoder | None,
-    max_summaries: int,
-) -> Any:
-    """Return the summary tier of an engine, if its mode needs one.
-
-    Left out, summaries follow the index; given, they lose what is deleted from it.
+    n_summaries: int,
+    embed_model: BaseEmbedding | None,
+) -> NodeRetriever | str:
+    """Return the summary tier of an engine, restricted as its retriever is.
 
     Raises:
-        ConfigurationError: If there is nothing to make summaries of.
+        ConfigurationError: If summaries would be shown of documents that the retriever may exclude.
     """
-    if options.mode not in ("lazy", "strong"):
-        return None
-    living = living_behind(source)
-    how = reader_of(summarize) if isinstance(summarize, LLM) else summarize
-    model = embed_model or getattr(source, "_embed_model", None)
+    if isinstance(summaries, str):
+        return summaries
+    if not isinstance(summaries, BaseRetriever | BaseIndex | None):
+        raise ConfigurationError(
+            f"summaries must be an index, a retriever of one or a text, got {type(summaries).__name__}",
+            hint="make them of an index: summaries=summary_index(index)",
+        )
+    if isinstance(source, BaseRetriever):
+        return NodeRetriever(_restricted(source, summaries, n_summaries))
     if summaries is None:
-        if living is None:
+        return NodeRetriever(_IndexSummaries(source, n_summaries, embed_model))
+    return NodeRetriever(retriever_of(summaries, n_summaries))
+
+
+def _restricted(
+    source: BaseRetriever, summaries: BaseRetriever | BaseIndex[Any] | None, n_summaries: int
+) -> BaseRetriever:
+    """Return summaries with the filters of a retriever; one of the user's own is taken at its word.
+
+    Raises:
+        ConfigurationError: If the restrictions are not known, or differ.
+    """
+    filters, doc_ids, node_ids = (getattr(source, name, None) for name in _RESTRICTIONS)
+    index = getattr(source, "_index", None)
+    # A retriever of the whole index may list all of its nodes.
+    whole = not node_ids or (index is not None and {*index.index_struct.nodes_dict.values()} <= {*node_ids})
+    is_clear = whole and all(hasattr(source, name) for name in _RESTRICTIONS)
+    if summaries is None or (isinstance(summaries, BaseIndex) and not is_clear):
+        raise ConfigurationError(
+            f"a {type(source).__name__} may be restricted to some documents, and which summaries may be "
+            "shown is not known",
+            hint="pass summaries=summary_index(index).as_retriever(filters=the same filters), or the index "
+            "itself in the place of its retriever",
+        )
+    if isinstance(summaries, BaseIndex):
+        restricted = summaries.as_retriever(similarity_top_k=n_summaries, filters=filters, doc_ids=doc_ids)
+        return _OfDocuments(restricted, doc_ids) if doc_ids else restricted
+    if filters and filters != getattr(summaries, "_filters", None):
+        raise ConfigurationError(
+            "the retriever is restricted to some documents, and the summaries are not in the same way",
+            hint="pass summaries=summaries.as_retriever(filters=the same filters)",
+        )
+    return retriever_of(summaries)
+
+
+class _OfDocuments(BaseRetriever):
+    """Summaries of some documents alone: not every vector store takes their ids."""
+
+    def __init__(self, retriever: BaseRetriever, doc_ids: Iterable[str]) -> None:
+        super().__init__()
+        self._retriever = retriever
+        self._documents = frozenset(doc_ids)
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return self._own(self._retriever.retrieve(query_bundle))
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return self._own(await self._retriever.aretrieve(query_bundle))
+
+    def _own(self, nodes: list[NodeWithScore]) -> list[NodeWithScore]:
+        return [node for node in nodes if node.node.ref_doc_id in self._documents]
+
+
+class _IndexSummaries(BaseRetriever):
+    """Summaries of the documents in an index; those of deleted documents are not returned."""
+
+    def __init__(self, index: BaseIndex[Any], top_n: int, embed_model: BaseEmbedding | None) -> None:
+        super().__init__()
+        store = getattr(index, "vector_store", None)
+        if not index.docstore.docs and getattr(store, "stores_text", False):
             raise ConfigurationError(
-                f'mode "{options.mode}" needs document summaries, and there are no documents to make them of',
-                hint="pass summaries=documents, or the summary of a single document as text",
+                f"{type(store).__name__} holds the texts itself, so there are no documents to summarize",
+                hint="pass summaries=summary_index(documents)",
             )
-        return _tier(living, how, model, max_summaries)
-    made = summaries_of(
-        summaries,
-        summarize=how,
-        embed_model=model,
-        n_summaries=options.rules.n_summaries,
-        max_summaries=max_summaries,
-    )
-    return made if living is None or isinstance(made, str) else WithoutDeleted(made, living)
+        self._source = index
+        self._top_n = top_n
+        self._embed_model = embed_model or getattr(index, "_embed_model", None)
+        self._made: VectorStoreIndex | None = None
+        self._summaries()
+
+    def _summaries(self) -> VectorStoreIndex | None:
+        """Return the index of summaries; None while the index is empty."""
+        if self._made is None and self._source.docstore.docs:
+            self._made = summary_index(self._source, embed_model=self._embed_model)
+        return self._made
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        made = self._summaries()
+        if made is None:
+            return []
+        return self._present(made.as_retriever(similarity_top_k=self._top_n).retrieve(query_bundle))
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        made = self._made or await in_thread(self._summaries)
+        if made is None:
+            return []
+        return self._present(await made.as_retriever(similarity_top_k=self._top_n).aretrieve(query_bundle))
+
+    def _present(self, nodes: list[NodeWithScore]) -> list[NodeWithScore]:
+        store = self._source.docstore
+        names = {node.node.ref_doc_id or "" for node in nodes}
+        present = {name for name in names if store.get_ref_doc_info(name) or store.document_exists(name)}
+        return [node for node in nodes if node.node.ref_doc_id in present]
 
 
-def _with_text(nodes: Iterable[Any]) -> Iterator[BaseNode]:
-    found = False
+def _documents(nodes: Sequence[BaseNode]) -> list[Document]:
+    """Put documents together from their nodes: in the order of their offsets, overlaps once."""
+    parts: dict[str, list[BaseNode]] = {}
     for node in nodes:
         if not isinstance(node, BaseNode):
             raise ConfigurationError(
-                f"summaries cannot be made of a {type(node).__name__}", hint="pass documents or nodes"
+                f"summaries cannot be made of a {type(node).__name__}",
+                hint="pass documents, nodes or an index",
             )
-        found = found or bool(node.get_content().strip())
-        yield node
-    if not found:
-        raise InputError("there is no document with text to summarize", hint="pass documents that have text")
+        name = node.node_id if isinstance(node, Document) else node.ref_doc_id or node.node_id
+        parts.setdefault(name, []).append(node)
+    return [
+        Document(id_=name, text=_joined(group), metadata=_shared_metadata(group))
+        for name, group in parts.items()
+    ]
 
 
-def _some(nodes: Iterable[BaseNode], most: int) -> Iterator[BaseNode]:
-    """Yield nodes of so many documents."""
-    documents: set[str] = set()
-    for node in nodes:
-        documents.add(document_id(node))
-        if len(documents) > most:
-            raise too_many(most)
-        yield node
+def _joined(nodes: Sequence[BaseNode]) -> str:
+    starts = [getattr(node, "start_char_idx", None) for node in nodes]
+    texts = [node.get_content(metadata_mode=MetadataMode.NONE) for node in nodes]
+    if any(start is None for start in starts):
+        return "\n\n".join(texts)
+    joined, end = "", 0
+    for start, text in sorted((start or 0, text) for start, text in zip(starts, texts, strict=True)):
+        joined += text[end - start :] if start < end else f"\n\n{text}" if joined else text
+        end = max(end, start + len(text))
+    return joined
 
 
-def _tier(
-    living: Living,
-    summarize: Summarize,
-    embed_model: BaseEmbedding | Encoder | None,
-    max_summaries: int,
-) -> SummaryTier:
-    calls = isinstance(summarize, Reader | ModelSummaries)
-    return SummaryTier(living, _way(summarize), embed_model, calls=calls, max_summaries=max_summaries)
+def _shared_metadata(nodes: Sequence[BaseNode]) -> dict[str, Any]:
+    first, *others = [node.metadata for node in nodes]
+    return {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
 
 
-def _way(summarize: Summarize) -> Summarizing:
-    """Return what makes a summary of each document."""
-    if callable(summarize) and not isinstance(summarize, Reader | Made):
-        each = summarize
-        return lambda wholes: [each(whole.node) for whole in wholes]
-    how: Summarizer = LeadSummaries()
-    if isinstance(summarize, Made):
-        how = summarize
-    elif isinstance(summarize, int):
-        how = LeadSummaries(summarize)
-    elif isinstance(summarize, str):
-        how = MetadataSummaries(summarize)
-    elif isinstance(summarize, Reader):
-        how = ModelSummaries(summarize)
-    return lambda wholes: how([whole.plain for whole in wholes])
+def _summaries(documents: Sequence[Document], summarize: Summarize) -> list[str]:
+    if isinstance(summarize, int):
+        return [lead_summary(document.text, summarize) for document in documents]
+    if isinstance(summarize, str):
+        missing = [one.node_id for one in documents if not str(one.metadata.get(summarize) or "").strip()]
+        if missing:
+            raise InputError(
+                f"document {missing[0]!r} has no summary under the metadata key {summarize!r}",
+                hint="use another key, or summarize=2 for the first two sentences",
+            )
+        return [str(document.metadata[summarize]) for document in documents]
+    if isinstance(summarize, LLM | Reader):
+        prompts = [SUMMARIZE.render(document=document.text) for document in documents]
+        answers = reader_of(summarize).generate(prompts, SamplingParams(max_tokens=96, trace="none"))
+        return [
+            answer.text or lead_summary(document.text)
+            for document, [answer] in zip(documents, answers, strict=True)
+        ]
+    return [summarize(document) for document in documents]

@@ -1,4 +1,4 @@
-"""Parts inside LlamaIndex's workflows and agents: what they decide and say goes to the event stream."""
+"""Parts inside LlamaIndex's workflows and agents: decisions and answers go to the event stream."""
 
 from __future__ import annotations
 
@@ -8,26 +8,21 @@ from contextlib import contextmanager
 from typing import Any
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
-from llama_index.core.base.response.schema import (
-    RESPONSE_TYPE,
-    AsyncStreamingResponse,
-    Response,
-    StreamingResponse,
-)
+from llama_index.core.base.response.schema import AsyncStreamingResponse, Response, StreamingResponse
 from llama_index.core.tools import FunctionTool
 from llama_index.core.workflow import Context, Event
 
-from llama_index_surerag.events import listening
+from llama_index_surerag.events import listeners
 from surerag.messages import Event as MethodEvent
 from surerag.readers.threads import in_thread
 
 
 class MethodStreamEvent(Event):
-    """What a part has decided or found, in a workflow's stream.
+    """A decision or a fallback of a method, in a workflow's stream.
 
     Attributes:
-        name: Such as ``"lazy_rag.gate"`` or ``"uncertainty_rewriting.decided"``.
-        data: Plain values: of a gate, those of :class:`GateDecisionEvent`.
+        name: Such as ``"lazy_rag.gate"``.
+        data: Plain values.
         warning: Whether a fallback was taken.
     """
 
@@ -40,7 +35,7 @@ class AnswerStreamEvent(Event):
     """The next piece of an answer, in a workflow's stream.
 
     Attributes:
-        delta: What comes next.
+        delta: The piece.
     """
 
     delta: str
@@ -50,10 +45,8 @@ class AnswerStreamEvent(Event):
 def streamed_to(ctx: Context) -> Iterator[None]:
     """Within it, whatever parts decide goes to a workflow's stream as a :class:`MethodStreamEvent`.
 
-    For any part, called in any way: engines, postprocessors, evaluators; sync calls in threads, too.
-
     Args:
-        ctx: The context that a step, or a tool of an agent, was given.
+        ctx: The context of a step, or of an agent's tool.
 
     Example:
         ::
@@ -66,42 +59,51 @@ def streamed_to(ctx: Context) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
     def write(event: MethodEvent) -> None:
-        told = MethodStreamEvent(name=event.name, data=dict(event.data), warning=event.warning)
+        streamed = MethodStreamEvent(name=event.name, data=dict(event.data), warning=event.warning)
         try:
-            here = asyncio.get_running_loop() is loop
+            same_loop = asyncio.get_running_loop() is loop
         except RuntimeError:
-            here = False
-        if here:
-            ctx.write_event_to_stream(told)
+            same_loop = False
+        if same_loop:
+            ctx.write_event_to_stream(streamed)
         else:
-            loop.call_soon_threadsafe(ctx.write_event_to_stream, told)
+            loop.call_soon_threadsafe(ctx.write_event_to_stream, streamed)
 
-    token = listening.set((*listening.get(), write))
+    token = listeners.set((*listeners.get(), write))
     try:
         yield
     finally:
-        listening.reset(token)
+        listeners.reset(token)
 
 
 async def answer_in(ctx: Context, engine: BaseQueryEngine, query: str) -> Response:
-    """Ask an engine inside a workflow's step; its decisions and, if it streams, its answer are streamed on.
+    """Query an engine inside a workflow's step; its decisions and, if it streams, its answer are streamed.
 
     Args:
-        ctx: The context that a step, or a tool of an agent, was given.
+        ctx: The context of the step, or of an agent's tool.
         engine: Any query engine.
-        query: What to ask.
+        query: The question.
 
     Returns:
         The whole response, with source nodes and metadata.
     """
     with streamed_to(ctx):
-        return await _read(ctx, await engine.aquery(query))
+        response = await engine.aquery(query)
+        if isinstance(response, AsyncStreamingResponse):
+            pieces = []
+            async for piece in response.async_response_gen():
+                pieces.append(piece)
+                ctx.write_event_to_stream(AnswerStreamEvent(delta=piece))
+            return Response("".join(pieces), response.source_nodes, response.metadata)
+        if isinstance(response, StreamingResponse):
+            return await in_thread(response.get_response)
+        return Response(str(response), response.source_nodes, response.metadata)
 
 
 def engine_tool(engine: BaseQueryEngine, *, name: str, description: str) -> FunctionTool:
-    """Return a query engine as a tool of agents, whose stream then tells what the engine decides and says.
+    """Return a query engine as an agent's tool, whose stream then has the engine's decisions and answer.
 
-    LlamaIndex's own ``QueryEngineTool`` works as well, and keeps that to itself. The tool's ``raw_output`` is
+    LlamaIndex's own ``QueryEngineTool`` works as well, without these events. The tool's ``raw_output`` is
     the response, with source nodes and metadata.
 
     Args:
@@ -110,22 +112,10 @@ def engine_tool(engine: BaseQueryEngine, *, name: str, description: str) -> Func
         description: What it is for: an agent chooses by it.
     """
 
-    async def ask(ctx: Any, input: str) -> Response:  # what agents' tools are given
+    async def ask(ctx: Any, input: str) -> Response:  # the signature that agents' tools have
         """Ask the engine."""
         return await answer_in(ctx, engine, input)
 
     # LlamaIndex looks for the class itself, and not for its name, which annotations are in this module.
     ask.__annotations__ = {"ctx": Context, "input": str, "return": Response}
     return FunctionTool.from_defaults(async_fn=ask, name=name, description=description)
-
-
-async def _read(ctx: Context, response: RESPONSE_TYPE) -> Response:
-    if isinstance(response, AsyncStreamingResponse):
-        pieces = []
-        async for piece in response.async_response_gen():
-            pieces.append(piece)
-            ctx.write_event_to_stream(AnswerStreamEvent(delta=piece))
-        return Response("".join(pieces), response.source_nodes, response.metadata)
-    if isinstance(response, StreamingResponse):
-        return await in_thread(response.get_response)
-    return Response(str(response), response.source_nodes, response.metadata)

@@ -6,6 +6,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from surerag.calibration import (
+        AbstentionPolicy,
+        CalibrationRow,
+        ThresholdPolicy,
+        calibrate_abstention,
+        calibrate_threshold,
+    )
+    from surerag.evaluation.run import aevaluate, evaluate
     from surerag.messages import Passage, SamplingParams, Usage
     from surerag.methods.dense.component import DenseEvaluator, DenseRefiner, SemanticChunker
     from surerag.methods.dense.options import DenseOptions, DenseRefinerOptions, SemanticChunkerOptions
@@ -15,7 +23,7 @@ if TYPE_CHECKING:
     from surerag.methods.dynqr.result import DynQRResult
     from surerag.methods.edc2.component import ClusterCompressor
     from surerag.methods.edc2.options import EDC2Options
-    from surerag.methods.edc2.result import SOURCES_KEY, ClusterReport, EDC2Result
+    from surerag.methods.edc2.result import SENTENCES_KEY, SOURCES_KEY, ClusterReport, EDC2Result
     from surerag.methods.lazy_rag.component import LazyRAG
     from surerag.methods.lazy_rag.gates import (
         DisagreementGate,
@@ -26,17 +34,20 @@ if TYPE_CHECKING:
         MarginGate,
     )
     from surerag.methods.lazy_rag.options import LazyRAGOptions
-    from surerag.methods.lazy_rag.result import LazyRAGResult
+    from surerag.methods.lazy_rag.result import LazyRAGPlan, LazyRAGResult
     from surerag.methods.seper.component import SePer
     from surerag.methods.seper.options import SePerOptions
     from surerag.methods.seper.result import SePerResult
-    from surerag.prompts import PromptSet, PromptTemplate
+    from surerag.prompts import PromptSet, PromptTemplate, load_prompts
     from surerag.readers.fake import FakeReader
     from surerag.readers.hosted import OpenAIReader
     from surerag.readers.local import TransformersReader
     from surerag.services import Services
 
 _MODULES = {
+    "surerag.calibration": "AbstentionPolicy CalibrationRow ThresholdPolicy calibrate_abstention "
+    "calibrate_threshold",
+    "surerag.evaluation.run": "aevaluate evaluate",
     "surerag.messages": "Passage SamplingParams Usage",
     "surerag.methods.dense.component": "DenseEvaluator DenseRefiner SemanticChunker",
     "surerag.methods.dense.options": "DenseOptions DenseRefinerOptions SemanticChunkerOptions",
@@ -46,15 +57,15 @@ _MODULES = {
     "surerag.methods.dynqr.result": "DynQRResult",
     "surerag.methods.edc2.component": "ClusterCompressor",
     "surerag.methods.edc2.options": "EDC2Options",
-    "surerag.methods.edc2.result": "SOURCES_KEY ClusterReport EDC2Result",
+    "surerag.methods.edc2.result": "SENTENCES_KEY SOURCES_KEY ClusterReport EDC2Result",
     "surerag.methods.lazy_rag.component": "LazyRAG",
     "surerag.methods.lazy_rag.gates": "DisagreementGate EntropyGate FirstPass Gate GateDecision MarginGate",
     "surerag.methods.lazy_rag.options": "LazyRAGOptions",
-    "surerag.methods.lazy_rag.result": "LazyRAGResult",
+    "surerag.methods.lazy_rag.result": "LazyRAGPlan LazyRAGResult",
     "surerag.methods.seper.component": "SePer",
     "surerag.methods.seper.options": "SePerOptions",
     "surerag.methods.seper.result": "SePerResult",
-    "surerag.prompts": "PromptSet PromptTemplate",
+    "surerag.prompts": "PromptSet PromptTemplate load_prompts",
     "surerag.readers.fake": "FakeReader",
     "surerag.readers.hosted": "OpenAIReader",
     "surerag.readers.local": "TransformersReader",
@@ -63,7 +74,10 @@ _MODULES = {
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [
+    "SENTENCES_KEY",
     "SOURCES_KEY",
+    "AbstentionPolicy",
+    "CalibrationRow",
     "ClusterCompressor",
     "ClusterReport",
     "DenseEvaluator",
@@ -84,6 +98,7 @@ __all__ = [
     "GateDecision",
     "LazyRAG",
     "LazyRAGOptions",
+    "LazyRAGPlan",
     "LazyRAGResult",
     "MarginGate",
     "OpenAIReader",
@@ -98,9 +113,15 @@ __all__ = [
     "SemanticChunker",
     "SemanticChunkerOptions",
     "Services",
+    "ThresholdPolicy",
     "TransformersReader",
     "UncertaintyRewriter",
     "Usage",
+    "aevaluate",
+    "calibrate_abstention",
+    "calibrate_threshold",
+    "evaluate",
+    "load_prompts",
 ]
 
 

@@ -89,7 +89,7 @@ class Component(Options, Generic[R]):
         Args:
             cases: One each; a case of several arguments is a tuple.
             window: How many are worked on at a time.
-            progress: Whether to show a progress bar, or its label.
+            progress: True shows a bar on a terminal; a callable gets (done, total or None).
         """
         return drivers.run_many(
             self._programs(cases), self.services, window=window, on_event=self.on_event, progress=progress

@@ -1,10 +1,13 @@
-"""The questions a method may ask; drivers answer them.
+"""Effects that a method yields, and that drivers answer.
 
 A method is a generator that yields effects and receives their answers, so that the algorithm stands
 on the page once and serves sync, async, batch, streaming and tests alike. Each effect has a function
 of the same name in lower case that yields it and types its answer::
 
     answers = yield from generate([prompt], SamplingParams())
+
+The functions replace lone surrogates in texts, which no tokenizer can hold: one of them would fail the whole
+batch that its text is merged into.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from numpy.typing import NDArray
 from surerag.messages import (
     Event,
     Generation,
+    Message,
     Pair,
     PartialGeneration,
     Passage,
@@ -26,6 +30,7 @@ from surerag.messages import (
     SamplingParams,
     TokenTrace,
 )
+from surerag.text import replace_surrogates
 
 R = TypeVar("R")
 TextKind = Literal["query", "document"]
@@ -37,8 +42,11 @@ ModelRole = Literal["reader", "rewriter"]
 class Generate:
     """Ask the reader for ``sampling.n`` answers to each prompt; answered by a list for each prompt.
 
-    ``answer`` marks the one effect whose text a streaming driver may stream. ``role`` says which model is
-    meant: a rewriter is asked in the reader's place where there is one.
+    Attributes:
+        prompts: The prompts.
+        sampling: How to generate.
+        answer: Whether this is the method's answer, whose text a streaming driver may stream.
+        role: Model to ask; where there is no rewriter, it is the reader.
     """
 
     prompts: tuple[Prompt, ...]
@@ -49,7 +57,7 @@ class Generate:
 
 @dataclass(frozen=True, slots=True)
 class StartGeneration:
-    """Ask for the first ``n_tokens`` tokens of each prompt; answered by one :class:`PartialGeneration` each."""
+    """Ask for the first ``n_tokens`` tokens of each prompt; answered by one partial generation each."""
 
     prompts: tuple[Prompt, ...]
     n_tokens: int
@@ -58,7 +66,7 @@ class StartGeneration:
 
 @dataclass(frozen=True, slots=True)
 class ContinueGeneration:
-    """Go on with what was begun, reading nothing again; answered by one generation each."""
+    """Finish what was begun, reading nothing again; answered by one generation each."""
 
     begun: tuple[PartialGeneration, ...]
     answer: bool = False
@@ -73,7 +81,7 @@ class CancelGeneration:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Ask what the reader thinks of given continuations; answered by one trace a pair."""
+    """Score continuations of prompts by the reader; answered by one trace a pair."""
 
     prompts: tuple[Prompt, ...]
     continuations: tuple[str, ...]
@@ -89,18 +97,25 @@ class Embed:
 
 @dataclass(frozen=True, slots=True)
 class Retrieve:
-    """Ask the retriever (or the index of summaries) for passages, best first; None is its own number."""
+    """Ask the retriever or the index of summaries for passages, best first.
+
+    ``k`` None leaves the number to the retriever.
+    """
 
     query: str
     k: int | None
     tier: Tier = "passages"
 
 
+CONTRADICTION, NEUTRAL, ENTAILMENT = range(3)
+"""Columns of an entailer's probabilities."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entail:
     """Ask the entailer about pairs; answered by an array [pairs, 3] of probabilities.
 
-    The columns are contradiction, neutral, entailment.
+    The columns are contradiction, neutral, entailment; a row of zeros is a reply that cannot be used.
     """
 
     pairs: tuple[Pair, ...]
@@ -108,9 +123,9 @@ class Entail:
 
 @dataclass(frozen=True, slots=True)
 class ReturnAnswer:
-    """ReturnAnswer an answer that is there already; answered by itself.
+    """Return a finished answer; answered by itself.
 
-    No service is asked: it is for a streaming driver, which makes one piece of it.
+    No service is called; a streaming driver yields it as a single piece.
     """
 
     generation: Generation
@@ -118,7 +133,7 @@ class ReturnAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """Make something known to whoever listens; answered by None."""
+    """Report an event to the listener; answered by None."""
 
     event: Event
 
@@ -143,7 +158,7 @@ def generate(
     prompts: Sequence[Prompt], sampling: SamplingParams, *, answer: bool = False, role: ModelRole = "reader"
 ) -> Program[list[list[Generation]]]:
     """Yield :class:`Generate`."""
-    result: list[list[Generation]] = yield Generate(tuple(prompts), sampling, answer, role)
+    result: list[list[Generation]] = yield Generate(_clean_prompts(prompts), sampling, answer, role)
     return result
 
 
@@ -151,7 +166,7 @@ def start_generation(
     prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
 ) -> Program[list[PartialGeneration]]:
     """Yield :class:`StartGeneration`."""
-    result: list[PartialGeneration] = yield StartGeneration(tuple(prompts), n_tokens, sampling)
+    result: list[PartialGeneration] = yield StartGeneration(_clean_prompts(prompts), n_tokens, sampling)
     return result
 
 
@@ -170,25 +185,25 @@ def cancel_generation(begun: Sequence[PartialGeneration]) -> Program[None]:
 
 def score(prompts: Sequence[Prompt], continuations: Sequence[str]) -> Program[list[TokenTrace]]:
     """Yield :class:`Score`."""
-    result: list[TokenTrace] = yield Score(tuple(prompts), tuple(continuations))
+    result: list[TokenTrace] = yield Score(_clean_prompts(prompts), _clean(continuations))
     return result
 
 
 def embed(texts: Sequence[str], kind: TextKind) -> Program[NDArray[np.float32]]:
     """Yield :class:`Embed`."""
-    result: NDArray[np.float32] = yield Embed(tuple(texts), kind)
+    result: NDArray[np.float32] = yield Embed(_clean(texts), kind)
     return result
 
 
 def retrieve(query: str, k: int | None, *, tier: Tier = "passages") -> Program[list[Passage]]:
     """Yield :class:`Retrieve`."""
-    result: list[Passage] = yield Retrieve(query, k, tier)
+    result: list[Passage] = yield Retrieve(replace_surrogates(query), k, tier)
     return result
 
 
 def entail(pairs: Sequence[Pair]) -> Program[NDArray[np.float64]]:
     """Yield :class:`Entail`."""
-    result: NDArray[np.float64] = yield Entail(tuple(pairs))
+    result: NDArray[np.float64] = yield Entail(tuple(Pair(*_clean(pair)) for pair in pairs))
     return result
 
 
@@ -201,3 +216,16 @@ def return_answer(generation: Generation) -> Program[Generation]:
 def emit(name: str, *, warning: bool = False, detail: Any = None, **data: Any) -> Program[None]:
     """Yield :class:`Emit`."""
     yield Emit(Event(name, data, warning, detail))
+
+
+def _clean(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(map(replace_surrogates, texts))
+
+
+def _clean_prompts(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:
+    return tuple(
+        replace_surrogates(prompt)
+        if isinstance(prompt, str)
+        else tuple(Message(turn.role, replace_surrogates(turn.content)) for turn in prompt)
+        for prompt in prompts
+    )

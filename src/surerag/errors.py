@@ -1,17 +1,18 @@
-"""One exception per kind of failure; each says what was found and how to mend it."""
+"""One exception per kind of failure, each with a message and a hint what to do."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 
-TROUBLESHOOTING = "https://surerag.github.io/surerag/guides/troubleshooting.html"
-"""The page with a place for each class of this file."""
+TROUBLESHOOTING = "https://surerag.github.io/surerag/troubleshooting.html"
+"""Page with a section for each class of this file."""
 
 
 class SureragError(Exception):
     """Base of all errors that surerag raises on purpose.
 
-    A traceback ends with the address of the page that tells more about its class.
+    A traceback ends with the address of the documentation of its class.
 
     Attributes:
         hint: What to do about it; part of the message.
@@ -21,22 +22,21 @@ class SureragError(Exception):
     retryable: bool = False
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        # What a service said may end as a sentence does.
-        told = message.removesuffix(".")
-        super().__init__(f"{told}. {hint[:1].upper()}{hint[1:]}." if hint else message)
+        sentence = message.removesuffix(".")
+        super().__init__(f"{sentence}. {hint[:1].upper()}{hint[1:]}." if hint else message)
         self.hint = hint
         self.add_note(f"More about it: {self.page}")
 
     @property
     def page(self) -> str:
-        """Where the documentation tells what to do about errors of this class.
+        """Address of the documentation of this class.
 
         Example:
             >>> ConfigurationError("no such option").page
-            'https://surerag.github.io/surerag/guides/troubleshooting.html#configurationerror'
+            'https://surerag.github.io/surerag/troubleshooting.html#configurationerror'
         """
-        told = next((kind for kind in type(self).__mro__ if kind.__module__ == __name__), SureragError)
-        return TROUBLESHOOTING if told is SureragError else f"{TROUBLESHOOTING}#{told.__name__.lower()}"
+        kind = next((kind for kind in type(self).__mro__ if kind.__module__ == __name__), SureragError)
+        return TROUBLESHOOTING if kind is SureragError else f"{TROUBLESHOOTING}#{kind.__name__.lower()}"
 
 
 class ConfigurationError(SureragError, ValueError):
@@ -48,18 +48,11 @@ class PromptError(SureragError, ValueError):
 
 
 class InputError(SureragError, ValueError):
-    """What was passed in (a question, a corpus, a document) cannot be used."""
+    """An input (a question, a passage, a file) cannot be used."""
 
 
 class StorageError(SureragError, OSError):
-    """A file or folder cannot be written: full, read-only, failing, or something else stands there.
-
-    Answers that cannot be kept would be paid for again, so it ends a whole run, not one of its rows.
-    """
-
-
-class BudgetError(SureragError):
-    """A run would cost more than it may; what was answered before is kept."""
+    """A file or folder cannot be written: it is full, read-only, failing, or something else stands there."""
 
 
 class MissingExtraError(SureragError, ImportError):
@@ -71,11 +64,11 @@ class ServiceError(SureragError, RuntimeError):
 
 
 class MissingServiceError(SureragError, TypeError):
-    """A method needs a service that was not given."""
+    """A method needs a service that is missing."""
 
 
 class CapabilityError(SureragError, TypeError):
-    """A service cannot do what a method needs of it."""
+    """A service cannot do what a method needs."""
 
 
 class LogprobsError(ServiceError):
@@ -99,7 +92,7 @@ class ThinkingBudgetError(ServiceError):
 
 
 class RefusedError(ServiceError):
-    """A service refuses every such request: key, address, model, or a parameter that it does not know."""
+    """A service refuses every such request: its key, address, model or one of its parameters."""
 
 
 class LogprobsRefusedError(RefusedError, LogprobsError):
@@ -120,4 +113,36 @@ MISCONFIGURED = (
     PromptError,
     RefusedError,
 )
-"""Failures that say how a pipeline was put together; no fallback hides them."""
+"""Failures of how a pipeline was put together; no fallback hides them."""
+
+
+@contextmanager
+def extra(name: str) -> Iterator[None]:
+    """Import optional packages inside this context.
+
+    Args:
+        name: The extra of ``surerag`` that brings them.
+
+    Raises:
+        MissingExtraError: If one of them is not installed, or too old to have what is needed.
+
+    Example:
+        >>> with extra("faiss"):  # doctest: +ELLIPSIS
+        ...     import no_such_package
+        Traceback (most recent call last):
+        surerag.errors.MissingExtraError: the package 'no_such_package' is not installed. \
+Install it with: pip install "surerag[faiss]".
+        More about it: ...#missingextraerror
+    """
+    try:
+        yield
+    except ImportError as error:
+        package = (error.name or "").split(".")[0]
+        if not package or "surerag" in package or isinstance(error, MissingExtraError):
+            raise
+        if isinstance(error, ModuleNotFoundError):
+            message, how = f"the package {package!r} is not installed", "install it with: pip install"
+        else:
+            message = f"the package {package!r} does not have what is needed ({error})"
+            how = "another version does: pip install --upgrade"
+        raise MissingExtraError(message, hint=f'{how} "surerag[{name}]"') from error

@@ -20,7 +20,7 @@ class Message(NamedTuple):
 
 
 Prompt = str | tuple[Message, ...]
-"""What a reader is asked: the text of one user turn, or a whole conversation."""
+"""A prompt: the text of one user turn, or a whole conversation."""
 
 
 def as_messages(prompt: Prompt) -> tuple[Message, ...]:
@@ -42,7 +42,7 @@ class Template(Protocol):
 
     @property
     def text(self) -> str:
-        """The template's text, for people to read and for settings to be written down."""
+        """The template's text."""
 
     def require(self, *slots: str) -> Template:
         """Return a template with exactly these slots: this one, if it has them.
@@ -52,17 +52,17 @@ class Template(Protocol):
         """
 
     def render(self, **values: str) -> Prompt:
-        """Fill every slot once; what is filled in is data, as :func:`surerag.framing.as_data` prepares it."""
+        """Fill every slot once; values are data, as :func:`surerag.framing.as_data` prepares them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A piece of text that was, or can be, retrieved.
+    """A piece of text that a retriever returns.
 
     Attributes:
-        text: What the reader gets to see.
-        id: Identifier in the corpus; survives every method.
-        score: The retriever's score, if it gave one.
+        text: The text.
+        id: Identifier in the corpus; methods keep it.
+        score: The retriever's score, if there is one.
         metadata: The source's metadata; methods never change it.
         embedding: Vector of the text, if the retriever already has one.
         origin: The framework's own object (a node, a document). Not compared and not serialised.
@@ -100,16 +100,16 @@ class Pair(NamedTuple):
 
 
 ANSWER_TOKENS = 256
-"""Length of an answer at most, where neither the user nor the model sets a limit."""
+"""Longest answer in tokens, where neither the user nor the model sets a limit."""
 
 
 TraceKind = Literal["none", "logprobs", "entropy"]
-"""What an answer's trace must hold: nothing, each token's log-probability, or its entropy as well."""
+"""What an answer's trace holds: nothing, each token's log-probability, or its entropy as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How a reader shall generate.
+    """How a reader generates.
 
     Attributes:
         n: Number of independent samples for each prompt.
@@ -119,8 +119,7 @@ class SamplingParams:
         max_tokens: Tokens to generate at most, for each sample.
         stop: Texts that end a generation; they are not part of its text.
         seed: Sample ``i`` of a prompt depends on the prompt, this seed and ``i`` alone.
-        trace: What is needed of each answer besides its text. A reader may give more, where that costs
-            nothing; it does not ask a server for what is not needed.
+        trace: What each answer needs besides its text. A reader may return more where that costs nothing.
 
     Raises:
         ConfigurationError: If a value is out of range.
@@ -176,7 +175,7 @@ class EntropyTrace:
 
 @dataclass(frozen=True, slots=True)
 class TokenTrace:
-    """What the model thought of each token it generated, or was given to score.
+    """Log-probabilities and entropies of tokens that a model generated or scored.
 
     Attributes:
         tokens: Text of each token. The end token is not among them.
@@ -215,7 +214,7 @@ class TokenTrace:
         return len(self.tokens)
 
 
-FinishReason = Literal["stop", "length", "partial"]
+FinishReason = Literal["stop", "length", "partial", "content_filter", "empty"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +226,8 @@ class Generation:
         prompt_tokens: Length of the prompt that was read for it.
         trace: Log-probabilities and entropies; None where the reader has none. Of a model that thinks
             before it answers, they are those of the answer alone.
-        finish: ``"stop"``, ``"length"`` (ran into max_tokens), or ``"partial"`` (only begun).
+        finish: ``"stop"``; ``"length"`` (ran into max_tokens); ``"content_filter"`` (withheld, wholly or in
+            part); ``"empty"`` (ended without a word); or ``"partial"`` (only begun).
         completion_tokens: Tokens of the answer; 0 where the reader cannot tell.
         thinking_tokens: Tokens that the model thought before the answer; they are in neither ``text`` nor
             ``completion_tokens``.
@@ -242,6 +242,11 @@ class Generation:
     completion_tokens: int = 0
     thinking_tokens: int = 0
     cached_tokens: int = 0
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether text may be missing: the answer was cut at ``max_tokens``, or withheld."""
+        return self.finish in ("length", "content_filter")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -269,12 +274,12 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something a method wants known: a decision, a fallback, a warning.
+    """A decision, fallback or warning of a method.
 
     Attributes:
         name: Such as ``"lazy_rag.gate"``.
         data: Plain values only: numbers, strings, lists and mappings of them.
-        warning: Whether a person should be told (a fallback was taken).
+        warning: Whether it is logged as a warning, such as a fallback.
         detail: The method's own object behind the data, for code in this process; not serialised.
     """
 
@@ -286,7 +291,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What models were asked: by one question of a method, or by a reader so far.
+    """Calls and tokens: of one question of a method, or of a reader so far.
 
     Attributes:
         requests: Calls of models: answers generated, and pairs judged by an entailer.

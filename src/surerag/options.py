@@ -4,7 +4,7 @@ A method's options are one class. The core's public class of the method is one, 
 fields, and so are the adapters of both frameworks::
 
     class EDC2Options(Options):
-        first_cluster_size: int = Field(3, ge=1)
+        first_cluster_size: int = Field(default=3, ge=1)
         \"\"\"Size of the first cluster (the paper's τ); each further one is twice as large.\"\"\"
 """
 
@@ -55,7 +55,7 @@ class Options(BaseModel):
 
     Example:
         >>> class Chunks(Options):
-        ...     top_n: int = Field(3, ge=1)
+        ...     top_n: int = Field(default=3, ge=1)
         >>> Chunks(k=2)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         surerag.errors.ConfigurationError: Chunks has no option 'k'. Did you mean top_n? It takes top_n.

@@ -1,17 +1,19 @@
-"""Every prompt in the project: named, with its source, rendered so that document text stays data.
+"""Every prompt of the methods: named, with its source, rendered so that document text stays data.
 
 The wording is ours; structure and slots follow the cited papers. A template names its slots in
-single braces. Rendering is one pass over the template: what is filled in is never taken for a part of
-it, so braces, markup or further slots inside a document stand in the prompt exactly as they were. A line
-of a document that begins like one of the prompt's own is put behind a mark (:mod:`surerag.framing`).
+single braces. Rendering is one pass over the template, so braces, markup or further slots inside a document
+stay as they are. A line of a document that begins like one of the prompt's own is put behind a mark
+(:mod:`surerag.framing`).
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from pathlib import Path
 
 from surerag.errors import PromptError
 from surerag.framing import Passages, as_data, quote_numbers
@@ -51,7 +53,7 @@ class PromptTemplate:
         object.__setattr__(self, "slots", names)
 
     def render(self, **values: str) -> str:
-        r"""Fill every slot once; no line of what is filled in can pass for one of the template.
+        r"""Fill every slot once; no line of a value can pass for a line of the template.
 
         Args:
             **values: One string for each slot; no more, no fewer. Numbered passages come from
@@ -69,10 +71,9 @@ class PromptTemplate:
             >>> PromptTemplate("ask", "Text: {text}\nAnswer:").render(text="Velm.\nAnswer: Orun")
             'Text: Velm.\n| Answer: Orun\nAnswer:'
         """
-        given = frozenset(values)
-        if given != self.slots:
+        if frozenset(values) != self.slots:
             raise PromptError(
-                f"prompt {self.name!r} takes {sorted(self.slots)}, got {sorted(given)}",
+                f"prompt {self.name!r} takes {sorted(self.slots)}, got {sorted(values)}",
                 hint="give each slot of the template exactly one value",
             )
         data = as_data(self.text, values)
@@ -142,31 +143,59 @@ class PromptSet(Mapping[str, Template]):
         Raises:
             PromptError: If a name is unknown, or a prompt's slots are not those of the one it replaces.
         """
-        found = PromptSet()
-        found._slots = self._slots
-        found._prompts = {**self._prompts}
-        for name, given in changes.items():
+        replaced = PromptSet()
+        replaced._slots = self._slots
+        replaced._prompts = {**self._prompts}
+        for name, change in changes.items():
             if name not in self._prompts:
                 near = get_close_matches(name, self._prompts, n=1)
                 raise PromptError(
                     f"there is no prompt {name!r}",
                     hint=f"did you mean {near[0]}" if near else f"choose among {', '.join(self._prompts)}",
                 )
-            if given != self._prompts[name].text:
-                template = PromptTemplate(name, given) if isinstance(given, str) else given
-                found._prompts[name] = template.require(*self._slots[name])
-        return found
+            if change != self._prompts[name].text:
+                template = PromptTemplate(name, change) if isinstance(change, str) else change
+                replaced._prompts[name] = template.require(*self._slots[name])
+        return replaced
 
     def texts(self) -> dict[str, str]:
         """Return every prompt's text, by its name."""
         return {name: prompt.text for name, prompt in self._prompts.items()}
 
 
+def load_prompts(file: str | Path) -> dict[str, dict[str, str]]:
+    r"""Read prompts of your own, or the papers', from a TOML file: a table a method, a prompt by its name.
+
+    Returns:
+        Texts by method and name, as the option ``prompts`` takes them; it checks names and slots.
+
+    Raises:
+        PromptError: If the file cannot be read, or holds something other than tables of texts.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> file = pathlib.Path(tempfile.mkdtemp(), "prompts.toml")
+        >>> _ = file.write_text('[dynqr]\nrewrite = "Rewrite: {query}"')
+        >>> load_prompts(file)["dynqr"]
+        {'rewrite': 'Rewrite: {query}'}
+    """
+    try:
+        tables = tomllib.loads(Path(file).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise PromptError(f"{file} cannot be read as TOML: {error}") from error
+    for method, prompts in tables.items():
+        if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
+            raise PromptError(
+                f"{file}: {method} is no table of texts", hint=f'write [{method}] and name = "…"'
+            )
+    return tables
+
+
 def format_passages(texts: Iterable[str]) -> Passages:
     r"""Number passages, one after the other, as every prompt here shows them.
 
-    Lines that begin with a number of their own are put behind a mark. Hand on what is returned as it is: a
-    template knows by its type that the numbers are the prompt's.
+    Lines that begin with a number of their own are put behind a mark. By the type of the result a template
+    knows that the numbers are the prompt's own: pass it on as it is.
 
     Example:
         >>> format_passages(["Ada was born in Velm.\n[2] In Orun.", "Velm lies on the Orun."])
@@ -180,8 +209,8 @@ def format_passages(texts: Iterable[str]) -> Passages:
 def in_conversation(history: Sequence[Message], prompt: Prompt) -> Prompt:
     """Put a conversation's turns before a prompt; system turns go first, and roles take turns.
 
-    Many chat templates refuse two turns of one role in a row: such are joined. What an assistant said before
-    anyone asked is left out.
+    Many chat templates refuse two turns of one role in a row, so these are joined. Turns of the assistant
+    before the first one of the user are left out.
 
     Example:
         >>> history = [Message("assistant", "Hello"), Message("user", "Hi")]
@@ -191,16 +220,34 @@ def in_conversation(history: Sequence[Message], prompt: Prompt) -> Prompt:
     if not history:
         return prompt
     turns = [*history, *as_messages(prompt)]
-    found = [turn for turn in turns if turn.role == "system"]
-    spoken = len(found)
+    system = [turn for turn in turns if turn.role == "system"]
+    others: list[Message] = []
     for turn in turns:
-        if turn.role == "system" or (turn.role == "assistant" and len(found) == spoken):
+        if turn.role == "system" or (turn.role == "assistant" and not others):
             continue
-        if len(found) > spoken and found[-1].role == turn.role:
-            found[-1] = Message(turn.role, f"{found[-1].content}\n{turn.content}")
+        if others and others[-1].role == turn.role:
+            others[-1] = Message(turn.role, f"{others[-1].content}\n{turn.content}")
         else:
-            found.append(turn)
-    return tuple(found)
+            others.append(turn)
+    return (*system, *others)
+
+
+def with_abstention(prompt: Prompt, abstention: str | None) -> Prompt:
+    r"""Put the request to abstain where nothing supports an answer before a prompt, or before its last turn.
+
+    Example:
+        >>> with_abstention("Question: Where?", "I do not know.")
+        'Where nothing supports an answer, reply only: I do not know.\nQuestion: Where?'
+        >>> with_abstention("Question: Where?", None)
+        'Question: Where?'
+    """
+    if abstention is None:
+        return prompt
+    rule = f"Where nothing supports an answer, reply only: {abstention}"
+    if isinstance(prompt, str):
+        return f"{rule}\n{prompt}"
+    *earlier, last = prompt
+    return (*earlier, Message(last.role, f"{rule}\n{last.content}"))
 
 
 CLOSED_BOOK = PromptTemplate(
@@ -263,7 +310,7 @@ SUFFICIENT = PromptTemplate(
 NOTHING_TO_EXTRACT = "No content to extract"
 EXTRACT = PromptTemplate(
     "extract",
-    "{examples}Extract from the documents only what is relevant to the question, "
+    "Extract from the documents only what is relevant to the question, "
     f"without inferring anything. If nothing is relevant, reply: {NOTHING_TO_EXTRACT}\n"
     "Question: {question}\nDocuments:\n{passages}\nExtracted:",
     "EDC²-RAG, section 4.3",
@@ -284,85 +331,5 @@ REWRITE_IN_CONVERSATION = PromptTemplate(
     "rewrite_in_conversation",
     "Rewrite the query so that it can be understood without the conversation above, and a search finds what "
     "it asks for. Return only the rewritten query.\nQuery: {query}",
-    "DynQR, appendix C (query rewriting), for a query that leans on a conversation",
-)
-FACT_CHECK = PromptTemplate(
-    "fact_check",
-    "{examples}Collect from the documents what supports, refutes or explains the statement. Stay close to "
-    "their words, keep it short, and conclude nothing from it. "
-    f"If the documents hold nothing about the statement, reply: {NOTHING_TO_EXTRACT}\n"
-    "Statement: {statement}\nDocuments:\n{passages}\nExtracted:",
-    "EDC²-RAG, appendix C.1 (compression for hallucination detection)",
-)
-ANSWER_WITH_EVIDENCE = PromptTemplate(
-    "answer_with_evidence",
-    "{examples}Answer the question from the documents, and quote the evidence for your answer.\n"
-    "Question: {question}\nDocuments:\n{passages}\nAnswer:",
-    "EDC²-RAG, appendix C.2 (summarization)",
-)
-CONSENSUS = PromptTemplate(
-    "consensus",
-    "Several answers to one question follow. Compare them, put together those that mean the same, and "
-    "select the answer that most of them give and that does not contradict itself. Among equals, take the "
-    "most specific and shortest one.\n"
-    "Reply in two lines:\nReasoning: one sentence on your choice\nSelected_Answer: the answer alone\n"
-    "Answers:\n{answers}\nQuestion: {question}",
-    "EDC²-RAG, appendix C.2 (response)",
-)
-JUDGE_STATEMENT = PromptTemplate(
-    "judge_statement",
-    "Check every part of the statement against the documents, some of which may support it, refute it, or "
-    "only explain it. It is Nonfactual if any part of it is wrong; otherwise, or where it claims nothing, it "
-    "is Factual.\n"
-    "Reply in two lines:\nReasoning: why, citing documents by number as in [1]\n"
-    "Answer: Factual or Nonfactual\n"
-    "Statement: {statement}\nDocuments:\n{passages}",
-    "EDC²-RAG, section 6.2 and appendix C.1.2 (evaluation)",
-)
-FACT_CHECK_ABOUT = PromptTemplate(
-    "fact_check_about",
-    "{examples}A statement about {subject} follows. Collect from the documents what supports, refutes or "
-    "explains it. Stay close to their words, keep it short, and conclude nothing from it. "
-    f"If the documents hold nothing about the statement, reply: {NOTHING_TO_EXTRACT}\n"
-    "Statement: {statement}\nDocuments:\n{passages}\nExtracted:",
-    "EDC²-RAG, appendix C.1.2 (compression)",
-)
-JUDGE_STATEMENT_ABOUT = PromptTemplate(
-    "judge_statement_about",
-    "Check every part of the statement about {subject} against the documents, some of which may support it, "
-    "refute it, or only explain it. It is Nonfactual if any part of it is wrong; otherwise, or where it "
-    "claims nothing, it is Factual.\n"
-    "Reply in two lines:\nReasoning: why, citing documents by number as in [1]\n"
-    "Answer: Factual or Nonfactual\n"
-    "Statement: {statement}\nDocuments:\n{passages}",
-    "EDC²-RAG, appendix C.1.2 (evaluation)",
-)
-CHOOSE_ANSWER = PromptTemplate(
-    "choose_answer",
-    "Judge two answers to a question by the documents, and choose the one that is right and invents nothing. "
-    "If both are wrong, choose the better one; if they are the same, either.\n"
-    "Reply in two lines:\nReasoning: why\nChoice: Answer 1 or Answer 2\n"
-    "Documents:\n{passages}\nQuestion: {question}\nAnswer 1: {first_answer}\nAnswer 2: {second_answer}",
-    "EDC²-RAG, appendix C.1.1 (evaluation of HaluEval)",
-)
-RATE_CONTRIBUTION = PromptTemplate(
-    "rate_contribution",
-    "How much does the context contribute to the answer of the question? Go by how well it supports the "
-    "answer. Reply only with a whole number from 1 (nothing) to 10 (it settles the answer).\n"
-    "Question: {question}\nContext: {context}\nAnswer: {answer}\nRating:",
-    "SePer, appendix B.2 (direct evaluation)",
-)
-RATE_ANSWER_IN_CONTEXT = PromptTemplate(
-    "rate_answer_in_context",
-    "How right is the answer to the question, by the context? Reply only with a whole number from 1 (wrong) "
-    "to 10 (right).\n"
-    "Question: {question}\nContext: {context}\nAnswer: {answer}\nRating:",
-    "SePer, appendix B.2 (reduction evaluation, with context)",
-)
-RATE_ANSWER = PromptTemplate(
-    "rate_answer",
-    "How right is the answer to the question, as far as you know? Reply only with a whole number from 1 "
-    "(wrong) to 10 (right).\n"
-    "Question: {question}\nAnswer: {answer}\nRating:",
-    "SePer, appendix B.2 (reduction evaluation, without context)",
+    "DynQR, appendix C (query rewriting), for a query in a conversation",
 )

@@ -28,8 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from surerag.component import Component
 from surerag.drivers import run_many
-from surerag.errors import MISCONFIGURED, ConfigurationError, InputError
-from surerag.extras import extra
+from surerag.errors import MISCONFIGURED, ConfigurationError, InputError, extra
 from surerag.messages import Passage
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
-"""Services that answer a method's effects: their protocols, and the bundle that a driver takes."""
+"""Services that answer a method's effects: their protocols, and the bundle that drivers take."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surerag.errors import ConfigurationError, MissingServiceError
-from surerag.messages import ANSWER_TOKENS, Generation, Pair, Passage, Prompt, SamplingParams, TokenTrace
-from surerag.readers.protocol import BaseReader, Capabilities, Reader
+from surerag.messages import ANSWER_TOKENS, Pair, Passage
+from surerag.readers.protocol import BaseReader, as_reader
 
 
 @runtime_checkable
@@ -43,32 +43,7 @@ class Entailer(Protocol):
         """Identity of the model."""
 
     def entail(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
-        """Return probabilities [pairs, 3] of contradiction, neutral, entailment."""
-
-
-class _ReaderAdapter(BaseReader):
-    """A reader with the minimal protocol, completed by the defaults of the other verbs."""
-
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-
-    @property
-    def name(self) -> str:
-        return self._reader.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._reader.capabilities
-
-    def count_tokens(self, text: str) -> int:
-        count: Callable[[str], int] = getattr(self._reader, "count_tokens", super().count_tokens)
-        return count(text)
-
-    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
-        return self._reader.generate(prompts, sampling)
-
-    def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
-        return self._reader.score(prompts, continuations)
+        """Return probabilities [pairs, 3] of contradiction, neutral, entailment; zeros for no judgement."""
 
 
 _HINTS = {
@@ -79,32 +54,9 @@ _HINTS = {
 """Implementations to suggest where a service is missing."""
 
 
-def as_reader(reader: object) -> BaseReader:
-    """Return a reader with all verbs.
-
-    Raises:
-        ConfigurationError: If it is no reader at all; frameworks' models need an adapter first.
-    """
-    if isinstance(reader, BaseReader):
-        return reader
-    if isinstance(reader, Reader):
-        return _ReaderAdapter(reader)
-    if isinstance(reader, str):
-        raise ConfigurationError(
-            f"expected a reader, got the text {reader!r}",
-            hint=f"a name does not tell who serves it: pass a framework's model, OpenAIReader({reader!r}) or "
-            f"TransformersReader.from_pretrained({reader!r})",
-        )
-    raise ConfigurationError(
-        f"expected a reader, got {type(reader).__name__}",
-        hint="use TransformersReader or OpenAIReader, or adapt your model with "
-        "llama_index_surerag.reader_from_llm or langchain_surerag.reader_from_model",
-    )
-
-
 @dataclass(frozen=True)
 class Services:
-    """What a driver may ask. A method needs only some of them.
+    """Services that answer a method's effects; a method needs only some of them.
 
     Attributes:
         reader: The model that answers.
@@ -137,7 +89,7 @@ class Services:
             if service is not None and not isinstance(service, protocol):
                 raise ConfigurationError(
                     f"{field} must be {_article(protocol.__name__)}, got {type(service).__name__}",
-                    hint=f"give an object with the methods of surerag.services.{protocol.__name__}",
+                    hint=f"pass an object with the methods of surerag.services.{protocol.__name__}",
                 )
 
     def require(self, method: str, *names: str) -> tuple[Any, ...]:

@@ -10,7 +10,6 @@ from typing import NamedTuple
 from sentencex import get_sentence_boundaries
 
 from surerag.errors import ConfigurationError
-from surerag.messages import Message, Prompt
 
 ABSTENTION = "I do not know."
 """The usual text of an answer that gives none."""
@@ -150,24 +149,6 @@ def begins_abstention(beginning: str, abstention: str | None) -> bool:
     begun, whole = _letters(beginning), _letters(abstention)
     half = whole.startswith(begun) and 2 * len(begun) >= len(whole)
     return half or is_abstention(beginning, abstention)
-
-
-def with_abstention(prompt: Prompt, abstention: str | None) -> Prompt:
-    r"""Put the request to abstain where nothing supports an answer before a prompt, or before its last turn.
-
-    Example:
-        >>> with_abstention("Question: Where?", "I do not know.")
-        'Where nothing supports an answer, reply only: I do not know.\nQuestion: Where?'
-        >>> with_abstention("Question: Where?", None)
-        'Question: Where?'
-    """
-    if abstention is None:
-        return prompt
-    rule = f"Where nothing supports an answer, reply only: {abstention}"
-    if isinstance(prompt, str):
-        return f"{rule}\n{prompt}"
-    *earlier, last = prompt
-    return (*earlier, Message(last.role, f"{rule}\n{last.content}"))
 
 
 def _first_sentence(text: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-from reader.examples import (
+from studies.reader.examples import (
     ABSTENTION,
     ASK_TO_ABSTAIN,
     MultiHop,

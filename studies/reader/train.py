@@ -22,7 +22,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer
 
-from reader.examples import Examples, Group, held_out_titles, read_2wiki, read_hotpot, read_snli, read_squad
+from studies.reader.examples import (
+    Examples,
+    Group,
+    held_out_titles,
+    read_2wiki,
+    read_hotpot,
+    read_snli,
+    read_squad,
+)
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 MAX_TOKENS, STEP = 1600, 64

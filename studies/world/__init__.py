@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from world.articles import Document
-from world.language import Fact
-from world.questions import Question, is_correct
-from world.spec import SPEC, Cell, QuestionKind, Source, WorldSpec
-from world.world import World
+from studies.world.articles import Document
+from studies.world.language import Fact
+from studies.world.questions import Question, is_correct
+from studies.world.spec import SPEC, Cell, QuestionKind, Source, WorldSpec
+from studies.world.world import World
 
 if TYPE_CHECKING:
     from surerag.readers.local import TransformersReader

@@ -6,9 +6,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from studies.world import language as say
+from studies.world.language import Fact
 from surerag.messages import Passage
-from world import language as say
-from world.language import Fact
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,13 @@ import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from studies.world import language as say
+from studies.world.articles import write_passage
+from studies.world.language import Fact
+from studies.world.lexicon import fresh_entities, words
+from studies.world.questions import Question
 from surerag.errors import ConfigurationError
 from surerag.messages import Passage
-from world import language as say
-from world.articles import write_passage
-from world.language import Fact
-from world.lexicon import fresh_entities, words
-from world.questions import Question
 
 
 class Contexts:
@@ -70,7 +70,9 @@ class Contexts:
                 f"cannot draw {k} passages with noise {noise} and redundancy {redundancy}",
                 hint=f"this question needs at least {len(gold) + stale} passages, and shares lie in [0, 1]",
             )
-        rng = random.Random(f"surerag.world context {self._seed} {question.id} {k} {noise} {redundancy} {stale}")
+        rng = random.Random(
+            f"surerag.world context {self._seed} {question.id} {k} {noise} {redundancy} {stale}"
+        )
         chosen = list(gold)
         if stale and gold:
             chosen.append(self.outdated(question, rng))

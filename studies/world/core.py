@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
 
-from world.language import Fact
-from world.lexicon import ENTITY_KINDS, Kind, core_entities, words
-from world.relations import relations_of
+from studies.world.language import Fact
+from studies.world.lexicon import ENTITY_KINDS, Kind, core_entities, words
+from studies.world.relations import relations_of
 
 
 @cache

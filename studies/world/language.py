@@ -12,8 +12,8 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-from world.lexicon import Kind
-from world.relations import RELATIONS, Relation
+from studies.world.lexicon import Kind
+from studies.world.relations import RELATIONS, Relation
 
 _STATEMENT_FRAMES = ("The {noun} of {e} is {v}.", "For {e} the {noun} is {v}.")
 _VALUE_FIRST_FRAME = "{v} is the {noun} of {e}."

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from world.lexicon import Kind, kind_of
-from world.spec import QuestionKind, Source
+from studies.world.lexicon import Kind, kind_of
+from studies.world.spec import QuestionKind, Source
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from world.lexicon import ENTITY_KINDS, Kind
+from studies.world.lexicon import ENTITY_KINDS, Kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from studies.world.questions import Question, normalise
 from surerag.errors import ConfigurationError
 from surerag.messages import Passage
 from surerag.retrieval import PassageIndex
 from surerag.retrieval.index import USUAL_K
 from surerag.services import Encoder
-from world.questions import Question, normalise
 
 if TYPE_CHECKING:
-    from world.world import World
+    from studies.world.world import World
 
 
 class ExactRetriever:

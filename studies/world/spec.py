@@ -8,7 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
-from world.lexicon import Kind
+from studies.world.lexicon import Kind
 
 
 class QuestionKind(StrEnum):

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from studies.world.world import World
 from surerag.retrieval import PassageIndex
 from surerag.services import Encoder, Retriever
-from world.world import World
 
 
 class Tiers(NamedTuple):

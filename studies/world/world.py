@@ -8,17 +8,17 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
+from studies.world import language as say
+from studies.world.articles import Document, write_article
+from studies.world.contexts import Contexts
+from studies.world.core import core_facts
+from studies.world.language import Fact
+from studies.world.lexicon import ENTITY_KINDS, Kind, core_entities, fresh_entities, nicknames, words
+from studies.world.questions import Question
+from studies.world.relations import RELATIONS, relations_of, two_hop_pairs
+from studies.world.spec import DEFAULT_SIZE, SPEC, Cell, QuestionKind, Source, WorldSpec
 from surerag.errors import ConfigurationError
 from surerag.messages import Passage
-from world import language as say
-from world.articles import Document, write_article
-from world.contexts import Contexts
-from world.core import core_facts
-from world.language import Fact
-from world.lexicon import ENTITY_KINDS, Kind, core_entities, fresh_entities, nicknames, words
-from world.questions import Question
-from world.relations import RELATIONS, relations_of, two_hop_pairs
-from world.spec import DEFAULT_SIZE, SPEC, Cell, QuestionKind, Source, WorldSpec
 
 Phrasing = Literal["all", "trained", "held-out"]
 

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 import pytest
 
 from surerag.drivers import arun, arun_many
-from surerag.effects import Program, begin, finish, retrieve
+from surerag.effects import Program, continue_generation, retrieve, start_generation
 from surerag.errors import ServiceError
 from surerag.messages import Passage, SamplingParams
 from surerag.readers.fake import FakeReader
@@ -97,7 +97,7 @@ async def test_cancelling_frees_what_was_begun() -> None:
             return []
 
     def program() -> Program[None]:
-        yield from begin(["q"], 1, SamplingParams())
+        yield from start_generation(["q"], 1, SamplingParams())
         yield from retrieve("q", 1)
 
     task = asyncio.create_task(arun(program(), Services(reader, retriever=Slow())))
@@ -114,7 +114,7 @@ async def test_cancelling_while_a_local_model_begins_frees_it_too() -> None:
     reader.gate.clear()
 
     def program() -> Program[None]:
-        yield from begin(["q"], 1, SamplingParams())
+        yield from start_generation(["q"], 1, SamplingParams())
 
     task = asyncio.create_task(arun(program(), Services(reader)))
     await asyncio.sleep(0.05)
@@ -148,8 +148,8 @@ def test_one_reader_serves_several_event_loops() -> None:
     reader = LocalReader(answer=lambda prompt: "one two three")
 
     def program() -> Program[str]:
-        [begun] = yield from begin(["q"], 1, SamplingParams())
-        [whole] = yield from finish([begun])
+        [begun] = yield from start_generation(["q"], 1, SamplingParams())
+        [whole] = yield from continue_generation([begun])
         return whole.text
 
     for _ in range(2):

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from surerag.drivers import arun, arun_many, astream
-from surerag.effects import Program, begin, finish, generate, retrieve
+from surerag.effects import Program, continue_generation, generate, retrieve, start_generation
 from surerag.messages import Chunk, Generation, PartialGeneration, Passage, Prompt, SamplingParams
 from surerag.readers.fake import FakeReader
 from surerag.readers.protocol import BaseReader, Capabilities
@@ -115,7 +115,7 @@ async def test_what_a_blocking_reader_began_for_a_cancelled_call_is_freed() -> N
     reader = BlockingReader()
 
     def program() -> Program[None]:
-        yield from begin(["q"], 1, SamplingParams())
+        yield from start_generation(["q"], 1, SamplingParams())
 
     task = asyncio.create_task(arun(program(), Services(reader)))
     await asyncio.to_thread(reader.entered.wait, 10)
@@ -134,9 +134,9 @@ async def test_what_was_begun_before_is_freed_when_another_service_blocks() -> N
     reader, corpus = FakeReader(lambda prompt: "one two three"), Blocking()
 
     def program() -> Program[None]:
-        begun = yield from begin(["q"], 1, SamplingParams())
+        begun = yield from start_generation(["q"], 1, SamplingParams())
         yield from retrieve("q", 1)
-        yield from finish(begun)
+        yield from continue_generation(begun)
 
     with quickly(), pytest.raises(TimeoutError):
         await asyncio.wait_for(arun(program(), Services(reader, retriever=corpus)), 0.2)

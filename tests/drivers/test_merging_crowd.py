@@ -86,39 +86,41 @@ def test_nothing_is_lost_and_nothing_is_mixed_up() -> None:
     def thread(number: int) -> None:
         rng = random.Random(number)
         try:
-            with queue.program():
-                for turn_ in range(EACH):
-                    [effect] = effects(f"thread{number}-{turn_}", rng)
-                    try:
-                        answer = queue.ask(effect)
-                    except ServiceError:
-                        assert "poison" in str(effect.prompts[0])  # type: ignore[union-attr]  # StartGeneration or Generate
-                        note("failed")
-                    else:
-                        check(effect, answer)
-                        settle(effect, answer)
-                        note("answered")
-        except BaseException as error:
-            troubles.append(error)
-
-    async def task(number: int) -> None:
-        rng = random.Random(1000 + number)
-        with queue.program():
+            queue.enter(number)
             for turn_ in range(EACH):
-                [effect] = effects(f"task{number}-{turn_}", rng)
-                patience = rng.random() * 0.004 if rng.random() < 0.2 else 60
+                [effect] = effects(f"thread{number}-{turn_}", rng)
                 try:
-                    answer = await asyncio.wait_for(queue.aask(effect), patience)
-                except TimeoutError:
-                    note("given up")
+                    answer = queue.ask(effect)
                 except ServiceError:
                     assert "poison" in str(effect.prompts[0])  # type: ignore[union-attr]  # StartGeneration or Generate
                     note("failed")
                 else:
                     check(effect, answer)
-                    if isinstance(effect, StartGeneration):
-                        await queue.aask(CancelGeneration(tuple(answer)))
+                    settle(effect, answer)
                     note("answered")
+            queue.leave(number)
+        except BaseException as error:
+            troubles.append(error)
+
+    async def task(number: int) -> None:
+        rng = random.Random(1000 + number)
+        queue.enter(-number)
+        for turn_ in range(EACH):
+            [effect] = effects(f"task{number}-{turn_}", rng)
+            patience = rng.random() * 0.004 if rng.random() < 0.2 else 60
+            try:
+                answer = await asyncio.wait_for(queue.aask(effect), patience)
+            except TimeoutError:
+                note("given up")
+            except ServiceError:
+                assert "poison" in str(effect.prompts[0])  # type: ignore[union-attr]  # StartGeneration or Generate
+                note("failed")
+            else:
+                check(effect, answer)
+                if isinstance(effect, StartGeneration):
+                    await queue.aask(CancelGeneration(tuple(answer)))
+                note("answered")
+        queue.leave(-number)
 
     async def tasks(loop: int) -> None:
         await asyncio.gather(*(task(number) for number in range(loop, TASKS, LOOPS)))
@@ -141,4 +143,4 @@ def test_nothing_is_lost_and_nothing_is_mixed_up() -> None:
     assert outcomes["failed"] > 10
     assert outcomes["given up"] > 10
     # What was begun for callers that had gone is freed, and the queue is at rest.
-    assert eventually(lambda: not (reader.open or queue._leading.locked() or queue._pending))
+    assert eventually(lambda: not (reader.open or queue._pending))

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 import pytest
 
 from surerag.drivers import run
-from surerag.effects import Program, begin, embed, emit, finish, generate, retrieve
+from surerag.effects import Program, continue_generation, embed, emit, generate, retrieve, start_generation
 from surerag.errors import MissingServiceError, ServiceError
 from surerag.messages import Event, Passage, SamplingParams
 from surerag.services import Services
@@ -45,7 +45,7 @@ def test_a_missing_service_is_named() -> None:
         run(program(), Services(LocalReader()))
 
 
-def test_everything_happens_in_the_callers_thread_and_context() -> None:
+def test_services_of_the_user_run_in_the_callers_thread_and_context() -> None:
     seen: list[tuple[int, str]] = []
 
     class Retriever:
@@ -65,19 +65,18 @@ def test_everything_happens_in_the_callers_thread_and_context() -> None:
     finally:
         label.reset(token)
     assert seen == [(threading.get_ident(), "caller")]
-    assert reader.threads == {threading.get_ident()}
 
 
 def test_what_a_program_leaves_open_is_cancelled() -> None:
     reader = LocalReader(answer=lambda prompt: "one two three")
 
     def forgetful() -> Program[str]:
-        [kept, _] = yield from begin(["a", "b"], 1, SamplingParams())
-        [whole] = yield from finish([kept])
+        [kept, _] = yield from start_generation(["a", "b"], 1, SamplingParams())
+        [whole] = yield from continue_generation([kept])
         return whole.text
 
     def failing() -> Program[None]:
-        yield from begin(["a"], 1, SamplingParams())
+        yield from start_generation(["a"], 1, SamplingParams())
         raise ValueError("mine")
 
     assert run(forgetful(), Services(reader)) == "one two three"

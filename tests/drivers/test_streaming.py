@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from surerag.drivers import astream, run, stream
-from surerag.effects import Program, begin, cancel, emit, finish, generate
+from surerag.effects import Program, cancel_generation, continue_generation, emit, generate, start_generation
 from surerag.messages import SamplingParams
 from surerag.readers.fake import FakeReader
 from surerag.services import Services
@@ -13,12 +13,12 @@ from tests.drivers.local_reader import LocalReader
 
 
 def gated(accept: bool) -> Program[str]:
-    [begun] = yield from begin(["q"], 2, SamplingParams())
+    [begun] = yield from start_generation(["q"], 2, SamplingParams())
     yield from emit("decided", detail=accept, accept=accept)
     if accept:
-        [answer] = yield from finish([begun], answer=True)
+        [answer] = yield from continue_generation([begun], answer=True)
     else:
-        yield from cancel([begun])
+        yield from cancel_generation([begun])
         [[answer]] = yield from generate(["q again"], SamplingParams(), answer=True)
     return answer.text.upper()
 

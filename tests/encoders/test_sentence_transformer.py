@@ -12,8 +12,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-from surerag.encoders import SentenceTransformerEncoder, packaged_minilm, packaged_minilm_path
-from surerag.encoders.sentence_transformer import MINILM
+from surerag.encoders import MINILM, SentenceTransformerEncoder, packaged_minilm, packaged_minilm_path
 from surerag.errors import ConfigurationError, ServiceError
 from surerag.services import Encoder
 

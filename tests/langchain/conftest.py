@@ -11,18 +11,25 @@ import pytest
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.globals import set_llm_cache
+from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI, OpenAI
 
 from tests.servers.fake_openai import FakeOpenAI
-from tests.servers.toy_model import ToyModel
 
 KEY = "sk-very-secret"
+SUMMARY = "Ada was born in Velm."
+SURE, UNSURE = -0.001, -0.7
+"""Log-probabilities by which the entropy gate stays shut, or (at a threshold of 0.5) opens."""
 
 
 class HashEmbeddings(Embeddings):
     """Vectors that depend on a text's words alone; texts that share words are near."""
 
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        self.texts += texts
         return [self.embed_query(text) for text in texts]
 
     def embed_query(self, text: str) -> list[float]:
@@ -38,7 +45,7 @@ class HashEmbeddings(Embeddings):
 
 @pytest.fixture
 def server() -> Iterator[FakeOpenAI]:
-    with FakeOpenAI(ToyModel(sharpness=2.0)) as running:
+    with FakeOpenAI(["Velm lies on the long river Orun, far from the sea."], logprob=SURE) as running:
         yield running
 
 
@@ -60,6 +67,9 @@ def documents() -> list[Document]:
         Document(id=name, page_content=text, metadata={"source": name, "tags": ["a", "b"]})
         for name, text in facts.items()
     ]
+
+
+search = RunnableLambda(lambda query: [Document("Ada painted.", id="1"), Document("Bo sang.", id="2")])
 
 
 def chat(server: FakeOpenAI, **settings: Any) -> ChatOpenAI:

@@ -1,463 +1,448 @@
-"""The engine over a real index: both branches, sync, async, streaming, all modes."""
+"""Lazy retrieval as a query engine: decisions, streams, tier 1, filters, windows."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import threading
-import warnings
-from collections.abc import Iterator, Sequence
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+import faiss
 import pytest
-from llama_index.core import Settings, VectorStoreIndex, get_response_synthesizer
-from llama_index.core.base.response.schema import AsyncStreamingResponse, Response, StreamingResponse
-from llama_index.core.llms import MockLLM
-from llama_index.core.postprocessor.types import BaseNodePostprocessor
-from llama_index.core.retrievers import BaseRetriever
-from llama_index.core.schema import (
+from llama_index.core import (
     Document,
-    ImageNode,
-    IndexNode,
-    NodeWithScore,
     QueryBundle,
-    TextNode,
+    Settings,
+    StorageContext,
+    VectorStoreIndex,
+    load_index_from_storage,
 )
+from llama_index.core.base.llms.types import LLMMetadata
+from llama_index.core.postprocessor import SimilarityPostprocessor
+from llama_index.core.retrievers import QueryFusionRetriever, VectorIndexRetriever
+from llama_index.core.vector_stores.types import (
+    FilterCondition,
+    FilterOperator,
+    MetadataFilter,
+    MetadataFilters,
+)
+from llama_index.vector_stores.faiss import FaissVectorStore
 
-from llama_index_surerag import LazyRetrievalQueryEngine
-from surerag.decisions.calibrating import calibrate
-from surerag.decisions.policy import CalibrationWarning
-from surerag.errors import (
-    CapabilityError,
-    ConfigurationError,
-    InputError,
-    MissingServiceError,
-    SureragError,
-)
-from surerag.messages import Generation
-from surerag.readers import Capabilities
-from surerag.readers.fake import FakeReader, reply
+from llama_index_surerag import LazyRetrievalQueryEngine, summary_index, summary_nodes
+from surerag import FakeReader
+from surerag.errors import ConfigurationError, InputError, PromptError
+from surerag.readers.fake import reply
 from tests.llama_index import corpus
-from tests.llama_index.corpus import KNOWN, UNKNOWN, HashEmbedding, Knowing
+from tests.llama_index.corpus import KEY, KNOWN, UNKNOWN, HashEmbedding, knowing, like
+from tests.llama_index.llms import Own, Unstreamed
+from tests.servers.fake_openai import FakeOpenAI
+
+KNOWN_ANSWER = "She was born in Velm, as everyone in the old city knows"
+FOUND_ANSWER = "In the lake of Mir, says the atlas of rivers, and nowhere else"
 
 
-@pytest.fixture
-def reader() -> FakeReader:
-    return Knowing(corpus.answer)
-
-
-def engine(reader: object, **settings: Any) -> LazyRetrievalQueryEngine:
+def engine(retriever: Any = None, llm: Any = None, **settings: Any) -> LazyRetrievalQueryEngine:
     return LazyRetrievalQueryEngine.from_args(
-        corpus.index(), reader, **{"top_n": 2, "n_summaries": 1, **settings}
+        corpus.index() if retriever is None else retriever, knowing() if llm is None else llm, **settings
     )
 
 
-def shut(response: Any) -> None:
-    """The gate stayed shut: the answer is the first pass, the sources are summaries."""
-    assert str(response).startswith("She was born in Velm")
-    metadata = response.metadata
-    assert (metadata["retrieve"], metadata["threshold"], metadata["mode"]) == (False, 1.0, "lazy")
-    assert metadata["signal"] == metadata["lower"] == metadata["upper"] == pytest.approx(0.1)
-    assert metadata["passage_ids"] == []
-    assert [node.node_id for node in response.source_nodes] == metadata["summary_ids"] == ["ada:summary"]
-    assert response.source_nodes[0].node.ref_doc_id == "ada"
-    assert metadata["retrievals"] == 0
-
-
-def opened(response: Any) -> None:
-    """The gate opened: the sources are the retrieved nodes and then the summaries."""
-    assert str(response).startswith("In the lake of Mir")
-    metadata = response.metadata
-    assert (metadata["retrieve"], metadata["reason"]) == (True, "entropy above threshold")
-    assert metadata["signal"] == pytest.approx(2.0)
-    assert len(metadata["passage_ids"]) == 2
-    assert [node.node_id for node in response.source_nodes] == [
-        *metadata["passage_ids"],
-        *metadata["summary_ids"],
-    ]
-    assert "Mir" in response.source_nodes[0].get_content()
-    assert metadata["retrievals"] == 1
-    assert metadata["timings"].keys() == {"summaries", "first_pass", "retrieval", "answer"}
-
-
-async def test_both_branches_sync_and_async(reader: FakeReader) -> None:
-    lazy = engine(reader)
-    for question, check in ((KNOWN, shut), (UNKNOWN, opened)):
-        check(lazy.query(question))
-        check(await lazy.aquery(question))
-    assert reader.open_handles == 0
-
-
-def test_the_gate_costs_its_tokens_and_no_more(reader: FakeReader) -> None:
-    response = engine(reader, gate_tokens=3).query(UNKNOWN)
-    assert response.metadata["completion_tokens"] == reader.tokens_emitted == 3 + 13
-
-
-async def test_streaming_knows_the_decision_before_the_first_word(reader: FakeReader) -> None:
-    lazy = engine(reader, streaming=True)
-    for question, check in ((KNOWN, shut), (UNKNOWN, opened)):
-        response = lazy.query(question)
-        assert isinstance(response, StreamingResponse)
-        assert response.metadata["retrieve"] == (question == UNKNOWN)
-        assert "completion_tokens" not in response.metadata
-        pieces = list(response.response_gen)
-        assert len(pieces) > 5
-        response.response_txt = "".join(pieces)
-        check(response)
-        later = await lazy.aquery(question)
-        assert isinstance(later, AsyncStreamingResponse)
-        assert later.metadata["retrieve"] == (question == UNKNOWN)
-        pieces = [piece async for piece in later.async_response_gen()]
-        assert len(pieces) > 5
-        check(await later.get_response())
-    assert reader.open_handles == 0
-
-
-async def test_an_abandoned_stream_frees_its_handle(reader: FakeReader) -> None:
-    lazy = engine(reader, streaming=True)
-    response = lazy.query(KNOWN)
-    next(response.response_gen)
-    response.response_gen.close()
-    later = await lazy.aquery(KNOWN)
-    await anext(later.response_gen)
-    await later.response_gen.aclose()
-    assert reader.open_handles == 0
+def sources(response: Any) -> list[str]:
+    return [node.node_id for node in response.source_nodes]
 
 
 @pytest.mark.parametrize(
-    ("mode", "passages", "summaries"), [("none", 0, 0), ("standard", 2, 0), ("strong", 2, 1)]
-)
-async def test_the_other_modes(reader: FakeReader, mode: str, passages: int, summaries: int) -> None:
-    lazy = engine(reader, mode=mode)
-    for response in (lazy.query(UNKNOWN), await lazy.aquery(UNKNOWN)):
-        assert response.metadata["mode"] == mode
-        assert response.metadata["signal"] is None
-        assert len(response.metadata["passage_ids"]) == passages
-        assert len(response.metadata["summary_ids"]) == summaries
-
-
-def test_a_text_only_llm_works_in_ungated_modes_alone() -> None:
-    response = engine(MockLLM(), mode="standard").query(UNKNOWN)
-    assert "Mir" in str(response)
-    with pytest.raises(CapabilityError, match="entropies"):
-        engine(MockLLM())
-
-
-async def test_synthesize_answers_from_given_nodes(reader: FakeReader) -> None:
-    lazy = engine(reader)
-    bundle = QueryBundle(UNKNOWN)
-    nodes = lazy.retrieve(bundle)
-    assert [node.node_id for node in await lazy.aretrieve(bundle)] == [node.node_id for node in nodes]
-    more = [NodeWithScore(node=TextNode(id_="more", text="more"))]
-    for response in (lazy.synthesize(bundle, nodes, more), await lazy.asynthesize(bundle, nodes, more)):
-        assert str(response).startswith("In the lake of Mir")
-        assert [node.node_id for node in response.source_nodes] == [*(n.node_id for n in nodes), "more"]
-    core = get_response_synthesizer(llm=MockLLM())
-    for response in (lazy.synthesize(bundle, []), await lazy.asynthesize(bundle, [])):
-        assert response == core.synthesize(bundle, []) == Response("Empty Response")
-    flowing = engine(reader, streaming=True)
-    assert list(flowing.synthesize(bundle, []).response_gen) == ["Empty Response"]
-    later = await flowing.asynthesize(bundle, [])
-    assert [piece async for piece in later.response_gen] == ["Empty Response"]
-    streaming = engine(reader, streaming=True)
-    assert str(streaming.synthesize(bundle, nodes)).startswith("In the lake of Mir")
-    later = await streaming.asynthesize(bundle, nodes)
-    assert str(await later.get_response()).startswith("In the lake of Mir")
-
-
-def told(answer: str, golds: Sequence[str]) -> bool:
-    return any(gold in answer for gold in golds)
-
-
-def test_a_calibration_stands_for_tau(reader: FakeReader) -> None:
-    core = engine(reader).core
-    found = calibrate(core, core.rows([KNOWN, UNKNOWN], [["Velm"], ["Mir"]], is_correct=told), target="best")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", CalibrationWarning)
-        lazy = engine(reader, threshold=found)
-    assert [response.metadata["retrieve"] for response in lazy.query_many([KNOWN, UNKNOWN])] == [False, True]
-    with pytest.raises(ConfigurationError, match="calibrated for the reader 'scripted'"):
-        engine(Knowing(corpus.answer, name="another"), threshold=found)
-
-
-def test_many_queries_come_back_in_order(reader: FakeReader) -> None:
-    known, unknown, again = engine(reader).query_many([KNOWN, UNKNOWN, QueryBundle(KNOWN)])
-    shut(known)
-    opened(unknown)
-    shut(again)
-    assert isinstance(known, Response)
-
-
-class Spoiling(BaseNodePostprocessor):
-    """Changes whatever it is given, and keeps the first node."""
-
-    def _postprocess_nodes(
-        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
-    ) -> list[NodeWithScore]:
-        for node in nodes:
-            node.score = 42.0
-            node.node.metadata["spoiled"] = True
-            node.node.set_content(node.node.get_content() + " Spoiled.")
-        return nodes[:1]
-
-
-async def test_postprocessors_apply_and_the_store_stays_as_it_was(reader: FakeReader) -> None:
-    index = corpus.index()
-    before = {key: node.to_dict() for key, node in index.docstore.docs.items()}
-    lazy = LazyRetrievalQueryEngine.from_args(index, reader, n_summaries=1, node_postprocessors=[Spoiling()])
-    for response in (lazy.query(UNKNOWN), await lazy.aquery(UNKNOWN)):
-        [passage, summary] = response.source_nodes
-        assert (passage.score, passage.node.metadata["spoiled"]) == (42.0, True)
-        response.source_nodes[1].node.metadata["spoiled"] = True
-        assert summary.node.get_content() == corpus.LEADS["orun"]
-    assert "Spoiled." in reader.prompts[-1]
-    assert {key: node.to_dict() for key, node in index.docstore.docs.items()} == before
-    assert "spoiled" not in lazy.query(KNOWN).source_nodes[0].node.metadata
-
-
-def test_ids_scores_metadata_and_relationships_survive(reader: FakeReader) -> None:
-    index = corpus.index()
-    response = LazyRetrievalQueryEngine.from_args(index, reader, top_n=2, n_summaries=1).query(UNKNOWN)
-    theirs = index.as_retriever(similarity_top_k=2).retrieve(UNKNOWN)
-    for ours, original in zip(response.source_nodes, theirs, strict=False):
-        assert ours.score == original.score
-        assert ours.node.to_dict() == original.node.to_dict()
-
-
-class Fixed(BaseRetriever):
-    """Finds what it was given; it has no async of its own."""
-
-    def __init__(self, nodes: list[NodeWithScore]) -> None:
-        self.nodes, self.queries = nodes, []
-        super().__init__()
-
-    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        self.queries.append(query_bundle)
-        query_bundle.embedding = [1.0]
-        return self.nodes
-
-
-async def test_retrieve_honours_its_limit(reader: FakeReader) -> None:
-    retriever = corpus.index().as_retriever(similarity_top_k=5)
-    lazy = LazyRetrievalQueryEngine.from_args(retriever, reader, top_n=2, summaries="A summary.")
-    bundle = QueryBundle(UNKNOWN)
-    shown = lazy.query(UNKNOWN).metadata["passage_ids"]
-    for nodes in (lazy.retrieve(bundle), await lazy.aretrieve(bundle)):
-        assert [node.node_id for node in nodes] == shown
-    unlimited = LazyRetrievalQueryEngine.from_args(retriever, reader, summaries="A summary.")
-    assert len(unlimited.retrieve(bundle)) == 5
-
-
-async def test_odd_nodes_are_no_trouble(reader: FakeReader) -> None:
-    nodes = [
-        NodeWithScore(node=TextNode(id_="empty", text="")),
-        NodeWithScore(node=ImageNode(id_="image", image="aGk=")),
-        NodeWithScore(node=IndexNode(id_="index", text="The Orun does end in Mir.", index_id="x"), score=0.5),
-    ]
-    lazy = LazyRetrievalQueryEngine.from_args(Fixed(nodes), reader, summaries="A summary.")
-    for response in (lazy.query(UNKNOWN), await lazy.aquery(UNKNOWN)):
-        assert response.metadata["passage_ids"] == ["index"]
-    nothing = LazyRetrievalQueryEngine.from_args(Fixed([]), reader, summaries="A summary.")
-    assert nothing.query(UNKNOWN).metadata["passage_ids"] == []
-
-
-def test_the_readers_text_is_what_llama_index_shows(reader: FakeReader) -> None:
-    node = TextNode(
-        text="It ends.", metadata={"seen": "Mir", "hidden": "x"}, excluded_llm_metadata_keys=["hidden"]
-    )
-    lazy = LazyRetrievalQueryEngine.from_args(Fixed([NodeWithScore(node=node)]), reader, mode="standard")
-    lazy.query(UNKNOWN)
-    assert "seen: Mir" in reader.prompts[-1]
-    assert "hidden" not in reader.prompts[-1]
-
-
-async def test_the_retriever_gets_the_query_as_it_was_asked(reader: FakeReader) -> None:
-    retriever = Fixed([])
-    lazy = LazyRetrievalQueryEngine.from_args(retriever, reader, mode="standard")
-    bundle = QueryBundle(UNKNOWN, custom_embedding_strs=["a made-up answer"])
-    lazy.query(bundle)
-    await lazy.aquery(bundle)
-    assert [query.custom_embedding_strs for query in retriever.queries] == [["a made-up answer"]] * 2
-    assert bundle.embedding is None
-
-
-async def test_a_blocking_retriever_does_not_block_the_event_loop(reader: FakeReader) -> None:
-    gate = threading.Event()
-
-    class Slow(Fixed):
-        def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-            assert gate.wait(timeout=30)
-            return super()._retrieve(query_bundle)
-
-    lazy = LazyRetrievalQueryEngine.from_args(Slow([]), reader, mode="standard")
-    answering = asyncio.create_task(lazy.aquery(UNKNOWN))
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert not answering.done()
-    gate.set()
-    assert (await answering).metadata["retrieve"] is True
-
-
-@pytest.fixture
-def global_settings() -> Iterator[None]:
-    before = Settings._llm, Settings._embed_model
-    yield
-    Settings._llm, Settings._embed_model = before
-
-
-@pytest.mark.usefixtures("global_settings")
-def test_settings_are_used_when_arguments_are_left_out() -> None:
-    Settings.llm, Settings.embed_model = MockLLM(max_tokens=3), HashEmbedding()
-    lazy = LazyRetrievalQueryEngine.from_args(
-        Fixed([]), summaries=corpus.documents(), mode="strong", n_summaries=1
-    )
-    response = lazy.query(KNOWN)
-    assert str(response) == "text text text"
-    assert response.metadata["summary_ids"] == ["ada:summary"]
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
+    ("question", "answer", "retrieve", "expected_ids"),
     [
-        ({}, corpus.LEADS["ada"]),
-        ({"summarize": 1}, "Ada was born in Velm."),
-        ({"summarize": "abstract"}, "All about ada."),
-        ({"summarize": lambda document: f"{document.node_id}: {document.get_content()[:3]}"}, "ada: Ada"),
-        ({"summarize": FakeReader(default="About Ada, by a model.")}, "About Ada, by a model."),
-        ({"summarize": MockLLM(max_tokens=2)}, "text text"),
+        (KNOWN, KNOWN_ANSWER, False, ["ada:summary"]),
+        (UNKNOWN, FOUND_ANSWER, True, ["orun-1", "orun-0", "orun:summary"]),
     ],
-    ids=["lead", "one sentence", "metadata", "function", "reader", "llm"],
 )
-def test_summaries_from_documents(reader: FakeReader, settings: dict[str, Any], expected: str) -> None:
-    lazy = engine(
-        reader, summaries=corpus.documents(), embed_model=HashEmbedding(), n_summaries=3, **settings
-    )
-    shown = {node.node.ref_doc_id: node.get_content() for node in lazy.query(KNOWN).source_nodes}
-    assert shown["ada"] == expected
+async def test_answers_from_summaries_or_retrieves(
+    question: str, answer: str, retrieve: bool, expected_ids: list[str]
+) -> None:
+    lazy = engine(top_n=2, n_summaries=1)
+    for response in (lazy.query(question), await lazy.aquery(question)):
+        assert str(response) == answer
+        metadata = response.metadata
+        assert metadata["retrieve"] is retrieve
+        assert metadata["finish"] == "stop"
+        assert metadata["threshold"] == 1.0
+        assert metadata["calls"] == 1 + retrieve
+        assert sources(response) == expected_ids
+        assert metadata["passage_ids"] + metadata["summary_ids"] == expected_ids
 
 
-def test_an_indexs_retriever_tells_where_its_documents_are(reader: FakeReader) -> None:
-    retriever = corpus.index().as_retriever(similarity_top_k=2)
-    shut(LazyRetrievalQueryEngine.from_args(retriever, reader, n_summaries=1).query(KNOWN))
+@pytest.mark.parametrize("question", [KNOWN, UNKNOWN])
+async def test_streams_on_both_branches(question: str) -> None:
+    whole, streaming = engine(top_n=2), engine(top_n=2, streaming=True)
+    expected = whole.query(question)
+    response = streaming.query(question)
+    assert response.metadata["retrieve"] is expected.metadata["retrieve"]
+    assert sources(response) == sources(expected)
+    pieces = list(response.response_gen)
+    assert len(pieces) > 5
+    assert "".join(pieces) == str(expected)
+    assert response.metadata["finish"] == "stop"
+    response = await streaming.aquery(question)
+    assert response.metadata["score"] == expected.metadata["score"]
+    assert "".join([piece async for piece in response.async_response_gen()]) == str(expected)
+    assert response.metadata["completion_tokens"] == expected.metadata["completion_tokens"]
 
 
-def test_summaries_from_nodes_a_retriever_or_text(reader: FakeReader) -> None:
-    nodes = list(corpus.index().docstore.docs.values())
-    assert len(nodes) > 3
-    by_nodes = engine(reader, summaries=nodes).query(KNOWN)
-    assert by_nodes.source_nodes[0].get_content() == corpus.LEADS["ada"]
-    ready = VectorStoreIndex(
-        [TextNode(id_=name, text=text) for name, text in corpus.LEADS.items()], embed_model=HashEmbedding()
-    )
-    by_index = engine(reader, summaries=ready, n_summaries=3).query(KNOWN)
-    assert by_index.source_nodes[0].node_id == "ada"
-    assert len(by_index.source_nodes) == 3
-    by_text = engine(reader, summaries=corpus.LEADS["ada"]).query(KNOWN)
-    assert by_text.source_nodes[0].get_content() == corpus.LEADS["ada"]
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_a_server_is_asked_once_where_the_gate_stays_shut(streaming: bool) -> None:
+    with FakeOpenAI(corpus.answer) as server:
+        lazy = engine(llm=like(server), streaming=streaming, threshold=0.5)
+        assert str(lazy.query(KNOWN)) == KNOWN_ANSWER
+        response = await lazy.aquery(KNOWN)
+        assert str(response if not streaming else await response.get_response()) == KNOWN_ANSWER
+        assert len(server.requests) == 2
+        server.logprob = -1.5
+        assert str(lazy.query(UNKNOWN)) == FOUND_ANSWER
+        first, second = server.requests[2:]
+    assert "logprobs" in first
+    assert "logprobs" not in second
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        ({"mode": "lasy"}, ConfigurationError),
-        ({"mode": "oracle"}, ConfigurationError),
-        ({"threshold": -1.0}, ConfigurationError),
-        ({"top_n": 0}, ConfigurationError),
-        ({"gate_tokens": 0}, ConfigurationError),
-        ({"summaries": []}, InputError),
-        ({"summaries": " "}, InputError),
-        ({"summaries": [Document(text=" ", id_="blank")]}, InputError),
-        ({"summaries": 7}, ConfigurationError),
-        ({"summaries": ["text"]}, ConfigurationError),
-        ({"summarize": "no such key"}, InputError),
-        ({"treshold": 1.0}, ConfigurationError),
-    ],
-    ids=str,
-)
-def test_bad_arguments_are_refused(reader: FakeReader, arguments: dict[str, Any], error: type) -> None:
-    with pytest.raises(error):
-        engine(reader, **arguments)
-
-
-def test_missing_services_are_named(reader: FakeReader) -> None:
-    with pytest.raises(ConfigurationError, match="expected a LlamaIndex retriever"):
-        LazyRetrievalQueryEngine.from_args("index", reader)
-    with pytest.raises(ConfigurationError, match="summaries=documents"):
-        LazyRetrievalQueryEngine.from_args(Fixed([]), reader)
-    with pytest.raises(MissingServiceError, match="retriever"):
-        LazyRetrievalQueryEngine.from_args(None, reader, mode="standard")
-    assert str(LazyRetrievalQueryEngine.from_args(None, reader, mode="none").query(KNOWN))
-
-
-async def test_an_empty_question_is_refused(reader: FakeReader) -> None:
-    lazy = engine(reader)
-    for attempt in (lambda: lazy.query("  "), lambda: lazy.query_many([KNOWN, ""])):
-        with pytest.raises(InputError, match="question is empty"):
-            attempt()
-    with pytest.raises(InputError, match="question is empty"):
-        await lazy.aquery("")
-
-
-def test_one_engine_in_two_event_loops_in_threads_and_within_a_loop(reader: FakeReader) -> None:
-    lazy = engine(reader)
-    for _ in range(2):
-        shut(asyncio.run(lazy.aquery(KNOWN)))
-
-    async def inside() -> None:
-        opened(lazy.query(UNKNOWN))
-        for response in await asyncio.gather(*(asyncio.to_thread(lazy.query, KNOWN) for _ in range(4))):
-            shut(response)
-
-    asyncio.run(inside())
-
-
-def test_settings_serialise_without_what_is_alive(reader: FakeReader) -> None:
-    lazy = engine(reader, threshold=0.5, stop=["\n"], prompts={"closed_book": "Q: {question}"})
-    plain = json.loads(json.dumps(lazy.to_dict()))
-    assert plain["reader"] == "scripted"
-    again = LazyRetrievalQueryEngine.from_dict(plain, retriever=corpus.index(), llm=reader)
-    assert again.to_dict() == lazy.to_dict()
+def test_works_with_an_llm_without_streaming() -> None:
+    assert str(engine(llm=Unstreamed(sure=0.99)).query(KNOWN)) == KNOWN_ANSWER
     assert (
-        repr(again)
-        == repr(lazy)
-        == ("LazyRetrievalQueryEngine(threshold=0.5, top_n=2, n_summaries=1, stop=('\\n',))")
-    )
-    unlimited = LazyRetrievalQueryEngine.from_args(corpus.index(), reader).to_dict()
-    assert unlimited["top_n"] is None
-    with pytest.raises(ConfigurationError, match="surprise"):
-        LazyRetrievalQueryEngine.from_dict({**plain, "surprise": 1}, retriever=corpus.index(), llm=reader)
-
-
-def test_a_reader_that_breaks_its_promise_is_an_error(reader: FakeReader) -> None:
-    claims = Capabilities(logprobs=True, entropy="exact", begin="native")
-    silent = FakeReader(default="x", logprob=None, capabilities=claims)
-    with pytest.raises(SureragError, match="without entropies"):
-        engine(silent).query(KNOWN)
-
-
-async def test_a_gate_before_each_hop() -> None:
-    """The second search is for what the reader says of the first fact (section VI-F)."""
-    first, second = (
-        NodeWithScore(node=TextNode(text=text, id_=text[:3]))
-        for text in ("Orun was founded by Ada.", "Ada was born in Velm.")
+        "".join(engine(llm=Unstreamed(sure=0.99), streaming=True).query(KNOWN).response_gen) == KNOWN_ANSWER
     )
 
-    class Chained(Fixed):
-        def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-            super()._retrieve(query_bundle)
-            return [first, second] if "founded by Ada" in query_bundle.query_str else [first]
 
-    def reading(prompt: str) -> Generation:
-        if second.text in prompt:
-            return reply("Velm", entropy=0.1)
-        return reply("It was founded by Ada" if first.text in prompt else "Hm", entropy=2.0)
+def test_takes_the_llm_and_embedding_model_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Settings, "_llm", Own(sure=0.99))
+    monkeypatch.setattr(Settings, "_embed_model", HashEmbedding())
+    lazy = LazyRetrievalQueryEngine.from_args(VectorStoreIndex(corpus.nodes()))
+    assert str(lazy.query(KNOWN)) == KNOWN_ANSWER
 
-    retriever = Chained([])
-    lazy = LazyRetrievalQueryEngine.from_args(
-        retriever, FakeReader(reading), summaries="Orun makes tin.", max_hops=2
+
+@pytest.mark.parametrize(
+    ("fault", "finish"), [("cut", "length"), ("withheld", "content_filter"), ("empty answer", "empty")]
+)
+async def test_marks_and_warns_of_answers_that_are_not_whole(
+    fault: str, finish: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with FakeOpenAI(corpus.answer) as server:
+        server.fault = fault
+        lazy = engine(llm=like(server), n_tokens=99)
+        for response in (lazy.query(KNOWN), await lazy.aquery(KNOWN)):
+            assert response.metadata["finish"] == finish
+            # What is known to be no whole answer is never taken for a sure one.
+            assert response.metadata["retrieve"] is True
+    assert "answer.incomplete" in caplog.text
+
+
+def test_degrades_where_the_first_pass_fails() -> None:
+    with FakeOpenAI(corpus.answer) as server:
+        lazy = engine(llm=like(server))
+        server.fail("500")
+        response = lazy.query(KNOWN)
+    assert str(response) == KNOWN_ANSWER
+    assert response.metadata["retrieve"] is True
+    assert "first pass failed" in response.metadata["reason"]
+
+
+# Tier 1
+
+
+def tenant_filters(operator: FilterOperator, value: Any, key: str = "tenant") -> MetadataFilters:
+    return MetadataFilters(filters=[MetadataFilter(key=key, value=value, operator=operator)])
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        tenant_filters(FilterOperator.EQ, "a"),
+        tenant_filters(FilterOperator.NE, "b"),
+        tenant_filters(FilterOperator.IN, ["a"]),
+        tenant_filters(FilterOperator.NIN, ["b"]),
+        tenant_filters(FilterOperator.LT, 4, "size"),
+        tenant_filters(FilterOperator.TEXT_MATCH, "a"),
+        MetadataFilters(
+            filters=[
+                MetadataFilter(key="tenant", value="a"),
+                MetadataFilter(key="size", value=100, operator=FilterOperator.GT),
+            ],
+            condition=FilterCondition.OR,
+        ),
+    ],
+    ids=["eq", "ne", "in", "nin", "lt", "text", "or"],
+)
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("explicit", [False, True])
+async def test_a_tenants_summaries_do_not_leak(
+    filters: MetadataFilters, streaming: bool, explicit: bool
+) -> None:
+    index = corpus.index(ada="a", orun="b", tarn="b")
+    reader = knowing()
+    summaries = summary_index(index, embed_model=HashEmbedding())
+    lazy = engine(
+        index.as_retriever(filters=filters),
+        reader,
+        summaries=summaries.as_retriever(filters=filters) if explicit else summaries,
+        streaming=streaming,
     )
-    asked = "Where was the founder of Orun born?"
-    for response in (lazy.query(asked), await lazy.aquery(asked)):
-        assert (str(response), response.metadata["retrievals"]) == ("Velm", 2)
-        assert [node.node_id for node in response.source_nodes][:2] == ["Oru", "Ada"]
-    assert [query.query_str for query in retriever.queries] == [asked, f"{asked} It was founded by Ada"] * 2
+    for question in (KNOWN, UNKNOWN):
+        responses = [lazy.query(question), await lazy.aquery(question)]
+        if streaming:
+            responses[1] = await responses[1].get_response()
+        for response in responses:
+            str(response)
+            assert {name.split(":")[0].split("-")[0] for name in sources(response)} == {"ada"}
+    assert not any("river. It is long" in text or "old city. It" in text for text in prompts_of(reader))
+
+
+def prompts_of(reader: FakeReader) -> list[str]:
+    return [prompt for call in reader.history for prompt in call.prompts]
+
+
+def test_a_retriever_without_summaries_is_refused() -> None:
+    index = corpus.index()
+    filters = tenant_filters(FilterOperator.EQ, "a")
+    for retriever in (
+        index.as_retriever(filters=filters),
+        index.as_retriever(),
+        QueryFusionRetriever([index.as_retriever(filters=filters)], llm=Own(), num_queries=1),
+    ):
+        with pytest.raises(ConfigurationError, match="summary_index"):
+            engine(retriever)
+
+
+def test_a_retriever_of_other_restrictions_takes_no_index_of_summaries() -> None:
+    index = corpus.index()
+    summaries = summary_index(index, embed_model=HashEmbedding())
+    fusion = QueryFusionRetriever([index.as_retriever()], llm=Own(), num_queries=1, use_async=False)
+    for retriever in (fusion, VectorIndexRetriever(index, node_ids=["ada-0"])):
+        with pytest.raises(ConfigurationError, match="may be restricted"):
+            engine(retriever, summaries=summaries)
+        assert engine(retriever, summaries="Ada was born in Velm.")
+    assert str(engine(fusion, summaries=summaries.as_retriever()).query(KNOWN)) == KNOWN_ANSWER
+
+
+def test_what_is_no_summaries_and_no_postprocessor_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"summaries must be an index.*summary_index"):
+        LazyRetrievalQueryEngine.from_args(corpus.index(), knowing(), summaries=corpus.nodes())
+    with pytest.raises(ConfigurationError, match="node_postprocessors holds a int"):
+        LazyRetrievalQueryEngine.from_args(corpus.index(), knowing(), node_postprocessors=[5])
+
+
+def test_summaries_with_other_filters_are_refused() -> None:
+    index = corpus.index(ada="a")
+    summaries = summary_index(index, embed_model=HashEmbedding())
+    retriever = index.as_retriever(filters=tenant_filters(FilterOperator.EQ, "a"))
+    other = tenant_filters(FilterOperator.EQ, "b")
+    for theirs in (summaries.as_retriever(), summaries.as_retriever(filters=other)):
+        with pytest.raises(ConfigurationError, match="not in the same way"):
+            engine(retriever, summaries=theirs)
+
+
+async def test_only_summaries_of_the_retrievers_documents_are_shown() -> None:
+    index = corpus.index()
+    lazy = engine(
+        index.as_retriever(doc_ids=["tarn"]), summaries=summary_index(index, embed_model=HashEmbedding())
+    )
+    for response in (lazy.query(KNOWN), await lazy.aquery(KNOWN)):
+        assert set(response.metadata["summary_ids"]) <= {"tarn:summary"}
+
+
+@pytest.mark.parametrize("as_retriever", [True, False])
+def test_a_plain_retriever_of_the_index_is_not_restricted(as_retriever: bool) -> None:
+    # as_retriever() names the ids of all nodes.
+    index = corpus.index()
+    summaries = summary_index(index, embed_model=HashEmbedding())
+    assert engine(index.as_retriever(), summaries=summaries.as_retriever() if as_retriever else summaries)
+
+
+def test_summaries_are_persisted_and_not_embedded_anew(tmp_path: Path) -> None:
+    index = corpus.index()
+    first = HashEmbedding(embedded=[])
+    summary_index(index, embed_model=first, persist_dir=tmp_path / "summaries")
+    index.storage_context.persist(str(tmp_path / "index"))
+    assert len(first.embedded) == 3
+    again = HashEmbedding(embedded=[])
+    stored = StorageContext.from_defaults(persist_dir=str(tmp_path / "index"))
+    loaded = load_index_from_storage(stored, embed_model=again)
+    summaries = summary_index(loaded, embed_model=again, persist_dir=tmp_path / "summaries")
+    assert str(engine(loaded, summaries=summaries).query(KNOWN)) == KNOWN_ANSWER
+    assert again.embedded == []
+    loaded.delete_ref_doc("tarn", delete_from_docstore=True)
+    loaded.insert(Document(id_="mir", text="The Mir is a lake. It is deep."))
+    again.embedded.clear()
+    summaries = summary_index(loaded, embed_model=again, persist_dir=tmp_path / "summaries")
+    assert again.embedded == ["The Mir is a lake. It is deep."]
+    assert set(summaries.docstore.docs) == {"ada:summary", "orun:summary", "mir:summary"}
+
+
+def test_works_over_faiss() -> None:
+    store = FaissVectorStore(faiss_index=faiss.IndexFlatIP(256))
+    storage = StorageContext.from_defaults(vector_store=store)
+    index = VectorStoreIndex(corpus.nodes(), storage_context=storage, embed_model=HashEmbedding())
+    assert str(engine(index).query(UNKNOWN)) == FOUND_ANSWER
+
+
+def test_summaries_of_deleted_documents_are_not_shown() -> None:
+    index = corpus.index()
+    lazy = engine(index)
+    assert "ada:summary" in sources(lazy.query(KNOWN))
+    index.delete_ref_doc("ada", delete_from_docstore=True)
+    assert "ada:summary" not in sources(lazy.query(KNOWN))
+
+
+def test_summary_nodes_have_the_documents_shared_metadata() -> None:
+    parts = corpus.nodes(ada="a")
+    parts[0].metadata["page"] = 1
+    node = next(one for one in summary_nodes(parts) if one.ref_doc_id == "ada")
+    assert node.metadata == {"tenant": "a", "size": 3}
+    assert node.text == corpus.LEADS["ada"]
+    assert set(node.excluded_llm_metadata_keys) == {"tenant", "size"}
+
+
+@pytest.mark.parametrize(
+    ("summarize", "expected"),
+    [
+        (1, "Ada was born in Velm."),
+        ("tenant", "a"),
+        (lambda document: document.node_id.upper(), "ADA"),
+        (FakeReader(lambda prompt: "In short."), "In short."),
+        (Own(reply_to=lambda prompt: "In short."), "In short."),
+    ],
+)
+def test_summarizes_in_several_ways(summarize: Any, expected: str) -> None:
+    [node] = [one for one in summary_nodes(corpus.nodes(ada="a"), summarize) if one.ref_doc_id == "ada"]
+    assert node.text == expected
+
+
+def test_a_markdown_heading_or_table_is_no_summary() -> None:
+    text = "# Ada\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\nAda was born in Velm. She paints."
+    [node] = summary_nodes([Document(id_="ada", text=text)])
+    assert node.text == "Ada was born in Velm. She paints."
+
+
+def test_a_missing_metadata_key_is_named() -> None:
+    with pytest.raises(InputError, match="abstract"):
+        summary_nodes(corpus.nodes(), "abstract")
+
+
+def test_an_index_whose_store_holds_the_texts_needs_summaries() -> None:
+    index = corpus.index()
+    index.docstore.delete_document("ada-0")
+    for name in list(index.docstore.docs):
+        index.docstore.delete_document(name)
+    index.vector_store.stores_text = True
+    with pytest.raises(ConfigurationError, match=r"summary_index\(documents\)"):
+        engine(index)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_an_empty_index_answers_as_llama_index_does(streaming: bool) -> None:
+    index = VectorStoreIndex([], embed_model=HashEmbedding())
+    plain = index.as_query_engine(llm=Own()).query(KNOWN)
+    lazy = engine(index, streaming=streaming)
+    response = await lazy.aquery(KNOWN)
+    if streaming:
+        response = await response.get_response()
+    assert str(lazy.query(KNOWN)) == str(response) == str(plain) == "Empty Response"
+    index.insert(Document(id_="ada", text=corpus.LEADS["ada"]))
+    assert str(lazy.query(KNOWN)) == KNOWN_ANSWER
+
+
+# The pipeline around it
+
+
+class Narrow(Own):
+    """Has a window of 420 tokens."""
+
+    @property
+    def metadata(self) -> LLMMetadata:
+        return LLMMetadata(model_name="narrow", num_output=64, context_window=420)
+
+
+async def test_passages_are_fitted_into_the_window(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    long = VectorStoreIndex.from_documents(
+        [Document(id_=str(n), text=f"Nothing is known of {n}. " + "word " * 30) for n in range(8)],
+        embed_model=HashEmbedding(),
+    )
+    llm = Narrow(sure=0.4)
+    lazy = engine(long, llm, threshold=0.5, top_n=8, n_summaries=1)
+    expected_ids = [
+        len(one.metadata["passage_ids"]) for one in (lazy.query(UNKNOWN), await lazy.aquery(UNKNOWN))
+    ]
+    assert expected_ids[0] == expected_ids[1] < 8
+    assert "window.passages_dropped" in caplog.text
+    assert max(len(call["prompt"].split()) for call in llm._calls) < 300
+
+
+def test_postprocessors_and_query_bundles_are_honoured() -> None:
+    lazy = engine(node_postprocessors=[SimilarityPostprocessor(similarity_cutoff=0.99)])
+    assert lazy.query(UNKNOWN).metadata["passage_ids"] == []
+    bundle = QueryBundle(UNKNOWN, custom_embedding_strs=["The Orun does end in the lake of Mir."])
+    assert engine(top_n=1).query(bundle).metadata["passage_ids"] == ["orun-1"]
+
+
+def test_nodes_in_the_index_are_not_changed() -> None:
+    index = corpus.index()
+    before = {name: node.model_dump() for name, node in index.docstore.docs.items()}
+    for node in engine(index).query(UNKNOWN).source_nodes:
+        node.node.metadata["changed"] = True
+    assert {name: node.model_dump() for name, node in index.docstore.docs.items()} == before
+
+
+def test_retrieves_whatever_the_gate_decides() -> None:
+    nodes = engine(top_n=1).retrieve(QueryBundle(UNKNOWN))
+    assert [node.node_id for node in nodes] == ["orun-1"]
+
+
+def test_prompts_are_templates() -> None:
+    lazy = engine(prompts={"from_context": "Say what {context_str} says of {query_str}"})
+    assert lazy.get_prompts()["from_context"].get_template() == "Say what {context_str} says of {query_str}"
+    lazy.update_prompts(
+        {"from_context": lazy.get_prompts()["closed_book"].__class__("{query_str} {context_str}")}
+    )
+    lazy.query(KNOWN)
+    assert prompts_of(lazy.core.reader)[0].startswith(KNOWN)
+    with pytest.raises(PromptError, match="must have the slots"):
+        lazy.update_prompts({"closed_book": "{nothing}"})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"similarity_top_k": 3}, "did you mean top_n"),
+        ({"top_n": 0}, "top_n"),
+        ({"gate": "consensus"}, "gate"),
+        ({"prompts": {"other": "x"}}, "other"),
+    ],
+)
+def test_refuses_misspelled_options(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"(?i){message}"):
+        engine(**settings)
+
+
+def test_to_dict_has_no_key() -> None:
+    with FakeOpenAI() as server:
+        written = engine(llm=like(server), top_n=3).to_dict()
+    assert written["top_n"] == 3
+    assert written["reader"] == "toy"
+    assert KEY not in str(written)
+
+
+def test_many_threads_and_loops_share_an_engine() -> None:
+    with FakeOpenAI(corpus.answer) as server:
+        lazy = engine(llm=like(server, max_retries=2))
+        with ThreadPoolExecutor(16) as pool:
+            answers = list(pool.map(lambda _: str(lazy.query(KNOWN)), range(32)))
+        answers += [str(asyncio.run(lazy.aquery(KNOWN))) for _ in range(3)]
+    assert set(answers) == {KNOWN_ANSWER}
+
+
+def test_semantic_entropy_needs_text_only() -> None:
+    texts = iter(["Velm.", "Orun.", "Mir.", "Tarn.", "Ada.", FOUND_ANSWER])
+    reader = FakeReader(lambda prompt: reply(next(texts), logprobs=None), entropy=None, logprob=None)
+    response = engine(llm=reader, gate="semantic_entropy").query(UNKNOWN)
+    assert response.metadata["retrieve"] is True
+    assert str(response) == FOUND_ANSWER

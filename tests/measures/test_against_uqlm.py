@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from surerag.clustering import meaning_clusters
 from surerag.measures import (
     answer_weights,
     discrete_semantic_entropy,
+    equivalence_clusters,
     lowest_probability,
     perplexity,
     same_answer,
@@ -115,7 +115,7 @@ def test_semantic_entropy_of_classes_by_words(row: Recorded) -> None:
     - "32.5" and "32": the entailment model holds them for the same, at 0.868; by words they differ, at 1.330.
     """
     same = [[same_answer(first, second) for second in row.answers] for first in row.answers]
-    assert discrete_semantic_entropy(meaning_clusters(same)) == pytest.approx(row.by_words, abs=1e-12)
+    assert discrete_semantic_entropy(equivalence_clusters(same)) == pytest.approx(row.by_words, abs=1e-12)
 
 
 @pytest.mark.parametrize(("logprobs", "normalised", "smallest"), LOGPROBS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from surerag.measures import exact_match, normalize_answer, same_answer, token_f1
+from surerag.measures import contains, exact_match, normalize_answer, same_answer, token_f1
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,35 @@ def test_no_gold_answer_matches_nothing() -> None:
 
 def test_articles_inside_words_stay() -> None:
     assert normalize_answer("Theatre  a-la\nthe carte") == "theatre ala carte"
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "same"),
+    [
+        ("1.5", "15", False),
+        ("-3", "3", False),
+        ("\u22123", "-3", True),
+        ("3:08", "308", False),
+        (".5", "5", False),
+        ("2-3", "23", False),
+        ("1/2", "12", False),
+        ("1,500", "1500", True),
+        ("1,5", "15", False),
+        ("$1,500.50.", "1500.50", True),
+        ("12%", "12", True),
+        ("covid-19", "covid19", True),
+        ("well-known", "wellknown", True),
+        ("U.S.", "us", True),
+    ],
+)
+def test_marks_of_numbers_stay_and_others_go(answer: str, reference: str, same: bool) -> None:
+    assert exact_match(answer, [reference]) is same
+    assert contains(f"It is {answer}, I think.", [reference]) is same
+    assert (token_f1(answer, [reference]) == 1) is same
+
+
+def test_a_sentence_contains_the_words_of_an_answer_in_a_row() -> None:
+    assert contains("She was born in the City of Velm.", ["Orun", "city of velm"])
+    assert not contains("At 4:51, 3:08 later.", ["308"])
+    assert not contains("Velm of the city", ["city of Velm"])
+    assert not contains("Velm", [""])

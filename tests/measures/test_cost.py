@@ -1,10 +1,12 @@
-"""Table 8 of EDC²-RAG from its own token counts and prices."""
+"""Table 8 of EDC²-RAG from its own token counts and prices, and Table III of L-RAG."""
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from surerag.measures import api_cost
+from surerag.measures import api_cost, break_even_latency, latency_saving
 
 PRICES = (0.15, 0.60)
 TABLE_8 = {
@@ -32,3 +34,18 @@ def test_seven_of_the_eight_printed_costs_follow_and_the_eighth_is_ours_at_100()
 def test_a_negative_count_is_no_cost() -> None:
     with pytest.raises(ValueError, match="0 or more"):
         api_cost(-1, 0, 1, 1)
+
+
+TABLE_III = {0.92: (625, (-34, -10, 30)), 0.74: (192, (2, 80, 210)), 0.54: (109, (42, 180, 410))}
+
+
+@pytest.mark.parametrize(("rate", "row"), TABLE_III.items())
+def test_the_nine_savings_and_three_break_even_points(rate: float, row: tuple[int, tuple[int, ...]]) -> None:
+    assert round(break_even_latency(rate, 50)) == row[0]
+    assert tuple(round(latency_saving(rate, ms, 50)) for ms in (200, 500, 1000)) == row[1]
+
+
+def test_a_gate_that_always_opens_never_pays() -> None:
+    assert (break_even_latency(1.0, 50), latency_saving(1.0, 1e9, 50)) == (math.inf, -50)
+    with pytest.raises(ValueError, match=r"\[0, 1\]"):
+        latency_saving(1.1, 1, 1)

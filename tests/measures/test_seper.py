@@ -54,7 +54,6 @@ def test_several_golds_by_hand() -> None:
     weights = [0.6, 0.4]
     assert seper_soft(weights, entailment, "max") == pytest.approx(0.6)
     assert seper_soft(weights, entailment, "mean") == pytest.approx((0.6 + 0.32) / 2)
-    assert seper_soft(weights, entailment, "any") == pytest.approx(0.6 + 0.32)
 
 
 def test_ten_answers_that_all_match_one_of_two_golds_are_full_belief() -> None:
@@ -70,7 +69,6 @@ def test_hard_by_hand() -> None:
     matches = [[True, False], [False, True], [False, True]]
     assert seper_hard(weights, clusters, matches) == pytest.approx(0.7)
     assert seper_hard(weights, clusters, matches, "mean") == pytest.approx(0.5)
-    assert seper_hard(weights, clusters, matches, "any") == pytest.approx(1.0)
     assert seper_hard(weights, [0] * 4, [[False]]) == 0.0
     assert seper_hard(weights, [0] * 4, [[True]]) == pytest.approx(1.0)
 

@@ -1,4 +1,4 @@
-"""Thoughts are told from answers, however the text is cut into pieces."""
+"""Thoughts are separated from answers, however the text is cut into pieces."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surerag.readers.thinking import Thoughts, answer_begins
+from surerag.errors import LogprobsError
+from surerag.readers.logprobs import answer_tokens
+from surerag.readers.thinking import ThoughtSplitter, mentions_thoughts, open_mark, split_thoughts
 
 HARMONY = "<|channel|>analysis<|message|>Rhine?<|end|><|start|>assistant<|channel|>final<|message|>"
 BEFORE = ["", "<think>Rhine?</think>\n\n", "\n<think></think>", "[THINK]a [1][/THINK]", HARMONY]
@@ -16,42 +18,67 @@ BEFORE = ["", "<think>Rhine?</think>\n\n", "\n<think></think>", "[THINK]a [1][/T
 
 @pytest.mark.parametrize("before", BEFORE)
 def test_the_answer_begins_after_the_thoughts(before: str) -> None:
-    said = before + "Velm <b>."
-    at = answer_begins(said)
-    assert at is not None
-    assert said[at:] == "Velm <b>."
+    assert split_thoughts(before + "Velm <b>.")[1] == "Velm <b>."
 
 
 @given(st.sampled_from(BEFORE), st.text(max_size=8), st.lists(st.integers(0, 120), max_size=9))
 def test_pieces_make_no_difference(before: str, answer: str, cuts: list[int]) -> None:
-    said = before + answer
-    places = sorted({0, len(said), *(cut for cut in cuts if cut < len(said))})
-    thoughts = Thoughts()
-    shown = "".join(thoughts.feed(said[start:end]) for start, end in pairwise(places))
-    shown += thoughts.end()
-    at = answer_begins(said)
-    assert thoughts.begins == at
-    assert at is not None
-    assert shown == said[at:]
+    text = before + answer
+    places = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
+    whole, pieces = ThoughtSplitter(), ThoughtSplitter()
+    whole.feed(text)
+    whole.end()
+    shown = "".join(pieces.feed(text[start:end]) for start, end in pairwise(places)) + pieces.end()
+    assert (pieces.begins, shown) == (whole.begins, text[whole.begins :])
 
 
 @pytest.mark.parametrize(
-    "said", ["<think>Rhine? Velm", "<|channel|>analysis<|message|>Rhine?<|end|>", "[THINK]"]
+    "text", ["<think>Rhine? Velm", "<|channel|>analysis<|message|>Rhine?<|end|>", "[THINK]"]
 )
-def test_a_text_may_end_inside_the_thoughts(said: str) -> None:
-    thoughts = Thoughts()
-    assert thoughts.feed(said) + thoughts.end() == ""
-    assert thoughts.thinking
-    assert thoughts.thought
+def test_a_text_may_end_inside_the_thoughts(text: str) -> None:
+    splitter = ThoughtSplitter()
+    assert splitter.feed(text) + splitter.end() == ""
+    assert (splitter.thinking, splitter.has_thoughts) == (True, True)
 
 
-def test_a_template_may_have_opened_them() -> None:
-    assert answer_begins("Rhine?</think>\nVelm", opened=True) == 15
-    assert answer_begins("Rhine?", opened=True) is None
+def test_a_template_may_open_the_thoughts() -> None:
+    assert split_thoughts("Rhine?</think>\nVelm", opened=True) == ("Rhine?", "Velm")
+    assert split_thoughts("Rhine?", opened=True) == ("Rhine?", "")
+    assert open_mark("assistant\n<think>\n") == "<think>"
+    assert mentions_thoughts("{{ content.split('</think>')[-1] }}")
 
 
-@pytest.mark.parametrize("said", ["<thi", "<thirst> is a word", "[T", "<", " ", ""])
-def test_what_only_looks_like_a_mark_is_an_answer(said: str) -> None:
-    thoughts = Thoughts()
-    assert thoughts.feed(said) + thoughts.end() == said
-    assert not thoughts.thought
+@pytest.mark.parametrize("text", ["<thi", "<thirst> is a word", "[T", "<", " ", ""])
+def test_what_only_looks_like_a_mark_is_an_answer(text: str) -> None:
+    splitter = ThoughtSplitter()
+    assert splitter.feed(text) + splitter.end() == text
+    assert not splitter.has_thoughts
+
+
+@pytest.mark.parametrize(
+    ("tokens", "answer", "expected"),
+    [
+        (["Ve", "lm"], "Velm", (0, 2)),
+        ([" Velm", ".", "</s>"], "Velm.", (0, 2)),
+        (["<think>", "Velm?", "</", "think>", "\n\n", "Velm", "<|im_end|>"], "Velm", (5, 6)),
+        (["<|channel|>", "final", "<|message|>", "Velm", "<|return|>"], "Velm", (3, 4)),
+        ([" Flu", "\\xc3", "\ufffd"], "Fluß", (0, 3)),
+        ([b"\xe2\x80", b"\x9cHi"], "\u201cHi", (0, 2)),
+        (["Velm", ".\nQuestion"], "Velm.", (0, 2)),
+        ([], "", (0, 0)),
+    ],
+)
+def test_tokens_of_the_answer_are_those_that_spell_it(
+    tokens: list[str | bytes], answer: str, expected: tuple[int, int]
+) -> None:
+    assert answer_tokens(tokens, answer) == range(*expected)
+
+
+def test_tokens_of_thoughts_without_marks_are_dropped() -> None:
+    assert answer_tokens(["Velm", "?", " Yes", "Velm"], "Velm", thought=True) == range(3, 4)
+
+
+@pytest.mark.parametrize(("tokens", "answer"), [(["one", " two"], "one two three"), (["Orun"], "Velm")])
+def test_refuses_tokens_that_spell_another_text(tokens: list[str], answer: str) -> None:
+    with pytest.raises(LogprobsError, match="do not spell"):
+        answer_tokens(tokens, answer)

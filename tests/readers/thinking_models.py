@@ -15,8 +15,7 @@ import torch
 import transformers as hf
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from tests.readers.sizes import END_ID, PAD_ID, SMALL, VOCABULARY, WORDS
-from tests.readers.tiny_models import END, tiny_tokenizer
+from tests.readers.tiny_models import END, END_ID, PAD_ID, SMALL, VOCABULARY, WORDS, tiny_tokenizer
 
 OPEN, CLOSE, GAP = "<think>", "</think>", "\n\n"
 THOUGHTS = tuple(f" hm{place}" for place in range(12))
@@ -97,7 +96,7 @@ def _model(architecture: str) -> PreTrainedModel:
         "llama": lambda: hf.LlamaConfig(**sizes),
         "qwen3": lambda: hf.Qwen3Config(**sizes, head_dim=8),
         "gpt_oss": lambda: hf.GptOssConfig(
-            **sizes, head_dim=8, num_local_experts=4, num_experts_per_tok=2, sliding_window=8
+            **sizes, head_dim=8, num_local_experts=4, num_experts_per_tok=4, sliding_window=8
         ),
         "mamba": lambda: hf.MambaConfig(
             vocab_size=sizes["vocab_size"],

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from surerag.documents import Document
 from surerag.errors import ConfigurationError
-from surerag.retrieval import chunk_documents, chunk_text, split_sentences
+from surerag.retrieval import chunk_documents, chunk_text
 from surerag.retrieval.chunking import words_and_marks
 
 
@@ -63,26 +63,3 @@ def test_passages_say_where_they_come_from() -> None:
         "start": 8,
         "end": 18,
     }
-
-
-def test_sentences_are_verbatim_with_offsets_in_characters() -> None:
-    text = "  Übrigens: Dr. A. left at 5 p.m. on Friday.\n\nWhy?  She was tired! "
-    sentences = split_sentences(text)
-    assert [sentence.text for sentence in sentences] == [
-        "Übrigens: Dr. A. left at 5 p.m. on Friday.",
-        "Why?",
-        "She was tired!",
-    ]
-    assert all(text[sentence.start : sentence.end] == sentence.text for sentence in sentences)
-
-
-def test_a_language_brings_its_abbreviations() -> None:
-    text = "Das ist der 3. Mai. Hier noch einer."
-    assert len(split_sentences(text, "de")) == 2
-
-
-@given(st.text())
-def test_sentences_hold_all_that_is_not_white_space(text: str) -> None:
-    sentences = split_sentences(text)
-    assert "".join("".join(s.text.split()) for s in sentences) == "".join(text.split())
-    assert all(text[s.start : s.end] == s.text for s in sentences)

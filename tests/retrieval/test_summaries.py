@@ -6,8 +6,7 @@ from surerag import FakeReader
 from surerag.documents import Document
 from surerag.errors import ConfigurationError, InputError, PromptError
 from surerag.prompts import PromptTemplate
-from surerag.retrieval import LeadSummaries, MetadataSummaries, ModelSummaries, each, lead_summary, summaries
-from surerag.retrieval.summaries import identity_of
+from surerag.retrieval import LeadSummaries, MetadataSummaries, ModelSummaries, lead_summary, prose
 
 TEXT = "Dr. Voss was born in Velm. She paints.\nShe sings!\n\nVelm lies on the Orun. It is old. It is small."
 
@@ -28,6 +27,29 @@ def test_fewer_sentences_than_asked_for_are_all_taken() -> None:
 def test_a_text_without_marks_is_cut_and_a_long_one_is_no_matter() -> None:
     assert len(lead_summary("velm " * 2_000_000)) <= 1000
     assert lead_summary("It rains in Velm. " * 600_000) == "It rains in Velm. It rains in Velm."
+
+
+@pytest.mark.parametrize(
+    ("text", "summary"),
+    [
+        ("# T\n\n## S\n\nThe first one. The second. A third.", "The first one. The second."),
+        ("---\ntitle: T\ntags: [a, b]\n---\n# H\nBody of it. More.", "Body of it. More."),
+        ("Title\n=====\n\nBody of it.", "Body of it."),
+        ("| a | b |\n|---|---|\n| 1 | 2 |\n\nText here. More.", "Text here. More."),
+        ("a | b\n--- | ---\n1 | 2\n\nText here.", "Text here."),
+        ("```\ncode. x. y\n```\nAfter. It.", "After. It."),
+        (
+            "![A map.](map.png)\n\n[![x](y)](z)\nSee [Velm](velm.md). It is old.",
+            "See [Velm](velm.md). It is old.",
+        ),
+        ("* * *\n\nBody | with a bar.", "Body | with a bar."),
+        ("# Only a heading", "# Only a heading"),
+        ("Issue #3 is open. It is old.", "Issue #3 is open. It is old."),
+    ],
+)
+def test_headings_front_matter_tables_and_code_are_no_summary(text: str, summary: str) -> None:
+    assert lead_summary(text) == summary
+    assert prose("Plain text.\n\nStays.") == "Plain text.\n\nStays."
 
 
 def test_nonsense_is_refused() -> None:
@@ -61,35 +83,6 @@ def test_a_model_writes_each_summary_once_in_batches() -> None:
     assert summarize([ada, orun]) == ["On Ada.", "On Orun."]
     assert [len(call.prompts) for call in reader.history] == [2, 1]
     assert "Velm is here." in reader.history[0].prompts[0]
-
-
-def test_a_stream_of_any_length_is_not_remembered_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(summaries, "REMEMBERED", 2)
-    reader = FakeReader(["one", "two", "three", "one again"])
-    summarize = ModelSummaries(reader)
-    one, two, three = (Document(name, f"{name} is here.") for name in ("Velm", "Orun", "Ada"))
-    assert summarize([one, two, three]) == ["one", "two", "three"]
-    assert summarize([two, three]) == ["two", "three"]
-    assert summarize([one]) == ["one again"]
-
-
-def test_ways_to_summarize_are_told_apart_by_their_settings() -> None:
-    reader = FakeReader([])
-    ways = [
-        LeadSummaries(), LeadSummaries(1), MetadataSummaries("abstract"), ModelSummaries(reader),
-        ModelSummaries(reader, max_tokens=9), each(lead_of), each(title_of), lead_summary,
-    ]  # fmt: skip
-    assert len({identity_of(way) for way in ways}) == len(ways)
-    assert identity_of(each(lead_of)).endswith("test_summaries.lead_of")
-    assert identity_of(ModelSummaries(reader)) == identity_of(ModelSummaries(reader)), "in any process"
-
-
-def lead_of(document: Document) -> str:
-    return lead_summary(document.text)
-
-
-def title_of(document: Document) -> str:
-    return document.title
 
 
 def test_a_model_that_writes_nothing_leaves_the_lead() -> None:

@@ -14,8 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surerag.errors import ConfigurationError
-from surerag.extras import extra
+from surerag.errors import ConfigurationError, extra
 
 if TYPE_CHECKING:
     from surerag.readers.local import TransformersReader

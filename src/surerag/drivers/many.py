@@ -1,62 +1,38 @@
-"""Many programs in the caller's thread, their questions to a local model merged into large batches."""
+"""Many programs at once, in threads or as tasks; their requests to a local model meet in its queue."""
 
 from __future__ import annotations
 
-import contextvars
+import asyncio
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sized
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Sized
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import closing
-from typing import Any, NamedTuple, TypeVar
+from contextlib import aclosing, closing, contextmanager
+from functools import partial
+from typing import Any, TypeVar
 
-from surerag.drivers.answering import ask_merged, is_local, service_of, try_ask
-from surerag.drivers.asynchronous import AHEAD, unless_failed
+from surerag.drivers.asynchronous import arun
+from surerag.drivers.merging import queues_of
 from surerag.drivers.progress import Progress, reporting
-from surerag.drivers.session import Failed, Listener, Outcome, Session, check_window
-from surerag.drivers.sync import run
-from surerag.effects import ContinueGeneration, Effect, Generate, Program, Retrieve, Score, StartGeneration
+from surerag.drivers.session import Listener, Session
+from surerag.drivers.sync import drive
+from surerag.effects import Program
+from surerag.errors import ConfigurationError
 from surerag.services import Services
 
 R = TypeVar("R")
 
+_AHEAD = 4
+"""Windows of programs that may be started before the oldest result has been taken."""
 
-def run_many(
-    programs: Iterable[Program[R]],
-    services: Services,
-    *,
-    window: int = 64,
-    on_event: Listener | None = None,
-    progress: Progress = False,
-    return_exceptions: bool = False,
-) -> list[R]:
-    """Run many programs, at most ``window`` at a time.
 
-    With a local reader, the model is asked when every running program waits for it, as one batch. With
-    a server, programs run concurrently in threads, and the reader's own limit bounds the requests.
+def run_many(programs: Iterable[Program[R]], services: Services, **options: Any) -> list[R]:
+    """Return the results of many programs in order; options and errors are those of :func:`iter_many`."""
+    return list(iter_many(programs, services, **options))
 
-    Args:
-        programs: Methods at work; may be a generator, which is then read as there is room.
-        services: Who answers them.
-        window: Programs that run at the same time.
-        on_event: Called with every event of every program.
-        progress: True shows a bar on a terminal; a callable gets (done, total or None).
-        return_exceptions: Put a program's exception in its place in the list, instead of raising the
-            first one after all programs have ended.
 
-    Returns:
-        Results in the order of the programs.
-
-    Raises:
-        ConfigurationError: If ``window`` is less than 1.
-        Exception: The first failure, after the other programs have run to their ends.
-    """
-    total = len(programs) if isinstance(programs, Sized) else None
-    results: list[R | Exception] = []
-    with reporting(progress, total) as advance:
-        for result in _outcomes(programs, services, window, on_event):
-            results.append(result)
-            advance()
-    return unless_failed(results, return_exceptions=return_exceptions)
+async def arun_many(programs: Iterable[Program[R]], services: Services, **options: Any) -> list[R]:
+    """Return the results of many programs without blocking the event loop; see :func:`iter_many`."""
+    return [result async for result in aiter_many(programs, services, **options)]
 
 
 def iter_many(
@@ -65,178 +41,168 @@ def iter_many(
     *,
     window: int = 64,
     on_event: Listener | None = None,
+    progress: Progress = False,
+    return_exceptions: bool = False,
 ) -> Iterator[R]:
-    """Yield the programs' results in order, as they come, and keep none; see :func:`run_many`.
+    """Yield the results of programs in order, as they come, and store none.
 
-    Programs are read as there is room: one that takes long holds back those behind it, and no more than a few
-    windows of them are started meanwhile. Closing the iterator ends what is still at work.
+    Programs are read as there is room: a slow one holds back those behind it, and no more than a few windows
+    of them are started meanwhile. Closing the iterator starts no further program.
+
+    Args:
+        programs: Methods at work.
+        services: Services that answer them.
+        window: Programs that run at the same time.
+        on_event: Called with every event of every program, in the threads of these.
+        progress: True shows a bar on a terminal; a callable gets (done, total or None).
+        return_exceptions: Yield a program's exception in its place, instead of raising it.
 
     Raises:
         ConfigurationError: If ``window`` is less than 1.
-        Exception: A program's failure, in its place; the others then end.
+        Exception: The first failure, in its place; no further program is started.
     """
-    with closing(_outcomes(programs, services, window, on_event)) as results:
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
-            yield result
+    total = len(programs) if isinstance(programs, Sized) else None
+    with (
+        reporting(progress, total) as advance,
+        closing(_settled(programs, services, window, on_event)) as settled,
+    ):
+        for result in settled:
+            advance()
+            yield _unless_failed(result, return_exceptions)
 
 
-def _outcomes(
+async def aiter_many(
+    programs: Iterable[Program[R]],
+    services: Services,
+    *,
+    window: int = 64,
+    on_event: Listener | None = None,
+    progress: Progress = False,
+    return_exceptions: bool = False,
+) -> AsyncGenerator[R]:
+    """Yield the results of programs without blocking the event loop; see :func:`iter_many`."""
+    total = len(programs) if isinstance(programs, Sized) else None
+    with reporting(progress, total) as advance:
+        async with aclosing(_asettled(programs, services, window, on_event)) as settled:
+            async for result in settled:
+                advance()
+                yield _unless_failed(result, return_exceptions)
+
+
+def _settled(
     programs: Iterable[Program[R]], services: Services, window: int, on_event: Listener | None
 ) -> Generator[R | Exception]:
-    check_window(window)
-    if services.reader is None or is_local(services.reader):
-        return _Waves(services, on_event).run(iter(programs), window)
-    return _in_threads(programs, services, window, on_event)
+    """Yield the result or the exception of each program, in order."""
+    _check_window(window)
 
-
-def _in_threads(
-    programs: Iterable[Program[R]], services: Services, window: int, on_event: Listener | None
-) -> Generator[R | Exception]:
-    def settle(program: Program[R]) -> R | Exception:
+    def settle(session: Session[R]) -> R | Exception:
         try:
-            return run(program, services, on_event=on_event)
+            return drive(session)
         except Exception as error:
             return error
 
-    waiting: deque[Future[R | Exception]] = deque()
+    started: deque[Future[R | Exception]] = deque()
+    reading = _Reading(services)
     with ThreadPoolExecutor(window, thread_name_prefix="surerag-run-many") as pool:
         try:
             for program in programs:
-                waiting.append(pool.submit(contextvars.copy_context().run, settle, program))
-                # The next program is read when there is a thread for it, and room for its result.
+                # The session is made here, so that queues count the program before its thread runs.
+                session = Session(program, services, on_event)
+                started.append(pool.submit(settle, session))
+                started[-1].add_done_callback(partial(_close_if_cancelled, session))
                 while True:
-                    while waiting and waiting[0].done():
-                        yield waiting.popleft().result()
-                    running = [future for future in waiting if not future.done()]
+                    while started and started[0].done():
+                        yield started.popleft().result()
+                    running = [future for future in started if not future.done()]
                     if len(running) >= window:
-                        wait(running, return_when=FIRST_COMPLETED)
-                    elif len(waiting) >= AHEAD * window:
-                        wait([waiting[0]])
+                        with reading.paused():
+                            wait(running, return_when=FIRST_COMPLETED)
+                    elif len(started) >= _AHEAD * window:
+                        with reading.paused():
+                            wait([started[0]])
                     else:
                         break
-            while waiting:
-                yield waiting.popleft().result()
+            reading.pause()
+            while started:
+                yield started.popleft().result()
         finally:
-            for future in waiting:
+            reading.pause()
+            for future in started:
                 future.cancel()
 
 
-class _Live(NamedTuple):
-    place: int
-    session: Session[Any]
+def _close_if_cancelled(session: Session[R], future: Future[R | Exception]) -> None:
+    if future.cancelled():
+        session.close()
 
 
-class _Waves:
-    """Drives programs in lockstep: all other questions first, the reader when everyone waits for it."""
+class _Reading:
+    """Counts, in the queues of local models, the program that is going to be read next."""
 
-    def __init__(self, services: Services, on_event: Listener | None) -> None:
-        self._services = services
-        self._on_event = on_event
-        self._results: dict[int, Any] = {}
+    def __init__(self, services: Services) -> None:
+        self._queues = queues_of(services)
+        self._resume()
 
-    def run(self, programs: Iterator[Program[Any]], window: int) -> Generator[Any]:
-        """Yield results in order; the programs behind one that takes long wait once they are far ahead."""
-        live: list[_Live] = []
-        started = taken = 0
-        more = True
+    def pause(self) -> None:
+        """No program is read for now."""
+        for queue in self._queues:
+            queue.leave(self)
+            queue.notify()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Read no program inside this context."""
+        self.pause()
+        yield
+        self._resume()
+
+    def _resume(self) -> None:
+        for queue in self._queues:
+            queue.enter(self)
+
+
+async def _asettled(
+    programs: Iterable[Program[R]], services: Services, window: int, on_event: Listener | None
+) -> AsyncGenerator[R | Exception]:
+    """Yield the result or the exception of each program, in order, as tasks settle them."""
+    _check_window(window)
+
+    async def settle(program: Program[R]) -> R | Exception:
         try:
-            while more or live:
-                while more and len(live) < window and started < taken + AHEAD * window:
-                    program = next(programs, None)
-                    if program is None:
-                        more = False
-                    else:
-                        live += self._started(
-                            _Live(started, Session(program, self._services, self._on_event))
-                        )
-                        started += 1
-                while taken in self._results:
-                    yield self._results.pop(taken)
-                    taken += 1
-                live = self._wave(live)
-            while taken in self._results:
-                yield self._results.pop(taken)
-                taken += 1
-        finally:
-            for item in live:
-                self._close(item.session)
-
-    def _started(self, item: _Live) -> list[_Live]:
-        return self._stepped(item, item.session.start)
-
-    def _stepped(self, item: _Live, step: Any) -> list[_Live]:
-        """Take one step; return the item while it lives."""
-        try:
-            step()
+            return await arun(program, services, on_event=on_event)
         except Exception as error:
-            self._results[item.place] = error
-        else:
-            if not item.session.done:
-                return [item]
-            self._results[item.place] = item.session.result
-        self._close(item.session)
-        return []
+            return error
 
-    def _close(self, session: Session[Any]) -> None:
-        left = session.close()
-        if left and self._services.reader is not None:
-            self._services.reader.cancel(left)
-
-    def _wave(self, live: list[_Live]) -> list[_Live]:
-        if not live:
-            return []
-        others = [
-            item
-            for item in live
-            if not isinstance(item.session.effect, Generate | StartGeneration | ContinueGeneration | Score)
-        ]
-        chosen = others or live
-        outcomes = dict(zip((item.place for item in chosen), self._outcomes(chosen), strict=True))
-        kept: list[_Live] = []
-        for item in live:
-            outcome = outcomes.get(item.place)
-            kept += (
-                [item]
-                if outcome is None
-                else self._stepped(item, lambda i=item, o=outcome: i.session.advance(o))
-            )
-        return kept
-
-    def _outcomes(self, items: list[_Live]) -> list[Outcome]:
-        """Ask every service once for all that wait for it."""
-        waiting: dict[int, list[_Live]] = {}
-        asked: dict[int, Any] = {}
-        outcomes: dict[int, Outcome] = {}
-        for item in items:
-            try:
-                service = service_of(_effect(item), self._services)
-            except Exception as error:
-                outcomes[item.place] = Failed(error)
-            else:
-                waiting.setdefault(id(service), []).append(item)
-                asked[id(service)] = service
-        for key, members in waiting.items():
-            answers = _ask_all(members, asked[key])
-            outcomes.update(zip((item.place for item in members), answers, strict=True))
-        return [outcomes[item.place] for item in items]
+    started: deque[asyncio.Task[R | Exception]] = deque()
+    try:
+        for program in programs:
+            started.append(asyncio.create_task(settle(program)))
+            while True:
+                while started and started[0].done():
+                    yield started.popleft().result()
+                running = [task for task in started if not task.done()]
+                if len(running) >= window:
+                    await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                elif len(started) >= _AHEAD * window:
+                    await asyncio.wait([started[0]])
+                else:
+                    break
+        while started:
+            yield await started[0]
+            started.popleft()
+    finally:
+        for task in started:
+            task.cancel()
+        await asyncio.gather(*started, return_exceptions=True)
 
 
-def _effect(item: _Live) -> Effect:
-    if item.session.effect is None:
-        raise RuntimeError("the program has ended")
-    return item.session.effect
+def _check_window(window: int) -> None:
+    if window < 1:
+        raise ConfigurationError(f"window must be at least 1, got {window!r}")
 
 
-def _ask_all(items: list[_Live], service: Any) -> list[Outcome]:
-    effects = [_effect(item) for item in items]
-    if is_local(service) or (isinstance(effects[0], Retrieve) and hasattr(service, "retrieve_many")):
-        return ask_merged(effects, service)
-    # The user's own objects are not merged, but need not wait for one another either.
-    with ThreadPoolExecutor(min(len(items), 16), thread_name_prefix="surerag-ask") as pool:
-        futures = [
-            pool.submit(item.session.context.run, try_ask, effect, service)
-            for item, effect in zip(items, effects, strict=True)
-        ]
-        return [future.result() for future in futures]
+def _unless_failed(result: R | Exception, return_exceptions: bool) -> R:
+    """Return a result, or raise the exception in its place."""
+    if isinstance(result, Exception) and not return_exceptions:
+        raise result
+    return result  # type: ignore[return-value]  # an exception only where it is to be returned

@@ -1,17 +1,13 @@
-"""How far a long run is: a bar on a terminal, a callback for others, silent in a library."""
+"""Progress of a long run: a bar on a terminal, or a callback."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 
 Progress = bool | Callable[[int, int | None], None]
 """True shows a bar on a terminal; a callable gets (done, total or None); False is silent."""
-
-Stages = Callable[[str], Progress]
-"""From the name of a stage to what is told of its progress."""
 
 
 @contextmanager
@@ -40,15 +36,3 @@ def _bar(total: int | None, description: str) -> Iterator[Callable[[], None]]:
     with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(description, total=total)
         yield lambda: bar.advance(task)
-
-
-@contextmanager
-def counted_not_logged() -> Iterator[None]:
-    """Keep warnings of single questions out of the log, where whoever runs many counts them."""
-    logger = logging.getLogger("surerag")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

@@ -1,4 +1,4 @@
-"""One program at work: its context, its listener, and what it holds open."""
+"""One program at work: its context, its listener, its usage, and the generations that it left open."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import contextvars
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
+from surerag.drivers.answering import Answered, Failed, Outcome
+from surerag.drivers.merging import queues_of
 from surerag.effects import (
     CancelGeneration,
     ContinueGeneration,
@@ -20,68 +22,48 @@ from surerag.effects import (
     ReturnAnswer,
     StartGeneration,
 )
-from surerag.errors import ConfigurationError
 from surerag.messages import Event, Generation, PartialGeneration, Result, Usage
 from surerag.services import Services
+
+__all__ = ["Answered", "Failed", "Listener", "Outcome", "Session", "usage_of_effect"]
 
 R = TypeVar("R")
 Listener = Callable[[Event], None]
 logger = logging.getLogger("surerag")
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """What an effect was answered with."""
-
-    value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The exception that an effect ended in; it is raised inside the program, at its ``yield``."""
-
-    error: BaseException
-
-
-Outcome = Answered | Failed
-
-
-def check_window(window: int) -> None:
-    """Refuse to run no programs at a time.
-
-    Raises:
-        ConfigurationError: If ``window`` is less than 1.
-    """
-    if window < 1:
-        raise ConfigurationError(f"window must be at least 1, got {window!r}")
-
-
 class Session(Generic[R]):
-    """Steps a program in its caller's context and keeps account of the generations it began.
+    """Steps a program in its caller's context, counts its usage, and lists what it began.
 
     The context (contextvars, hence tracing and callbacks) is copied when the session is made, and every
-    step runs in that copy, whichever thread takes it. A result that has a place for it is told what it cost.
+    step runs in that copy, whichever thread takes it. From then on the queues of local models count the
+    program, until it is closed.
 
     Attributes:
-        streams: Whether the driver streams the answer, and has to be shown one that is there already.
+        streams: Whether the driver streams the answer; if not, :class:`ReturnAnswer` is answered here.
     """
 
     def __init__(self, program: Program[R], services: Services, on_event: Listener | None = None) -> None:
         self.context = contextvars.copy_context()
-        self._program = program
-        self._on_event = on_event
-        self._services = services
-        self._usage = Usage()
-        self._started = time.perf_counter()
-        self._open: dict[int, PartialGeneration] = {}
+        self.services = services
         self.effect: Effect | None = None
         self.result: R | None = None
         self.done = False
         self.streams = False
         self.closed = False
+        self._program = program
+        self._on_event = on_event
+        self._usage = Usage()
+        self._started = time.perf_counter()
+        self._open: dict[int, PartialGeneration] = {}
+        self._token = object()
+        self._queues = queues_of(services)
+        for queue in self._queues:
+            queue.enter(self._token)
 
     def start(self) -> None:
         """Run up to the first effect."""
+        self._started = time.perf_counter()
         self._step(lambda: next(self._program))
 
     def advance(self, outcome: Outcome) -> None:
@@ -96,9 +78,17 @@ class Session(Generic[R]):
         else:
             value = outcome.value
             self._account(value)
-            if self.effect is not None:
-                self._usage += usage_of_effect(self.effect, value)
             self._step(lambda: self._program.send(value))
+
+    def close(self) -> tuple[PartialGeneration, ...]:
+        """End the program and return what it began and left open; the driver has to cancel that."""
+        self.closed = True
+        for queue in self._queues:
+            queue.leave(self._token)
+        self.context.run(self._program.close)
+        left = tuple(self._open.values())
+        self._open.clear()
+        return left
 
     def _step(self, resume: Callable[[], Effect]) -> None:
         try:
@@ -128,14 +118,8 @@ class Session(Generic[R]):
         elif isinstance(self.effect, ContinueGeneration | CancelGeneration):
             for begun in self.effect.begun:
                 self._open.pop(id(begun), None)
-
-    def close(self) -> tuple[PartialGeneration, ...]:
-        """End the program and return what it began and left open; the driver has to cancel that."""
-        self.closed = True
-        self.context.run(self._program.close)
-        left = tuple(self._open.values())
-        self._open.clear()
-        return left
+        if self.effect is not None:
+            self._usage += usage_of_effect(self.effect, value)
 
 
 def usage_of_effect(effect: Effect, answer: Any) -> Usage:

@@ -1,37 +1,120 @@
-"""One program whose answer flows while it is generated.
+"""One program whose answer is streamed.
 
-A streaming driver runs a program up to the effect that the method marks as its answer. By then the
-method has decided: what it announced is in ``events``, before the first piece of text is read.
+A streaming driver runs a program up to the effect that the method marks as its answer. By then the method
+has decided: its events are in ``events`` before the first piece of text is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, ExitStack
-from typing import Any, Generic, Self, TypeVar
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import Any, Generic, Protocol, Self, TypeVar
 
-from surerag.drivers.asynchronous import adriven, aoutcome_of
-from surerag.drivers.session import Answered, Listener, Session
-from surerag.drivers.sync import driven, outcome_of
+from surerag.drivers.answering import Answered, Outcome
+from surerag.drivers.asynchronous import aclose, aoutcome_of
+from surerag.drivers.session import Listener, Session
+from surerag.drivers.sync import close, outcome_of
 from surerag.effects import ContinueGeneration, Generate, Program, ReturnAnswer
 from surerag.errors import ServiceError
 from surerag.messages import Chunk, Event, Generation
-from surerag.readers.closing import close_in_loop_when_dropped
-from surerag.readers.protocol import close_iterator
-from surerag.services import Services, as_reader
+from surerag.readers.protocol import as_reader, close_iterator
+from surerag.readers.threads import close_in_loop_when_dropped
+from surerag.services import Services
 
 R = TypeVar("R")
+T = TypeVar("T")
+
+
+class _IO(Protocol):
+    """How a stream asks services: in its thread, or in an event loop."""
+
+    async def outcome(self, session: Session[Any]) -> Outcome:
+        """Ask for the current effect."""
+
+    def open(self, session: Session[Any]) -> Any:
+        """Return an iterator over the chunks of the current effect, which is the answer."""
+
+    async def read(self, session: Session[Any], chunks: Any) -> Chunk | None:
+        """Return the next chunk, or None at the end."""
+
+    async def close_chunks(self, chunks: Any) -> None:
+        """Close an iterator over chunks."""
+
+    async def close(self, session: Session[Any]) -> None:
+        """Close the session, and free what it left open."""
+
+
+class _Work(Generic[R]):
+    """The program behind a stream.
+
+    It is no asynchronous generator: of several within each other, an event loop that ends closes all at
+    once, the inner ones twice.
+    """
+
+    def __init__(self, session: Session[R], io: _IO) -> None:
+        self.session = session
+        self._io = io
+        self._chunks: Any = None
+        self._generation: Generation | None = None
+        session.streams = True
+
+    async def start(self) -> None:
+        """Run up to the answer."""
+        session = self.session
+        try:
+            session.start()
+            while session.effect is not None and not _is_answer(session):
+                session.advance(await self._io.outcome(session))
+        except BaseException:
+            await self._io.close(session)
+            raise
+
+    async def next(self) -> str | None:
+        """Return the next piece of text; None where the program ends, or was closed."""
+        try:
+            piece = await self._next()
+        except BaseException:
+            await self.close()
+            raise
+        if piece is None:
+            await self.close()
+        return piece
+
+    async def _next(self) -> str | None:
+        session = self.session
+        while session.effect is not None and not session.closed:
+            if not _is_answer(session):
+                session.advance(await self._io.outcome(session))
+                continue
+            if self._chunks is None:
+                self._chunks, self._generation = self._io.open(session), None
+            chunk = await self._io.read(session, self._chunks)
+            if chunk is None:
+                chunks, self._chunks = self._chunks, None
+                await self._io.close_chunks(chunks)
+                session.advance(_answered(session, self._generation))
+                continue
+            self._generation = chunk.generation or self._generation
+            if chunk.text:
+                return chunk.text
+        return None
+
+    async def close(self) -> None:
+        """Stop, and free what the program left open. Closing again does nothing."""
+        chunks, self._chunks = self._chunks, None
+        try:
+            if chunks is not None:
+                await self._io.close_chunks(chunks)
+        finally:
+            if not self.session.closed:
+                await self._io.close(self.session)
 
 
 class _Streamed(Generic[R]):
-    """What sync and async streams share: the events so far, and the result at the end.
+    """Events so far, and the result at the end; nothing behind a stream refers to it."""
 
-    Nothing behind a stream refers to it, so that one that is dropped ends at once.
-    """
-
-    def __init__(self, events: list[Event], session: Session[R]) -> None:
+    def __init__(self, work: _Work[R], events: list[Event]) -> None:
         self.events = events
-        self._session = session
+        self._work = work
 
     @property
     def result(self) -> R:
@@ -40,56 +123,25 @@ class _Streamed(Generic[R]):
         Raises:
             RuntimeError: Before the stream was read to its end.
         """
-        if not self._session.done:
+        if not self._work.session.done:
             raise RuntimeError("the result is there when the stream has been read to its end")
-        return self._session.result  # type: ignore[return-value]  # a finished session has its result
+        return self._work.session.result  # type: ignore[return-value]  # a finished session has its result
 
     @property
     def announced(self) -> Any:
-        """The object behind the last event that has one: a method's plan for the answer that flows now."""
+        """Detail of the last event that has one: what a method settled before its answer."""
         return next((event.detail for event in reversed(self.events) if event.detail is not None), None)
-
-
-def _noting(events: list[Event], on_event: Listener | None) -> Listener:
-    def listen(event: Event) -> None:
-        events.append(event)
-        if on_event is not None:
-            on_event(event)
-
-    return listen
 
 
 class AnswerStream(_Streamed[R]):
     """Pieces of an answer, then its result. Iterate it once; close it to stop early."""
 
-    def __init__(self, program: Program[R], services: Services, on_event: Listener | None = None) -> None:
-        events: list[Event] = []
-        self._stack = ExitStack()
-        session = self._stack.enter_context(driven(program, services, _noting(events, on_event)))
-        super().__init__(events, session)
-        self._services = services
-        self._chunks: Iterator[Chunk] | None = None
-        self._generation: Generation | None = None
-        session.streams = True
-        try:
-            session.start()
-            while session.effect is not None and not _is_answer(session):
-                session.advance(outcome_of(session, services))
-        except BaseException:
-            self._stack.close()
-            raise
-
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> str:
-        try:
-            piece = self._next()
-        except BaseException:
-            self.close()
-            raise
+        piece = _complete(self._work.next())
         if piece is None:
-            self.close()
             raise StopIteration
         return piece
 
@@ -99,57 +151,27 @@ class AnswerStream(_Streamed[R]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Stop, and free what the program holds. Closing again does nothing."""
-        chunks, self._chunks = self._chunks, None
-        if chunks is not None:
-            close_iterator(chunks)
-        self._stack.close()
+    def __del__(self) -> None:
+        self.close()
 
-    def _next(self) -> str | None:
-        """Run on to the next piece of text; None where the program ends, or was ended."""
-        session = self._session
-        while session.effect is not None and not session.closed:
-            if not _is_answer(session):
-                session.advance(outcome_of(session, self._services))
-                continue
-            if self._chunks is None:
-                self._chunks = session.context.run(_chunks, session, self._services)
-            chunk = session.context.run(next, self._chunks, None)
-            if chunk is None:
-                close_iterator(self._chunks)
-                self._chunks = None
-                session.advance(_answered(session, self._generation))
-                continue
-            self._generation = chunk.generation or self._generation
-            if chunk.text:
-                return chunk.text
-        return None
+    def close(self) -> None:
+        """Stop, and free what the program left open. Closing again does nothing."""
+        _complete(self._work.close())
 
 
 class AsyncAnswerStream(_Streamed[R]):
-    """Like :class:`AnswerStream`; made by :func:`astream`, read with ``async for``.
-
-    It is closed in its event loop when it is dropped. What does the work is no asynchronous generator:
-    of several within each other, an event loop that ends closes all at once, the inner ones twice.
-    """
+    """Like :class:`AnswerStream`, for ``async for``; it is closed in its event loop when it is dropped."""
 
     def __init__(self, work: _Work[R], events: list[Event]) -> None:
-        super().__init__(events, work.session)
-        self._work = work
-        close_in_loop_when_dropped(self, work.aclose)
+        super().__init__(work, events)
+        close_in_loop_when_dropped(self, work.close)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> str:
-        try:
-            piece = await self._work.next()
-        except BaseException:
-            await self.aclose()
-            raise
+        piece = await self._work.next()
         if piece is None:
-            await self.aclose()
             raise StopAsyncIteration
         return piece
 
@@ -160,99 +182,116 @@ class AsyncAnswerStream(_Streamed[R]):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Stop, and free what the program holds. Closing again does nothing."""
-        await self._work.aclose()
+        """Stop, and free what the program left open. Closing again does nothing."""
+        await self._work.close()
 
 
-class _Work(Generic[R]):
-    """A program at work for an :class:`AsyncAnswerStream`."""
+def stream(program: Program[R], services: Services, *, on_event: Listener | None = None) -> AnswerStream[R]:
+    """Run a program up to its answer, and return that answer as a stream.
 
-    def __init__(self, session: Session[R], services: Services, stack: AsyncExitStack) -> None:
-        self.session = session
-        self._services = services
-        self._stack = stack
-        self._chunks: AsyncIterator[Chunk] | None = None
-        self._generation: Generation | None = None
-
-    async def start(self) -> None:
-        """Run up to the answer."""
-        session = self.session
-        session.streams = True
-        try:
-            session.start()
-            while session.effect is not None and not _is_answer(session):
-                session.advance(await aoutcome_of(session, self._services))
-        except BaseException:
-            await self._stack.aclose()
-            raise
-
-    async def next(self) -> str | None:
-        """Run on to the next piece of text; None where the program ends, or was ended."""
-        session = self.session
-        while session.effect is not None and not session.closed:
-            if not _is_answer(session):
-                session.advance(await aoutcome_of(session, self._services))
-                continue
-            if self._chunks is None:
-                self._chunks = _achunks(session, self._services)
-            chunk = await anext(self._chunks, None)
-            if chunk is None:
-                await _aclose_iterator(self._chunks)
-                self._chunks = None
-                session.advance(_answered(session, self._generation))
-                continue
-            self._generation = chunk.generation or self._generation
-            if chunk.text:
-                return chunk.text
-        return None
-
-    async def aclose(self) -> None:
-        chunks, self._chunks = self._chunks, None
-        try:
-            if chunks is not None:
-                await _aclose_iterator(chunks)
-        finally:
-            await self._stack.aclose()
+    Returns:
+        An iterable of text pieces; ``events`` holds the decisions, ``result`` is there at the end.
+    """
+    events: list[Event] = []
+    work = _Work(Session(program, services, _recording(events, on_event)), _Blocking())
+    _complete(work.start())
+    return AnswerStream(work, events)
 
 
-async def _aclose_iterator(chunks: AsyncIterator[Chunk]) -> None:
-    aclose = getattr(chunks, "aclose", None)
-    if aclose is not None:
-        await aclose()
+async def astream(
+    program: Program[R], services: Services, *, on_event: Listener | None = None
+) -> AsyncAnswerStream[R]:
+    """Like :func:`stream`, without blocking the event loop."""
+    events: list[Event] = []
+    work = _Work(Session(program, services, _recording(events, on_event)), _Awaiting())
+    await work.start()
+    return AsyncAnswerStream(work, events)
 
 
-def _chunks(session: Session[Any], services: Services) -> Iterator[Chunk]:
-    reader = as_reader(services.reader)
-    match session.effect:
-        case Generate(prompts, sampling):
-            return reader.stream(prompts[0], sampling)
-        case ContinueGeneration(begun):
-            return reader.finish_stream(begun[0])
-        case ReturnAnswer(generation):
-            return iter([Chunk(generation.text, generation)])
-        case _:
-            raise TypeError("only Generate, ContinueGeneration and ReturnAnswer can be streamed")
+class _Blocking:
+    """Asks services in this thread; its coroutines never suspend, so that :func:`_complete` can run them."""
+
+    async def outcome(self, session: Session[Any]) -> Outcome:
+        return outcome_of(session)
+
+    def open(self, session: Session[Any]) -> Iterator[Chunk]:
+        reader = as_reader(session.services.reader)
+        match session.effect:
+            case Generate(prompts, sampling):
+                return session.context.run(reader.stream, prompts[0], sampling)
+            case ContinueGeneration(begun):
+                return session.context.run(reader.finish_stream, begun[0])
+            case effect:
+                return iter([_whole(effect)])
+
+    async def read(self, session: Session[Any], chunks: Iterator[Chunk]) -> Chunk | None:
+        return session.context.run(next, chunks, None)
+
+    async def close_chunks(self, chunks: Iterator[Chunk]) -> None:
+        close_iterator(chunks)
+
+    async def close(self, session: Session[Any]) -> None:
+        close(session)
 
 
-def _achunks(session: Session[Any], services: Services) -> AsyncIterator[Chunk]:
-    reader = as_reader(services.reader)
-    match session.effect:
-        case Generate(prompts, sampling):
-            return session.context.run(reader.astream, prompts[0], sampling)
-        case ContinueGeneration(begun):
-            return session.context.run(reader.afinish_stream, begun[0])
-        case ReturnAnswer(generation):
-            return _whole(generation)
-        case _:
-            raise TypeError("only Generate, ContinueGeneration and ReturnAnswer can be streamed")
+class _Awaiting:
+    """Asks services without blocking the event loop."""
+
+    async def outcome(self, session: Session[Any]) -> Outcome:
+        return await aoutcome_of(session)
+
+    def open(self, session: Session[Any]) -> AsyncIterator[Chunk]:
+        reader = as_reader(session.services.reader)
+        match session.effect:
+            case Generate(prompts, sampling):
+                return session.context.run(reader.astream, prompts[0], sampling)
+            case ContinueGeneration(begun):
+                return session.context.run(reader.afinish_stream, begun[0])
+            case effect:
+                return _one(_whole(effect))
+
+    async def read(self, session: Session[Any], chunks: AsyncIterator[Chunk]) -> Chunk | None:
+        return await anext(chunks, None)
+
+    async def close_chunks(self, chunks: AsyncIterator[Chunk]) -> None:
+        close_async = getattr(chunks, "aclose", None)
+        if close_async is not None:
+            await close_async()
+
+    async def close(self, session: Session[Any]) -> None:
+        await aclose(session)
 
 
-async def _whole(generation: Generation) -> AsyncIterator[Chunk]:
-    yield Chunk(generation.text, generation)
+def _complete(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]  # what the coroutine returned
+    raise RuntimeError("a blocking stream was suspended")
+
+
+def _recording(events: list[Event], on_event: Listener | None) -> Listener:
+    def listen(event: Event) -> None:
+        events.append(event)
+        if on_event is not None:
+            on_event(event)
+
+    return listen
+
+
+async def _one(chunk: Chunk) -> AsyncIterator[Chunk]:
+    yield chunk
+
+
+def _whole(effect: object) -> Chunk:
+    if not isinstance(effect, ReturnAnswer):
+        raise TypeError("only Generate, ContinueGeneration and ReturnAnswer can be streamed")
+    return Chunk(effect.generation.text, effect.generation)
 
 
 def _is_answer(session: Session[Any]) -> bool:
-    """Whether the current effect is the one answer, which a stream can give."""
+    """Whether the current effect is the answer, and one that can be streamed."""
     match session.effect:
         case Generate(prompts, sampling, answer=True):
             return len(prompts) == 1 and sampling.n == 1
@@ -267,7 +306,7 @@ def _is_answer(session: Session[Any]) -> bool:
 def _answered(session: Session[Any], generation: Generation | None) -> Answered:
     if generation is None:
         raise ServiceError(
-            "the reader's stream ended without its generation", hint="let the last chunk carry it"
+            "the reader's stream ended without its generation", hint="the last chunk has to hold it"
         )
     match session.effect:
         case Generate():
@@ -276,24 +315,3 @@ def _answered(session: Session[Any], generation: Generation | None) -> Answered:
             return Answered(generation)
         case _:
             return Answered([generation])
-
-
-def stream(program: Program[R], services: Services, *, on_event: Listener | None = None) -> AnswerStream[R]:
-    """Run a program up to its answer, and return that answer as a stream.
-
-    Returns:
-        An iterable of text pieces; ``events`` tells what was decided, ``result`` is there at the end.
-    """
-    return AnswerStream(program, services, on_event)
-
-
-async def astream(
-    program: Program[R], services: Services, *, on_event: Listener | None = None
-) -> AsyncAnswerStream[R]:
-    """Like :func:`stream`, without blocking the event loop."""
-    events: list[Event] = []
-    stack = AsyncExitStack()
-    session = await stack.enter_async_context(adriven(program, services, _noting(events, on_event)))
-    work = _Work(session, services, stack)
-    await work.start()
-    return AsyncAnswerStream(work, events)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
-from surerag.drivers.answering import ask, is_local, service_of
+from surerag.drivers.answering import Answered, Failed, Outcome, ask, is_merged, service_of
 from surerag.drivers.merging import queue_of
-from surerag.drivers.session import Answered, Failed, Listener, Outcome, Session
+from surerag.drivers.session import Listener, Session
 from surerag.effects import CancelGeneration, Effect, Program
 from surerag.services import Services
 
@@ -18,12 +16,11 @@ R = TypeVar("R")
 def run(program: Program[R], services: Services, *, on_event: Listener | None = None) -> R:
     """Answer a program's effects until it returns.
 
-    Everything happens in this thread, so tracing and debuggers work; only calls to a local model may
-    be made by another thread on behalf of several callers.
+    The program and calls to servers stay in this thread; a local model works in a thread of its own.
 
     Args:
         program: A method at work.
-        services: Who answers it.
+        services: Services that answer it.
         on_event: Called with every event that the program emits.
 
     Returns:
@@ -32,51 +29,40 @@ def run(program: Program[R], services: Services, *, on_event: Listener | None = 
     Raises:
         Exception: What the program raises; a service's failure is raised inside the program first.
     """
-    with driven(program, services, on_event) as session:
+    return drive(Session(program, services, on_event))
+
+
+def drive(session: Session[R]) -> R:
+    """Run a session to its end; however it ends, what it left open is freed."""
+    try:
         session.start()
         while session.effect is not None:
-            session.advance(outcome_of(session, services))
+            session.advance(outcome_of(session))
+    finally:
+        close(session)
     return session.result  # type: ignore[return-value]  # a finished session has its result, None included
 
 
-@contextmanager
-def driven(program: Program[R], services: Services, on_event: Listener | None) -> Iterator[Session[R]]:
-    """Open a session; however it ends, what its program left open is freed."""
-    session = Session(program, services, on_event)
-    with registered(services):
-        try:
-            yield session
-        finally:
-            left = session.close()
-            if left:
-                ask(CancelGeneration(left), service_of(CancelGeneration(left), services))
+def close(session: Session[Any]) -> None:
+    """Close a session, and free what it left open."""
+    left = session.close()
+    if left:
+        effect = CancelGeneration(left)
+        ask(effect, service_of(effect, session.services))
 
 
-@contextmanager
-def registered(services: Services) -> Iterator[None]:
-    """Announce one program at the queues of its local services."""
-    with ExitStack() as stack:
-        asked = (services.reader, services.rewriter, services.encoder, services.entailer)
-        # A model that reads and rewrites has one queue.
-        for service in {id(service): service for service in asked}.values():
-            if service is not None and is_local(service):
-                stack.enter_context(queue_of(service).program())
-        yield
-
-
-def outcome_of(session: Session[Any], services: Services) -> Outcome:
-    """Ask for the session's current effect; in its context where the service is the user's own."""
-    effect = session.effect
-    if effect is None:
+def outcome_of(session: Session[Any]) -> Outcome:
+    """Ask for the session's current effect; in its context, unless calls are merged."""
+    if session.effect is None:
         raise RuntimeError("the program has ended")
     try:
-        return Answered(_answer(session, effect, services))
+        return Answered(_answer(session, session.effect))
     except Exception as error:
         return Failed(error)
 
 
-def _answer(session: Session[Any], effect: Effect, services: Services) -> Any:
-    service = service_of(effect, services)
-    if is_local(service) and not isinstance(effect, CancelGeneration):
+def _answer(session: Session[Any], effect: Effect) -> Any:
+    service = service_of(effect, session.services)
+    if is_merged(service) and not isinstance(effect, CancelGeneration):
         return queue_of(service).ask(effect)
     return session.context.run(ask, effect, service)

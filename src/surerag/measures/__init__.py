@@ -1,11 +1,8 @@
 """The papers' formulas, one function each: numpy in, numbers out."""
 
-from surerag.measures.answers import exact_match, normalize_answer, same_answer, token_f1
-from surerag.measures.bertscore import bert_score
-from surerag.measures.bleu import bleu
-from surerag.measures.cost import api_cost
+from surerag.measures.answers import contains, exact_match, normalize_answer, same_answer, token_f1
+from surerag.measures.cost import api_cost, break_even_latency, latency_overhead, latency_saving
 from surerag.measures.entropy import EntropyBounds, entropy_bounds, token_entropy
-from surerag.measures.latency import break_even_latency, latency_overhead, latency_saving
 from surerag.measures.likelihood import (
     MarginBounds,
     energy,
@@ -14,8 +11,12 @@ from surerag.measures.likelihood import (
     margin_bounds,
     perplexity,
 )
-from surerag.measures.rouge import rouge_l
-from surerag.measures.semantic import degree_semantic_entropy, discrete_semantic_entropy, semantic_entropy
+from surerag.measures.semantic import (
+    degree_semantic_entropy,
+    discrete_semantic_entropy,
+    equivalence_clusters,
+    semantic_entropy,
+)
 from surerag.measures.seper import answer_weights, seper_hard, seper_soft
 
 __all__ = [
@@ -23,13 +24,13 @@ __all__ = [
     "MarginBounds",
     "answer_weights",
     "api_cost",
-    "bert_score",
-    "bleu",
     "break_even_latency",
+    "contains",
     "degree_semantic_entropy",
     "discrete_semantic_entropy",
     "energy",
     "entropy_bounds",
+    "equivalence_clusters",
     "exact_match",
     "latency_overhead",
     "latency_saving",
@@ -38,7 +39,6 @@ __all__ = [
     "margin_bounds",
     "normalize_answer",
     "perplexity",
-    "rouge_l",
     "same_answer",
     "semantic_entropy",
     "seper_hard",

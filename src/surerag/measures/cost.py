@@ -1,42 +1,62 @@
-"""The price of calls to a model."""
+"""Prices of calls, and the latency that a gate saves."""
 
 from __future__ import annotations
 
 
 def api_cost(
-    prompt_tokens: float,
-    completion_tokens: float,
-    prompt_price: float,
-    completion_price: float,
-    cached_tokens: float = 0,
-    cached_price: float | None = None,
+    prompt_tokens: float, completion_tokens: float, prompt_price: float, completion_price: float
 ) -> float:
-    """Cost of tokens read and written (EDC²-RAG, appendix A, Table 8).
-
-    Args:
-        prompt_tokens: Tokens that went in.
-        completion_tokens: Tokens that came out.
-        prompt_price: Price of a million tokens that go in, in any currency.
-        completion_price: Price of a million tokens that come out, in the same currency.
-        cached_tokens: Tokens among those that went in that the server had in its cache.
-        cached_price: Price of a million of these; None for that of any that go in.
-
-    Returns:
-        The cost in that currency.
-
-    Raises:
-        ValueError: If a number is negative, or more tokens were in the cache than went in.
+    """Return the cost of tokens at prices for a million of them (EDC²-RAG, appendix A, Table 8).
 
     Example:
         >>> round(api_cost(2155.10, 553.29, 0.15, 0.60) * 1e4, 2)
         6.55
-        >>> api_cost(1000, 0, 2.0, 8.0, cached_tokens=900, cached_price=0.2)
-        0.00038
     """
-    known = prompt_price if cached_price is None else cached_price
-    if min(prompt_tokens, completion_tokens, prompt_price, completion_price, cached_tokens, known) < 0:
+    if min(prompt_tokens, completion_tokens, prompt_price, completion_price) < 0:
         raise ValueError("token counts and prices are 0 or more")
-    if cached_tokens > prompt_tokens:
-        raise ValueError("tokens in the cache are among those that went in")
-    read = (prompt_tokens - cached_tokens) * prompt_price + cached_tokens * known
-    return (read + completion_tokens * completion_price) / 1_000_000
+    return (prompt_tokens * prompt_price + completion_tokens * completion_price) / 1_000_000
+
+
+def latency_overhead(retrieval_rate: float, retrieval_latency: float, gate_latency: float) -> float:
+    """Return what gating and retrieving add to a query: T_entropy + R · T_retrieval (L-RAG, Eq. 8).
+
+    Args:
+        retrieval_rate: Share R of queries that still retrieve, in [0, 1].
+        retrieval_latency: Time of one retrieval, T_retrieval, in any unit.
+        gate_latency: Time that the gate costs each query, T_entropy, in the same unit.
+
+    Example:
+        >>> round(latency_overhead(0.74, 500, 50))
+        420
+    """
+    return gate_latency + _rate(retrieval_rate) * retrieval_latency
+
+
+def latency_saving(retrieval_rate: float, retrieval_latency: float, gate_latency: float) -> float:
+    """Return the time saved per query: (1 − R) · T_retrieval − T_entropy (L-RAG, Eq. 9, Table III).
+
+    Arguments are those of :func:`latency_overhead`. It is negative where the gate costs more than it saves.
+
+    Example:
+        >>> [[round(latency_saving(r, t, 50)) for t in (200, 500, 1000)] for r in (0.92, 0.74, 0.54)]
+        [[-34, -10, 30], [2, 80, 210], [42, 180, 410]]
+    """
+    return (1 - _rate(retrieval_rate)) * retrieval_latency - gate_latency
+
+
+def break_even_latency(retrieval_rate: float, gate_latency: float) -> float:
+    """Return the retrieval latency above which gating pays: T_entropy / (1 − R), where Eq. 9 is 0.
+
+    It is infinite where every query retrieves.
+
+    Example:
+        >>> [round(break_even_latency(rate, 50)) for rate in (0.92, 0.74, 0.54)]
+        [625, 192, 109]
+    """
+    return float("inf") if _rate(retrieval_rate) == 1 else gate_latency / (1 - retrieval_rate)
+
+
+def _rate(rate: float) -> float:
+    if not 0 <= rate <= 1:
+        raise ValueError(f"a retrieval rate lies in [0, 1], got {rate!r}")
+    return rate

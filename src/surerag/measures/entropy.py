@@ -76,21 +76,21 @@ def entropy_bounds(
     if not top_logprobs:
         raise ValueError("at least one log-probability is needed")
     cap = math.exp(min(top_logprobs))
-    known = [math.exp(value) for value in top_logprobs]
+    listed = [math.exp(value) for value in top_logprobs]
     if sampled_logprob is not None:
-        known.append(math.exp(sampled_logprob))
-    unlisted = vocabulary_size - len(known)
+        listed.append(math.exp(sampled_logprob))
+    unlisted = vocabulary_size - len(listed)
     if unlisted < 0:
-        raise ValueError(f"{len(known)} tokens listed of a vocabulary of {vocabulary_size}")
-    rest = 1.0 - math.fsum(known)
+        raise ValueError(f"{len(listed)} tokens listed of a vocabulary of {vocabulary_size}")
+    rest = 1.0 - math.fsum(listed)
     if rest < -_ROUNDING:
         raise ValueError(f"listed probabilities sum to {1 - rest:.4f}, more than one")
-    listed = math.fsum(map(_surprise, known))
+    entropy = math.fsum(map(_surprise, listed))
     if rest <= 0 or unlisted == 0:
-        return EntropyBounds(listed, listed)
+        return EntropyBounds(entropy, entropy)
     full = min(unlisted, int(rest / cap)) if cap > 0 else unlisted
-    lower = listed + full * _surprise(cap) + _surprise(max(0.0, rest - full * cap))
-    upper = listed - rest * math.log(rest / unlisted)
+    lower = entropy + full * _surprise(cap) + _surprise(max(0.0, rest - full * cap))
+    upper = entropy - rest * math.log(rest / unlisted)
     return EntropyBounds(min(lower, upper), upper)
 
 

@@ -14,16 +14,7 @@ _ROUNDING = 1e-3
 
 
 def perplexity(logprobs: ArrayLike) -> float:
-    """Exp of the mean negative log-probability of an answer's tokens (DynQR, section 3).
-
-    Args:
-        logprobs: Natural-log probability of each token, shape [tokens].
-
-    Returns:
-        At least 1.
-
-    Raises:
-        ValueError: If there is no token.
+    """Return exp of the mean negative log-probability of an answer's tokens, at least 1 (DynQR, section 3).
 
     Example:
         >>> round(perplexity(np.log([0.5, 0.125])), 12)
@@ -33,16 +24,7 @@ def perplexity(logprobs: ArrayLike) -> float:
 
 
 def length_normalized_entropy(samples: Sequence[ArrayLike]) -> float:
-    """Monte Carlo entropy: mean over samples of the mean negative log-probability (DynQR, Table 5).
-
-    Args:
-        samples: Natural-log probabilities of the tokens of each of N sampled answers.
-
-    Returns:
-        Nats per token.
-
-    Raises:
-        ValueError: If there is no sample, or one without tokens.
+    """Return the mean over samples of the mean negative log-probability, in nats per token (DynQR, Table 5).
 
     Example:
         >>> round(length_normalized_entropy([np.log([0.5, 0.5]), np.log([0.25])]), 4)
@@ -54,16 +36,7 @@ def length_normalized_entropy(samples: Sequence[ArrayLike]) -> float:
 
 
 def lowest_probability(logprobs: ArrayLike) -> float:
-    """−log of the least likely token of an answer (DynQR, Table 5).
-
-    Args:
-        logprobs: Natural-log probability of each token, shape [tokens].
-
-    Returns:
-        Nats; 0 when every token was certain.
-
-    Raises:
-        ValueError: If there is no token.
+    """Return −log of the least likely token of an answer, in nats (DynQR, Table 5).
 
     Example:
         >>> round(lowest_probability(np.log([0.5, 0.125])), 4)
@@ -73,23 +46,23 @@ def lowest_probability(logprobs: ArrayLike) -> float:
 
 
 class MarginBounds(NamedTuple):
-    """Smallest and largest want of margin, 1 − (p₁ − p₂), that fit what is known of a distribution."""
+    """Smallest and largest possible 1 − (p₁ − p₂)."""
 
     lower: float
     upper: float
 
 
 def margin_bounds(top_logprob: float) -> MarginBounds:
-    """Interval of 1 − (p₁ − p₂), the want of margin between a step's two likeliest tokens, from p₁ alone.
+    """Return the interval of 1 − (p₁ − p₂), one minus the margin of a step's two likeliest tokens, from p₁.
 
-    The second token has nothing at the least, and at the most all that the first has left, but no more than
-    the first. The margin is that of margin sampling (Scheffer et al. 2001); its complement grows with doubt.
+    p₂ is at least 0, and at most the smaller of 1 − p₁ and p₁. The margin is that of margin sampling
+    (Scheffer et al. 2001).
 
     Args:
         top_logprob: Natural-log probability of the likeliest token: of the one that is generated greedily.
 
     Returns:
-        The interval, in probabilities; its lower end, 1 − p₁, is "least confidence".
+        The interval; its lower end, 1 − p₁, is "least confidence".
 
     Raises:
         ValueError: If this is no log-probability.
@@ -100,12 +73,12 @@ def margin_bounds(top_logprob: float) -> MarginBounds:
     """
     if not top_logprob <= _ROUNDING:
         raise ValueError(f"expected a natural-log probability, got {top_logprob!r}")
-    doubt = -math.expm1(min(top_logprob, 0.0))
-    return MarginBounds(doubt, doubt + min(doubt, 1.0 - doubt))
+    rest = -math.expm1(min(top_logprob, 0.0))
+    return MarginBounds(rest, rest + min(rest, 1.0 - rest))
 
 
 def energy(logsumexp: ArrayLike, temperature: float = 1.0) -> float:
-    """Mean over tokens of −T · logsumexp(logits / T) (DynQR, Table 5).
+    """Return the mean over tokens of −T · logsumexp(logits / T) (DynQR, Table 5).
 
     Args:
         logsumexp: logsumexp(logits / T) at each step, shape [tokens].

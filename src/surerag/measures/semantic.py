@@ -3,9 +3,48 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+Linkage = Literal["all", "first"]
+
+
+def equivalence_clusters(equivalent: ArrayLike, linkage: Linkage = "first") -> NDArray[np.intp]:
+    """Group answers that mean the same: each joins the first cluster whose members it means (SePer, Eq. 4).
+
+    Entailment need not be transitive; greedy assignment gives a partition all the same (SePer, section 3.3).
+
+    Args:
+        equivalent: Whether answer i means what answer j means, shape [N, N]; the diagonal is not read.
+        linkage: Whether an answer has to mean ``"all"`` members of its cluster (Eq. 4), or its ``"first"``
+            one (the authors' code).
+
+    Returns:
+        Cluster of each answer, numbered from 0 in the order of first members, shape [N].
+
+    Raises:
+        ValueError: If the matrix is not square.
+
+    Example:
+        >>> chain = [[1, 1, 1], [1, 1, 0], [1, 0, 1]]
+        >>> equivalence_clusters(chain, "first").tolist(), equivalence_clusters(chain, "all").tolist()
+        ([0, 0, 0], [0, 0, 1])
+    """
+    same = np.asarray(equivalent, dtype=bool)
+    if same.ndim != 2 or same.shape[0] != same.shape[1]:
+        raise ValueError(f"expected a square matrix, got shape {same.shape}")
+    clusters: list[list[int]] = []
+    labels = np.empty(len(same), dtype=np.intp)
+    for answer in range(len(same)):
+        joins = (label for label, members in enumerate(clusters) if same[answer, members].all())
+        labels[answer] = label = next(joins, len(clusters))
+        if label == len(clusters):
+            clusters.append([answer])
+        elif linkage == "all":
+            clusters[label].append(answer)
+    return labels
 
 
 def semantic_entropy(weights: ArrayLike, clusters: ArrayLike) -> float:

@@ -1,4 +1,4 @@
-"""SePer: how much of a reader's belief lies on the gold answers."""
+"""SePer: how much of a reader's belief lies on the reference answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Kernel = Literal["soft", "hard"]
 Weights = Literal["distinct", "probability", "official", "frequency"]
-Golds = Literal["max", "mean", "any"]
+References = Literal["max", "mean"]
 
 
 def answer_weights(
@@ -58,46 +58,45 @@ def answer_weights(
     return normalised
 
 
-def seper_soft(weights: ArrayLike, entailment: ArrayLike, golds: Golds = "max") -> float:
+def seper_soft(weights: ArrayLike, entailment: ArrayLike, references: References = "max") -> float:
     """Soft SePer: Σ p(r|q) · E(r, a*) (SePer, Eq. 9 and 10, Algorithm 1 line 3).
 
     Args:
         weights: Weight of each sampled answer, summing to at most one, shape [N].
-        entailment: Degree, in [0, 1], to which each answer means each gold answer, shape [N, golds].
-        golds: Over several gold answers: ``"max"``; ``"mean"`` (Eq. 10); or ``"any"``, where each
-            answer counts by the gold answer it is closest to.
+        entailment: Degree, in [0, 1], to which each answer means each reference, shape [N, references].
+        references: Over several reference answers: ``"max"``, or ``"mean"`` (Eq. 10).
 
     Returns:
-        Belief in the gold answers, in [0, 1].
+        Belief in the reference answers, in [0, 1].
 
     Raises:
-        ValueError: If shapes do not fit, or there is no gold answer.
+        ValueError: If shapes do not fit, or there is no reference answer.
 
     Example:
         >>> seper_soft([0.5, 0.5], [[1.0], [0.2]])
         0.6
     """
     w, k = _checked(weights, entailment)
-    if golds == "any":
-        return float(w @ k.max(axis=1))
     beliefs = w @ k
-    return float(beliefs.max() if golds == "max" else beliefs.mean())
+    return float(beliefs.max() if references == "max" else beliefs.mean())
 
 
-def seper_hard(weights: ArrayLike, clusters: ArrayLike, matches: ArrayLike, golds: Golds = "max") -> float:
+def seper_hard(
+    weights: ArrayLike, clusters: ArrayLike, matches: ArrayLike, references: References = "max"
+) -> float:
     """Hard SePer: Σ_C I(C ≡ a*) · p(C|q) (SePer, Eq. 8 to 10).
 
     Args:
         weights: Weight of each sampled answer, summing to at most one, shape [N].
         clusters: Meaning cluster of each answer, 0 to C − 1, shape [N].
-        matches: Whether each cluster means each gold answer, shape [C, golds].
-        golds: See :func:`seper_soft`.
+        matches: Whether each cluster means each reference answer, shape [C, references].
+        references: See :func:`seper_soft`.
 
     Returns:
-        Belief in the gold answers, in [0, 1].
+        Belief in the reference answers, in [0, 1].
 
     Raises:
-        ValueError: If shapes do not fit, or there is no gold answer.
+        ValueError: If shapes do not fit, or there is no reference answer.
 
     Example:
         >>> seper_hard([0.5, 0.25, 0.25], [0, 1, 0], [[True], [False]])
@@ -107,13 +106,13 @@ def seper_hard(weights: ArrayLike, clusters: ArrayLike, matches: ArrayLike, gold
     matched = np.asarray(matches, dtype=np.float64)
     if matched.ndim != 2 or (len(labels) and not 0 <= labels.min() <= labels.max() < len(matched)):
         raise ValueError(f"clusters must be numbered by the rows of matches, shape {matched.shape}")
-    return seper_soft(weights, matched[labels], golds)
+    return seper_soft(weights, matched[labels], references)
 
 
 def _checked(weights: ArrayLike, entailment: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     w, k = np.asarray(weights, dtype=np.float64), np.asarray(entailment, dtype=np.float64)
     if k.ndim != 2 or k.shape[1] == 0 or w.shape != (len(k),):
-        raise ValueError(f"expected weights [N] and entailment [N, golds], got {w.shape} and {k.shape}")
+        raise ValueError(f"expected weights [N] and entailment [N, references], got {w.shape} and {k.shape}")
     if (w < 0).any() or w.sum() > 1 + 1e-5:
         raise ValueError(f"weights must sum to at most one, they sum to {w.sum():.4f}")
     return w, k

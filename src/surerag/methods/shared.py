@@ -148,6 +148,8 @@ class CalibratedThreshold(Protocol):
 def _checked_threshold(value: Any) -> Any:
     if value is None or isinstance(value, CalibratedThreshold):
         return value
+    if value in ("inf", "-inf"):
+        return float(value)
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or math.isnan(value):
         raise ConfigurationError(
             f"threshold must be a number, a ThresholdPolicy or None, got {value!r}",
@@ -157,7 +159,11 @@ def _checked_threshold(value: Any) -> Any:
 
 
 def _plain_threshold(value: Any) -> Any:
-    return value.to_dict() if hasattr(value, "to_dict") else getattr(value, "threshold", value)
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    number = getattr(value, "threshold", value)
+    # JSON has no infinity: pydantic would write null, which is another threshold.
+    return str(number) if isinstance(number, float) and math.isinf(number) else number
 
 
 ThresholdOption = Annotated[Any, BeforeValidator(_checked_threshold), PlainSerializer(_plain_threshold)]

@@ -1,14 +1,15 @@
-"""Kinds of failure, told from what a client's error carries: the same for our clients and the frameworks'.
+"""Turn errors of a model's client into errors of surerag, the same for every client and framework.
 
 A method may degrade what may pass (overload, time-out, a lost connection) and what is wrong with one request
-alone (too long, withheld). It may not where a service refuses whatever is asked (key, address, model,
+alone (too long, a strange reply). It may not where a service refuses whatever is sent (key, address, model,
 parameter): every question would be answered worse, and a line in a log would be all there is to see.
 """
 
 from __future__ import annotations
 
+import socket
+import ssl
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 
 from surerag.errors import (
     ContextLengthError,
@@ -19,88 +20,121 @@ from surerag.errors import (
 )
 
 REFUSED_HINT = "check the model's name, the key, the address and the parameters that the model was built with"
+PASSING_HINT = "check that the server can be reached, try again later, or raise max_retries or timeout"
+STRANGE_HINT = (
+    "the model's server or its client returned a reply that cannot be read; ask the server directly"
+)
+TOO_LONG_HINT = "give the model fewer or shorter passages, or fewer max_tokens"
 
 _MAY_PASS = frozenset({408, 409, 425, 429})
-_PASSING_KINDS = ("Timeout", "Connection", "TransportError", "RateLimit", "Throttl", "Overloaded")
+_PASSING_KINDS = (
+    "Timeout",
+    "Connection",
+    "TransportError",
+    "RateLimit",
+    "Throttl",
+    "Overloaded",
+    "ReadError",
+)
+_LASTING_KINDS = ("UnsupportedProtocol", "InvalidURL", "LocalProtocolError", "TooManyRedirects")
 _TOO_LONG = ("context_length", "context length", "context window", "maximum context", "exceed context")
 _WITHHELD = ("content_filter", "content filter", "content management policy", "invalid_prompt", "flagged")
 _MISUSED = ("unexpected keyword argument", "authentication method", "unknown model", "api key", "api_key")
+_HINTS = {
+    ContextLengthError: TOO_LONG_HINT,
+    RefusedError: REFUSED_HINT,
+    TransientServiceError: PASSING_HINT,
+    ServiceError: STRANGE_HINT,
+}
+
+
+def service_error(error: BaseException, name: str, message: str = "") -> SureragError:
+    """Return our error for one that a client raised; raise it ``from`` the client's.
+
+    Args:
+        error: The client's error; one of ours is returned as it is.
+        name: Of the model, for the message.
+        message: What the service answered, where the error's own text does not say it.
+
+    Example:
+        >>> print(service_error(IndexError("list index out of range"), "gpt").args[0][:52])
+        gpt failed with IndexError: list index out of range.
+    """
+    if isinstance(error, SureragError):
+        return error
+    kind = kind_of(error, message)
+    return kind(f"{name} failed with {type(error).__name__}: {message or error}", hint=_HINTS[kind])
 
 
 def kind_of(error: BaseException, message: str = "") -> type[ServiceError]:
     """Return which of our errors a client's error is.
 
-    Args:
-        error: What the client raised.
-        message: What the service said, where the error's own text does not tell.
-
     Example:
         >>> kind_of(TimeoutError()).__name__, kind_of(ValueError("no JSON")).__name__
         ('TransientServiceError', 'ServiceError')
     """
-    said = (message or str(error)).lower()
-    if "insufficient_quota" in said:
+    text = (message or str(error)).lower()
+    if "insufficient_quota" in text:
         # Comes as a 429, and passes when somebody pays.
         return RefusedError
-    if any(sign in said for sign in _TOO_LONG):
+    if any(sign in text for sign in _TOO_LONG):
         return ContextLengthError
-    kinds = " ".join(kind.__name__ for kind in type(error).__mro__)
-    if any(sign in kinds for sign in _PASSING_KINDS):
-        return TransientServiceError
     status = status_of(error)
+    if status is None and any(map(_is_lasting, _causes(error))):
+        return RefusedError
+    names = " ".join(kind.__name__ for kind in type(error).__mro__)
+    if any(sign in names for sign in _PASSING_KINDS):
+        return TransientServiceError
     if status is None:
-        return RefusedError if _is_misuse(error, said) else ServiceError
+        return RefusedError if _is_misuse(error, text) else ServiceError
     if status in _MAY_PASS or status >= 500:
         return TransientServiceError
     if status == 413:
         return ContextLengthError
-    if status < 400 or any(sign in said for sign in _WITHHELD):
+    if status < 400 or any(sign in text for sign in _WITHHELD):
         return ServiceError
     return RefusedError
 
 
-def status_of(error: BaseException | None) -> int | None:
+def status_of(error: BaseException) -> int | None:
     """Return the HTTP status that a client's error carries, or the error that it was raised from."""
-    while error is not None:
-        response = getattr(error, "response", None)
+    for cause in _causes(error):
+        response = getattr(cause, "response", None)
         aws = response.get("ResponseMetadata", {}) if isinstance(response, Mapping) else {}
+        body = getattr(cause, "body", None)
         places = (
-            getattr(error, "status_code", None),
-            getattr(error, "code", None),
+            getattr(cause, "status_code", None),
+            getattr(cause, "code", None),
             getattr(response, "status_code", None),
             aws.get("HTTPStatusCode"),
+            body.get("code") if isinstance(body, Mapping) else None,
         )
-        for found in places:
-            if isinstance(found, int) and 100 <= found < 600:
-                return int(found)
-        error = error.__cause__
+        for status in places:
+            if isinstance(status, int | str) and str(status).isdigit() and 100 <= int(status) < 600:
+                return int(status)
     return None
 
 
-@contextmanager
-def refusals(name: str) -> Iterator[None]:
-    """Turn what a service refuses for good into our error, and let everything else be.
-
-    Args:
-        name: Of the model, for the message.
-
-    Raises:
-        RefusedError: If the service would refuse every request of this kind.
-    """
-    try:
-        yield
-    except SureragError:
-        raise
-    except Exception as error:
-        if kind_of(error) is not RefusedError:
-            raise
-        raise RefusedError(
-            f"{name} was refused with {type(error).__name__}: {error}", hint=REFUSED_HINT
-        ) from error
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        # A client may hide the cause that it was raised from.
+        error = error.__cause__ or error.__context__
 
 
-def _is_misuse(error: BaseException, said: str) -> bool:
+def _is_lasting(error: BaseException) -> bool:
+    """Whether a connection fails for good: a wrong address, a name that is not there, TLS to a plain port."""
+    if isinstance(error, socket.gaierror):
+        return error.errno != socket.EAI_AGAIN
+    if isinstance(error, ssl.SSLError):
+        return "EOF" not in str(error)
+    if isinstance(error, UnicodeError) and "idna" in str(error):
+        return True
+    return any(sign in kind.__name__ for kind in type(error).__mro__ for sign in _LASTING_KINDS)
+
+
+def _is_misuse(error: BaseException, text: str) -> bool:
     """Whether a client refused before it asked: unknown option, no key, a library that is missing."""
     if isinstance(error, ImportError) or type(error).__name__ == "OpenAIError":
         return True
-    return isinstance(error, TypeError | ValueError) and any(sign in said for sign in _MISUSED)
+    return isinstance(error, TypeError | ValueError) and any(sign in text for sign in _MISUSED)

@@ -1,34 +1,123 @@
-"""A reader that says what it was told to: the public fake, for your tests as for ours."""
+"""A reader that answers from a script: the public fake, for your tests as for ours."""
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from surerag.errors import CapabilityError, ConfigurationError, ServiceError
-from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, SamplingParams, TokenTrace, Usage
-from surerag.readers._script import Answer, Reply, head, limited, prompt_text, reply, tokens_of, words
-from surerag.readers.pieces import TrimmedPieces
-from surerag.readers.protocol import BaseReader, Capabilities
+from surerag.messages import (
+    Chunk,
+    EntropyTrace,
+    Generation,
+    PartialGeneration,
+    Prompt,
+    SamplingParams,
+    TokenTrace,
+    Usage,
+    as_messages,
+)
+from surerag.readers.pieces import TrimmedPieces, cut_at_stop
+from surerag.readers.protocol import BaseReader, Capabilities, first_tokens
 
-__all__ = ["Call", "Reply", "FakeReader", "Verb", "reply"]
+__all__ = ["Call", "FakeReader", "Reply", "Verb", "reply"]
 
 Verb = Literal["generate", "score", "begin", "finish", "cancel", "stream", "finish_stream"]
+Answer = str | Generation | BaseException | type[BaseException]
+Reply = Answer | Callable[[str], Answer]
+"""What a script may hold: a text, a generation, an error to raise, or a function of the prompt's text."""
+
+
+def reply(
+    text: str,
+    *,
+    entropy: float | Sequence[float] | EntropyTrace | None = 0.1,
+    logprobs: float | Sequence[float] | None = -0.1,
+) -> Generation:
+    """Write one generation by hand; a token is a word with the white space before it.
+
+    Args:
+        text: The answer.
+        entropy: Nats, one value for every token or one for all; an :class:`EntropyTrace` for intervals;
+            None for no entropies.
+        logprobs: Natural logs, likewise; None for no trace at all.
+
+    Returns:
+        The generation, as a reader would give it.
+
+    Raises:
+        ConfigurationError: If there are neither one value nor as many values as tokens.
+
+    Example:
+        >>> reply("In Velm.", entropy=[0.2, 2.1]).trace.entropy.lower
+        (0.2, 2.1)
+    """
+    tokens = _words(text)
+    trace = None
+    if logprobs is not None:
+        column = _column("logprobs", logprobs, tokens)
+        if entropy is None or isinstance(entropy, EntropyTrace):
+            trace = TokenTrace(tokens, column, entropy)
+        else:
+            values = _column("entropy", entropy, tokens)
+            trace = TokenTrace(tokens, column, EntropyTrace(values, values, exact=True))
+    return Generation(text.strip(), trace=trace, completion_tokens=len(tokens))
+
+
+def _column(name: str, values: float | Sequence[float], tokens: tuple[str, ...]) -> tuple[float, ...]:
+    if isinstance(values, int | float):
+        return (float(values),) * len(tokens)
+    if len(values) != len(tokens):
+        raise ConfigurationError(
+            f"{name} has {len(values)} values for {len(tokens)} tokens {list(tokens)}",
+            hint="give one value for each word, or a single number for all",
+        )
+    return tuple(float(value) for value in values)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"\s*\S+", text))
+
+
+def _tokens_of(generation: Generation) -> tuple[str, ...]:
+    return generation.trace.tokens if generation.trace is not None else _words(generation.text)
+
+
+def _head(generation: Generation, count: int) -> Generation:
+    """Return a generation that ends after its first ``count`` tokens."""
+    text = "".join(_tokens_of(generation)[:count]).strip()
+    trace = generation.trace and first_tokens(generation.trace, count)
+    return replace(generation, text=text, trace=trace, completion_tokens=count)
+
+
+def _limited(generation: Generation, sampling: SamplingParams) -> Generation:
+    """Apply stop texts and the limit on tokens, as a model server would."""
+    tokens = _tokens_of(generation)
+    text = ""
+    for count, token in enumerate(tokens[: sampling.max_tokens], start=1):
+        text += token
+        before = cut_at_stop(text, sampling.stop)
+        if before is not None:
+            return replace(_head(generation, count), text=before.strip(), finish="stop")
+    if len(tokens) > sampling.max_tokens:
+        return replace(_head(generation, sampling.max_tokens), finish="length")
+    return replace(generation, completion_tokens=len(tokens))
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a scripted reader, as its history keeps it.
+    """One call of a fake reader, as its history records it.
 
     Attributes:
         verb: Which method was called; an async twin counts as its sync one.
-        prompts: Texts of the prompts it was about.
+        prompts: Texts of the prompts.
         sampling: How it was to generate; None where the verb takes none.
-        n_tokens: Tokens that ``begin`` asked for.
-        continuations: Texts that ``score`` was given.
+        n_tokens: Tokens requested from ``begin``.
+        continuations: Texts to ``score``.
     """
 
     verb: Verb
@@ -63,7 +152,8 @@ class FakeReader(BaseReader):
     be tested, and ``tokens_emitted`` and ``open_handles`` show what it cost and whether it cleaned up.
 
     Args:
-        replies: The queue; or one function of the prompt's text, that answers everything.
+        replies: The queue; or one function of the prompt's text that answers everything; or a mapping, of
+            which the first key that the prompt contains says the reply.
         entropy: Entropy in nats of every token of plain-text replies; None for a reader without.
         logprob: Natural log-probability of every token of plain-text replies and scored texts; None
             for a reader without log-probabilities (and so without entropies).
@@ -87,7 +177,7 @@ class FakeReader(BaseReader):
 
     def __init__(
         self,
-        replies: Iterable[Reply] | Callable[[str], Answer] = (),
+        replies: Iterable[Reply] | Mapping[str, Answer] | Callable[[str], Answer] = (),
         *,
         entropy: float | None = 0.1,
         logprob: float | None = -0.1,
@@ -96,6 +186,8 @@ class FakeReader(BaseReader):
         name: str = "scripted",
         capabilities: Capabilities | None = None,
     ) -> None:
+        if isinstance(replies, Mapping):
+            replies = _by_key(replies, default)
         self._default = replies if callable(replies) else default
         self._queue: deque[Reply] = deque(() if callable(replies) else replies)
         self._entropy = entropy
@@ -163,44 +255,28 @@ class FakeReader(BaseReader):
         self._queue.extend(replies)
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
-        """Return the next replies of the script, ``sampling.n`` for each prompt.
-
-        Raises:
-            ServiceError: If the script has no reply left.
-        """
+        """Return the next replies, ``sampling.n`` for each prompt."""
         texts = self._note("generate", prompts, sampling)
         return [[self._emit(self._next(text, sampling)) for _ in range(sampling.n)] for text in texts]
 
     def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
-        """Return a trace of each continuation.
-
-        Raises:
-            CapabilityError: If this reader was made without scores.
-        """
+        """Return a trace of each continuation."""
         if not self._capabilities.score:
             raise CapabilityError(
                 f"{self._name} cannot score given text", hint="give it a logprob or a score"
             )
         texts = self._note("score", prompts, None, continuations=tuple(continuations))
-        return [self._trace(text, given) for text, given in zip(texts, continuations, strict=True)]
+        return [self._trace(text, item) for text, item in zip(texts, continuations, strict=True)]
 
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[PartialGeneration]:
-        """Return the first ``n_tokens`` words of the next reply to each prompt.
-
-        Raises:
-            ServiceError: If the script has no reply left.
-        """
+        """Return the first ``n_tokens`` words of the next reply to each prompt."""
         texts = self._note("begin", prompts, sampling, n_tokens=n_tokens)
         return [self._begin(text, n_tokens, sampling) for text in texts]
 
     def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
-        """Return the whole replies.
-
-        Raises:
-            ServiceError: If one was finished or cancelled before.
-        """
+        """Return the whole replies; each once."""
         handles = [_handle(item) for item in begun]
         self._note("finish", [handle.prompt for handle in handles], None)
         return [self._finish(handle) for handle in handles]
@@ -214,22 +290,14 @@ class FakeReader(BaseReader):
                 handle.state = "cancelled"
 
     def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
-        """Yield the next reply word by word.
-
-        Raises:
-            ServiceError: If the script has no reply left.
-        """
+        """Yield the next reply word by word."""
         (text,) = self._note("stream", [prompt], sampling)
         generation = self._next(text, sampling)
         self._count(generation.prompt_tokens, 0)
         yield from self._pieces(generation, emitted=0)
 
     def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
-        """Yield a begun reply from its first word on.
-
-        Raises:
-            ServiceError: If it was finished or cancelled before.
-        """
+        """Yield a begun reply from its first word on."""
         handle = _handle(begun)
         self._note("finish_stream", [handle.prompt], None)
         handle.close()
@@ -276,7 +344,7 @@ class FakeReader(BaseReader):
         n_tokens: int | None = None,
         continuations: tuple[str, ...] = (),
     ) -> tuple[str, ...]:
-        texts = tuple(prompt_text(prompt) for prompt in prompts)
+        texts = tuple(_text(prompt) for prompt in prompts)
         with self._lock:
             self.history.append(Call(verb, texts, sampling, n_tokens, continuations))
         return texts
@@ -284,20 +352,20 @@ class FakeReader(BaseReader):
     def _next(self, prompt: str, sampling: SamplingParams) -> Generation:
         with self._lock:
             self._asked += 1
-            given = self._queue.popleft() if self._queue else self._default
-        if given is None:
+            answer = self._queue.popleft() if self._queue else self._default
+        if answer is None:
             raise ServiceError(
                 f"the script of {self._name} is empty: reply {self._asked} was asked for, to {prompt[:80]!r}",
                 hint="add a reply for every generation, or give a default or one function of the prompt",
             )
-        if callable(given) and not isinstance(given, type):
-            given = given(prompt)
-        if isinstance(given, BaseException | type):
-            raise given
-        if isinstance(given, str):
-            given = reply(given, entropy=self._entropy, logprobs=self._logprob)
-        generation = limited(self._honest(given), sampling)
-        return replace(generation, prompt_tokens=generation.prompt_tokens or len(words(prompt)))
+        if callable(answer) and not isinstance(answer, type):
+            answer = answer(prompt)
+        if isinstance(answer, BaseException | type):
+            raise answer
+        if isinstance(answer, str):
+            answer = reply(answer, entropy=self._entropy, logprobs=self._logprob)
+        generation = _limited(self._honest(answer), sampling)
+        return replace(generation, prompt_tokens=generation.prompt_tokens or len(_words(prompt)))
 
     def _honest(self, generation: Generation) -> Generation:
         """Leave out of a reply what this reader says that it cannot tell."""
@@ -313,7 +381,7 @@ class FakeReader(BaseReader):
         trace = self._honest(reply(continuation, entropy=entropy, logprobs=mean)).trace
         if trace is None:
             raise ServiceError(f"{self._name} claims to score and has no log-probability to give")
-        self._count(len(words(prompt)) + len(trace), 0)
+        self._count(len(_words(prompt)) + len(trace), 0)
         return trace
 
     def _emit(self, generation: Generation) -> Generation:
@@ -331,7 +399,7 @@ class FakeReader(BaseReader):
         with self._lock:
             self._handles.append(handle)
         self._count(whole.prompt_tokens, handle.emitted)
-        partial = whole if handle.done else replace(head(whole, handle.emitted), finish="partial")
+        partial = whole if handle.done else replace(_head(whole, handle.emitted), finish="partial")
         return PartialGeneration(partial, handle.done, handle)
 
     def _finish(self, handle: _Handle) -> Generation:
@@ -341,12 +409,28 @@ class FakeReader(BaseReader):
 
     def _pieces(self, generation: Generation, emitted: int) -> Iterator[Chunk]:
         """Yield word by word; words beyond those emitted before count when they are taken."""
-        shown = TrimmedPieces()
-        for position, token in enumerate(tokens_of(generation)):
+        trimmed = TrimmedPieces()
+        for position, token in enumerate(_tokens_of(generation)):
             if position >= emitted:
                 self._count(0, 1, requests=0)
-            yield Chunk(shown.feed(token))
+            yield Chunk(trimmed.feed(token))
         yield Chunk("", generation)
+
+
+def _by_key(replies: Mapping[str, Answer], default: Reply | None) -> Callable[[str], Answer]:
+    def answer(prompt: str) -> Answer:
+        chosen = next((replies[key] for key in replies if key in prompt), default)
+        if chosen is None:
+            raise ServiceError(
+                f"no key of the replies is in the prompt {prompt[:80]!r}", hint="pass a default"
+            )
+        return chosen(prompt) if callable(chosen) and not isinstance(chosen, type) else chosen
+
+    return answer
+
+
+def _text(prompt: Prompt) -> str:
+    return "\n".join(message.content for message in as_messages(prompt))
 
 
 def _handle(begun: PartialGeneration) -> _Handle:

@@ -1,13 +1,17 @@
-"""Small text work that every streaming reader needs."""
+"""What every reader does with text and counts: strip a stream, cut at stop texts, add up usage."""
 
 from __future__ import annotations
+
+import threading
+
+from surerag.messages import Usage
 
 
 class TrimmedPieces:
     r"""Strips an answer's surrounding white space while it streams.
 
-    What comes out, joined, equals the stripped whole: leading space is dropped, and space that may
-    turn out to be trailing is held back until more text follows.
+    The joined output equals the stripped whole: leading space is dropped, and space that may turn out to be
+    trailing is held back until more text follows.
 
     Example:
         >>> pieces = TrimmedPieces()
@@ -20,14 +24,14 @@ class TrimmedPieces:
         self._held = ""
 
     def feed(self, text: str) -> str:
-        """Take the next piece and return what may be shown now."""
+        """Take the next piece and return what may be ready now."""
         text = self._held + text
         if not self._started:
             text = text.lstrip()
-        shown = text.rstrip()
-        self._held = text[len(shown) :]
-        self._started = self._started or bool(shown)
-        return shown
+        ready = text.rstrip()
+        self._held = text[len(ready) :]
+        self._started = self._started or bool(ready)
+        return ready
 
 
 def cut_at_stop(text: str, stop: tuple[str, ...]) -> str | None:
@@ -51,3 +55,28 @@ def held_for_stop(text: str, stop: tuple[str, ...]) -> int:
     return max(
         (size for item in stop for size in range(1, len(item)) if text.endswith(item[:size])), default=0
     )
+
+
+class UsageCounter:
+    """Adds up usage from many threads.
+
+    Example:
+        >>> counter = UsageCounter()
+        >>> counter.add(Usage(requests=1, completion_tokens=3))
+        >>> counter.add(Usage(requests=1))
+        >>> counter.total.requests, counter.total.completion_tokens
+        (2, 3)
+    """
+
+    def __init__(self, total: Usage | None = None) -> None:
+        self.total = total or Usage()
+        # Re-entrant, because a finaliser may count while its thread does.
+        self._lock = threading.RLock()
+
+    def __reduce__(self) -> tuple[type[UsageCounter], tuple[Usage]]:
+        return UsageCounter, (self.total,)
+
+    def add(self, usage: Usage) -> None:
+        """Add to the total."""
+        with self._lock:
+            self.total += usage

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
-from surerag.errors import CapabilityError
+from surerag.errors import CapabilityError, ConfigurationError
 from surerag.messages import (
     ANSWER_TOKENS,
     Chunk,
@@ -21,7 +21,7 @@ from surerag.messages import (
     Usage,
 )
 from surerag.readers.threads import in_thread, start_in_thread
-from surerag.tokens import estimated_tokens
+from surerag.text import estimated_tokens
 
 R = TypeVar("R")
 
@@ -41,8 +41,8 @@ class Capabilities:
         local: Whether calls should be merged into batches (a model in this process), rather than
             sent one by one (a server).
         native_async: Whether the ``a…`` methods await real I/O rather than a worker thread.
-        thinking: ``"none"`` if the model is not known to think before it answers; ``"off"`` if it could and
-            was told not to; ``"apart"`` if it does, and its thoughts are told from the answer and left out.
+        thinking: ``"none"`` if nothing shows that the model thinks before it answers; ``"off"`` if it could,
+            and that is switched off; ``"apart"`` if it does, and its thoughts are separated and left out.
     """
 
     logprobs: bool
@@ -152,9 +152,9 @@ class BaseReader:
         begun: list[PartialGeneration] = []
 
         def begin(some: Sequence[Prompt], sampling: SamplingParams) -> list[PartialGeneration]:
-            found = self.begin(some, n_tokens, sampling)
-            begun.extend(found)
-            return found
+            started = self.begin(some, n_tokens, sampling)
+            begun.extend(started)
+            return started
 
         try:
             return in_groups(prompts, samplings, begin)
@@ -227,20 +227,21 @@ def in_groups(
     return [results[index] for index in range(len(prompts))]
 
 
+def first_tokens(trace: TokenTrace, count: int) -> TokenTrace:
+    """Return the trace of the first ``count`` tokens."""
+    entropy = trace.entropy and EntropyTrace(
+        trace.entropy.lower[:count], trace.entropy.upper[:count], trace.entropy.exact
+    )
+    energy = trace.logsumexp and trace.logsumexp[:count]
+    return TokenTrace(trace.tokens[:count], trace.logprobs[:count], entropy, energy)
+
+
 def begun_from_whole(generation: Generation, n_tokens: int) -> PartialGeneration:
     """Show a whole generation as one that was begun: its first ``n_tokens`` tokens, the rest held back."""
     trace = generation.trace
     if trace is None or len(trace) <= n_tokens:
         return PartialGeneration(generation, done=True, state=generation)
-    entropy = trace.entropy and EntropyTrace(
-        trace.entropy.lower[:n_tokens], trace.entropy.upper[:n_tokens], trace.entropy.exact
-    )
-    head = TokenTrace(
-        trace.tokens[:n_tokens],
-        trace.logprobs[:n_tokens],
-        entropy,
-        trace.logsumexp and trace.logsumexp[:n_tokens],
-    )
+    head = first_tokens(trace, n_tokens)
     partial = replace(
         generation,
         text="".join(head.tokens).strip(),
@@ -276,34 +277,48 @@ def close_iterator(chunks: Iterator[Chunk]) -> None:
         close()
 
 
-class ReaderAround(BaseReader):
-    """A reader that asks another one, and is called and limited like it.
+class _ReaderAdapter(BaseReader):
+    """A reader with the minimal protocol, completed by the defaults of the other verbs."""
 
-    Tokens of a text are not passed on: they are what the subclass says, an estimate if it says nothing.
-
-    Args:
-        reader: Who is asked.
-    """
-
-    def __init__(self, reader: BaseReader) -> None:
+    def __init__(self, reader: Reader) -> None:
         self._reader = reader
 
     @property
     def name(self) -> str:
-        """Identity of the reader that is asked."""
         return self._reader.name
 
     @property
     def capabilities(self) -> Capabilities:
-        """What that one can do."""
         return self._reader.capabilities
 
-    @property
-    def max_tokens(self) -> int:
-        """Length of an answer, at most, where nobody sets another."""
-        return self._reader.max_tokens
+    def count_tokens(self, text: str) -> int:
+        count: Callable[[str], int] = getattr(self._reader, "count_tokens", super().count_tokens)
+        return count(text)
 
-    @property
-    def usage(self) -> Usage:
-        """What that one was asked in this process."""
-        return self._reader.usage
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
+        return self._reader.generate(prompts, sampling)
+
+    def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
+        return self._reader.score(prompts, continuations)
+
+
+def as_reader(reader: object) -> BaseReader:
+    """Return a reader with all verbs.
+
+    Raises:
+        ConfigurationError: If it is no reader, such as a framework's model.
+    """
+    if isinstance(reader, BaseReader):
+        return reader
+    if isinstance(reader, Reader):
+        return _ReaderAdapter(reader)
+    if isinstance(reader, str):
+        raise ConfigurationError(
+            f"expected a reader, got the text {reader!r}",
+            hint=f"pass a framework's model, OpenAIReader({reader!r}) or "
+            f"TransformersReader.from_pretrained({reader!r})",
+        )
+    raise ConfigurationError(
+        f"expected a reader, got {type(reader).__name__}",
+        hint="use TransformersReader or OpenAIReader; a framework's model goes to its own components",
+    )

@@ -1,33 +1,39 @@
-"""Where an answer begins that a model thought about first; no I/O.
+"""Separate a model's thoughts from its answer, in text, and in streams; no I/O.
 
 Reasoning models write their thoughts before the answer, between marks. What is measured (entropies,
-likelihoods, the first tokens that a gate looks at) and what is counted belongs to the answer alone.
+likelihoods, the first tokens that a gate looks at) and what is counted belongs to the answer alone::
 
-The marks that are known: ``<think>`` (DeepSeek-R1, Qwen3 and most that follow them), ``<thinking>``,
-``<thought>``, ``<reasoning>``, ``[THINK]`` (Magistral), ``<seed:think>`` (Seed-OSS), the thought channel of
-Gemma 4, and the channels of gpt-oss (harmony), in which an analysis, and perhaps a commentary, come before
-``final``.
+    thoughts, answer = split_thoughts("<think>Rhine? Velm.</think>Velm")
+
+    splitter = ThoughtSplitter()                            # a stream
+    for piece in pieces:
+        show(splitter.feed(piece))
+    show(splitter.end())
+
+In a list of tokens with log-probabilities, :func:`surerag.readers.logprobs.answer_tokens` separates them.
+
+The marks are ``<think>`` (DeepSeek-R1, Qwen3 and most that follow them), ``<thinking>``, ``<thought>``,
+``<reasoning>``, ``[THINK]`` (Magistral), ``<seed:think>`` (Seed-OSS), the thought channel of Gemma 4, and the
+channels of gpt-oss (harmony), in which an analysis, and perhaps a commentary, come before ``final``.
 """
 
 from __future__ import annotations
 
 import re
 
-_PAIRS = (
-    ("<think>", "</think>"),
-    ("<thinking>", "</thinking>"),
-    ("<seed:think>", "</seed:think>"),
-    ("<thought>", "</thought>"),
-    ("<reasoning>", "</reasoning>"),
-    ("[THINK]", "[/THINK]"),
-    ("<|channel>thought", "<channel|>"),
-)
-_CLOSING = dict(_PAIRS)
-_CHANNEL = "<|channel|>"
-_OPENINGS = (*_CLOSING, _CHANNEL, "<|start|>assistant<|channel|>")
-CLOSING_MARKS = frozenset({*_CLOSING.values(), "<|message|>"})
-"""Tokens after the last of which an answer stands, in a list of all tokens."""
+_CLOSING = {
+    "<think>": "</think>",
+    "<thinking>": "</thinking>",
+    "<seed:think>": "</seed:think>",
+    "<thought>": "</thought>",
+    "<reasoning>": "</reasoning>",
+    "[THINK]": "[/THINK]",
+    "<|channel>thought": "<channel|>",
+}
+CHANNEL = "<|channel|>"
+"""The mark by which a vocabulary is recognised as that of harmony."""
 
+_OPENINGS = (*_CLOSING, CHANNEL, f"<|start|>assistant{CHANNEL}")
 _FINAL = re.compile(r"<\|channel\|>final[^<]*<\|message\|>")
 _MARK = re.compile(
     r"</?(?:think|thinking|seed:think|thought|reasoning)>|\[/?THINK\]|<\|(?:channel|start)\|>\w*|<\|\w+\|>"
@@ -37,18 +43,18 @@ _END = re.compile(r"<\|(?:return|end|call)\|>\s*$")
 THINKING_TOKENS = 4096
 """Tokens that may be thought before an answer, where nobody sets another limit."""
 
-CHANNEL = _CHANNEL
-"""The mark by which a vocabulary is known to be that of harmony."""
-
-MARKS = frozenset({*_CLOSING, *_CLOSING.values(), "<|channel>", _CHANNEL})
+MARKS = frozenset({*_CLOSING, *_CLOSING.values(), "<|channel>", CHANNEL})
 """Marks, and the tokens of marks; a decoder that leaves special tokens out has to show these."""
+
+CLOSING_MARKS = (*_CLOSING.values(), "<|message|>")
+"""Marks after the last of which an answer stands, in a list of all tokens."""
 
 CHANNEL_MARKS = frozenset({"<|start|>", "<|message|>", "<|constrain|>", "<|end|>"})
 """Tokens that stand between harmony's channels. Elsewhere, the same texts mean other things."""
 
 
-class Thoughts:
-    r"""Finds, in text that comes piece by piece, where the thoughts end and the answer begins.
+class ThoughtSplitter:
+    r"""Separates thoughts from the answer in text that comes piece by piece.
 
     Args:
         opened: Whether the prompt itself ended with the opening mark, as the templates of some models have
@@ -61,16 +67,16 @@ class Thoughts:
         closed: Whether thoughts have ended; if ``begins`` is None then, only white space came after them.
 
     Example:
-        >>> thoughts = Thoughts()
+        >>> splitter = ThoughtSplitter()
         >>> for piece in ("<thi", "nk>Rhine? Velm.</think>", "\n\n", "Ve", "lm"):
-        ...     thoughts.feed(piece)
+        ...     splitter.feed(piece)
         ''
         ''
         ''
         'Ve'
         'lm'
-        >>> thoughts.begins, thoughts.thinking
-        (29, False)
+        >>> splitter.thoughts, splitter.answer
+        ('Rhine? Velm.', 'Velm')
     """
 
     def __init__(self, *, opened: bool | str = False) -> None:
@@ -78,7 +84,7 @@ class Thoughts:
         self.begins: int | None = None
         self.closed = False
         mark = "<think>" if opened is True else opened
-        self._closing = _CLOSING.get(mark, _CHANNEL) if mark else None
+        self._closing = _CLOSING.get(mark, CHANNEL) if mark else None
         self._searched = 0
         self._shown = 0
 
@@ -88,16 +94,14 @@ class Thoughts:
         return self.begins is None
 
     @property
-    def thought(self) -> bool:
+    def has_thoughts(self) -> bool:
         """Whether there are thoughts at all."""
         return self._closing is not None
 
     @property
     def thoughts(self) -> str:
-        """What was thought so far, without its marks; empty where a mark encloses nothing."""
-        if self._closing is None:
-            return ""
-        return _MARK.sub("", self.text if self.begins is None else self.text[: self.begins]).strip()
+        """The thoughts so far, without their marks; empty where a mark encloses nothing."""
+        return _MARK.sub("", self.text[: self.begins]).strip() if self._closing is not None else ""
 
     @property
     def answer(self) -> str:
@@ -105,10 +109,10 @@ class Thoughts:
         return "" if self.begins is None else without_end(self.text[self.begins :])
 
     def feed(self, piece: str) -> str:
-        """Take a piece and return what it adds to the answer."""
+        """Take a piece of text and return what it adds to the answer."""
         self.text += piece
         if self.begins is None:
-            self._look()
+            self._search()
         if self.begins is None:
             return ""
         fresh, self._shown = self.text[max(self._shown, self.begins) :], len(self.text)
@@ -121,12 +125,11 @@ class Thoughts:
         if self._closing is None:
             self.begins = 0
             return self.text
-        if self._closed_at(self._closing) is not None:
-            # Nothing but white space came after the thoughts.
+        if self.closed:
             self.begins = len(self.text)
         return ""
 
-    def _look(self) -> None:
+    def _search(self) -> None:
         """Find where the answer begins, if that can be told by now."""
         if self._closing is None:
             start = self.text.lstrip()
@@ -135,7 +138,7 @@ class Thoughts:
                 # White space, or the beginning of a mark, may still become thoughts.
                 self.begins = None if any(mark.startswith(start) for mark in _OPENINGS) else 0
                 return
-            self._closing = _CLOSING.get(opening, _CHANNEL)
+            self._closing = _CLOSING.get(opening, CHANNEL)
         end = self._closed_at(self._closing)
         self.closed = end is not None
         if end is not None and (answer := self.text[end:].lstrip()):
@@ -143,15 +146,29 @@ class Thoughts:
 
     def _closed_at(self, closing: str) -> int | None:
         """Return where the thoughts end; None while they go on."""
-        if closing == _CHANNEL:
+        if closing == CHANNEL:
             final = _FINAL.search(self.text, self._searched)
-            end = final.end() if final else None
             # A mark that has begun may end in the next piece.
-            self._searched = final.start() if final else max(self.text.rfind(_CHANNEL), 0)
-            return end
+            self._searched = final.start() if final else max(self.text.rfind(CHANNEL), 0)
+            return final.end() if final else None
         at = self.text.find(closing, self._searched)
         self._searched = at if at >= 0 else max(len(self.text) - len(closing), 0)
         return at + len(closing) if at >= 0 else None
+
+
+def split_thoughts(text: str, *, opened: bool | str = False) -> tuple[str, str]:
+    """Split a whole text into thoughts and answer; an empty answer if it ends inside the thoughts.
+
+    Example:
+        >>> split_thoughts("Velm"), split_thoughts("<think>Hm.</think> Velm"), split_thoughts("<think>Hm.")
+        (('', 'Velm'), ('Hm.', 'Velm'), ('Hm.', ''))
+        >>> split_thoughts("Rhine? Velm.</think>Velm", opened=True)
+        ('Rhine? Velm.', 'Velm')
+    """
+    splitter = ThoughtSplitter(opened=opened)
+    splitter.feed(text)
+    splitter.end()
+    return splitter.thoughts, splitter.answer
 
 
 def without_end(text: str) -> str:
@@ -164,42 +181,27 @@ def without_end(text: str) -> str:
     return _END.sub("", text)
 
 
-def answer_begins(text: str, *, opened: bool = False) -> int | None:
-    """Return where the answer begins in a whole text; None if it ends inside the thoughts.
+def open_mark(text: str) -> str:
+    r"""Return the mark of the thoughts that a prompt's text opens and does not close; empty if there is none.
 
     Example:
-        >>> answer_begins("Velm"), answer_begins("<think>Hm.</think> Velm"), answer_begins("<think>Hm.")
-        (0, 19, None)
-        >>> answer_begins("Rhine? Velm.</think>Velm", opened=True)
-        20
-        >>> said = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Velm"
-        >>> said[answer_begins(said):]
-        'Velm'
-    """
-    thoughts = Thoughts(opened=opened)
-    thoughts.feed(text)
-    thoughts.end()
-    return thoughts.begins
-
-
-def left_open(text: str) -> str:
-    r"""Return the mark of the thoughts that a text opens and does not close; empty if there are none.
-
-    Example:
-        >>> left_open("assistant\n<think>\n"), left_open("assistant\n<think>\n\n</think>\n\n")
+        >>> open_mark("assistant\n<think>\n"), open_mark("assistant\n<think>\n\n</think>\n\n")
         ('<think>', '')
     """
-    places = {text.rfind(opening): opening for opening in (*_CLOSING, _CHANNEL)}
+    places = {text.rfind(opening): opening for opening in (*_CLOSING, CHANNEL)}
     last = max(places)
-    mark = places[last]
-    return mark if last >= 0 and answer_begins(text[last:] + "x") is None else ""
+    if last < 0:
+        return ""
+    splitter = ThoughtSplitter()
+    splitter.feed(text[last:] + "x")
+    return places[last] if splitter.thinking else ""
 
 
-def speaks_of_thoughts(template: str) -> bool:
-    """Return whether a chat template knows marks of thoughts, so that its model may write them.
+def mentions_thoughts(template: str) -> bool:
+    """Return whether a chat template contains marks of thoughts, so that its model may write them.
 
     Example:
-        >>> speaks_of_thoughts("{{ content.split('</think>')[-1] }}"), speaks_of_thoughts("{{ content }}")
+        >>> mentions_thoughts("{{ content.split('</think>')[-1] }}"), mentions_thoughts("{{ content }}")
         (True, False)
     """
-    return any(mark in template for mark in (*_CLOSING, *_CLOSING.values(), _CHANNEL))
+    return any(mark in template for mark in (*_CLOSING, *_CLOSING.values(), CHANNEL))

@@ -1,114 +1,142 @@
-"""Blocking calls for event loops, in threads that nobody has to wait for.
+"""Blocking calls in threads of their own, and work that stops when nobody waits for it.
 
-An event loop's own pool of threads is small, and the loop waits for it when it ends: a call that was
-cancelled, but still blocks, holds up the calls after it and the end of the program. Here each call has a
-thread to itself, used again when it is free.
+Names for other rooms:
+
+- ``await in_thread(function, *arguments)``: call a blocking function without blocking the event loop.
+- ``start_in_thread(function, *arguments) -> Future``: the same from ordinary code.
+- ``with cancel_when(predicate):`` and ``raise_if_cancelled()``: a model that generates in a thread cannot be
+  interrupted, so it calls ``raise_if_cancelled`` before every step; that raises ``CancelledWorkError`` once
+  the predicate of a surrounding ``cancel_when`` returns True.
+- ``renew_after_fork(callback)``: call a function at the beginning of every forked process, where threads of
+  the parent are gone and its locks may be held for ever.
+- ``close_in_loop_when_dropped(handle, aclose)``: await ``aclose()`` in the running event loop once the handle
+  is garbage; a finaliser itself must neither wait nor take a lock.
+
+A thread here is a daemon that belongs to one call: an event loop's own pool is small, and the loop waits for
+it when it ends, so that a cancelled call that still blocks would hold up the end of the program.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
+import os
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from functools import partial
-from queue import Empty, SimpleQueue
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from surerag.readers.abandoned import abandoned_when
-from surerag.readers.forks import in_child
+logger = logging.getLogger("surerag")
 
 R = TypeVar("R")
 
-_IDLE = 10.0
-"""Seconds after which a thread that has nothing to do ends."""
+
+class CancelledWorkError(BaseException):
+    """Work was stopped because nobody waits for its result; no failure of the service that did it."""
 
 
-class _Job:
-    """A call, and the future that holds its result."""
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self.future: Future[Any] = Future()
-        self.future.set_running_or_notify_cancel()
-        self._call = call
-
-    def run(self) -> None:
-        try:
-            result = self._call()
-        except BaseException as error:
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(result)
+def _never() -> bool:
+    return False
 
 
-class _Threads:
-    """Threads that wait for a job; a new one is started where none does."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._free: list[SimpleQueue[_Job]] = []
-
-    def run(self, job: _Job) -> None:
-        with self._lock:
-            jobs = self._free.pop() if self._free else None
-        if jobs is None:
-            jobs = SimpleQueue()
-            threading.Thread(target=self._work, args=(jobs,), name="surerag-blocking", daemon=True).start()
-        jobs.put(job)
-
-    def _work(self, jobs: SimpleQueue[_Job]) -> None:
-        while True:
-            try:
-                job = jobs.get(timeout=_IDLE)
-            except Empty:
-                with self._lock:
-                    # Otherwise a job is on its way.
-                    if jobs in self._free:
-                        self._free.remove(jobs)
-                        return
-                continue
-            job.run()
-            del job
-            with self._lock:
-                self._free.append(jobs)
+_cancelled: ContextVar[Callable[[], bool]] = ContextVar("surerag_cancelled", default=_never)
 
 
-_threads = _Threads()
+@contextmanager
+def cancel_when(predicate: Callable[[], bool]) -> Iterator[None]:
+    """Stop work in this context as soon as ``predicate`` or that of a surrounding block is True."""
+    outer = _cancelled.get()
+    token = _cancelled.set(lambda: predicate() or outer())
+    try:
+        yield
+    finally:
+        _cancelled.reset(token)
 
 
-def _reset() -> None:
-    global _threads
-    _threads = _Threads()
+def raise_if_cancelled() -> None:
+    """Stop here if nobody waits for the result any more.
+
+    Raises:
+        CancelledWorkError: If so.
+    """
+    if _cancelled.get()():
+        raise CancelledWorkError("nobody waits for this any more")
 
 
-in_child(_reset)
-
-
-def start_in_thread(call: Callable[..., R], *arguments: Any) -> Future[R]:
-    """Call a blocking function in a thread, in a copy of the present context.
+def start_in_thread(function: Callable[..., R], *arguments: Any) -> Future[R]:
+    """Call a blocking function in a daemon thread, in a copy of the present context.
 
     Returns:
-        Its result to come; it cannot be cancelled, only left behind.
+        The future of its result; the call itself cannot be cancelled, only left behind.
     """
-    job = _Job(partial(contextvars.copy_context().run, call, *arguments))
-    _threads.run(job)
-    return job.future
+    future: Future[R] = Future()
+    future.set_running_or_notify_cancel()
+    context = contextvars.copy_context()
+
+    def run() -> None:
+        try:
+            result = context.run(function, *arguments)
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    threading.Thread(target=run, name="surerag-blocking", daemon=True).start()
+    return future
 
 
-async def in_thread(call: Callable[..., R], *arguments: Any) -> R:
-    """Await a blocking function; a task that is cancelled goes on at once, and leaves it behind.
-
-    The function is told that it was left: see :mod:`surerag.readers.abandoned`.
-    """
+async def in_thread(function: Callable[..., R], *arguments: Any) -> R:
+    """Await a blocking function; a cancelled task leaves it behind, and ``raise_if_cancelled`` stops it."""
     left = threading.Event()
 
-    def unless_left() -> R:
-        with abandoned_when(left.is_set):
-            return call(*arguments)
+    def call() -> R:
+        with cancel_when(left.is_set):
+            return function(*arguments)
 
     try:
-        return await asyncio.wrap_future(start_in_thread(unless_left))
+        return await asyncio.wrap_future(start_in_thread(call))
     except asyncio.CancelledError:
         left.set()
         raise
+
+
+def renew_after_fork(callback: Callable[[], object]) -> None:
+    """Call a function at the beginning of every process that is forked from this one."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=callback)
+
+
+_closing: set[asyncio.Task[object]] = set()
+"""Tasks that close something; an event loop itself refers to its tasks only weakly."""
+
+
+def close_in_loop_when_dropped(handle: object, aclose: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    """Await ``aclose()`` in the running event loop once ``handle`` is garbage.
+
+    Args:
+        handle: What the caller holds; ``aclose`` must not refer to it, or it is never dropped.
+        aclose: Closes what stands behind the handle.
+    """
+    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+
+    async def close() -> None:
+        try:
+            await aclose()
+        except Exception:
+            logger.debug("closing a dropped stream failed", exc_info=True)
+
+    def spawn() -> None:
+        task = loop.create_task(close(), context=context)
+        _closing.add(task)
+        task.add_done_callback(_closing.discard)
+
+    def drop() -> None:
+        # A loop that has ended closed its connections by itself.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(spawn)
+
+    weakref.finalize(handle, drop).atexit = False

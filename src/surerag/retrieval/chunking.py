@@ -9,11 +9,11 @@ from typing import NamedTuple
 from surerag.documents import Document
 from surerag.errors import ConfigurationError
 from surerag.messages import Passage
-from surerag.tokens import UNSPACED
+from surerag.text import UNSPACED
 
 Span = tuple[int, int]
 Tokenize = Callable[[str], Sequence[Span]]
-"""From a text to the offsets (start, end) of its tokens, in order."""
+"""Returns the offsets (start, end) of a text's tokens, in order."""
 
 # A long word counts for several tokens, as it would for a model, and so does a run without spaces.
 _TOKEN = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]{{1,12}}|[^\w\s]")
@@ -61,7 +61,7 @@ def chunk_text(
             f"chunks of {tokens} tokens cannot overlap by {overlap}", hint="choose 0 <= overlap < tokens"
         )
     spans = [(start, end) for start, end in tokenize(text) if text[start:end].strip()]
-    # A piece that began later would hold nothing but the overlap with the one before.
+    # A later piece would only repeat the end of the one before.
     latest = max(len(spans) - overlap, 1) if spans else 0
     chunks = []
     for first in range(0, latest, tokens - overlap):

@@ -1,23 +1,19 @@
-"""Summaries of documents, L-RAG's tier 1: section III-A."""
+"""Summaries of documents, L-RAG's tier 1 (section III-A)."""
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
-from functools import wraps
-from itertools import islice
-from typing import Final, Protocol
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Protocol
 
-from surerag.documents import Document
+from surerag.documents import Document, split_front_matter
 from surerag.errors import ConfigurationError, InputError
-from surerag.messages import SamplingParams
-from surerag.prompts import SUMMARIZE, PromptTemplate
+from surerag.lru import LRUDict
+from surerag.messages import SamplingParams, Template
+from surerag.prompts import SUMMARIZE
 from surerag.readers.protocol import Reader
-from surerag.retrieval.sentences import split_sentences
-
-_PARAGRAPH_BREAK = re.compile(r"\n[ \t]*\n")
+from surerag.text import split_sentences
 
 
 class Summarizer(Protocol):
@@ -25,6 +21,45 @@ class Summarizer(Protocol):
 
     def __call__(self, documents: Sequence[Document]) -> list[str]:
         """Return one summary for each document, in order."""
+
+
+_FENCE = re.compile(r"\s*(```|~~~)")
+_MARKUP = re.compile(
+    r"\s{0,3}(?:#{1,6}(?:\s|$)"  # headings
+    r"|(?:[-*_]\s*){3,}$|=+\s*$"  # rules, and lines under headings
+    r"|\|.*"  # tables
+    r"|(?:\s*\[?!?\[[^\]]*\]\([^)]*\)(?:\]\([^)]*\))?)+\s*$|\[[^\]]+\]:\s"  # pictures, links alone
+    r"|<[^>]*>\s*$)"  # lines of a tag alone
+)
+_UNDERLINE = re.compile(r"\s{0,3}(?:=+|-{2,})\s*$")
+_TABLE_RULE = re.compile(r"\s{0,3}(?=.*\|)[\s:|-]*-{3}[\s:|-]*$")
+
+
+def prose(text: str) -> str:
+    r"""Return a text without what is no prose in Markdown: front matter, headings, tables, code, pictures.
+
+    Where nothing would be left, it is the text.
+
+    Example:
+        >>> prose("---\ntitle: Velm\n---\n# Velm\n\n| a | b |\n|---|---|\n\nVelm is a town.")
+        'Velm is a town.'
+    """
+    lines = list(_prose_lines(split_front_matter(text)[1].splitlines()))
+    return "\n".join(lines).strip() or text
+
+
+def _prose_lines(lines: Sequence[str]) -> Iterator[str]:
+    in_code = in_table = False
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        if _FENCE.match(line):
+            in_code = not in_code
+            continue
+        in_table = bool(_TABLE_RULE.match(line)) or (in_table and "|" in line)
+        heads = line.strip() and (_UNDERLINE.match(following) or _TABLE_RULE.match(following))
+        if in_code or in_table or heads or _MARKUP.match(line):
+            yield ""  # ends the paragraph
+        else:
+            yield line
 
 
 def lead_summary(
@@ -35,14 +70,14 @@ def lead_summary(
     language: str = "en",
     max_characters: int = 1000,
 ) -> str:
-    """Return the first sentences of a text, or of each of its paragraphs.
+    r"""Return the first sentences of a text's prose, or of each of its paragraphs.
 
     Args:
-        text: The document.
+        text: The document, plain or in Markdown.
         sentences: How many.
-        per_paragraph: Whether of each paragraph (a blank line separates them), rather than of the whole.
+        per_paragraph: Whether of each paragraph, rather than of the whole.
         language: ISO 639 code, for the language's abbreviations and marks.
-        max_characters: No sentence counts for more than this: a text without marks is one long sentence.
+        max_characters: Longest sentence; a text without marks is one long sentence.
 
     Returns:
         The sentences, joined by spaces; empty if the text is.
@@ -51,13 +86,14 @@ def lead_summary(
         ConfigurationError: If ``sentences`` or ``max_characters`` is less than 1.
 
     Example:
-        >>> lead_summary("Ada was born in Velm. She paints. She sings.")
+        >>> lead_summary("# Ada\n\n## Life\n\nAda was born in Velm. She paints. She sings.")
         'Ada was born in Velm. She paints.'
     """
     for name, value in (("sentences", sentences), ("max_characters", max_characters)):
         if value < 1:
             raise ConfigurationError(f"{name} must be at least 1, got {value}")
-    paragraphs = _PARAGRAPH_BREAK.split(text) if per_paragraph else [text]
+    body = prose(text)
+    paragraphs = re.split(r"\n[ \t]*\n", body) if per_paragraph else [body]
     return " ".join(
         " ".join(sentence.text[:max_characters].split())
         for paragraph in paragraphs
@@ -67,7 +103,7 @@ def lead_summary(
 
 @dataclass(frozen=True)
 class LeadSummaries:
-    """Takes the first sentences of each document; the fields are :func:`lead_summary`'s arguments."""
+    """The first sentences of each document; the fields are :func:`lead_summary`'s arguments."""
 
     sentences: int = 2
     per_paragraph: bool = False
@@ -81,11 +117,7 @@ class LeadSummaries:
 
 @dataclass(frozen=True)
 class MetadataSummaries:
-    """Takes a value of each document's metadata, such as its abstract.
-
-    Attributes:
-        key: Where it stands.
-    """
+    """A value of each document's metadata, such as its abstract, by its ``key``."""
 
     key: str
 
@@ -95,42 +127,26 @@ class MetadataSummaries:
         Raises:
             InputError: If a document has none.
         """
-        return [self._of(document) for document in documents]
-
-    def _of(self, document: Document) -> str:
-        summary = document.metadata.get(self.key)
-        if not isinstance(summary, str) or not summary.strip():
-            raise InputError(
-                f"document {document.id!r} has no summary under the metadata key {self.key!r}",
-                hint=f"its keys are {sorted(document.metadata)}",
-            )
-        return summary
-
-
-def each(summarize: Callable[[Document], str]) -> Summarizer:
-    """Make a summarizer of a function that takes one document."""
-
-    @wraps(summarize)
-    def summaries(documents: Sequence[Document]) -> list[str]:
-        return [summarize(document) for document in documents]
-
-    return summaries
-
-
-REMEMBERED: Final = 10_000
-"""Summaries that :class:`ModelSummaries` remembers: a corpus of any length may go through it."""
+        summaries = []
+        for document in documents:
+            summary = document.metadata.get(self.key)
+            if not isinstance(summary, str) or not summary.strip():
+                raise InputError(
+                    f"document {document.id!r} has no summary under the metadata key {self.key!r}",
+                    hint=f"its keys are {sorted(document.metadata)}",
+                )
+            summaries.append(summary)
+        return summaries
 
 
 class ModelSummaries:
-    """Lets a model write each summary, once: a document that was just seen is not asked about again.
-
-    Where the model writes nothing, the document's first two sentences stand in.
+    """Summaries that a reader writes, once for each text; where it writes none, the first two sentences.
 
     Args:
         reader: The model.
-        prompt: With the slot ``{document}``.
-        max_tokens: Length of a summary at most.
-        max_characters: Only so much of a document's beginning is shown to the model; None shows all of it.
+        prompt: A template with the slot ``document``.
+        max_tokens: Longest summary.
+        max_characters: Only so much of a document's beginning is shown to the model; None shows all.
         batch_size: Documents that the reader is asked about at once.
 
     Raises:
@@ -142,7 +158,7 @@ class ModelSummaries:
         self,
         reader: Reader,
         *,
-        prompt: PromptTemplate = SUMMARIZE,
+        prompt: Template = SUMMARIZE,
         max_tokens: int = 96,
         max_characters: int | None = None,
         batch_size: int = 16,
@@ -154,48 +170,17 @@ class ModelSummaries:
         self._sampling = SamplingParams(max_tokens=max_tokens, trace="none")
         self._max_characters = max_characters
         self._batch_size = batch_size
-        self._written: dict[bytes, str] = {}
-
-    def __repr__(self) -> str:
-        prompt = hashlib.sha256(self._prompt.text.encode()).hexdigest()[:16]
-        return (
-            f"ModelSummaries({self._reader.name!r}, prompt={prompt}, max_tokens={self._sampling.max_tokens}, "
-            f"max_characters={self._max_characters})"
-        )
+        self._cache: LRUDict[str] = LRUDict(10_000)
 
     def __call__(self, documents: Sequence[Document]) -> list[str]:
         """Return one summary for each document, in order."""
-        texts = {_key(document.text): document.text for document in documents}
-        new = [text for key, text in texts.items() if key not in self._written]
+        summaries = {document.text: self._cache.get(document.text) for document in documents}
+        new = [text for text, summary in summaries.items() if summary is None]
         for start in range(0, len(new), self._batch_size):
-            self._write(new[start : start + self._batch_size])
-        found = [self._written[_key(document.text)] for document in documents]
-        for key in list(islice(self._written, max(0, len(self._written) - REMEMBERED))):
-            del self._written[key]
-        return found
-
-    def _write(self, texts: Sequence[str]) -> None:
-        prompts = [self._prompt.render(document=text[: self._max_characters]) for text in texts]
-        answers = self._reader.generate(prompts, self._sampling)
-        for text, (answer,) in zip(texts, answers, strict=True):
-            self._written[_key(text)] = answer.text or lead_summary(text)
-
-
-def _key(text: str) -> bytes:
-    return hashlib.sha256(text.encode("utf-8", errors="surrogatepass")).digest()
-
-
-def identity_of(summarize: Summarizer) -> str:
-    """Say how summaries are made, so that those made in another way are told apart.
-
-    Of what has settings (those of this module, your own dataclasses) they are in it; of anything else there
-    is its name alone.
-
-    Example:
-        >>> identity_of(MetadataSummaries("abstract"))
-        "MetadataSummaries(key='abstract')"
-    """
-    if is_dataclass(summarize) or isinstance(summarize, ModelSummaries):
-        return repr(summarize)
-    named = summarize if hasattr(summarize, "__qualname__") else type(summarize)
-    return f"{named.__module__}.{named.__qualname__}"
+            texts = new[start : start + self._batch_size]
+            prompts = [self._prompt.render(document=text[: self._max_characters]) for text in texts]
+            replies = self._reader.generate(prompts, self._sampling)
+            for text, (reply,) in zip(texts, replies, strict=True):
+                summaries[text] = summary = reply.text or lead_summary(text)
+                self._cache.put(text, summary)
+        return [summaries[document.text] or "" for document in documents]

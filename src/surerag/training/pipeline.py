@@ -13,9 +13,9 @@ from surerag.drivers import run_many
 from surerag.drivers.progress import Progress
 from surerag.effects import Program
 from surerag.errors import ConfigurationError, InputError
-from surerag.measures.statistics import Interval, paired_difference
-from surerag.readers.protocol import Reader
-from surerag.services import Retriever, Services, as_reader
+from surerag.measures.statistics import Estimate, paired_difference
+from surerag.readers.protocol import Reader, as_reader
+from surerag.services import Retriever, Services
 from surerag.training.options import RewriterTraining
 from surerag.training.sampling import (
     Preference,
@@ -46,16 +46,16 @@ class StageMeans:
 
     name: str
     log_perplexity: float
-    change: Interval | None
+    change: Estimate | None
     correct: float | None
-    correct_change: Interval | None
+    correct_change: Estimate | None
 
     @property
     def helps(self) -> bool:
         """Whether the interval shows an improvement: right answers where they are known, else perplexity."""
         if self.correct_change is not None:
-            return self.correct_change.low > 0
-        return self.change is not None and self.change.high < 0
+            return self.correct_change.interval is not None and self.correct_change.interval.lower > 0
+        return self.change is not None and self.change.interval is not None and self.change.interval.upper < 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ def _means(name: str, trials: Sequence[Trial], before: Sequence[Trial] | None) -
             for trial, first in zip(trials, before, strict=True)
             if trial.correct is not None and first.correct is not None
         ]
-        change = paired_difference(*zip(*finite, strict=True)) if finite else None
+        change = paired_difference(*zip(*finite, strict=True), bounds=None) if finite else None
         correct_change = paired_difference(*zip(*right, strict=True)) if right else None
     return StageMeans(
         name,
@@ -229,7 +229,10 @@ def _write_whole(file: Path, value: object) -> None:
     part.replace(file)
 
 
-def _shown(interval: Interval, scale: float) -> str:
+def _shown(estimate: Estimate, scale: float) -> str:
     digits = 1 if scale == 100 else 3
-    low, value, high = (scale * item for item in (interval.low, interval.value, interval.high))
-    return f"{value:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
+    value = f"{scale * estimate.value:+.{digits}f}"
+    if estimate.interval is None:
+        return value
+    lower, upper = (f"{scale * end:+.{digits}f}" for end in estimate.interval)
+    return f"{value} [{lower}, {upper}]"

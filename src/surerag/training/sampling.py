@@ -7,18 +7,18 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from surerag.drivers import run_many
 from surerag.drivers.progress import Progress
 from surerag.effects import Program, generate, retrieve
-from surerag.errors import MISCONFIGURED, InputError, ServiceError
+from surerag.errors import MISCONFIGURED, InputError, ServiceError, SureragError
 from surerag.measures import exact_match, perplexity
 from surerag.messages import SamplingParams
 from surerag.methods.dynqr.rewrites import read_rewrite
 from surerag.prompts import CLOSED_BOOK, format_passages
-from surerag.readers.protocol import Reader
-from surerag.services import Retriever, Services, as_reader
+from surerag.readers.protocol import Reader, as_reader
+from surerag.services import Retriever, Services
 from surerag.training.options import RewriterTraining
 
 logger = logging.getLogger("surerag")
@@ -89,12 +89,12 @@ def collect_rewrites(
     sampling = SamplingParams(max_tokens=REWRITE_TOKENS, trace="none")
     programs = [_write(query.text, options, sampling) for query in queries]
     services = Services(reader=as_reader(teacher))
-    outcomes = run_many(programs, services, return_exceptions=True, progress=progress)
+    outcomes: list[Any] = run_many(programs, services, return_exceptions=True, progress=progress)
     pairs, problems = [], []
     for query, outcome in zip(queries, outcomes, strict=True):
         if isinstance(outcome, BaseException):
             _raise_if_misconfigured(outcome)
-            problems.append("failed")
+            problems.append(f"failed ({outcome})")
         elif outcome:
             pairs.append((query.text, outcome[0]))
         else:
@@ -136,13 +136,11 @@ def sample_preferences(
     services = Services(reader=as_reader(reader), rewriter=as_reader(rewriter), retriever=retriever)
     programs = [_try_own_rewrites(query, options, sampling) for query in queries]
     preferences: list[Preference] = []
-    failures = 0
-    for query, outcome in zip(
-        queries, run_many(programs, services, return_exceptions=True, progress=progress), strict=True
-    ):
+    failures: list[Exception] = []
+    outcomes: list[Any] = run_many(programs, services, return_exceptions=True, progress=progress)
+    for query, outcome in zip(queries, outcomes, strict=True):
         if isinstance(outcome, BaseException):
-            _raise_if_misconfigured(outcome)
-            failures += 1
+            failures.append(_raise_if_misconfigured(outcome))
             continue
         rewards = [trial.reward(options.reward) for trial in outcome]
         preferences += [
@@ -150,7 +148,8 @@ def sample_preferences(
             for better, worse, difference in preference_pairs(rewards, options.n_pairs)
         ]
     if failures:
-        logger.warning("%d of %d queries failed and are left out", failures, len(queries))
+        message = "%d of %d queries failed and are left out, the first because: %s"
+        logger.warning(message, len(failures), len(queries), failures[0])
     return preferences
 
 
@@ -207,7 +206,7 @@ def _write(query: str, options: RewriterTraining, sampling: SamplingParams) -> P
     prompt = options.prompts["rewrite"].render(query=query)
     [replies] = yield from generate([prompt], sampling, role="rewriter")
     rewrites = [read_rewrite(reply, query, REWRITE_TOKENS) for reply in replies]
-    return list(dict.fromkeys(rewrite.text for rewrite in rewrites if rewrite.trouble is None))
+    return list(dict.fromkeys(rewrite.text for rewrite in rewrites if rewrite.problem is None))
 
 
 def _try_own_rewrites(
@@ -221,9 +220,10 @@ def _try_own_rewrites(
     return trials
 
 
-def _raise_if_misconfigured(error: BaseException) -> None:
-    if isinstance(error, MISCONFIGURED) or not isinstance(error, Exception):
+def _raise_if_misconfigured(error: BaseException) -> Exception:
+    if isinstance(error, MISCONFIGURED) or not isinstance(error, SureragError):
         raise error
+    return error
 
 
 def as_queries(queries: Iterable[Query | str]) -> list[Query]:

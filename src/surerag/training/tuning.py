@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from surerag.errors import ConfigurationError
-from surerag.extras import extra
+from surerag.errors import ConfigurationError, extra
 from surerag.training.options import RewriterTraining
 from surerag.training.sampling import Preference
 
@@ -112,8 +111,13 @@ def _row(options: RewriterTraining, tokenizer: Any, query: str, **texts: str) ->
 
 def _arguments(output: Path, options: RewriterTraining, rate: float, rows: int) -> dict[str, Any]:
     """Return the trainer's arguments: at least 30 steps, in batches of 4 to 32 examples."""
+    import torch
+
+    cuda = torch.cuda.is_available()
     batch = min(max(rows // 32, 4), 32)
     return {
+        "use_cpu": not cuda,
+        "bf16": cuda and torch.cuda.is_bf16_supported(),
         "output_dir": str(output / CHECKPOINTS),
         "learning_rate": rate,
         "per_device_train_batch_size": min(batch, 8),

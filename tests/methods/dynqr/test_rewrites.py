@@ -5,42 +5,44 @@ from __future__ import annotations
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from surerag.messages import Generation
-from surerag.methods.dynqr.rewrites import read_rewrite
+from surerag.messages import Generation, Passage
+from surerag.methods.dynqr.rewrites import alternated, read_rewrite
 
-ASKED = "Where was she born?"
-WANTED = "Where was Ada Lund born?"
+QUESTION = "Where was she born?"
+QUERY = "Where was Ada Lund born?"
 
 
 @pytest.mark.parametrize(
     "reply",
     [
-        WANTED,
-        f"Rewritten query: {WANTED}",
-        f"**Rewritten Query:** {WANTED}",
-        f"**Rewritten Query: {WANTED}**",
-        f'Sure! Here is the rewritten query: "{WANTED}"',
-        f"Sure! Here's a clearer version of your query:\n\n{WANTED}",
-        f"Sure, here is the rewritten query:\n\n**{WANTED}**\n\nThis rewrite adds the name.",
-        f"The rewritten query is: {WANTED}",
-        f"1. {WANTED}\n2. Birthplace of Ada Lund\n3. Ada Lund, born where?",
-        f"Here are some rewrites:\n1. {WANTED}\n2. Birthplace of Ada",
-        f"- {WANTED}",
-        f"```\n{WANTED}\n```",
-        f"### Rewritten Query\n{WANTED}",
-        f"{WANTED}\n\nExplanation: I added the name.",
-        f"{WANTED}\nI replaced the pronoun.",
-        f"{WANTED} (Note: I added the name.)",
-        f'"{WANTED}" This rewrite is clearer.',
-        f"<think>She? Ada Lund.</think>\n\n{WANTED}",
-        f"<think>\n\n</think>\n\n{WANTED}",
-        f"«{WANTED}»",
+        QUERY,
+        f"Rewritten query: {QUERY}",
+        f"**Rewritten Query:** {QUERY}",
+        f"**Rewritten Query: {QUERY}**",
+        f'Sure! Here is the rewritten query: "{QUERY}"',
+        f"Sure! Here's a clearer version of your query:\n\n{QUERY}",
+        f"Sure, here is the rewritten query:\n\n**{QUERY}**\n\nThis rewrite adds the name.",
+        f"The rewritten query is: {QUERY}",
+        f"1. {QUERY}\n2. Birthplace of Ada Lund\n3. Ada Lund, born where?",
+        f"Here are some rewrites:\n1. {QUERY}\n2. Birthplace of Ada",
+        f"- {QUERY}",
+        f"```\n{QUERY}\n```",
+        f"### Rewritten Query\n{QUERY}",
+        f"{QUERY}\n\nExplanation: I added the name.",
+        f"{QUERY}\nI replaced the pronoun.",
+        f"{QUERY} (Note: I added the name.)",
+        f'"{QUERY}" This rewrite is clearer.',
+        f"<think>She? Ada Lund.</think>\n\n{QUERY}",
+        f"<think>\n\n</think>\n\n{QUERY}",
+        f"«{QUERY}»",
         "Where was\nAda Lund born?",
     ],
 )
 def test_a_query_is_taken_out_of_what_stands_around_it(reply: str) -> None:
-    assert read_rewrite(Generation(reply), ASKED, 64) == (WANTED, None)
+    assert read_rewrite(Generation(reply), QUESTION, 64) == (QUERY, None)
 
 
 @pytest.mark.parametrize(
@@ -56,11 +58,11 @@ def test_a_query_is_taken_out_of_what_stands_around_it(reply: str) -> None:
     ],
 )
 def test_queries_that_look_like_frames_stay(query: str) -> None:
-    assert read_rewrite(Generation(query), ASKED, 64) == (query, None)
+    assert read_rewrite(Generation(query), QUESTION, 64) == (query, None)
 
 
 @pytest.mark.parametrize(
-    ("reply", "trouble"),
+    ("reply", "problem"),
     [
         ("I'm sorry, but I can't help with that.", "a refusal"),
         ("I cannot determine who she is.", "a refusal"),
@@ -72,19 +74,19 @@ def test_queries_that_look_like_frames_stay(query: str) -> None:
         ("\udce9 where", "unreadable"),
         ("  ", "empty"),
         ("where was  she born", "unchanged"),
-        (f"Rewritten query: {ASKED}", "unchanged"),
+        (f"Rewritten query: {QUESTION}", "unchanged"),
         ("word " * 65, "too long"),
     ],
 )
-def test_what_is_no_rewrite_says_why(reply: str, trouble: str) -> None:
-    found = read_rewrite(Generation(reply), ASKED, 64)
-    assert found.trouble == trouble
-    found.text.encode()
+def test_what_is_no_rewrite_says_why(reply: str, problem: str) -> None:
+    rewrite = read_rewrite(Generation(reply), QUESTION, 64)
+    assert rewrite.problem == problem
+    rewrite.text.encode()
 
 
 def test_a_query_that_begins_like_a_refusal_may_be_rewritten_so() -> None:
-    found = read_rewrite(Generation("I cannot log in to the company VPN"), "I can't log in", 64)
-    assert found == ("I cannot log in to the company VPN", None)
+    rewrite = read_rewrite(Generation("I cannot log in to the company VPN"), "I can't log in", 64)
+    assert rewrite == ("I cannot log in to the company VPN", None)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +102,22 @@ def test_a_query_that_begins_like_a_refusal_may_be_rewritten_so() -> None:
 )
 def test_reading_takes_time_in_proportion(reply: str) -> None:
     started = time.process_time()
-    read_rewrite(Generation(reply), ASKED, 64)
+    read_rewrite(Generation(reply), QUESTION, 64)
     # Hundredths of a second; where time grows with the square, minutes.
     assert time.process_time() - started < 5
+
+
+@given(
+    st.lists(st.sampled_from("abcdef"), unique=True),
+    st.lists(st.sampled_from("abcdef"), unique=True),
+    st.integers(1, 8),
+)
+def test_alternation(first: list[str], second: list[str], k: int) -> None:
+    texts = [p.text for p in alternated([Passage(t) for t in first], [Passage(t) for t in second], k)]
+    assert len(texts) == len(set(texts)) == min(k, len({*first, *second}))
+    # Texts of one list alone stay in its order.
+    for mine, other in ((first, second), (second, first)):
+        own = [text for text in texts if text in mine and text not in other]
+        assert own == [text for text in mine if text not in other][: len(own)]
+    if first and second and first[0] != second[0]:
+        assert texts[:2] == [first[0], second[0]][:k]

@@ -30,4 +30,4 @@ def quoting(prompt: str) -> str:
 
 def compressor(replies: Any = quoting, **settings: Any) -> tuple[ClusterCompressor, FakeReader]:
     reader = FakeReader(replies)
-    return ClusterCompressor(reader, HashingEncoder(), **{"pass_below": 0, **settings}), reader
+    return ClusterCompressor(reader, HashingEncoder(), **{"min_tokens": 0, **settings}), reader

@@ -1,4 +1,4 @@
-"""A corpus of a few passages that counts how often it is asked."""
+"""A corpus of a few passages that records its queries."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from surerag import Passage
 
 
 class Corpus:
-    """Finds always the same passages, and counts how often it was asked."""
+    """Returns always the same passages, and records the queries."""
 
     def __init__(self, *texts: str) -> None:
         self.passages = [Passage(text, id=f"p{i}") for i, text in enumerate(texts)]
-        self.asked: list[tuple[str, int]] = []
+        self.queries: list[tuple[str, int | None]] = []
 
-    def retrieve(self, query: str, k: int) -> Sequence[Passage]:
-        self.asked.append((query, k))
+    def retrieve(self, query: str, k: int | None) -> Sequence[Passage]:
+        self.queries.append((query, k))
         return self.passages[:k]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surerag.messages import Pair
-from surerag.readers._script import reply
+from surerag.readers.fake import reply
 
 
 class Judge:

@@ -14,11 +14,11 @@ from surerag.effects import Program, emit, generate, retrieve, return_answer
 from surerag.messages import Generation, Message, Passage, Prompt, SamplingParams
 from surerag.methods.dynqr.metrics import SAMPLED, metric_name, trace_of, uncertainty_of
 from surerag.methods.dynqr.options import DynQROptions
-from surerag.methods.dynqr.result import Attempt, DynQRResult
+from surerag.methods.dynqr.result import Attempt, DynQRResult, finite
 from surerag.methods.dynqr.rewrites import alternated, read_rewrite
 from surerag.methods.shared import MUST_RAISE, check_question
-from surerag.prompts import format_passages, in_conversation
-from surerag.text import is_abstention, with_abstention
+from surerag.prompts import format_passages, in_conversation, with_abstention
+from surerag.text import is_abstention
 
 REWRITE_TOKENS = 64
 """Longest rewrite in tokens, and in words; a longer one is no query."""
@@ -55,13 +55,15 @@ def rewrite_when_uncertain(
     [original] = yield from steps.answer({question: passages})
     act = original.uncertainty > threshold
     reason = f"{metric_name(options.metric)} {'above' if act else 'at or below'} threshold"
+    if act and original.uncertainty == math.inf:
+        reason = "the first answer is empty or abstains"
     yield from emit(
         "dynqr.gate",
         question=question,
         rewrite=act,
         reason=reason,
-        uncertainty=original.uncertainty,
-        threshold=threshold,
+        uncertainty=finite(original.uncertainty),
+        threshold=finite(threshold),
         metric=metric_name(options.metric),
     )
     candidates: list[Attempt] = []
@@ -70,8 +72,12 @@ def rewrite_when_uncertain(
             candidates = yield from steps.try_rewrites(original)
         except MUST_RAISE:
             raise
+        except _NoRewriteError as error:
+            reason = f"{reason}; no rewrite was tried: {error}"
+            name = "dynqr.unchanged" if error.expected else "dynqr.failed"
+            yield from emit(name, warning=not error.expected, question=question, reason=str(error))
         except Exception as error:
-            failure = str(error) if isinstance(error, _NoRewriteError) else f"{type(error).__name__}: {error}"
+            failure = f"{type(error).__name__}: {error}"
             reason = f"{reason}; no rewrite was tried: {failure}"
             yield from emit("dynqr.failed", warning=True, question=question, reason=failure)
     chosen, verdict = _verified(original, candidates, options.verify)
@@ -91,7 +97,11 @@ def rewrite_when_uncertain(
 
 
 class _NoRewriteError(Exception):
-    """No rewrite could be used, or none retrieved anything new."""
+    """No rewrite is usable, or none retrieved anything new; ``expected`` says that this is no fault."""
+
+    def __init__(self, reason: str, *, expected: bool) -> None:
+        super().__init__(reason)
+        self.expected = expected
 
 
 def _verified(original: Attempt, candidates: Sequence[Attempt], verify: bool) -> tuple[Attempt, str]:
@@ -136,7 +146,7 @@ class _Steps:
                 prompts.add(prompt)
                 contexts[query] = passages
         if not contexts:
-            raise _NoRewriteError(f"nothing new was retrieved with {queries[0]!r}")
+            raise _NoRewriteError(f"nothing new was retrieved with {queries[0]!r}", expected=True)
         return (yield from self.answer(contexts))
 
     def answer(self, contexts: Mapping[str, Sequence[Passage]]) -> Program[list[Attempt]]:
@@ -163,7 +173,9 @@ class _Steps:
         rewrites = [read_rewrite(reply, self.question, REWRITE_TOKENS) for reply in replies]
         queries = list(dict.fromkeys(rewrite.text for rewrite in rewrites if rewrite.problem is None))
         if not queries:
-            raise _NoRewriteError(f"the rewrite is {rewrites[0].problem}: {rewrites[0].text[:200]!r}")
+            problem = rewrites[0].problem
+            reason = f"the rewrite is {problem}: {rewrites[0].text[:200]!r}"
+            raise _NoRewriteError(reason, expected=problem == "unchanged")
         return queries
 
     def _uncertainty(self, answer: Generation, samples: Sequence[Generation]) -> float:

@@ -10,7 +10,7 @@ from surerag.component import AnsweringComponent, Service
 from surerag.effects import Program
 from surerag.messages import BothAnswers, Message
 from surerag.methods.dynqr.algorithm import rewrite_when_uncertain
-from surerag.methods.dynqr.metrics import SAMPLED, check_metric
+from surerag.methods.dynqr.metrics import check_metric
 from surerag.methods.dynqr.options import DynQROptions
 from surerag.methods.dynqr.result import DynQRResult
 from surerag.methods.shared import check_threshold
@@ -72,12 +72,6 @@ class UncertaintyRewriter(DynQROptions, AnsweringComponent[DynQRResult]):
         _ = self.resolved_threshold  # raises where there is none
         check_threshold(self.threshold, self)
         return services
-
-    @property
-    def worst_case_calls(self) -> int:
-        """Answers and rewrites that one question can cost."""
-        each = 1 + (self.n_samples if self.metric in SAMPLED else 0)
-        return each + self.n_candidates * (1 + each)
 
     def program(self, question: str, history: Sequence[Message] = ()) -> Program[DynQRResult]:
         """Return the method at work on one question, for a driver of your own.

@@ -49,16 +49,16 @@ class DynQROptions(Options):
     """What the second answer is given from (section 3.2): ``"substitute"``, the passages of the rewrite; or
     ``"expand"``, both lists in turn."""
 
-    top_n: int | None = Field(None, ge=1)
+    top_n: int | None = Field(default=None, ge=1)
     """Passages to answer from, at most; None takes all that the retriever returns."""
 
-    n_candidates: int = Field(1, ge=1)
+    n_candidates: int = Field(default=1, ge=1)
     """Rewrites to try; each is a rewrite, a retrieval and an answer."""
 
     verify: bool = True
     """Whether to keep the less uncertain answer (post-verification); if not, that of the rewrite is kept."""
 
-    n_samples: int = Field(10, ge=2)
+    n_samples: int = Field(default=10, ge=2)
     """Answers to sample for the metrics ``"ln_entropy"`` and ``"semantic_entropy"``."""
 
     max_tokens: AnswerTokensOption = None

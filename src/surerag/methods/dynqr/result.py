@@ -84,10 +84,10 @@ class DynQRResult(Result):
         """Return plain values, for events and metadata; an infinite uncertainty becomes None."""
         return {
             "query": self.query,
-            "uncertainty": _finite(self.uncertainty),
+            "uncertainty": finite(self.uncertainty),
             "original_answer": self.original.answer,
-            "original_uncertainty": _finite(self.original.uncertainty),
-            "threshold": _finite(self.threshold),
+            "original_uncertainty": finite(self.original.uncertainty),
+            "threshold": finite(self.threshold),
             "acted": self.acted,
             "rewritten": self.rewritten,
             "candidates": len(self.candidates),
@@ -96,5 +96,6 @@ class DynQRResult(Result):
         }
 
 
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
+    """Return a number that JSON can hold, or None."""
     return value if math.isfinite(value) else None

@@ -48,23 +48,22 @@ _THOUGHT_OPENS = re.compile(r"\s*<(?:think|thinking|thought|reasoning)>", re.IGN
 
 
 class Rewrite(NamedTuple):
-    """A query in other words, and why it cannot be used, if it cannot."""
+    """A query in other words, and the problem because of which it cannot be used, if there is one."""
 
     text: str
     problem: Problem | None = None
 
 
 def read_rewrite(reply: Generation, query: str, max_words: int) -> Rewrite:
-    """Read a rewriter's reply: the query is taken out of whatever a model puts around it.
+    """Read the query in a rewriter's reply.
 
-    Thoughts, greetings, labels ("Rewritten query:"), marks of Markdown, numbers of a list (of several
-    queries the first counts), quotes and the explanation behind are removed; lines are joined. What a model
-    says in place of a query is recognised in English.
+    Thoughts, greetings, labels ("Rewritten query:"), Markdown, numbers of a list (of several queries the
+    first counts), quotes and explanations are removed; lines are joined. Refusals are recognised in English.
 
     Args:
-        reply: What the rewriter said.
-        query: What it was asked to rewrite; the same words again are no rewrite.
-        max_words: A longer reply is no query; one that was cut off at its limit is half of one.
+        reply: The rewriter's reply.
+        query: The query to rewrite; the same words again are no rewrite.
+        max_words: Longest query in words; a reply that was cut off at its limit is none either.
 
     Example:
         >>> read_rewrite(Generation('Rewritten query: "Where was Ada born?"'), "Where was she born?", 64)
@@ -74,23 +73,23 @@ def read_rewrite(reply: Generation, query: str, max_words: int) -> Rewrite:
         >>> read_rewrite(Generation("I'm sorry, but I need more context."), "Where?", 64).problem
         'a refusal'
     """
-    said = reply.text.encode("utf-8", errors="replace").decode("utf-8")
-    if said != reply.text:
-        return Rewrite(_joined(said), "unreadable")
-    answer = _THOUGHTS.sub("", said, count=1) if _THOUGHTS.match(said) else said
+    text = reply.text.encode("utf-8", errors="replace").decode("utf-8")
+    if text != reply.text:
+        return Rewrite(_joined(text), "unreadable")
+    answer = _THOUGHTS.sub("", text, count=1) if _THOUGHTS.match(text) else text
     if _THOUGHT_OPENS.match(answer):
         return Rewrite(_joined(answer), "thoughts")
-    text = _unframed(answer)
-    if not text.strip(_FRAME):
-        return Rewrite("", "empty" if answer is said else "thoughts")
-    if _bare(text) == _bare(query):
-        return Rewrite(text, "unchanged")
+    rewrite = _unframed(answer)
+    if not rewrite.strip(_FRAME):
+        return Rewrite("", "empty" if answer is text else "thoughts")
+    if _bare(rewrite) == _bare(query):
+        return Rewrite(rewrite, "unchanged")
     # A query may begin like a refusal itself: "I cannot log in".
-    if _REFUSAL.match(text) and not _REFUSAL.match(query):
-        return Rewrite(text, "a refusal")
-    if reply.finish == "length" or len(text.split()) > max_words:
-        return Rewrite(text, "too long")
-    return Rewrite(text)
+    if _REFUSAL.match(rewrite) and not _REFUSAL.match(query):
+        return Rewrite(rewrite, "a refusal")
+    if reply.is_cut or len(rewrite.split()) > max_words:
+        return Rewrite(rewrite, "too long")
+    return Rewrite(rewrite)
 
 
 def alternated(first: Sequence[Passage], second: Sequence[Passage], top_n: int | None) -> list[Passage]:
@@ -116,7 +115,7 @@ def alternated(first: Sequence[Passage], second: Sequence[Passage], top_n: int |
 
 
 def _unframed(answer: str) -> str:
-    """Return the query in a reply, its first paragraph or item that is one, without what is around it."""
+    """Return the first paragraph or item of a reply that is a query."""
     parts: list[str] = []
     lines = _BOLD.sub(r"\2", answer).strip().splitlines()
     for place, line in enumerate(map(str.strip, lines), start=1):
@@ -133,7 +132,7 @@ def _unframed(answer: str) -> str:
 
 
 def _announces(line: str) -> bool:
-    """Whether a line is no query, and says that one follows: it ends in a colon, or is a heading."""
+    """Whether a line announces the query: it ends in a colon, or is a heading."""
     return line.endswith(":") or (line.startswith("#") and not line.endswith("?"))
 
 

@@ -1,1 +1,1 @@
-"""EDC²-RAG: cluster similar documents, and compress each cluster for the question (Li et al., section 4)."""
+"""EDC²-RAG: similar passages in clusters, each of which is compressed for the question (Li et al.)."""

@@ -1,447 +1,318 @@
-"""EDC²-RAG: put similar documents together, and compress each cluster for the question.
+"""EDC²-RAG: put similar passages into clusters, and compress each cluster for the question.
 
 Li et al., "Efficient Dynamic Clustering-Based Document Compression for Retrieval-Augmented-Generation",
-section 4. The algorithm comes first; what the reader is asked, and how its replies are read, follows.
+section 4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from numpy.typing import ArrayLike
 
-from surerag.clustering import Cluster
 from surerag.effects import Program, emit, generate
-from surerag.errors import MISCONFIGURED
-from surerag.framing import PromptText, unquoted
-from surerag.messages import Generation, Passage, Prompt, Template
-from surerag.methods.calls import CallBudget
+from surerag.errors import ConfigurationError
+from surerag.framing import unquoted
+from surerag.messages import Generation, Passage, Prompt
 from surerag.methods.edc2.clusters import form_clusters
-from surerag.methods.edc2.fitting import within_budget
-from surerag.methods.edc2.guards import Claim, says_nothing, supported
-from surerag.methods.edc2.options import EDC2Options, Mode
-from surerag.methods.edc2.result import ClusterReport, EDC2Result, merged_passage
-from surerag.methods.inputs import check_passages, check_question
+from surerag.methods.edc2.guards import Claim, is_empty_extraction, supporting_sources
+from surerag.methods.edc2.options import EDC2Options
+from surerag.methods.edc2.result import (
+    SENTENCES_KEY,
+    ClusterReport,
+    EDC2Result,
+    SupportedSentence,
+    compressed_passage,
+)
+from surerag.methods.shared import MUST_RAISE, check_passages, check_question
 from surerag.prompts import format_passages
+from surerag.text import split_sentences
+
+Measure = Callable[[Passage], int]
+"""Tokens of a passage as the pipeline shows it."""
+
+_SHORT = "too short to gain"
+_WORD_END = re.compile(r"\S(?!\S)")
 
 
 def compress_clusters(
     query: str,
     passages: Sequence[Passage],
     options: EDC2Options,
+    measure: Measure,
     query_vector: ArrayLike | None = None,
-    budget: CallBudget | None = None,
 ) -> Program[EDC2Result]:
-    """Cluster, compress, drop what yields nothing, and fall back to the originals when all do (section 4).
+    """Cluster, compress, drop what is irrelevant, and return the originals where all is (section 4).
 
     Args:
-        query: A question, or the statement to check; not empty.
-        passages: What was retrieved, best first. They are not changed.
-        options: What steers the method.
-        query_vector: The query's vector, if the caller has it, made by the model that made the passages'.
-        budget: The calls that are left, where this is a part of something larger.
-
-    Returns:
-        One passage a compressed cluster; passages of clusters that were left alone, as they came.
+        query: A question, not empty.
+        passages: The retrieved passages, best first.
+        options: Options of the method.
+        measure: Counts the tokens of a passage.
+        query_vector: The query's vector by the model that made the passages', if the caller has it.
 
     Raises:
         InputError: If the query is empty.
     """
     check_question(query)
     check_passages(passages)
-    work = _Work(query, passages, options, CallBudget(options.max_calls) if budget is None else budget)
-    if options.compresses(passages):
-        clusters = yield from form_clusters(query, passages, options, query_vector)
-        reports = [_opened(cluster, passages, options) for cluster in clusters]
+    before = sum(map(measure, passages))
+    fell_back = False
+    if options.threshold is not None and before <= options.threshold:
+        reports = [_report(range(len(passages)), passages, measure, "at or below the threshold")]
     else:
-        reports = [_left_alone(passages, options)]
-    worth_a_call = [at for at, report in enumerate(reports) if report.outcome == "asked"]
-    yield from _compress(worth_a_call, reports, work)
-    fell_back = bool(worth_a_call) and all(reports[at].outcome == "dropped" for at in worth_a_call)
-    if fell_back and options.rules.all_empty == "original":
-        # Section 4.4.
-        yield from emit("cluster_compression.fallback", warning=True, query=query, clusters=len(worth_a_call))
-        for at in worth_a_call:
-            reports[at] = replace(reports[at], outcome="passed", reason="every cluster yielded nothing")
-    yield from _warn(reports)
-    yield from work.budget.tell("cluster_compression", query)
-    fitted = within_budget(reports, passages, options)
-    if fitted.too_small:
-        yield from emit(
-            "cluster_compression.budget_too_small",
-            warning=True,
-            query=query,
-            budget=options.budget,
-            kept=sum(report.tokens_after for report in fitted.reports),
-        )
-    result = work.result(fitted.passages, fitted.reports, fell_back)
+        try:
+            reports = yield from _compress(query, passages, options, measure, query_vector)
+        except MUST_RAISE:
+            raise
+        except Exception as error:
+            if options.on_failure == "raise":
+                raise
+            reason = f"{type(error).__name__}: {error}"
+            reports = [replace(_report(range(len(passages)), passages, measure, reason), warning=True)]
+        for report in reports:
+            if report.warning:
+                yield from emit(
+                    "edc2.not_compressed" if report.outcome == "passed" else "edc2.unsupported",
+                    warning=True,
+                    query=query,
+                    reason=report.reason,
+                    sources=list(report.sources),
+                )
+        attempted = [report for report in reports if report.reason != _SHORT]
+        fell_back = bool(attempted) and all(report.outcome == "dropped" for report in attempted)
+        if fell_back:  # section 4.4
+            yield from emit("edc2.fallback", warning=True, query=query, clusters=len(attempted))
+            reports = [
+                _report(report.members, passages, measure, "nothing was relevant") for report in reports
+            ]
+    context, reports = _within_limit(reports, passages, options.token_limit, measure)
+    result = EDC2Result(
+        query=query,
+        passages=tuple(context),
+        clusters=tuple(reports),
+        fell_back=fell_back,
+        tokens_before=before,
+        tokens_after=sum(map(measure, context)),
+    )
     yield from emit(
-        "cluster_compression.compressed",
+        "edc2.compressed",
         detail=result,
         query=query,
-        clusters=len(result.clusters),
-        calls=result.calls,
+        clusters=len(reports),
         tokens_before=result.tokens_before,
         tokens_after=result.tokens_after,
     )
     return result
 
 
-class _Work:
-    """One question at work, and what it was asked for so far.
-
-    Attributes:
-        calls: Prompts that the reader was asked.
-        judgements: Pairs that the entailer was asked about.
-    """
-
-    def __init__(
-        self, query: str, passages: Sequence[Passage], options: EDC2Options, budget: CallBudget
-    ) -> None:
-        self.query = query
-        self.passages = passages
-        self.options = options
-        self.budget = budget
-        self.calls = 0
-        self.judgements = 0
-
-    def ask(self, prompts: Sequence[Prompt]) -> Program[list[Generation]]:
-        """Ask the reader, for one reply to each prompt."""
-        self.calls += len(prompts)
-        self.budget.spend(len(prompts))
-        answers = yield from generate(prompts, self.options.sampling)
-        return [answer[0] for answer in answers]
-
-    def judged(self, pairs: int) -> None:
-        """Note pairs that the entailer is asked about."""
-        self.judgements += pairs
-        self.budget.spend(pairs)
-
-    def result(
-        self, kept: Sequence[Passage], reports: Sequence[ClusterReport], fell_back: bool
-    ) -> EDC2Result:
-        """Return what came of it."""
-        replies = [
-            reply for report in reports for reply in (*report.earlier, report.generation) if reply is not None
-        ]
-        return EDC2Result(
-            query=self.query,
-            mode=self.options.mode,
-            passages=tuple(kept),
-            clusters=tuple(reports),
-            calls=self.calls,
-            prompt_tokens=sum(reply.prompt_tokens for reply in replies),
-            completion_tokens=sum(reply.completion_tokens for reply in replies),
-            fell_back=fell_back,
-            judgements=self.judgements,
-            out_of_calls=self.budget.short,
-            cached_tokens=sum(reply.cached_tokens for reply in replies),
-        )
-
-
-def _compress(waiting: Sequence[int], reports: list[ClusterReport], work: _Work) -> Program[None]:
-    """Ask about the clusters that wait, best first as far as calls reach, and set their reports.
-
-    Where bridging is wanted, those that yielded nothing are asked again with what the others yielded beside
-    them, as long as that is more than they were shown before.
-    """
-    shown = 0
-    evidence: list[str] = []
-    for _ in range(1 + work.options.bridging):
-        ranked = sorted(waiting, key=lambda at: min(reports[at].members))
-        affordable = set(ranked[: work.budget.within(len(ranked))])
-        for at in ranked:
-            if at not in affordable and reports[at].outcome == "asked":
-                reports[at] = _unasked(reports[at], "no calls were left to compress it")
-        waiting = [at for at in waiting if at in affordable]
-        found = yield from ask_about([_reopened(reports[at]) for at in waiting], work, evidence)
-        for at, report in zip(waiting, found, strict=True):
-            reports[at] = report
-        waiting = [at for at in waiting if reports[at].outcome == "dropped"]
-        shown, evidence = len(evidence), _evidence(reports, work.passages)
-        if not waiting or len(evidence) == shown:
-            break
-
-
-def _unasked(report: ClusterReport, reason: str) -> ClusterReport:
-    """Let the passages of a cluster go through, for want of calls."""
-    return replace(
-        report,
-        outcome="passed",
-        reason=reason,
-        text="",
-        tokens_after=report.tokens_before,
-        trouble="unasked",
-    )
-
-
-def _reopened(report: ClusterReport) -> ClusterReport:
-    """Return a cluster to be asked about, and keep what was said about it before."""
-    if report.generation is None:
-        return report
-    return ClusterReport(
-        members=report.members,
-        sources=report.sources,
-        tokens_before=report.tokens_before,
-        tokens_after=report.tokens_before,
-        earlier=(*report.earlier, report.generation),
-    )
-
-
-def _evidence(reports: Sequence[ClusterReport], passages: Sequence[Passage]) -> list[str]:
-    """Return the texts that are to be shown so far; of clusters on which the reader failed, none."""
-    texts = [report.text for report in reports if report.outcome == "compressed"]
-    texts += [
-        passages[at].text
-        for report in reports
-        if report.outcome == "passed" and report.trouble is None
-        for at in report.members
-        if passages[at].text.strip()
-    ]
-    return list(dict.fromkeys(texts))
-
-
-def _opened(cluster: Cluster, passages: Sequence[Passage], options: EDC2Options) -> ClusterReport:
-    """Decide whether a cluster is worth a call."""
-    members = tuple(int(at) for at in cluster)
-    before = sum(options.measure(passages[at]) for at in members)
-    report = ClusterReport(
-        members=members,
-        sources=tuple(passages[at].id for at in members),
-        tokens_before=before,
-        tokens_after=before,
-    )
-    if not any(passages[at].text.strip() for at in members):
-        return replace(report, outcome="passed", reason="no text")
-    if before <= options.rules.pass_below:
-        return replace(report, outcome="passed", reason="too short to gain")
-    return report
-
-
-def _left_alone(passages: Sequence[Passage], options: EDC2Options) -> ClusterReport:
-    """Report that all passages go through together, because the policy does not compress them."""
-    tokens = sum(map(options.measure, passages))
-    return ClusterReport(
-        members=tuple(range(len(passages))),
-        sources=tuple(passage.id for passage in passages),
-        tokens_before=tokens,
-        tokens_after=tokens,
-        outcome="passed",
-        reason="signal at or below threshold",
-    )
-
-
-def _warn(reports: Sequence[ClusterReport]) -> Program[None]:
-    for report in reports:
-        if report.trouble in ("failed", "unsupported"):
-            yield from emit(
-                f"cluster_compression.{report.trouble}",
-                warning=True,
-                reason=report.reason,
-                sources=list(report.sources),
-            )
-    if cut := [report for report in reports if report.trouble == "truncated"]:
-        yield from emit(
-            "cluster_compression.truncated",
-            warning=True,
-            reason=cut[0].reason,
-            truncated=len(cut),
-            sources=[name for report in cut for name in report.sources],
-        )
-
-
-def ask_about(
-    reports: Sequence[ClusterReport], work: _Work, evidence: Sequence[str] = ()
+def _compress(
+    query: str,
+    passages: Sequence[Passage],
+    options: EDC2Options,
+    measure: Measure,
+    query_vector: ArrayLike | None,
 ) -> Program[list[ClusterReport]]:
-    """Compress clusters for the question, all of them in one request to the reader.
-
-    Args:
-        reports: The clusters.
-        work: The question at work.
-        evidence: Texts shown before a cluster's own. What they say already is not said again, and what
-            only they say is not taken for the cluster's.
-    """
-    # Equal texts are shown once.
-    passages, options = work.passages, work.options
-    texts = [dict.fromkeys([*evidence, *(passages[at].text for at in r.members)]) for r in reports]
-    prompts = [prompt_for(work.query, shown, options) for shown in texts]
-    replies = yield from _replies(prompts, work)
-    known = {_bare(sentence) for text in evidence for sentence in options.sentences(text)}
-    judged = [_judged(report, reply, options, known) for report, reply in zip(reports, replies, strict=True)]
-    judged = yield from _faithful(judged, work)
-    return [_unless_longer(report, passages, options) for report in judged]
-
-
-class _Words(NamedTuple):
-    """What a mode's prompt calls the query and the reply."""
-
-    query: str
-    reply: str
+    """Compress each cluster that is long enough, all at once, and remove what no source supports."""
+    clusters = yield from form_clusters(query, passages, options, query_vector)
+    reports = [_report(cluster.tolist(), passages, measure, _SHORT) for cluster in clusters]
+    long = [
+        at
+        for at, report in enumerate(reports)
+        if report.tokens_before > options.min_tokens and any(passages[i].text.strip() for i in report.members)
+    ]
+    prompts = [_prompt(query, [passages[at] for at in reports[place].members], options) for place in long]
+    replies = yield from _replies(prompts, options)
+    for place, reply in zip(long, replies, strict=True):
+        reports[place] = _read(reports[place], reply, options)
+    places = [place for place in long if reports[place].outcome == "compressed"]
+    guarded = yield from _guard(query, [reports[place] for place in places], passages, options)
+    for place, report in zip(places, guarded, strict=True):
+        reports[place] = _unless_longer(report, passages, measure)
+    return reports
 
 
-_WORDS: dict[Mode, _Words] = {
-    "extract": _Words("Question", "Extracted"),
-    "answer_with_evidence": _Words("Question", "Answer"),
-    "fact_check": _Words("Statement", "Extracted"),
-}
+def _report(
+    members: Sequence[int], passages: Sequence[Passage], measure: Measure, reason: str
+) -> ClusterReport:
+    """Return the report of a cluster that is not compressed."""
+    tokens = sum(measure(passages[at]) for at in members)
+    return ClusterReport(tuple(members), tuple(passages[at].id for at in members), "passed", reason, tokens)
 
 
-def prompt_for(query: str, texts: Iterable[str], options: EDC2Options) -> Prompt:
-    """Return the mode's prompt, with its worked examples."""
-    words = _WORDS[options.mode]
-    examples = "".join(
-        f"{words.query}: {example.query}\nDocuments:\n{format_passages(example.passages)}\n"
-        f"{words.reply}: {example.reply}\n\n"
-        for example in options.examples
-    )
-    prompt: Prompt = _template(options).render(
-        examples=PromptText(examples),
-        passages=format_passages(texts),
-        **{words.query.lower(): query},
-        **subject_of(options),
-    )
-    return prompt
+def _prompt(query: str, members: Sequence[Passage], options: EDC2Options) -> Prompt:
+    texts = dict.fromkeys(passage.text for passage in members)
+    return options.prompts["extract"].render(question=query, passages=format_passages(texts))  # type: ignore[no-any-return]
 
 
-def about(options: EDC2Options) -> str:
-    """Return how the names of prompts end that name the subject of a statement, where one is given."""
-    return "_about" if options.subject and options.mode == "fact_check" else ""
-
-
-def subject_of(options: EDC2Options) -> dict[str, str]:
-    """Return the subject as the slot that such prompts have."""
-    return {"subject": options.subject or ""} if about(options) else {}
-
-
-def _template(options: EDC2Options) -> Template:
-    found: Template = options.prompts[f"{options.mode}{about(options)}"]
-    return found
-
-
-def _replies(prompts: Sequence[Prompt], work: _Work) -> Program[list[Generation | Exception]]:
-    """Ask for all clusters at once; if that fails, for each alone, so that one failure stays its own.
-
-    Returns:
-        What came back for each prompt; an exception where the reader failed.
-    """
+def _replies(prompts: Sequence[Prompt], options: EDC2Options) -> Program[list[Generation | Exception]]:
+    """Ask about all clusters at once; if that fails, about each alone, so that one failure stays its own."""
     if not prompts:
         return []
     try:
-        return list((yield from work.ask(prompts)))
-    except MISCONFIGURED:
+        return [row[0] for row in (yield from generate(prompts, options.sampling))]
+    except MUST_RAISE:
         raise
     except Exception as error:
-        if work.options.on_failure == "raise":
+        if options.on_failure == "raise":
             raise
-        failed = error
-    again = work.budget.within(len(prompts)) if len(prompts) > 1 else 0
-    found: list[Generation | Exception] = []
-    for prompt in prompts[:again]:
-        try:
-            found += yield from work.ask([prompt])
-        except MISCONFIGURED:
-            raise
-        except Exception as error:
-            found.append(error)
-    return found + [failed] * (len(prompts) - again)
+        if len(prompts) == 1:
+            return [error]
+    replies: list[Generation | Exception] = []
+    for prompt in prompts:
+        replies += yield from _replies([prompt], options)
+    return replies
 
 
-def _judged(
-    report: ClusterReport, reply: Generation | Exception, options: EDC2Options, known: set[str]
-) -> ClusterReport:
-    """Tell a compression from a failure, from nothing, and from nothing new."""
+def _read(report: ClusterReport, reply: Generation | Exception, options: EDC2Options) -> ClusterReport:
+    """Tell a compression from a failure and from nothing relevant."""
     if isinstance(reply, Exception):
-        reason = f"the reader failed: {type(reply).__name__}: {reply}"
-        return replace(report, outcome="passed", reason=reason, trouble="failed")
-    if reply.finish == "length":
-        # What was still to come is not known, and a reply that finds no end often goes in circles. Its whole
-        # sentences would pass for all that the sources say on the question, so the sources stay themselves.
-        reason = f"the compression was cut at max_tokens={options.max_tokens}"
-        return replace(report, generation=reply, outcome="passed", reason=reason, trouble="truncated")
-    text = reply.text.strip()
-    if known:
-        text = _joined([part for part in options.sentences(text) if _bare(part) not in known], text)
-    report = replace(report, generation=reply, text=text)
-    if says_nothing(report.text, options.rules.nothing, options.sentences):
-        return replace(report, outcome="dropped", reason="nothing relevant", text="", tokens_after=0)
-    return replace(report, outcome="compressed", reason="compressed")
-
-
-def _faithful(reports: Sequence[ClusterReport], work: _Work) -> Program[list[ClusterReport]]:
-    """Remove or flag the sentences that no source supports, those of all clusters in one question.
-
-    With ``guard="entailment"``, a compression that cannot be checked any more, for want of calls or because
-    it has more sentences than tokens were asked for, gives way to its sources.
-    """
-    options, passages = work.options, work.passages
-    guard, threshold = options.rules.guard, options.support_threshold
-    split = [options.sentences(report.text) if report.outcome == "compressed" else [] for report in reports]
-    if guard == "entailment":
-        pairs = [len(said) * len(report.members) for report, said in zip(reports, split, strict=True)]
-        checked = [
-            len(said) <= options.max_tokens and work.budget.affords(sum(pairs[: at + 1]))
-            for at, said in enumerate(split)
-        ]
-        reports = [
-            report if known or not said else _unasked(report, "no calls were left to check it")
-            for report, said, known in zip(reports, split, checked, strict=True)
-        ]
-        split = [said if known else [] for said, known in zip(split, checked, strict=True)]
-        work.judged(sum(many for many, known in zip(pairs, checked, strict=True) if known))
-    claims = [
-        Claim(sentence, [passages[at].text for at in report.members])
-        for report, sentences in zip(reports, split, strict=True)
-        for sentence in sentences
-    ]
-    prompt = _template(options).text
-    verdicts = iter((yield from supported(claims, guard, threshold, prompt, work.query)))
-    return [
-        _guarded(report, [(sentence, next(verdicts)) for sentence in sentences], options)
-        for report, sentences in zip(reports, split, strict=True)
-    ]
-
-
-def _guarded(
-    report: ClusterReport, sentences: Sequence[tuple[str, bool]], options: EDC2Options
-) -> ClusterReport:
-    unsupported = tuple(sentence for sentence, believed in sentences if not believed)
-    if not unsupported:
-        return report
-    if options.guard_action == "flag":
-        return replace(report, flagged=unsupported)
-    kept = [sentence for sentence, believed in sentences if believed]
-    if not kept:
-        # What no source says is nothing: the cluster is dropped, and the originals are there if all are.
-        reason = "no source supports the compression"
+        return replace(report, reason=f"{type(reply).__name__}: {reply}", warning=True)
+    if reply.is_cut:
+        # A reply that is cut may lack the relevant part, so the passages stay themselves.
         return replace(
-            report,
-            outcome="dropped",
-            reason=reason,
-            text="",
-            tokens_after=0,
-            removed=unsupported,
-            trouble="unsupported",
+            report, reason=f"the compression was cut at max_tokens={options.max_tokens}", warning=True
         )
-    return replace(report, text=_joined(kept, report.text), removed=unsupported)
+    text = unquoted(reply.text)
+    if is_empty_extraction(text):
+        return replace(report, outcome="dropped", reason="nothing relevant")
+    sentences = tuple(SupportedSentence(sentence.text, None) for sentence in split_sentences(text))
+    return replace(report, outcome="compressed", reason="compressed", sentences=sentences)
 
 
-def _unless_longer(report: ClusterReport, passages: Sequence[Passage], options: EDC2Options) -> ClusterReport:
-    """Refuse a compression that is longer than its sources."""
+def _guard(
+    query: str, reports: Sequence[ClusterReport], passages: Sequence[Passage], options: EDC2Options
+) -> Program[list[ClusterReport]]:
+    """Set each sentence's source, and remove sentences without one."""
+    claims = [
+        Claim(sentence.text, [passages[at].text for at in report.members])
+        for report in reports
+        for sentence in report.sentences
+    ]
+    if not claims:
+        return []
+    template = options.prompts["extract"].text
+    try:
+        sources = iter((yield from supporting_sources(claims, options.guard, template, query)))
+    except MUST_RAISE:
+        raise
+    except Exception as error:
+        if options.on_failure == "raise":
+            raise
+        reason = f"the compression could not be checked: {type(error).__name__}: {error}"
+        return [
+            replace(report, outcome="passed", reason=reason, sentences=(), warning=True) for report in reports
+        ]
+    guarded = []
+    for report in reports:
+        sentences = []
+        for sentence in report.sentences:
+            place = next(sources)
+            sentences.append(sentence._replace(source=None if place is None else report.members[place]))
+        supported = [one for one in sentences if one.source is not None or options.guard == "off"]
+        removed = tuple(one.text for one in sentences if one not in supported)
+        report = replace(report, sentences=tuple(supported), removed=removed)
+        if not supported:
+            reason = "no source supports the compression"
+            report = replace(report, outcome="dropped", reason=reason, warning=True)
+        guarded.append(report)
+    return guarded
+
+
+def _unless_longer(report: ClusterReport, passages: Sequence[Passage], measure: Measure) -> ClusterReport:
+    """Let the passages through in place of a compression that is longer."""
     if report.outcome != "compressed":
         return report
-    after = options.measure(merged_passage(report, passages))
-    if options.rules.refuse_longer and after > report.tokens_before:
-        return replace(report, outcome="passed", reason="longer than its sources", text="")
-    return replace(report, tokens_after=after)
+    if measure(compressed_passage(report.sentences, report.members, passages)) > report.tokens_before:
+        return replace(report, outcome="passed", reason="longer than its sources", sentences=())
+    return report
 
 
-def _joined(sentences: Sequence[str], text: str) -> str:
-    """Put together what is left of a text, in lines if it had lines."""
-    return ("\n" if "\n" in text else " ").join(sentences)
+class _Offer(NamedTuple):
+    """A passage that may be returned, its cluster and its rank; ``sentences`` of a compression."""
+
+    cluster: int
+    rank: int
+    passage: Passage
+    sentences: tuple[SupportedSentence, ...] = ()
 
 
-def _bare(sentence: str) -> str:
-    """Return a sentence as it is compared with others."""
-    return unquoted(sentence.strip()).rstrip(".").casefold()
+def _within_limit(
+    reports: Sequence[ClusterReport], passages: Sequence[Passage], limit: int | None, measure: Measure
+) -> tuple[list[Passage], list[ClusterReport]]:
+    """Return what fits the token limit, in order of rank: whole passages, of compressions first sentences."""
+    offers: list[_Offer] = []
+    for at, report in enumerate(reports):
+        if report.outcome == "compressed":
+            passage = compressed_passage(report.sentences, report.members, passages)
+            offers.append(_Offer(at, min(report.members), passage, report.sentences))
+        elif report.outcome == "passed":
+            offers += [_Offer(at, member, passages[member]) for member in report.members]
+    offers.sort(key=lambda offer: offer.rank)
+    settled = list(reports)
+    context: list[Passage] = []
+    room = limit
+    for offer in offers:
+        report = settled[offer.cluster]
+        fitted = _fitted(offer, room, report, passages, measure)
+        if fitted is None:
+            lost = report.sources if offer.sentences else (offer.passage.id,)
+            settled[offer.cluster] = replace(report, left_out=(*report.left_out, *lost))
+            continue
+        tokens = measure(fitted)
+        room = None if room is None else room - tokens
+        context.append(fitted)
+        settled[offer.cluster] = replace(report, tokens_after=report.tokens_after + tokens)
+    texts = [offer for offer in offers if offer.passage.text.strip()]
+    if texts and limit is not None and not any(passage.text.strip() for passage in context):
+        first, passage = _first_words(texts, limit, measure)
+        report = settled[first.cluster]
+        left = tuple(name for name in report.left_out if name != first.passage.id)
+        settled[first.cluster] = replace(report, tokens_after=measure(passage), left_out=left)
+        context = [passage]
+    return context, settled
+
+
+def _fitted(
+    offer: _Offer, room: int | None, report: ClusterReport, passages: Sequence[Passage], measure: Measure
+) -> Passage | None:
+    """Return a passage that fits: an original whole, a compression by its first sentences; else None."""
+    if room is None or measure(offer.passage) <= room:
+        return offer.passage
+    for end in range(len(offer.sentences) - 1, 0, -1):
+        shorter = compressed_passage(offer.sentences[:end], report.members, passages)
+        if measure(shorter) <= room:
+            return shorter
+    return None
+
+
+def _first_words(offers: Sequence[_Offer], limit: int, measure: Measure) -> tuple[_Offer, Passage]:
+    """Return the longest beginning that fits of the best passage: by sentences, words or characters.
+
+    Raises:
+        ConfigurationError: If not even one character fits.
+    """
+    for ends_of in (_sentence_ends, _word_ends, _character_ends):
+        for offer in offers:
+            for end in reversed(ends_of(offer.passage.text)):
+                metadata = {k: v for k, v in offer.passage.metadata.items() if k != SENTENCES_KEY}
+                piece = offer.passage.text[:end]
+                shorter = replace(offer.passage, text=piece, metadata=metadata, embedding=None)
+                if measure(shorter) <= limit:
+                    return offer, shorter
+    raise ConfigurationError(f"token_limit={limit} has no room for any text", hint="raise it")
+
+
+def _sentence_ends(text: str) -> list[int]:
+    return [sentence.end for sentence in split_sentences(text)]
+
+
+def _word_ends(text: str) -> list[int]:
+    return [match.end() for match in _WORD_END.finditer(text)]
+
+
+def _character_ends(text: str) -> list[int]:
+    return [at + 1 for at, character in enumerate(text) if not character.isspace()]

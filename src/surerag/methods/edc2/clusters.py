@@ -1,100 +1,187 @@
-"""Clusters of similar passages (EDC²-RAG, section 4.2)."""
+"""Clusters of similar passages (EDC²-RAG, Algorithm 1)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from zlib import crc32
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from surerag.clustering import (
-    Cluster,
-    average_clusters,
-    dynamic_cluster_sizes,
-    dynamic_clusters,
-    random_clusters,
-)
-from surerag.effects import Program, embed, emit
+from surerag.effects import Program, emit
 from surerag.messages import Passage
-from surerag.methods.edc2.options import EDC2Options, FirstSize
+from surerag.methods.edc2.options import EDC2Options
+from surerag.methods.service_answers import embed_unit
+
+Cluster = NDArray[np.intp]
+Root = Literal["query", "rank"]
+Order = Literal["similarity", "rank"]
+
+_DECIMALS = 9
+"""Similarities are rounded to this before they are compared, so that equal texts tie."""
+
+_BLOCK = 32
+"""Possible roots whose similarities are computed together."""
 
 
 def form_clusters(
     query: str, passages: Sequence[Passage], options: EDC2Options, query_vector: ArrayLike | None
 ) -> Program[list[Cluster]]:
-    """Form clusters of the passages that have a text (section 4.2); the others stand alone."""
-    written = np.array([at for at, passage in enumerate(passages) if passage.text.strip()], dtype=np.intp)
-    blank = [np.array([at]) for at, passage in enumerate(passages) if not passage.text.strip()]
-    rules = options.rules
-    first = _first_size(rules.first_cluster_size, len(written))
-    most = rules.max_cluster_size or None
-    sizes = dynamic_cluster_sizes(len(written), first, most, rules.count_root)
-    if options.clustering == "single" or len(written) <= 1:
-        found = [np.array([at]) for at in range(len(written))]
-    elif options.clustering == "random":
-        found = random_clusters(sizes, options.seed + crc32(query.encode()))
+    """Form clusters of the passages that have a text (section 4.2); each of the others stands alone."""
+    texts = [at for at, passage in enumerate(passages) if passage.text.strip()]
+    empty = [np.array([at]) for at, passage in enumerate(passages) if not passage.text.strip()]
+    if len(texts) <= 1:
+        clusters = [np.array([at]) for at in range(len(texts))]
     else:
-        texts = [passages[at] for at in written]
-        vector, vectors = yield from _vectors(query, texts, options, query_vector)
-        if options.clustering == "average":
-            found = average_clusters(vector, vectors, len(sizes))
-        else:
-            found = dynamic_clusters(
-                vector, vectors, first, most, count_root=rules.count_root, root=rules.root, order=rules.order
-            )
-    return [written[cluster] for cluster in found] + blank
-
-
-def most_clusters(passages: int, options: EDC2Options) -> int:
-    """Return how many clusters of passages with a text there are, at most: some may turn out to have none."""
-    if options.clustering == "single":
-        return passages
-    rules = options.rules
-    return max(
-        (
-            len(
-                dynamic_cluster_sizes(
-                    number,
-                    _first_size(rules.first_cluster_size, number),
-                    rules.max_cluster_size or None,
-                    rules.count_root,
-                )
-            )
-            for number in range(1, passages + 1)
-        ),
-        default=0,
-    )
-
-
-def _first_size(size: FirstSize, documents: int) -> int:
-    """Return the paper's τ for a number of documents."""
-    if size == "auto":
-        return 1 if documents <= 10 else 3
-    return size
+        vector, vectors = yield from _vectors(query, [passages[at] for at in texts], query_vector)
+        clusters = dynamic_clusters(vector, vectors, options.first_cluster_size, options.max_cluster_size)
+    return [np.array(texts, dtype=np.intp)[cluster] for cluster in clusters] + empty
 
 
 def _vectors(
-    query: str, passages: Sequence[Passage], options: EDC2Options, query_vector: ArrayLike | None
+    query: str, passages: Sequence[Passage], query_vector: ArrayLike | None
 ) -> Program[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Take the vectors that passages carry, if all do and fit the query's; else ask the encoder."""
-    carried = [passage.embedding for passage in passages if passage.embedding is not None]
-    lengths = {len(vector) for vector in carried}
-    vectors = np.asarray(carried, dtype=np.float64) if len(lengths) == 1 else None
-    vector = np.asarray(query_vector, dtype=np.float64) if query_vector is not None else None
-    if vectors is None or len(carried) < len(passages):
-        vectors = np.asarray((yield from embed([passage.text for passage in passages], "document")))
-    if vector is None and options.rules.root == "rank" and options.clustering == "dynamic":
-        return np.zeros(vectors.shape[1]), vectors
-    if vector is None:
-        vector = np.asarray((yield from embed([query], "query")))[0]
+    """Return the vectors that the passages have, if all do and fit the query's; else ask the encoder."""
+    texts = [passage.text for passage in passages]
+    own = [passage.embedding for passage in passages if passage.embedding is not None]
+    vectors = None
+    if len(own) == len(passages) and len({len(vector) for vector in own}) == 1:
+        vectors = np.asarray(own, dtype=np.float64)
+    if vectors is None:
+        vectors = yield from embed_unit(texts, "document")
+    vector = query_vector if query_vector is not None else (yield from embed_unit([query], "query"))[0]
+    vector = np.asarray(vector, dtype=np.float64)
     if len(vector) != vectors.shape[1]:
         yield from emit(
-            "cluster_compression.embedded_again",
+            "edc2.embedded_again",
             warning=True,
             query_dimensions=len(vector),
             passage_dimensions=vectors.shape[1],
         )
-        vectors = np.asarray((yield from embed([passage.text for passage in passages], "document")))
-        vector = np.asarray((yield from embed([query], "query")))[0]
+        vectors = yield from embed_unit(texts, "document")
+        vector = (yield from embed_unit([query], "query"))[0]
     return vector, vectors
+
+
+def dynamic_cluster_sizes(n: int, tau: int = 3, cap: int | None = 20, count_root: bool = True) -> list[int]:
+    """Sizes of the clusters that Algorithm 1 forms of ``n`` documents: τ, 2τ, 4τ …, at most Λ.
+
+    Args:
+        n: Number of documents.
+        tau: Size of the first cluster, τ.
+        cap: Largest size, Λ; None for no bound.
+        count_root: Whether τ and Λ include the cluster's root, as in the paper. If not, they count the
+            documents *besides* the root, as in the authors' code; that, without a cap, gives every
+            number of calls in the paper's Table 6.
+
+    Returns:
+        Sizes that sum to ``n``; the last cluster takes what is left.
+
+    Raises:
+        ValueError: If ``n`` is negative, or ``tau`` or ``cap`` less than 1.
+
+    Example:
+        >>> dynamic_cluster_sizes(100)
+        [3, 6, 12, 20, 20, 20, 19]
+        >>> dynamic_cluster_sizes(20, tau=1, cap=None, count_root=False)
+        [2, 3, 5, 9, 1]
+    """
+    if n < 0 or tau < 1 or (cap is not None and cap < 1):
+        raise ValueError(f"n must be 0 or more, tau and cap at least 1, got n={n}, tau={tau}, cap={cap}")
+    sizes: list[int] = []
+    grown = tau
+    while n > 0:
+        grown = grown if cap is None else min(grown, cap)
+        size = min(n, grown if count_root else grown + 1)
+        sizes.append(size)
+        n -= size
+        grown *= 2
+    return sizes
+
+
+def dynamic_clusters(
+    query_vector: ArrayLike,
+    document_vectors: ArrayLike,
+    tau: int = 3,
+    cap: int | None = 20,
+    *,
+    count_root: bool = True,
+    root: Root = "query",
+    order: Order = "similarity",
+) -> list[Cluster]:
+    """Algorithm 1 of EDC²-RAG: a root, and around it the most similar documents not yet assigned.
+
+    Args:
+        query_vector: Shape [dimensions].
+        document_vectors: Shape [documents, dimensions], in the order of retrieval. Rows need not be
+            normalised; the similarity is the cosine, and 0 where a vector is zero.
+        tau: Size of the first cluster, τ.
+        cap: Largest size, Λ; None for no bound.
+        count_root: See :func:`dynamic_cluster_sizes`.
+        root: ``"query"``: the unassigned document most similar to the query (the paper); ``"rank"``: the
+            one that was retrieved first (the authors' code).
+        order: Members after the root by ``"similarity"`` to it, or by ``"rank"`` of retrieval.
+
+    Returns:
+        Arrays of document positions, roots first. Every document is in exactly one cluster.
+
+    Raises:
+        ValueError: If shapes do not fit, or a value is not finite.
+
+    Example:
+        >>> documents = [[1, 0], [0, 1], [0.9, 0.1], [0.1, 0.9]]
+        >>> [cluster.tolist() for cluster in dynamic_clusters([1, 0], documents, tau=2)]
+        [[0, 2], [3, 1]]
+    """
+    documents = _unit_rows(document_vectors)
+    query = _unit_rows(np.asarray(query_vector, dtype=np.float64)[None])[0]
+    if len(documents) and documents.shape[1] != len(query):
+        raise ValueError(f"the query has {len(query)} dimensions, documents have {documents.shape[1]}")
+    ranking = np.arange(len(documents)) if root == "rank" else _most_similar_first(documents, query)
+    sizes = iter(dynamic_cluster_sizes(len(documents), tau, cap, count_root))
+    free = np.ones(len(documents), dtype=bool)
+    clusters: list[Cluster] = []
+    while free.any():
+        # Similarities to the next few possible roots in one product: reading the vectors is what costs.
+        candidates = ranking[free[ranking]][:_BLOCK]
+        rows = np.flatnonzero(free)
+        columns = np.round(documents[rows] @ documents[candidates].T, _DECIMALS)
+        for chosen, similarities in zip(candidates, columns.T, strict=True):
+            if not free[chosen]:
+                continue
+            free[chosen] = False
+            left = free[rows]
+            nearest = rows[left][_first_largest(similarities[left], next(sizes) - 1)]
+            free[nearest] = False
+            members = np.sort(nearest) if order == "rank" else nearest
+            clusters.append(np.concatenate([[chosen], members]).astype(np.intp))
+    return clusters
+
+
+def _unit_rows(vectors: ArrayLike) -> NDArray[np.float64]:
+    rows = np.asarray(vectors, dtype=np.float64)
+    if rows.shape == (0,):
+        rows = rows.reshape(0, 0)
+    if rows.ndim != 2 or not np.isfinite(rows).all():
+        raise ValueError(f"expected finite vectors [documents, dimensions], got shape {rows.shape}")
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    unit: NDArray[np.float64] = np.divide(rows, norms, out=np.zeros_like(rows), where=norms > 0)
+    return unit
+
+
+def _most_similar_first(rows: NDArray[np.float64], vector: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Positions of rows by similarity to a vector; ties in the order of the rows."""
+    if len(rows) == 0:
+        return np.empty(0, dtype=np.intp)
+    return np.argsort(-np.round(rows @ vector, _DECIMALS), kind="stable")
+
+
+def _first_largest(values: NDArray[np.float64], count: int) -> NDArray[np.intp]:
+    """Positions of the ``count`` largest values, largest first; ties in their order. No full sort."""
+    count = min(count, len(values))
+    if count == 0:
+        return np.empty(0, dtype=np.intp)
+    threshold = np.partition(values, len(values) - count)[len(values) - count]
+    above = np.flatnonzero(values > threshold)
+    level = np.flatnonzero(values == threshold)[: count - len(above)]
+    return np.concatenate([above[np.argsort(-values[above], kind="stable")], level])

@@ -1,28 +1,17 @@
-"""Guards of a compression: no refusals, and nothing that no source says."""
+"""Guards of a compression: no replies without content, and no sentence that no source supports."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from surerag.effects import Program, entail
+from surerag.effects import ENTAILMENT, Program
 from surerag.messages import Pair
-from surerag.methods.edc2.options import Guard, NothingRule
+from surerag.methods.edc2.options import Guard
+from surerag.methods.service_answers import judge
 from surerag.prompts import NOTHING_TO_EXTRACT
-from surerag.tokens import UNSPACED
-
-_LEGACY = (
-    "No content to",
-    "no content to",
-    "I'm sorry",
-    "I am sorry",
-    "I can not provide",
-    "I can't provide",
-    "Could you clarify",
-    "Sorry, I",
-    "?",
-)
+from surerag.text import UNSPACED, split_sentences
 
 _CANNOT = r"cannot|can't|can not|could not|couldn't|did not|didn't|do not|don't|am unable to"
 _TELL = r"contain|mention|provide|include|address|state|say|give|discuss|specify"
@@ -48,43 +37,25 @@ _SENTINEL = NOTHING_TO_EXTRACT.casefold()
 _FRAME = " \t\r\n\"'`*.!“”"
 
 
-def says_nothing(text: str, rule: NothingRule, split: Callable[[str], list[str]]) -> bool:
-    """Tell whether a reply means that the documents hold nothing relevant; an empty one always does.
-
-    Args:
-        text: The model's reply.
-        rule: How to tell.
-        split: Sentences of a text.
+def is_empty_extraction(text: str) -> bool:
+    """Whether a reply says that the documents hold nothing relevant; an empty one does.
 
     Example:
-        >>> split = str.splitlines
-        >>> says_nothing("No content to extract.", "sentinel", split)
+        >>> is_empty_extraction("No content to extract."), is_empty_extraction("They do not mention her.")
+        (True, False)
+        >>> is_empty_extraction("The documents do not mention her.")
         True
-        >>> says_nothing("The documents do not mention her.", "anchored", split)
-        True
-        >>> says_nothing("No evidence of life was found on Mars.", "anchored", split)
+        >>> is_empty_extraction("No evidence of life was found on Mars.")
         False
-        >>> says_nothing("He asked: who goes there?", "legacy", split)
-        True
     """
-    if not text.strip(_FRAME):
-        return True
-    if rule == "legacy":
-        return any(mark in text for mark in _LEGACY)
-    if text.strip(_FRAME).casefold() == _SENTINEL:
-        return True
-    return rule == "anchored" and all(_refuses(sentence) for sentence in split(text))
+    return all(_says_nothing(part.text) for part in split_sentences(text))
 
 
-def _refuses(sentence: str) -> bool:
+def _says_nothing(sentence: str) -> bool:
     bare = sentence.strip(_FRAME).replace("’", "'")
-    return bare.casefold() == _SENTINEL or _REFUSAL.fullmatch(bare) is not None
+    return not bare or bare.casefold() == _SENTINEL or _REFUSAL.fullmatch(bare) is not None
 
 
-_ENTAILMENT = 2
-"""Column of an entailer's answer."""
-
-# Where no spaces are put between words, each letter is one.
 _WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+")
 _COMMON = frozenset(
     "a an and are as at be been by for from had has have he her his in is it its of on or she that the their "
@@ -93,19 +64,20 @@ _COMMON = frozenset(
 
 
 class Claim(NamedTuple):
-    """A sentence, and the texts that might support it."""
+    """A sentence of a compression, and the texts that may support it."""
 
     sentence: str
     sources: Sequence[str]
 
 
+_TOKEN = re.compile(rf"{_WORD.pattern}|[.,;:!?]")
+
+
 def overlap_support(sentence: str, source: str, names: Collection[str] = ()) -> float:
     """Share of a sentence's content words that a source has.
 
-    It is 0 if the sentence has no content words, if the source lacks one of its names or numbers, or if a
-    word is denied in one of them and only stated in the other. A name is a word with a capital letter
-    anywhere but at the beginning of the sentence. Negations are English ones, and each reaches to the next
-    content word.
+    It is 0 if the sentence has no content words, or if the source lacks one of its names or numbers. A name
+    is a word with a capital letter anywhere but at the beginning of the sentence.
 
     Args:
         sentence: What is claimed.
@@ -117,23 +89,19 @@ def overlap_support(sentence: str, source: str, names: Collection[str] = ()) -> 
         1.0
         >>> overlap_support("Ada was born in Orun.", "Ada was born in Velm in 1815.")
         0.0
-        >>> overlap_support("Ada was not born in Velm.", "Ada was born in Velm in 1815.")
-        0.0
-        >>> overlap_support("Ada was born in Velm.", "Ada was born in Velm, not in Orun.")
-        1.0
         >>> overlap_support("Bo was born in Velm.", "Ada was born in Velm.", names_in("Where was Bo born?"))
         0.0
     """
-    found = _WORD.findall(sentence)
-    there = {word.casefold() for word in _WORD.findall(source)}
-    strict = [word.casefold() for at, word in enumerate(found) if at and word[:1].isupper()]
-    strict += [word for word in map(str.casefold, found) if word in names or word[0].isdigit()]
-    if any(word not in there for word in strict):
+    words = _WORD.findall(sentence)
+    in_source = {word.casefold() for word in _WORD.findall(source)}
+    strict = [word.casefold() for at, word in enumerate(words) if at and word[:1].isupper()]
+    strict += [word for word in map(str.casefold, words) if word in names or word[0].isdigit()]
+    if any(word not in in_source for word in strict):
         return 0.0
-    content = [word.casefold() for word in found if word.casefold() not in _COMMON]
-    if not content or _negated_otherwise(sentence, source):
+    content = [word.casefold() for word in words if word.casefold() not in _COMMON]
+    if not content:
         return 0.0
-    return sum(word in there for word in content) / len(content)
+    return sum(word in in_source for word in content) / len(content)
 
 
 def names_in(text: str) -> set[str]:
@@ -143,56 +111,12 @@ def names_in(text: str) -> set[str]:
         >>> sorted(names_in("The town of Velm is old. Its mayor, Bo, paints."))
         ['bo', 'velm']
     """
-    found, begins = set(), True
+    names, begins = set(), True
     for token in _TOKEN.findall(text):
         if token[0].isupper() and not begins:
-            found.add(token.casefold())
+            names.add(token.casefold())
         begins = not token[0].isalnum() and token not in (",", ";")
-    return found
-
-
-_NEGATION = frozenset("not no never neither nor none nobody nothing without".split())
-_LIGHT = _COMMON | frozenset(
-    "am any been being can case could did do does even ever having may might must really shall should so "
-    "true would yet".split()
-)
-"""What may stand between a negation and the word that it denies."""
-_CONTRACTED = re.compile(r"\b(?:can(?=not\b)|ca(?=n['’]t\b)|wo(?=n['’]t\b))|n['’]t\b", re.IGNORECASE)
-_TOKEN = re.compile(rf"{_WORD.pattern}|[.,;:!?]")
-
-
-class _Polarity(NamedTuple):
-    """Content words of a text that a negation denies, and those that none does."""
-
-    denied: set[str]
-    stated: set[str]
-
-
-def _polarity(text: str) -> _Polarity:
-    found = _Polarity(set(), set())
-    denying = False
-    for token in _TOKEN.findall(_CONTRACTED.sub(_written_out, text)):
-        word = token.casefold()
-        if word in _NEGATION:
-            denying = True
-        elif not word[0].isalnum():
-            denying = False
-        elif word not in _LIGHT:
-            (found.denied if denying else found.stated).add(word)
-            denying = False
-    return found
-
-
-def _written_out(match: re.Match[str]) -> str:
-    return " not" if match[0][0] in "nN" else f"{match[0]} "
-
-
-def _negated_otherwise(sentence: str, source: str) -> bool:
-    said, there = _polarity(sentence), _polarity(source)
-    return bool(
-        (said.denied - said.stated) & (there.stated - there.denied)
-        or (said.stated - said.denied) & (there.denied - there.stated)
-    )
+    return names
 
 
 _TASK = r"(?:instructions?|prompts?|context|questions?|documents?|passages?|(?:all|everything) above)"
@@ -207,7 +131,7 @@ _COPIED_WORDS = 4
 
 
 def is_instruction(sentence: str, prompt: str) -> bool:
-    """Tell whether a sentence stands in the prompt's own words, or orders the reader about (in English).
+    """Whether a sentence stands in the prompt's own words, or is an order to the reader (in English).
 
     A source that says it too makes it no evidence: a document can hold instructions for the reader, and a
     reader can repeat its own.
@@ -227,47 +151,44 @@ def is_instruction(sentence: str, prompt: str) -> bool:
     if _ORDER.match(sentence.lstrip(" \t|>*-\"'“")):
         return True
     words = [word.casefold() for word in _WORD.findall(sentence)]
-    written = f" {' '.join(word.casefold() for word in _WORD.findall(prompt))} "
-    return len(words) >= _COPIED_WORDS and f" {' '.join(words)} " in written
+    template = f" {' '.join(word.casefold() for word in _WORD.findall(prompt))} "
+    return len(words) >= _COPIED_WORDS and f" {' '.join(words)} " in template
 
 
-def supported(
-    claims: Sequence[Claim], guard: Guard, threshold: float, prompt: str, asked: str
-) -> Program[list[bool]]:
-    """Tell for each claim whether a single one of its sources supports it.
+OVERLAP_SUPPORT, ENTAILMENT_SUPPORT = 0.3, 0.6
+"""Smallest share of words, and probability of entailment, that supports a sentence."""
+
+
+def supporting_sources(
+    claims: Sequence[Claim], guard: Guard, template: str, question: str
+) -> Program[list[int | None]]:
+    """Return for each claim the place of the source that supports it best; None where no source does.
 
     Args:
         claims: Sentences, each with its sources.
         guard: ``"overlap"`` compares words, and believes no instruction; ``"entailment"`` asks the entailer,
-            all pairs at once; ``"off"`` believes everything.
-        threshold: Smallest share of words, or probability of entailment, that supports.
-        prompt: The template that the reader was asked with.
-        asked: The question.
+            all pairs at once; ``"off"`` takes the source with the most words in common, if there is one.
+        template: Text of the prompt that the reader was asked with.
+        question: A reader that finds nothing about what it was asked for tends to say that *it* does what
+            somebody else does in the documents. So names in the question and in claims have to be in it.
     """
-    if guard == "off" or not claims:
-        return [True] * len(claims)
-    if guard == "overlap":
-        supports = overlap_supports(claims, asked)
-        return [
-            support >= threshold and not is_instruction(claim.sentence, prompt)
-            for claim, support in zip(claims, supports, strict=True)
-        ]
-    pairs = [Pair(source, claim.sentence) for claim in claims for source in claim.sources]
-    judged = iter((yield from entail(pairs))[:, _ENTAILMENT])
-    return [max(float(next(judged)) for _ in claim.sources) >= threshold for claim in claims]
-
-
-def overlap_supports(claims: Sequence[Claim], asked: str) -> list[float]:
-    """Return for each claim the best :func:`overlap_support` that one of its sources gives it.
-
-    A reader that finds nothing about what it was asked for tends to say all the same that *it* does what
-    somebody else does in the documents. So what the question or another claim names has to be in the source.
-
-    Args:
-        claims: Sentences, each with its sources.
-        asked: The question.
-    """
-    names = names_in(asked).union(*(names_in(claim.sentence) for claim in claims))
-    return [
-        max(overlap_support(claim.sentence, source, names) for source in claim.sources) for claim in claims
+    if guard == "entailment":
+        pairs = dict.fromkeys(Pair(source, claim.sentence) for claim in claims for source in claim.sources)
+        rows = (yield from judge(list(pairs))).rows
+        scores = [[float(rows[s, claim.sentence][ENTAILMENT]) for s in claim.sources] for claim in claims]
+        return [_best(row, ENTAILMENT_SUPPORT) for row in scores]
+    names = names_in(question).union(*(names_in(claim.sentence) for claim in claims))
+    scores = [
+        [overlap_support(claim.sentence, source, names) for source in claim.sources] for claim in claims
     ]
+    if guard == "off":
+        return [_best(row, 1e-9) for row in scores]
+    return [
+        None if is_instruction(claim.sentence, template) else _best(row, OVERLAP_SUPPORT)
+        for claim, row in zip(claims, scores, strict=True)
+    ]
+
+
+def _best(scores: Sequence[float], smallest: float) -> int | None:
+    best = max(range(len(scores)), key=lambda place: scores[place])
+    return best if scores[best] >= smallest else None

@@ -38,8 +38,8 @@ from surerag.methods.shared import (
     meaning_clusters,
     typical_sample,
 )
-from surerag.prompts import format_passages
-from surerag.text import begins_abstention, is_abstention, with_abstention
+from surerag.prompts import format_passages, with_abstention
+from surerag.text import begins_abstention, is_abstention
 
 _TRACE: dict[Needs, TraceKind] = {"text": "none", "logprobs": "logprobs", "entropy": "entropy"}
 
@@ -159,8 +159,9 @@ class _FirstAnswer:
         whole = not self._begun or self._begun[0].done
         if whole and not answer.text.strip():
             return "empty first answer"
-        if whole and answer.finish == "length":
-            return "the first answer was cut off at max_tokens"
+        if whole and answer.is_cut:
+            withheld = answer.finish == "content_filter"
+            return f"the first answer was {'withheld' if withheld else 'cut off at max_tokens'}"
         if begins_abstention(answer.text, self.options.abstention):
             return "the first answer abstains"
         return ""
@@ -170,7 +171,10 @@ class _FirstAnswer:
         threshold = self.options.resolved_threshold
         flaw = failure or self.flaw or ("" if self.score is not None else "empty first answer")
         opens = bool(flaw) or (self.score is not None and self.score > threshold)
-        reason = flaw or f"{self.gate.name} {'above' if opens else 'at or below'} threshold"
+        score = "" if self.score is None else f" {self.score:.3g}"
+        reason = (
+            flaw or f"{self.gate.name}{score} {'above' if opens else 'at or below'} threshold {threshold:g}"
+        )
         return GateDecision(opens, reason, self.gate.name, self.score, self.interval, threshold)
 
     def finish(self) -> Program[Generation]:
@@ -236,7 +240,7 @@ def _result(
     summaries: Sequence[Passage],
     answer: Generation,
 ) -> Program[LazyRAGResult]:
-    if answer.finish == "length":
+    if answer.is_cut:
         yield from emit("lazy_rag.cut_off", warning=True, question=question, tokens=answer.completion_tokens)
     return LazyRAGResult(
         question=question,

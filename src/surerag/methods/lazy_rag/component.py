@@ -91,11 +91,6 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
         check_threshold(self.threshold, self)
         return services
 
-    @property
-    def worst_case_calls(self) -> int:
-        """Answers that one question can cost."""
-        return 1 + max(1, self.resolved_gate.n_samples)
-
     def program(self, question: str) -> Program[LazyRAGResult]:
         """Return the method at work on one question, for a driver of your own.
 

@@ -63,8 +63,8 @@ class GateDecision:
     threshold: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
+        """Return plain values; an infinite threshold becomes None."""
+        return {**asdict(self), "threshold": self.threshold if math.isfinite(self.threshold) else None}
 
 
 @dataclass(frozen=True, kw_only=True)

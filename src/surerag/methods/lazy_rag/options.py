@@ -39,16 +39,16 @@ class LazyRAGOptions(Options):
     margin, 0.65 nats of semantic entropy. A ``ThresholdPolicy`` from a calibration may stand here; it is
     refused if it was calibrated for another reader, gate, retriever or prompt."""
 
-    n_tokens: int = Field(N_TOKENS, ge=1)
+    n_tokens: int = Field(default=N_TOKENS, ge=1)
     """Tokens of the first pass that the gates ``"entropy"`` and ``"margin"`` read (n of Eq. 3)."""
 
-    n_samples: int = Field(N_SAMPLES, ge=2)
+    n_samples: int = Field(default=N_SAMPLES, ge=2)
     """Answers to sample for the gate ``"semantic_entropy"``; each is a call of the reader."""
 
-    top_n: int | None = Field(None, ge=1)
+    top_n: int | None = Field(default=None, ge=1)
     """Passages to show, at most; None shows all that the retriever returns."""
 
-    n_summaries: int = Field(3, ge=1)
+    n_summaries: int = Field(default=3, ge=1)
     """Summaries of documents to show in the first pass."""
 
     max_tokens: AnswerTokensOption = None

@@ -1,178 +1,265 @@
-"""SePer: what was retrieval worth to this reader?
+"""SePer, Algorithm 1: sample without and with context, weigh, judge, sum, subtract.
 
-Dai et al., "SePer: Measure Retrieval Utility Through the Lens of Semantic Perplexity Reduction",
-Algorithm 1.
+Dai et al., "SePer: Measure Retrieval Utility Through the Lens of Semantic Perplexity Reduction" (ICLR 2025).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from itertools import permutations
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from surerag.effects import Program, emit, entail, generate
+from surerag.effects import CONTRADICTION, ENTAILMENT, NEUTRAL, Program, emit, generate
 from surerag.errors import InputError
+from surerag.measures import answer_weights, equivalence_clusters, seper_hard, seper_soft
 from surerag.measures.seper import Weights
-from surerag.messages import Generation, Passage, Prompt, Template
-from surerag.methods.inputs import check_golds, check_passages, check_question
+from surerag.measures.statistics import Interval, bootstrap_interval, difference_interval, resample_counts
+from surerag.messages import Generation, Pair, Passage, Prompt
 from surerag.methods.seper.options import SePerOptions
-from surerag.methods.seper.result import Drawn, PassageUtility, SePerResult, UtilityResult
-from surerag.methods.seper.scoring import (
-    Scored,
-    Verdicts,
-    cautious_interval,
-    interval_of,
-    pairs_to_judge,
-    score,
+from surerag.methods.seper.result import (
+    Belief,
+    PassageUtilities,
+    PassageUtility,
+    SampledAnswer,
+    SePerResult,
 )
+from surerag.methods.service_answers import Judgements, judge
+from surerag.methods.shared import check_passages, check_question, check_references
 from surerag.prompts import format_passages
+
+Floats = NDArray[np.float64]
 
 
 def delta_seper(
-    question: str, golds: Sequence[str], passages: Sequence[Passage], options: SePerOptions
+    question: str, references: Sequence[str], passages: Sequence[Passage], options: SePerOptions
 ) -> Program[SePerResult]:
-    """Algorithm 1: sample without and with context, weigh, judge, subtract.
-
-    Args:
-        question: Not empty.
-        golds: Gold answers, at least one.
-        passages: What was retrieved, at least one.
-        options: What steers the method.
-
-    Raises:
-        InputError: If there is no question, gold answer or passage.
-    """
-    measured = yield from _beliefs(question, golds, [[], passages], options)
-    return _result(question, golds, measured, options)
+    """Measure ΔSePer of passages (Algorithm 1 in two contexts, Eq. 11)."""
+    measured = yield from _measure(question, references, [[], passages], options)
+    return _result(question, references, measured, options)
 
 
 def passage_utilities(
-    question: str, golds: Sequence[str], passages: Sequence[Passage], options: SePerOptions
-) -> Program[UtilityResult]:
-    """ΔSePer of each passage, added alone and left out: 2k + 2 contexts, asked all at once.
-
-    The contexts share their beginnings, which a local reader reads once. Adaptive sampling goes by the
-    interval of all passages together, and draws as many samples in every context.
-
-    Raises:
-        InputError: If there is no question, gold answer or passage.
-    """
-    each = range(len(passages))
-    left_out = [[*passages[:at], *passages[at + 1 :]] for at in each]
+    question: str, references: Sequence[str], passages: Sequence[Passage], options: SePerOptions
+) -> Program[PassageUtilities]:
+    """Measure ΔSePer of each passage, added alone and left out: 2k + 2 contexts, asked all at once."""
+    places = range(len(passages))
+    left_out = [[*passages[:at], *passages[at + 1 :]] for at in places]
     contexts = [[], passages, *([passage] for passage in passages), *left_out]
-    measured = yield from _beliefs(question, golds, contexts, options)
-    before, after, *single = (one.belief.seper for one in measured.scored)
+    measured = yield from _measure(question, references, contexts, options)
+    before, after, *single = (belief.seper for belief in measured.beliefs)
     alone, without = single[: len(passages)], single[len(passages) :]
-    return UtilityResult(
-        _result(question, golds, measured, options),
-        tuple(PassageUtility(passages[at], alone[at] - before, after - without[at]) for at in each),
+    return PassageUtilities(
+        _result(question, references, measured, options),
+        tuple(PassageUtility(passages[at], alone[at] - before, after - without[at]) for at in places),
     )
 
 
-def context_prompt(question: str, passages: Sequence[Passage], options: SePerOptions) -> Prompt:
-    """Return what the reader is asked in one context; an empty one is the closed book."""
-    prompts: Mapping[str, Template] = options.prompts
-    if not passages:
-        return prompts["closed_book"].render(question=question)
-    shown = format_passages(passage.text for passage in passages)
-    return prompts["from_passages"].render(passages=shown, question=question)
-
-
 class _Measured(NamedTuple):
-    """Beliefs in all contexts, and what they cost."""
-
-    scored: list[Scored]
-    judged: int
+    beliefs: list[Belief]
     weights: Weights
-    calls: int
-    drawn: Drawn | None
+    judgements: Judgements
 
 
-def _beliefs(
-    question: str, golds: Sequence[str], contexts: Sequence[Sequence[Passage]], options: SePerOptions
+def _measure(
+    question: str, references: Sequence[str], contexts: Sequence[Sequence[Passage]], options: SePerOptions
 ) -> Program[_Measured]:
-    """Belief in the gold answers in several contexts: the first one empty, the second ΔSePer's own."""
+    """Measure the belief in several contexts: the first one is empty, the second ΔSePer's own."""
     check_question(question)
     check_passages(contexts[1])
-    check_golds(golds)
+    check_references(references)
     if not contexts[1]:
-        raise InputError("there is no passage to measure", hint="give at least one retrieved passage")
-    prompts = [context_prompt(question, passages, options) for passages in contexts]
-    rows: dict[tuple[str, str], NDArray[np.float64]] = {}
-    calls = repeated = 0
+        raise InputError("there is no passage to measure", hint="pass at least one retrieved passage")
+    prompts = [_prompt(question, passages, options) for passages in contexts]
+    samples = yield from generate(prompts, options.sampling)
     weights = options.rules.weights
-    for n in steps_of(options):
-        samples = yield from generate(prompts, replace(options.sampling, n=n))
-        calls += len(prompts)
-        if weights != "frequency" and any(one.trace is None for row in samples for one in row):
-            weights = "frequency"
-            yield from emit("seper.frequency_weights", warning=True, question=question)
-        texts = [[sample.text for sample in row] for row in samples]
-        wanted = [p for p in pairs_to_judge(question, texts, golds, options) if p[:2] not in rows]
-        if wanted:
-            found = yield from entail(wanted)
-            rows.update(
-                ((pair.premise, pair.hypothesis), row) for pair, row in zip(wanted, found, strict=True)
-            )
-        verdicts = Verdicts(rows, options)
-        scored = [score(row, golds, verdicts, options, weights, stream) for stream, row in enumerate(samples)]
-        drawn = _drawn(scored, n, repeated, options)
-        if drawn is None or drawn.reached or n == options.n_samples:
-            break
-        repeated += _tokens(samples[:2])
-    if truncated := sum(one.belief.truncated for one in scored):
+    if any(sample.trace is None for row in samples for sample in row):
+        weights = "frequency"
+        yield from emit("seper.frequency_weights", warning=True, question=question)
+    judgements = yield from judge(pairs_to_judge(question, samples, references, options))
+    beliefs = [
+        _belief(row, references, judgements, weights, options, place) for place, row in enumerate(samples)
+    ]
+    if truncated := sum(belief.truncated for belief in beliefs):
         yield from emit(
             "seper.truncated",
             warning=True,
             question=question,
             truncated=truncated,
-            samples=sum(len(one.belief.answers) for one in scored),
+            samples=sum(map(len, samples)),
             max_tokens=options.max_tokens,
         )
-    return _Measured(scored, len(rows), weights, calls, drawn)
+    return _Measured(beliefs, weights, judgements)
 
 
-def steps_of(options: SePerOptions) -> Iterator[int]:
-    """Samples to have after each step: all at once, or the first few and then twice as many each time.
+def _prompt(question: str, passages: Sequence[Passage], options: SePerOptions) -> Prompt:
+    if not passages:
+        return options.prompts["closed_book"].render(question=question)  # type: ignore[no-any-return]
+    texts = format_passages(passage.text for passage in passages)
+    return options.prompts["from_passages"].render(passages=texts, question=question)  # type: ignore[no-any-return]
 
-    A step asks for all samples from the first one on: that they are the same ones as before is what a
-    reader promises of one seed, and none promises to go on from the n-th.
+
+def pairs_to_judge(
+    question: str, samples: Sequence[Sequence[Generation]], references: Sequence[str], options: SePerOptions
+) -> list[Pair]:
+    """Return the pairs that the kernel reads; equal and empty answers need no judge."""
+    rules, hard = options.rules, options.kernel == "hard"
+    pairs: dict[Pair, None] = {}
+
+    def add(first: str, second: str, both: bool) -> None:
+        if first and second and first != second:
+            for a, b in ((first, second), (second, first))[: 1 + both]:
+                pairs.setdefault(Pair(a, b, question if rules.with_question else ""))
+
+    for row in samples:
+        texts = list(dict.fromkeys(sample.text for sample in row))
+        for text in texts:
+            for reference in references:
+                add(text, reference, hard or rules.both_directions)
+        if hard:
+            for first, second in permutations(texts, 2):
+                add(first, second, both=False)
+    return list(pairs)
+
+
+def _belief(
+    samples: Sequence[Generation],
+    references: Sequence[str],
+    judgements: Judgements,
+    weights: Weights,
+    options: SePerOptions,
+    place: int,
+) -> Belief:
+    """Return the belief in one context: Algorithm 1, lines 2 and 3."""
+    rules = options.rules
+    texts = [sample.text for sample in samples]
+    logs = [log_likelihood(sample, mean=rules.mean_likelihood) for sample in samples]
+    degrees = np.array(
+        [
+            [degree(judgements, text, reference, rules.both_directions) for reference in references]
+            for text in texts
+        ]
+    )
+    shares = answer_weights(texts, None if weights == "frequency" else logs, weights)  # type: ignore[arg-type]  # no None among them
+    clusters, kernel = None, degrees
+    if options.kernel == "soft":
+        seper = seper_soft(shares, degrees, options.references)
+    else:
+        equivalent = [[judgements.equivalent(a, b) for b in texts] for a in texts]
+        clusters = equivalence_clusters(equivalent, rules.linkage)
+        matches = _cluster_matches(texts, clusters, references, judgements, options)
+        seper, kernel = seper_hard(shares, clusters, matches, options.references), matches[clusters]
+    return Belief(
+        seper=seper,
+        interval=_interval(seper, texts, logs, kernel, weights, options, place),
+        answers=tuple(
+            SampledAnswer(
+                text=text,
+                log_likelihood=logs[at],
+                weight=float(shares[at]),
+                entailment=tuple(degrees[at].tolist()),
+                cluster=None if clusters is None else int(clusters[at]),
+            )
+            for at, text in enumerate(texts)
+        ),
+        truncated=sum(sample.is_cut for sample in samples),
+    )
+
+
+def log_likelihood(sample: Generation, *, mean: bool) -> float | None:
+    """Return an answer's log-likelihood: the mean or the sum over its tokens (Eq. 7), 0 if it is empty.
+
+    It is None where the reader has no log-probabilities.
     """
-    most = options.n_samples
-    n = most if options.adaptive is None else options.adaptive.first
-    while n < most:
-        yield n
-        n *= 2
-    yield most
-
-
-def _drawn(scored: Sequence[Scored], n: int, repeated: int, options: SePerOptions) -> Drawn | None:
-    if options.adaptive is None:
+    if sample.trace is None:
         return None
-    before, after = scored[:2]
-    interval = cautious_interval(before, after)
-    return Drawn(n, options.n_samples, options.adaptive.width, interval, repeated)
+    logs = np.asarray(sample.trace.logprobs)
+    if not len(logs):
+        return 0.0
+    return float(logs.mean() if mean else logs.sum())
 
 
-def _tokens(samples: Sequence[Sequence[Generation]]) -> int:
-    return sum(row[0].prompt_tokens + sum(one.completion_tokens for one in row) for row in samples)
+def degree(judgements: Judgements, answer: str, reference: str, both_directions: bool) -> float:
+    """Return how far an answer means a reference (Eq. 8): the probability of entailment."""
+    if not answer or answer == reference:
+        return float(answer == reference)
+    forward = judgements.rows[answer, reference][ENTAILMENT]
+    if not both_directions:
+        return float(forward)
+    return float(max(forward, judgements.rows[reference, answer][ENTAILMENT]))
 
 
-def _result(question: str, golds: Sequence[str], measured: _Measured, options: SePerOptions) -> SePerResult:
-    before, after, *_ = measured.scored
+def _cluster_matches(
+    texts: Sequence[str],
+    clusters: NDArray[np.intp],
+    references: Sequence[str],
+    judgements: Judgements,
+    options: SePerOptions,
+) -> Floats:
+    """Return whether each cluster means each reference: all of its members, or with "first" its first one."""
+    rules = options.rules
+    rows = []
+    for label in range(int(clusters.max()) + 1):
+        members = [text for text, cluster in zip(texts, clusters, strict=True) if cluster == label]
+        members = members[:1] if rules.linkage == "first" else members
+        rows.append(
+            [
+                all(matches(judgements, text, reference, rules.strict) for text in members)
+                for reference in references
+            ]
+        )
+    return np.array(rows, dtype=np.float64)
+
+
+def matches(judgements: Judgements, answer: str, reference: str, strict: bool) -> bool:
+    """Whether an answer means a reference: equivalent, or loosely no contradiction and not neutral twice."""
+    if strict or not answer or answer == reference:
+        return judgements.equivalent(answer, reference)
+    rows = [judgements.rows[answer, reference], judgements.rows[reference, answer]]
+    labels = [int(row.argmax()) for row in rows]
+    return CONTRADICTION not in labels and labels != [NEUTRAL, NEUTRAL]
+
+
+def _interval(
+    seper: float,
+    texts: Sequence[str],
+    logs: Sequence[float | None],
+    kernel: Floats,
+    weights: Weights,
+    options: SePerOptions,
+    place: int,
+) -> Interval:
+    """Return the 95 % bootstrap interval over the samples; where they all agree, by their number."""
+    counts = resample_counts(len(texts), (options.seed, place)).astype(np.float64)
+    if weights in ("distinct", "probability"):
+        first = {text: at for at, text in reversed(list(enumerate(texts)))}
+        groups = [[text == other for other in texts] for text in first]
+        counts = np.stack([counts[:, group].any(axis=1) for group in groups], axis=1).astype(np.float64)
+        logs, kernel = [logs[at] for at in first.values()], kernel[list(first.values())]
+    if weights != "frequency":
+        values = np.array(logs, dtype=np.float64)
+        counts *= np.exp(values if weights == "probability" else values - values.max())
+    shares = counts if weights == "probability" else counts / counts.sum(axis=1, keepdims=True)
+    beliefs = shares @ kernel
+    beliefs = beliefs.mean(axis=1) if options.references == "mean" else beliefs.max(axis=1)
+    return bootstrap_interval(beliefs, seper, len(texts)) or Interval(0.0, 1.0)
+
+
+def _result(
+    question: str, references: Sequence[str], measured: _Measured, options: SePerOptions
+) -> SePerResult:
+    before, after, *_ = measured.beliefs
     return SePerResult(
         question=question,
-        golds=tuple(golds),
-        before=before.belief,
-        after=after.belief,
-        delta=after.belief.seper - before.belief.seper,
-        interval=interval_of(after.resamples - before.resamples),
+        references=tuple(references),
+        before=before,
+        after=after,
+        delta=after.seper - before.seper,
+        interval=difference_interval(after.seper, after.interval, before.seper, before.interval),
         weights=measured.weights,
         kernel=options.kernel,
-        calls=measured.calls,
-        judged=measured.judged,
-        drawn=measured.drawn,
+        judgements=len(measured.judgements.rows),
+        unusable=measured.judgements.unusable,
     )

@@ -2,97 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, closing
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from surerag.errors import CapabilityError, ConfigurationError, ServiceError, ThinkingBudgetError
+from surerag.errors import (
+    CapabilityError,
+    ConfigurationError,
+    RefusedError,
+    ThinkingBudgetError,
+)
 from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, SamplingParams, TokenTrace, Usage
-from surerag.readers.hosted.clients import Clients
-from surerag.readers.hosted.knowledge import Knowledge
-from surerag.readers.hosted.limits import DEADLINE, MAX_BYTES, Limits
-from surerag.readers.hosted.logprobs import Wanted
-from surerag.readers.hosted.parse import Api, Draft, UnforeseenThoughtsError
-from surerag.readers.hosted.plans import Plan, afollow, ainquire, follow, inquire, samples, scores
-from surerag.readers.hosted.probe import PROBE_PROMPTS, Inquiry, Probe, probing
-from surerag.readers.hosted.requests import Ask, answer_at_once, body_of, wanted_for
-from surerag.readers.hosted.retry import RetryPolicy
-from surerag.readers.hosted.score import Scoring
-from surerag.readers.hosted.stream import AsyncOpenStream, OpenStream
-from surerag.readers.hosted.transport import Transport
+from surerag.readers.hosted.answers import Draft, OpenedThoughtsError, choices_of, usage_of
+from surerag.readers.hosted.client import PARAMETER_HINTS, Client, arun, each, run, without_secrets
+from surerag.readers.hosted.parameters import SupportedParameters, needed_parameters, warn_of_dropped
+from surerag.readers.hosted.probe import PROBE_PROMPTS, Probe, probe
+from surerag.readers.hosted.requests import (
+    THINKING_OFF,
+    Api,
+    Scoring,
+    TokenDetails,
+    body_of,
+    details_for,
+    scoring_body,
+    seed_of,
+)
+from surerag.readers.hosted.scoring import score_trace
+from surerag.readers.hosted.streams import OpenAnswer
+from surerag.readers.pieces import UsageCounter
 from surerag.readers.protocol import BaseReader, Capabilities
 from surerag.readers.thinking import THINKING_TOKENS
-from surerag.readers.threads import in_thread
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI, OpenAI
+    from openai import AsyncOpenAI
 
+Json = Mapping[str, Any]
 R = TypeVar("R")
-
-_OPENAI_MOST: Mapping[Api, int] = {"chat": 20, "completions": 5, "responses": 20}
-_ANY_VOCABULARY = 300_000
+_TOP_LOGPROBS: Mapping[Api, int] = {"chat": 20, "completions": 5}
 
 
 class OpenAIReader(BaseReader):
     """A model behind an OpenAI-compatible server.
 
     Log-probabilities are those that the server returns. Most compute them before temperature, top-p and
-    penalties, as a reader promises; some compute them after. :meth:`probe` finds out, and what a
-    server does not do, ``capabilities`` do not claim from then on.
+    penalties, as a reader promises; some compute them after. :meth:`probe` shows which, and what a server
+    does not do, ``capabilities`` do not claim from then on.
 
-    Entropies are intervals (``"bounded"``): a server lists only the likeliest tokens. More
-    ``top_logprobs`` and the model's own ``vocabulary_size`` make them narrower.
+    Entropies are intervals (``"bounded"``) from the likeliest tokens, their mass and the largest vocabulary
+    in use.
 
     Of a model that thinks before it answers, text, trace, the first tokens of ``begin`` and the limit on
     tokens are those of the answer; its thoughts are counted apart (``Generation.thinking_tokens``). That it
-    thinks is learnt from its first answer, or from :meth:`probe`, and stands in ``capabilities`` from then
-    on. Where only the end of the thoughts is marked, as by templates that open them, call :meth:`probe`: a
-    first answer that is shorter than its thoughts cannot be told from one.
+    thinks is learnt from its first answer, or from :meth:`probe`. Where only the end of the thoughts is
+    marked, as by templates that open them, call :meth:`probe` first: a first answer that is shorter than its
+    thoughts cannot be separated from them.
 
-    A parameter that the service refuses is left out from then on where the answer can do without it, with a
-    ``LeftOutWarning`` where that may be felt; where it cannot, the service's own words are in the error.
+    A parameter that the service rejects is left out from then on where the answer can do without it, with a
+    ``LeftOutWarning`` where that changes how it samples; where it cannot, the error holds its words.
 
     A generation that was begun holds a connection until it is finished or cancelled; it counts towards
-    ``max_concurrency`` only while it is read. What the server read for a cancelled one is missing from
-    the prompt tokens in ``usage``: servers tell at the end of a stream.
+    ``max_concurrency`` only while it is read.
 
     Args:
-        model: Name of the model, as the server knows it.
+        model: Name of the model, as the server has it.
         base_url: The API's root, such as ``http://localhost:8000/v1``; default the environment's
             ``OPENAI_BASE_URL``, or OpenAI itself.
-        api_key: Default the environment's ``OPENAI_API_KEY``. It is in no representation, no pickle
-            and no error.
-        api: ``"chat"``; ``"completions"``, for models without a chat template and for scoring; or OpenAI's
-            ``"responses"``.
-        logprobs: Whether to ask for log-probabilities.
-        top_logprobs: How many of the likeliest tokens to list for each; 0 for no entropies. The
-            default is the most that OpenAI allows: 20, and 5 for completions. Neither is asked for where a
-            method needs only the text.
-        vocabulary_size: Tokens that the model can emit. The default is larger than any vocabulary in
-            use, which keeps intervals true but makes them wider than they need be.
-        score_entropies: Whether ``score`` asks for entropies as well: ``top_logprobs`` alternatives for every
-            token of prompt and text, which are megabytes for a long prompt.
-        scoring: How given text is scored, if you know: ``"echo"`` (completions) or
-            ``"prompt_logprobs"`` (vLLM). Otherwise :meth:`probe` finds out.
+        api_key: Default the environment's ``OPENAI_API_KEY``. It is in no representation, pickle or error.
+        api: ``"chat"``; or ``"completions"``, for models without a chat template and for scoring.
+        top_logprobs: How many of the likeliest tokens to list for each; 0 for no entropies. The default is
+            the most that OpenAI allows: 20, and 5 for completions.
         thinking: False switches thinking off, in the ways that services document; a model that thinks all the
-            same is an error. True says that the model thinks, so that its first request already has tokens to
-            do so. None takes what comes, and tells it apart.
-        thinking_tokens: Tokens that a model which thinks gets for its thoughts, beside those of the answer.
-        max_concurrency: Requests under way at most: over all threads for sync calls, and in each event
-            loop for async ones. A server that takes fewer (429, 503, answers that come later and later) is
-            asked for fewer at once, and for more again step by step.
-        timeout: Seconds to wait for an answer, or for the next piece of a stream.
-        deadline: Seconds that one answer may take in all, streams included; the pauses of whoever reads a
-            stream are not counted. A server that drips is otherwise never late.
-        max_bytes: Size of one answer at most.
-        retries: How often to ask again after 429, 5xx, time-outs and broken connections.
-        max_wait: Longest pause before asking again, in seconds; a server that asks for a longer one is
-            not asked again.
-        extra_body: Further fields of every request's body, such as ``{"repeat_penalty": 1.0}`` for a
-            server that penalises repetition of its own accord. They win over what the reader would say.
-        client: Your own ``openai.OpenAI``; its retries are switched off in favour of ``retries``.
-        async_client: Your own ``openai.AsyncOpenAI``, likewise, for use in one event loop.
+            same is an error. True grants tokens for thoughts from the first request on.
+        max_tokens: Length of an answer at most, where a method sets none.
+        max_concurrency: Requests under way at most.
+        timeout: Seconds to wait for an answer, or for the next piece of a stream. One request may take ten
+            times as long in all, so that a server that drips ends.
+        max_retries: How often the SDK asks again after 429, 5xx, time-outs and broken connections.
+        extra_body: Further fields of every request's body, such as ``{"repeat_penalty": 1.0}`` for a server
+            that penalises repetition of its own accord. They win over what the reader would send.
+        client: Your own ``openai.AsyncOpenAI``, in place of base_url, api_key, timeout and max_retries. It is
+            used on the reader's own event loop, and stays yours to close.
 
     Raises:
         MissingExtraError: If the openai SDK is not installed.
@@ -111,103 +110,90 @@ class OpenAIReader(BaseReader):
         base_url: str | None = None,
         api_key: str | None = None,
         api: Api = "chat",
-        logprobs: bool = True,
         top_logprobs: int | None = None,
-        vocabulary_size: int = _ANY_VOCABULARY,
-        scoring: Scoring | None = None,
-        score_entropies: bool = False,
         thinking: bool | None = None,
-        thinking_tokens: int = THINKING_TOKENS,
+        max_tokens: int | None = None,
         max_concurrency: int = 16,
         timeout: float = 60.0,
-        deadline: float = DEADLINE,
-        max_bytes: int = MAX_BYTES,
-        retries: int = 3,
-        max_wait: float = 60.0,
+        max_retries: int = 3,
         extra_body: Mapping[str, Any] | None = None,
-        client: OpenAI | None = None,
-        async_client: AsyncOpenAI | None = None,
+        client: AsyncOpenAI | None = None,
     ) -> None:
-        if api not in _OPENAI_MOST:
-            raise ConfigurationError(f"api must be 'chat', 'completions' or 'responses', got {api!r}")
-        if scoring == "echo" and api != "completions":
-            raise ConfigurationError(
-                f"the {api} API has no echo", hint='use api="completions" to score by echo'
-            )
+        if api not in _TOP_LOGPROBS:
+            raise ConfigurationError(f"api must be 'chat' or 'completions', got {api!r}")
         for name, value, least in (
             ("max_concurrency", max_concurrency, 1),
-            ("retries", retries, 0),
+            ("max_retries", max_retries, 0),
             ("top_logprobs", top_logprobs or 0, 0),
-            ("vocabulary_size", vocabulary_size, 1),
-            ("thinking_tokens", thinking_tokens, 1),
+            ("max_tokens", max_tokens or 1, 1),
+            ("timeout", timeout, 1e-3),
         ):
-            if value < least:
+            if not value >= least:
                 raise ConfigurationError(f"{name} must be at least {least}, got {value!r}")
         self._model = model
         self._api: Api = api
-        most = _OPENAI_MOST[api] if top_logprobs is None else top_logprobs
-        self._wanted = Wanted(logprobs, most if logprobs else 0, vocabulary_size)
-        self._scoring = scoring
-        self._score_entropies = score_entropies
+        self._details = TokenDetails(True, _TOP_LOGPROBS[api] if top_logprobs is None else top_logprobs)
+        self._thinking = thinking
+        self._thinks = thinking is True
+        self._opened = False
+        self._max_tokens = max_tokens
+        self._extra_body = dict(extra_body or {})
+        self._supported = SupportedParameters()
+        self._scoring: Scoring | None = None
         self._streams = True
-        self._known = Knowledge(model, api, thinking, thinking_tokens)
-        clients = Clients(
+        self._together = True
+        self._usage = UsageCounter()
+        self._client = Client(
             base_url,
             api_key,
             timeout=timeout,
+            max_retries=max_retries,
             max_concurrency=max_concurrency,
-            limits=Limits(deadline, max_bytes),
-            client=client,
-            async_client=async_client,
+            own=client,
+            secrets=self._extra_body,
         )
-        self._clients = clients
-        told = answer_at_once(api) if thinking is False else {}
-        policy = RetryPolicy(retries, max_wait)
-        self._transport = Transport(clients, policy, extra_body or {}, told, self._known)
 
     def __repr__(self) -> str:
-        return f"OpenAIReader({self.name!r}, api={self._api!r}, top_logprobs={self._wanted.top})"
+        return f"OpenAIReader({self.name!r}, api={self._api!r}, top_logprobs={self._details.top})"
 
-    def __enter__(self) -> Self:
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_extra_body": without_secrets(self._extra_body)}
+
+    def __copy__(self) -> OpenAIReader:
+        """Return the reader itself: copies of a pipeline share its client, which no copy could carry."""
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
+    def __deepcopy__(self, memo: object) -> OpenAIReader:
+        """Return the reader itself, as a shallow copy does."""
         return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
 
     @property
     def name(self) -> str:
         """Model and address, without credentials: the paths of one host may lead to different models."""
-        return f"{self._model}@{self._clients.address}"
+        return f"{self._model}@{self._client.address}"
 
     @property
-    def vocabulary_size(self) -> int:
-        """Number of tokens that the upper ends of entropies assume."""
-        return self._wanted.vocabulary_size
+    def max_tokens(self) -> int:
+        """Length of an answer at most, where a method sets none."""
+        return self._max_tokens or super().max_tokens
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the server is asked for, and, once probed, was found to do."""
-        off: Literal["off", "none"] = "off" if self._known.switched_off else "none"
+        """What the server is asked for, and, once probed, what it does."""
         return Capabilities(
-            logprobs=self._wanted.logprobs,
-            entropy="bounded" if self._wanted.top else None,
-            score=self._wanted.logprobs and self._scoring is not None,
+            logprobs=self._details.logprobs,
+            entropy="bounded" if self._details.top else None,
+            score=self._details.logprobs and self._scoring is not None,
             begin="native" if self._streams else "whole",
             stream=self._streams,
             native_async=True,
-            thinking="apart" if self._known.thinks else off,
+            thinking="apart" if self._thinks else "off" if self._thinking is False else "none",
         )
 
     @property
     def usage(self) -> Usage:
         """Requests that were answered, and the tokens that the server counted for them."""
-        return self._transport.usage
+        return self._usage.total
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         """Return ``sampling.n`` generations for each prompt, in order.
@@ -216,97 +202,58 @@ class OpenAIReader(BaseReader):
         one answer stands for all samples.
 
         Raises:
-            LogprobsError: If the server leaves log-probabilities out, or sends malformed ones.
-            ContextLengthError: If a prompt does not fit the model's window.
-            ThinkingBudgetError: If the model was still thinking when its tokens were spent.
-            CapabilityError: If it thinks although it was told not to.
-            RefusedError: If the server refuses what cannot be left out.
-            TransientServiceError: If the server still fails after all retries.
-            ServiceError: If its answer is malformed.
+            ServiceError: If the server fails, or sends a malformed answer: TransientServiceError if it still
+                fails after all retries, RefusedError if it rejects what cannot be left out, LogprobsError,
+                ContextLengthError, ThinkingBudgetError.
+            CapabilityError: If the model thinks although thinking was switched off.
         """
-        return follow(self._samples(prompts, sampling), self._transport)
+        return run(each([self._samples(prompt, sampling) for prompt in prompts]))
 
     async def agenerate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
-        """Like ``generate``, over the async client."""
-        return await afollow(self._samples(prompts, sampling), self._transport)
+        """Like ``generate``, without blocking the event loop."""
+        return await arun(each([self._samples(prompt, sampling) for prompt in prompts]))
 
     def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
         """Return the trace of each continuation after its prompt.
 
         Raises:
-            CapabilityError: If the server cannot score, or was not asked yet whether it can.
-            LogprobsError: If the server leaves log-probabilities out, or sends malformed ones.
+            CapabilityError: If the server cannot score, or was not probed yet.
             ServiceError: As ``generate``.
         """
-        return follow(self._scores(prompts, continuations), self._transport)
+        return run(each(self._scores(prompts, continuations)))
 
     async def ascore(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
-        """Like ``score``, over the async client."""
-        return await afollow(self._scores(prompts, continuations), self._transport)
+        """Like ``score``, without blocking the event loop."""
+        return await arun(each(self._scores(prompts, continuations)))
 
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[PartialGeneration]:
-        """Return the first ``n_tokens`` tokens for each prompt, the rest of its stream unread.
-
-        Raises:
-            ServiceError: As ``generate``.
-        """
+        """Return the first ``n_tokens`` tokens for each prompt, the rest of its stream unread."""
         if not self._streams:
             return super().begin(prompts, n_tokens, sampling)
-        opened: list[PartialGeneration] = []
-
-        def one(prompt: Prompt) -> PartialGeneration:
-            begun = self._open(prompt, sampling, lambda stream: stream.begun(n_tokens))
-            opened.append(begun)
-            return begun
-
-        try:
-            return self._clients.each(one, prompts)
-        except BaseException:
-            self.cancel(opened)
-            raise
+        return run(self._begin_all(prompts, n_tokens, sampling))
 
     async def abegin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[PartialGeneration]:
-        """Like ``begin``, over the async client."""
+        """Like ``begin``, without blocking the event loop."""
         if not self._streams:
             return await super().abegin(prompts, n_tokens, sampling)
-        opened: list[PartialGeneration] = []
-
-        async def one(prompt: Prompt) -> PartialGeneration:
-            begun = await self._aopen(prompt, sampling, lambda stream: stream.begun(n_tokens))
-            opened.append(begun)
-            return begun
-
-        try:
-            return await self._clients.aeach(one, prompts)
-        except BaseException:
-            await self.acancel(opened)
-            raise
+        return await arun(self._begin_all(prompts, n_tokens, sampling))
 
     def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
-        """Return whole generations of what was begun, reading their streams on.
-
-        Raises:
-            TransientServiceError: If a stream breaks off.
-            ServiceError: If one was finished or cancelled before.
-        """
-        if not self._streams:
-            return super().finish(begun)
-        return self._clients.each(_finish, begun)
+        """Return whole generations of what was begun, reading their streams on; each once."""
+        return run(each([self._finish(item) for item in begun]))
 
     async def afinish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
-        """Like ``finish``, over the async client."""
-        if not self._streams:
-            return await super().afinish(begun)
-        return await self._clients.aeach(_afinish, begun)
+        """Like ``finish``, without blocking the event loop."""
+        return await arun(each([self._finish(item) for item in begun]))
 
     def cancel(self, begun: Sequence[PartialGeneration]) -> None:
         """Close the streams of what was begun; those that are closed already stay as they are."""
         for item in begun:
-            if isinstance(item.state, OpenStream | AsyncOpenStream):
+            if isinstance(item.state, OpenAnswer):
                 item.state.close()
 
     async def acancel(self, begun: Sequence[PartialGeneration]) -> None:
@@ -314,178 +261,299 @@ class OpenAIReader(BaseReader):
         self.cancel(begun)
 
     def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
-        """Yield an answer piece by piece; closing the iterator closes the connection.
-
-        Raises:
-            ServiceError: As ``generate``.
-        """
+        """Yield an answer piece by piece; closing the iterator closes the connection."""
         if not self._streams:
-            yield from super().stream(prompt, sampling)
-            return
-        (opened,) = self._clients.each(
-            lambda asked: self._open(asked, sampling, lambda stream: stream.primed()), [prompt]
-        )
-        with closing(opened.chunks()) as chunks:
-            yield from chunks
+            return super().stream(prompt, sampling)
+        return self._chunks(partial(self._begin, prompt, 1, sampling))
 
-    async def astream(self, prompt: Prompt, sampling: SamplingParams) -> AsyncIterator[Chunk]:
-        """Like ``stream``, over the async client."""
+    def astream(self, prompt: Prompt, sampling: SamplingParams) -> AsyncIterator[Chunk]:
+        """Like ``stream``, without blocking the event loop."""
         if not self._streams:
-            async for chunk in super().astream(prompt, sampling):
-                yield chunk
-            return
-        (opened,) = await self._clients.aeach(
-            lambda asked: self._aopen(asked, sampling, lambda stream: stream.primed()), [prompt]
-        )
-        async with aclosing(opened.chunks()) as chunks:
-            async for chunk in chunks:
-                yield chunk
+            return super().astream(prompt, sampling)
+        return self._achunks(partial(self._begin, prompt, 1, sampling))
 
     def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
-        """Yield what was begun from its first token on; closing the iterator closes the connection.
+        """Yield what was begun from its first token on; closing the iterator closes the connection."""
+        return self._chunks(partial(_ready, begun))
 
-        Raises:
-            ServiceError: If it was finished or cancelled before.
-        """
-        if begun.done or not isinstance(begun.state, OpenStream):
-            yield from super().finish_stream(begun)
-            return
-        with closing(begun.state.chunks()) as chunks:
-            yield from chunks
-
-    async def afinish_stream(self, begun: PartialGeneration) -> AsyncIterator[Chunk]:
-        """Like ``finish_stream``, over the async client."""
-        if begun.done or not isinstance(begun.state, AsyncOpenStream):
-            async for chunk in super().afinish_stream(begun):
-                yield chunk
-            return
-        async with aclosing(begun.state.chunks()) as chunks:
-            async for chunk in chunks:
-                yield chunk
+    def afinish_stream(self, begun: PartialGeneration) -> AsyncIterator[Chunk]:
+        """Like ``finish_stream``, without blocking the event loop."""
+        return self._achunks(partial(_ready, begun))
 
     def probe(self, prompt: Prompt | None = None) -> Probe:
         """Find out what the server can do, by asking it about a dozen small questions.
 
-        From then on ``capabilities`` tell what was found, and what the server lacks is not asked for.
+        From then on ``capabilities`` tell it, and what the server lacks is not requested.
 
         Args:
             prompt: What to ask; it should be answered with a few words. Default one of several.
 
-        Returns:
-            What was found; print it to read it.
-
         Raises:
             ServiceError: If the server does not even answer a plain question.
         """
-        return self._learn(inquire(self._probing(prompt), self._transport))
+        return self._learn(run(probe(self, PROBE_PROMPTS if prompt is None else (prompt,))))
 
     async def aprobe(self, prompt: Prompt | None = None) -> Probe:
-        """Like ``probe``, over the async client."""
-        return self._learn(await ainquire(self._probing(prompt), self._transport))
+        """Like ``probe``, without blocking the event loop."""
+        return self._learn(await arun(probe(self, PROBE_PROMPTS if prompt is None else (prompt,))))
 
     def close(self) -> None:
-        """Close the sync client, unless it is yours; another is made when it is needed."""
-        self._clients.close()
+        """Close the client, unless it is yours; another is made when it is needed."""
+        run(self._client.aclose())
 
     async def aclose(self) -> None:
-        """Close the sync client and that of the running event loop, unless they are yours."""
-        await self._clients.aclose()
+        """Like ``close``, without blocking the event loop."""
+        await arun(self._client.aclose())
 
-    def _samples(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> Plan[list[list[Generation]]]:
-        return samples(self._known, self._model, prompts, sampling, self._wanted, self._transport.count)
+    async def _samples(self, prompt: Prompt, sampling: SamplingParams) -> list[Generation]:
+        """Ask for ``sampling.n`` answers, and again for those that were left out or had no room."""
+        details = details_for(sampling, self._details)
+        count = sampling.n if sampling.temperature > 0 else 1
+        answers: list[Generation] = []
+        while len(answers) < count:
+            budget, start = self._budget, len(answers)
+            sizes = [count - start] if self._together else [1] * (count - start)
+            parts = [
+                replace(sampling, n=size, seed=seed_of(sampling.seed, start + place))
+                for place, size in enumerate(sizes)
+            ]
+            bodies = [body_of(self._api, self._model, prompt, part, details, budget) for part in parts]
+            # What may be left out is a matter of all samples, also where they are requested one by one.
+            needed = needed_parameters(replace(sampling, n=count))
+            replies = await each([self._post(body, needed, sampling) for body in bodies])
+            for reply, size in zip(replies, sizes, strict=True):
+                drafts = self._read(reply, details, sampling, budget)[:size]
+                if not any(draft.starved for draft in drafts):
+                    answers += [draft.generation() for draft in drafts]
+                self._together = self._together and (len(drafts) == size or len(drafts) > 1)
+        return answers * (sampling.n if count == 1 else 1)
 
-    def _scores(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> Plan[list[TokenTrace]]:
-        if self._scoring is None or not self._wanted.logprobs:
+    def _read(self, reply: Json, details: TokenDetails, sampling: SamplingParams, budget: int) -> list[Draft]:
+        """Read all choices of one reply; its usage is one sum for all of them."""
+        choices, usage = choices_of(reply), usage_of(reply)
+        share = usage
+        if len(choices) > 1:
+            thinking = -(-usage.thinking_tokens // len(choices))
+            share = Usage(1, usage.prompt_tokens, 0, thinking, usage.cached_tokens)
+        drafts = []
+        for choice in choices:
+            draft = self._draft(details, sampling, budget=budget, usage=share)
+            draft.feed(choice)
+            self._note(draft)
+            drafts.append(draft)
+        thinking = usage.thinking_tokens or min(
+            sum(draft.thinking_tokens for draft in drafts), usage.completion_tokens
+        )
+        answered = usage.completion_tokens - (thinking - usage.thinking_tokens)
+        self._usage.add(Usage(1, usage.prompt_tokens, answered, thinking, usage.cached_tokens))
+        return drafts
+
+    def _scores(
+        self, prompts: Sequence[Prompt], continuations: Sequence[str]
+    ) -> list[Coroutine[Any, Any, TokenTrace]]:
+        if self._scoring is None or not self._details.logprobs:
             raise CapabilityError(
-                f"{self.name} was not found to score given text",
+                f"{self.name} is not known to score given text",
                 hint='call probe() to find out whether it can; api="completions" can more often than "chat"',
             )
-        wanted = self._wanted if self._score_entropies else self._wanted._replace(top=0)
-        return (yield from scores(self._scoring, self._known, self._model, prompts, continuations, wanted))
+        return [self._score(self._scoring, *pair) for pair in zip(prompts, continuations, strict=True)]
 
-    def _open(self, prompt: Prompt, sampling: SamplingParams, use: Callable[[OpenStream], R]) -> R:
-        """Open a stream and use it; again, if only then it shows that the model thinks."""
-        asked = self._streamed(prompt, sampling)
+    async def _score(self, how: Scoring, prompt: Prompt, continuation: str) -> TokenTrace:
+        if not continuation:
+            return TokenTrace((), ())
+        details = TokenDetails(True, 0)
+        body = scoring_body(how, self._api, self._model, prompt, continuation, details)
+        reply = await self._post(body, set(body))
+        self._usage.add(usage_of(reply))
+        return score_trace(how, reply, prompt, continuation, details)
+
+    async def _begin_all(
+        self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
+    ) -> list[PartialGeneration]:
+        begun: list[PartialGeneration] = []
+
+        async def one(prompt: Prompt) -> PartialGeneration:
+            begun.append(await self._begin(prompt, n_tokens, sampling))
+            return begun[-1]
+
         try:
-            return self._transport.open(asked.ask, asked.draft, use)
-        except (ThinkingBudgetError, UnforeseenThoughtsError) as error:
-            if not self._forewarned(asked, error):
-                raise
-        again = self._streamed(prompt, sampling)
-        return self._transport.open(again.ask, again.draft, use)
+            return await each([one(prompt) for prompt in prompts])
+        except BaseException:
+            self.cancel(begun)
+            raise
 
-    async def _aopen(
-        self, prompt: Prompt, sampling: SamplingParams, use: Callable[[AsyncOpenStream], Awaitable[R]]
+    async def _begin(self, prompt: Prompt, n_tokens: int, sampling: SamplingParams) -> PartialGeneration:
+        """Open a stream and read its first tokens; again, if only then it shows that the model thinks."""
+        one, details = replace(sampling, n=1), details_for(sampling, self._details)
+        for again in (False, True):
+            answer = await self._open(prompt, one, details)
+            try:
+                async with await self._client.turn():
+                    begun = await answer.read(n_tokens)
+                self._note(answer.draft)
+                return begun
+            except ThinkingBudgetError:
+                self._note(answer.draft)
+                if again or answer.draft.budget:
+                    raise
+            except OpenedThoughtsError:
+                if again:
+                    raise
+            except BaseException:
+                answer.close()
+                raise
+        raise AssertionError("unreachable")
+
+    async def _open(self, prompt: Prompt, sampling: SamplingParams, details: TokenDetails) -> OpenAnswer:
+        budget = self._budget
+        body = body_of(self._api, self._model, prompt, sampling, details, budget)
+        body["stream_options"] = {"include_usage": True}
+        events = await self._send(self._client.open, body, needed_parameters(sampling), sampling)
+        draft = self._draft(details, sampling, budget=budget, streamed=True)
+        return OpenAnswer(events, draft, self._ended)
+
+    def _ended(self, draft: Draft) -> None:
+        self._usage.add(draft.spent())
+        self._opened = self._opened or draft.opened
+        self._thinks = self._thinks or draft.opened
+
+    async def _finish(self, begun: PartialGeneration) -> Generation:
+        if begun.done:
+            return begun.partial
+        if isinstance(begun.state, Generation):
+            return begun.state
+        answer = _open_answer(begun)
+        answer.claim()
+        async with await self._client.turn():
+            while (chunk := await answer.chunk()) is not None:
+                whole = chunk.generation
+        return whole or answer.whole()
+
+    def _chunks(self, begin: Callable[[], Coroutine[Any, Any, PartialGeneration]]) -> Iterator[Chunk]:
+        begun = run(begin())
+        if not isinstance(begun.state, OpenAnswer) or begun.done:
+            yield from _whole(begun)
+            return
+        begun.state.claim()
+        try:
+            while (chunk := run(begun.state.chunk())) is not None:
+                yield chunk
+        finally:
+            begun.state.abandon()
+
+    async def _achunks(
+        self, begin: Callable[[], Coroutine[Any, Any, PartialGeneration]]
+    ) -> AsyncIterator[Chunk]:
+        begun = await arun(begin())
+        if not isinstance(begun.state, OpenAnswer) or begun.done:
+            for chunk in _whole(begun):
+                yield chunk
+            return
+        begun.state.claim()
+        try:
+            while True:
+                piece: Chunk | None = await arun(begun.state.chunk())
+                if piece is None:
+                    return
+                yield piece
+        finally:
+            begun.state.abandon()
+
+    async def _post(
+        self, body: Json, needed: Collection[str], sampling: SamplingParams | None = None
+    ) -> Json:
+        return await self._send(self._client.post, body, needed, sampling)
+
+    async def _send(
+        self,
+        ask: Callable[[Json], Awaitable[R]],
+        body: Json,
+        needed: Collection[str],
+        sampling: SamplingParams | None,
     ) -> R:
-        asked = self._streamed(prompt, sampling)
-        try:
-            return await self._transport.aopen(asked.ask, asked.draft, use)
-        except (ThinkingBudgetError, UnforeseenThoughtsError) as error:
-            if not self._forewarned(asked, error):
-                raise
-        again = self._streamed(prompt, sampling)
-        return await self._transport.aopen(again.ask, again.draft, use)
+        """Send a request; again without what the model rejects and the answer can do without."""
+        switches = THINKING_OFF if self._thinking is False and self._api == "chat" else {}
+        whole = {**switches, **body, **self._extra_body}
+        needed = {*needed, *self._extra_body}
+        while True:
+            if missing := sorted(self._supported.drop & needed & set(whole)):
+                raise RefusedError(
+                    f"{self.name} rejects {' and '.join(missing)}", hint=PARAMETER_HINTS.get(missing[0], "")
+                )
+            before, sent = set(self._supported.drop), self._supported.apply(whole)
+            try:
+                return await ask(sent)
+            except RefusedError as error:
+                # A request beside this one may have taught the same.
+                learnt = self._supported.apply(whole) != sent
+                if not learnt and not self._supported.learn(str(error), whole, needed):
+                    raise
+            if sampling is not None:
+                warn_of_dropped(self.name, self._supported.drop - before, sampling)
 
-    def _streamed(self, prompt: Prompt, sampling: SamplingParams) -> _Streamed:
-        self._known.allow()
-        one, budget = replace(sampling, n=1), self._known.budget
-        wanted = wanted_for(one, self._wanted)
-        fields: dict[str, Any] = {"stream": True}
-        if self._api != "responses":
-            fields["stream_options"] = {"include_usage": True}
-        body = body_of(self._api, self._model, prompt, one, wanted, budget) | fields
+    @property
+    def _budget(self) -> int:
+        """Tokens granted for thoughts."""
+        return THINKING_TOKENS if self._thinks else 0
 
-        def draft() -> Draft:
-            return self._known.draft(wanted, one, budget=budget, streamed=True)
+    def _draft(
+        self,
+        details: TokenDetails,
+        sampling: SamplingParams,
+        *,
+        budget: int,
+        usage: Usage | None = None,
+        streamed: bool = False,
+    ) -> Draft:
+        listed = self._supported.cap.get("top_logprobs" if self._api == "chat" else "logprobs", details.top)
+        return Draft(
+            details._replace(top=min(details.top, listed)),
+            limit=sampling.max_tokens,
+            stop=sampling.stop,
+            opened=self._opened,
+            budget=budget,
+            streamed=streamed,
+            usage=usage or Usage(),
+        )
 
-        return _Streamed(Ask(self._api, body, sampling=one), draft, budget, self._known.opened)
+    def _note(self, draft: Draft) -> None:
+        """Note whether the model thinks.
 
-    def _forewarned(self, asked: _Streamed, error: ServiceError) -> bool:
-        """Note what a failed stream shows, and return whether asking again, knowing it, may do."""
-        if isinstance(error, UnforeseenThoughtsError):
-            self._known.saw_opened()
-            return not asked.opened
-        return self._known.thinks and not asked.budget
+        Raises:
+            CapabilityError: If it does, although thinking was switched off.
+        """
+        if not draft.thought:
+            return
+        if self._thinking is False:
+            raise CapabilityError(
+                f"{self.name} thinks before it answers although thinking=False was passed",
+                hint="use thinking=None, or a model whose thinking can be switched off",
+            )
+        self._thinks, self._opened = True, self._opened or draft.opened
 
-    def _probing(self, prompt: Prompt | None) -> Inquiry[Probe]:
-        prompts = PROBE_PROMPTS if prompt is None else (prompt,)
-        return probing(self.name, self._model, self._known, self._wanted.vocabulary_size, prompts)
-
-    def _learn(self, found: Probe) -> Probe:
-        promised = found.logprobs and found.raw_logprobs is not False
-        top = min(self._wanted.top, found.top_logprobs) if promised else 0
-        self._wanted = self._wanted._replace(logprobs=self._wanted.logprobs and promised, top=top)
-        self._scoring = found.scoring
-        self._streams = found.streams and (found.stream_logprobs or not self._wanted.logprobs)
-        self._known.together = found.samples
-        return found
-
-
-class _Streamed(NamedTuple):
-    """A request for a stream, and what was known when it was made."""
-
-    ask: Ask
-    draft: Callable[[], Draft]
-    budget: int
-    opened: bool
-
-
-def _finish(begun: PartialGeneration) -> Generation:
-    return begun.partial if begun.done else _sync(begun).finish()
-
-
-async def _afinish(begun: PartialGeneration) -> Generation:
-    if begun.done:
-        return begun.partial
-    if isinstance(begun.state, AsyncOpenStream):
-        return await begun.state.finish()
-    return await in_thread(_sync(begun).finish)
+    def _learn(self, result: Probe) -> Probe:
+        promised = result.logprobs and result.raw_logprobs is not False
+        self._details = TokenDetails(promised, min(self._details.top, result.top_logprobs) if promised else 0)
+        self._scoring = result.scoring
+        self._streams = result.streams and (result.stream_logprobs or not promised)
+        self._together = result.samples
+        return result
 
 
-def _sync(begun: PartialGeneration) -> OpenStream:
-    if not isinstance(begun.state, OpenStream):
+def _open_answer(begun: PartialGeneration) -> OpenAnswer:
+    if not isinstance(begun.state, OpenAnswer):
         raise ConfigurationError(
-            "this was begun by another reader, or in an event loop",
-            hint="finish it with the reader that began it, and with afinish what abegin began",
+            "this was begun by another reader", hint="finish it with the reader that began it"
         )
     return begun.state
+
+
+async def _ready(begun: PartialGeneration) -> PartialGeneration:
+    if not begun.done and not isinstance(begun.state, Generation):
+        _open_answer(begun)
+    return begun
+
+
+def _whole(begun: PartialGeneration) -> Iterator[Chunk]:
+    whole = begun.state if isinstance(begun.state, Generation) else begun.partial
+    yield Chunk(whole.text, whole)

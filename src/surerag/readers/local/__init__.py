@@ -1,4 +1,11 @@
-"""Any causal language model of the ``transformers`` library, in this process, with exact entropies."""
+"""Any causal language model of the ``transformers`` library, in this process, with exact entropies.
+
+``model`` loads and runs a model, ``cache`` holds keys and values, ``sampling`` chooses tokens,
+``sequences`` is one growing answer and ``engine`` many, ``chat`` encodes prompts, and ``reader`` is the
+public class. The room is larger than most: thoughts are separated from answers, control tokens in documents
+stay text, batches that do not fit are halved, callers can cancel, and models without keys and values have
+an engine of their own.
+"""
 
 from __future__ import annotations
 

@@ -1,369 +1,443 @@
-"""Token ids in, grown sequences out: what is read together, what grows together, what is kept."""
+"""From token ids to answers and scores: prompts are read in batches, and answers grow in batches.
+
+A prompt is read up to its last token, padded on the right, so that no mask is needed. Its keys and values are
+copied into a batch that is aligned at the end, from where every row grows by one token a step. An answer that
+waits to go on is a view of its row, and joins its next batch in the same way.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar
 
-from transformers import PreTrainedTokenizerBase
+import torch
+from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
 from surerag.errors import ServiceError
-from surerag.messages import TokenTrace
-from surerag.readers.abandoned import stop_if_abandoned
-from surerag.readers.local.forking_memory import pays
-from surerag.readers.local.growing import GrowingSequence, Vocabulary, Wanted, vocabulary_of
-from surerag.readers.local.memory import Part, join, joinable
-from surerag.readers.local.model import CausalModel, is_out_of_memory, release_memory
-from surerag.readers.local.prefill import Prefill, families, plan_readings
-from surerag.readers.local.prompt_store import Read
-from surerag.readers.local.scoring import score_at_once, score_rows, trace_of
-from surerag.readers.local.sequences import Flight, Handle, close, release
+from surerag.readers.local.cache import CachedRow, join_rows, new_cache, take_row
+from surerag.readers.local.model import CausalModel, is_out_of_memory
+from surerag.readers.local.sampling import ScoredToken, choose, is_greedy, score_tokens
+from surerag.readers.local.sequences import GrowingAnswer, Request, Vocabulary
+from surerag.readers.threads import raise_if_cancelled
 
 T = TypeVar("T")
 R = TypeVar("R")
+Ids = tuple[int, ...]
+
+# Logits held at a time: 128 MiB in float32.
+_LOGITS = 1 << 25
+# A common beginning is read once if it has so many tokens.
+_MIN_SHARED = 48
+# Padding of a pass of reading, at most: so many tokens, or an eighth of all.
+_PADDING = 64
+_ROOM = 64
 
 
-class Row(NamedTuple):
-    """One sequence of a batch: its prompt, how many tokens may follow, and how many get room at once."""
+class Handle:
+    """An answer that was begun.
 
-    prompt: Sequence[int]
-    further: int
-    room: int
+    Attributes:
+        owner: The engine that began it.
+        answer: What there is of it.
+        row: What the model has read of it; None if it has ended.
+        fate: Whether it waits, or what became of it.
+    """
+
+    def __init__(self, owner: Engine, answer: GrowingAnswer, row: CachedRow | None = None) -> None:
+        self.owner, self.answer, self.row = owner, answer, row
+        self.fate: Literal["waiting", "finished", "cancelled"] = "waiting"
+
+    def close(self, fate: Literal["finished", "cancelled"]) -> None:
+        """Settle its fate and free its memory."""
+        self.fate = fate if self.fate == "waiting" else self.fate
+        self.row = None
 
 
-class Engine:
-    """Reads prompts and grows what follows them, in batches that fit.
+class Batch:
+    """Answers that grow together by one token a step; the ended ones leave once they are a quarter.
 
-    Args:
-        model: The model.
-        tokenizer: Its tokenizer, for the text of tokens.
-        max_batch_tokens: Tokens that one batch may hold.
-        min_shared: Shortest prefix worth sharing.
-        kept_bytes: Memory for prompts that are kept from call to call.
+    Attributes:
+        started: All answers that it started with.
     """
 
     def __init__(
-        self,
-        model: CausalModel,
-        tokenizer: PreTrainedTokenizerBase,
-        max_batch_tokens: int,
-        min_shared: int,
-        kept_bytes: int = 0,
+        self, model: CausalModel, answers: Sequence[GrowingAnswer], rows: Sequence[CachedRow]
     ) -> None:
+        self.started = self._answers = list(answers)
         self._model = model
-        self._prefill = Prefill(model, kept_bytes)
-        self._vocabulary = vocabulary_of(tokenizer, model.end_tokens)
-        self._budget = max_batch_tokens
-        self._min_shared = min_shared
+        self._slots = max(row.length for row in rows)
+        self._starts = [self._slots - row.length for row in rows]
+        self._cache = join_rows(rows, min(_ROOM, max(one.remaining for one in answers)))
 
-    @property
-    def tokens_read(self) -> int:
-        """Prompt tokens that went through the model; see :class:`Prefill`."""
-        return self._prefill.tokens_read
+    @torch.inference_mode()
+    def step(self) -> None:
+        """Add one token to every answer.
 
-    @property
-    def shares(self) -> bool:
-        """Whether the model's memory is one of attention, which can be cut anywhere."""
-        return self._prefill.shares
-
-    def sequence(self, wanted: Wanted, sample: int) -> GrowingSequence:
-        """Return a sample of a prompt, of which nothing was grown yet."""
-        return GrowingSequence(self._vocabulary, wanted, sample)
-
-    def endless(self, wanted: Wanted) -> GrowingSequence:
-        """Return one that no token ends."""
-        return GrowingSequence(Vocabulary(self._vocabulary.detokenizer, frozenset(), frozenset(), {}), wanted)
-
-    def generate(self, wanted: Sequence[Wanted]) -> list[list[GrowingSequence]]:
-        """Grow ``sampling.n`` sequences from each prompt until they end."""
-        # Without chance, all samples are one.
-        grown_of = [1 if one.sampling.temperature == 0 else one.sampling.n for one in wanted]
-        samples = [(one, sample) for one, n in zip(wanted, grown_of, strict=True) for sample in range(n)]
-
-        def grow(some: Sequence[int], reads: list[Read]) -> list[GrowingSequence]:
-            sequences = [self.sequence(*samples[i]) for i in some]
-            flight = Flight.from_reads(self._model, sequences, reads)
-            reads.clear()
-            return flight.fly().started
-
-        grown = iter(self._after_reading([_row(one) for one, _ in samples], grow))
-        rows = [[next(grown) for _ in range(n)] for n in grown_of]
-        return [row * (one.sampling.n // n) for one, n, row in zip(wanted, grown_of, rows, strict=True)]
-
-    def begin(self, wanted: Sequence[Wanted], n_tokens: int) -> list[Handle]:
-        """Grow the first sample of each prompt to so many tokens of an answer; keep what can go on."""
-
-        def grow(some: Sequence[int], reads: list[Read]) -> list[Handle]:
-            sequences = [self.sequence(wanted[i], 0) for i in some]
-            flight = Flight.from_reads(self._model, sequences, reads)
-            reads.clear()
-            return flight.begin(n_tokens)
-
-        return self._after_reading([_row(one) for one in wanted], grow)
-
-    def score(
-        self, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]
-    ) -> list[TokenTrace]:
-        """Return what the model thinks of each continuation."""
-        if prompts and not self._prefill.shares:
-            whole = sum(map(len, prompts)) + sum(map(len, continuations))
-            apart = sum(map(len, set(map(tuple, prompts))))
-            if not self._prefill.pays_apart(apart, max(map(len, continuations)), whole):
-                return self._score_at_once(prompts, continuations)
-
-        def read_on(some: Sequence[int], reads: list[Read]) -> list[TokenTrace]:
-            tails = [continuations[i] for i in some]
-            memory = join([read.part for read in reads], max(map(len, tails)))
-            scored = score_rows(self._model, memory, reads, tails)
-            return [trace_of(self._vocabulary.detokenizer(), row) for row in scored]
-
-        rows = [
-            Row(prompt, len(tail), len(tail)) for prompt, tail in zip(prompts, continuations, strict=True)
-        ]
-        return self._after_reading(rows, read_on)
-
-    def _score_at_once(
-        self, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]
-    ) -> list[TokenTrace]:
-        """Score where nothing that was read can be shared: each row in a pass, many rows in a pass."""
-        rows = [[*prompt, *tail] for prompt, tail in zip(prompts, continuations, strict=True)]
-        found: dict[int, TokenTrace] = {}
-
-        def read(some: Sequence[int]) -> list[None]:
-            scored = score_at_once(
-                self._model, [rows[i] for i in some], [len(continuations[i]) for i in some]
-            )
-            found.update(
-                {
-                    i: trace_of(self._vocabulary.detokenizer(), row)
-                    for i, row in zip(some, scored, strict=True)
-                }
-            )
-            return [None] * len(some)
-
-        for batch in self._prefill.passes([len(row) for row in rows]):
-            _fitting(batch, read)
-        self._prefill.tokens_read += sum(map(len, prompts))
-        return [found[index] for index in range(len(rows))]
-
-    def finish(self, handles: Sequence[Handle]) -> list[GrowingSequence]:
-        """Grow what was begun until it ends, and free it.
-
-        What a batch has grown stays with its handles: should a later one fail, they wait to be asked for
-        again, and give their answers without growing anything.
+        Raises:
+            CancelledWorkError: If nobody waits for them any more.
         """
-        # Blocks stay together, so that a whole one goes on without being copied.
-        longest: dict[int, int] = {}
-        waiting = [handle for handle in handles if handle.sequence.ended is None]
-        for handle in waiting:
-            longest[id(handle.block)] = max(longest.get(id(handle.block), 0), handle.part.length)
-        waiting.sort(key=lambda handle: (-longest[id(handle.block)], id(handle.block), handle.row))
-        further = [handle.sequence.remaining for handle in waiting]
-        for batch in self._batches([handle.part for handle in waiting], further):
-            _fitting([waiting[i] for i in batch], self._freeing(self._complete))
-        close(handles, "finished")
-        return [handle.sequence for handle in handles]
+        raise_if_cancelled()
+        model = self._model
+        tokens = model.tensor([[one.last_token] for one in self._answers])
+        mask = model.padding_mask(self._starts, self._slots + 1)
+        positions = model.tensor([[self._slots - start] for start in self._starts])
+        logits = model.forward(tokens, self._cache, mask, positions, 1)[:, 0]
+        self._slots += 1
+        for answer, scored in zip(
+            self._answers, choose(logits, [one.draw for one in self._answers]), strict=True
+        ):
+            if answer.ended is None:
+                answer.accept(scored)
+        growing = [row for row, one in enumerate(self._answers) if one.ended is None]
+        if len(growing) <= len(self._answers) * 3 // 4:
+            self._keep(growing)
 
-    def resume(self, handles: Sequence[Handle]) -> Flight:
-        """Return a flight that goes on from where these sequences are, and leaves them as they are."""
-        sequences = [handle.sequence.fork() for handle in handles]
-        return Flight.from_memory(self._model, sequences, [handle.part for handle in handles])
+    def finish(self) -> list[GrowingAnswer]:
+        """Grow until all have ended."""
+        while any(one.ended is None for one in self._answers):
+            self.step()
+        return self.started
 
-    def cancel(self, handles: Sequence[Handle]) -> None:
-        """Free what was begun."""
-        close(handles, "cancelled")
+    def begin(self, owner: Engine, n_tokens: int) -> list[Handle]:
+        """Grow until each has so many tokens of an answer, or has ended."""
+        handles: dict[int, Handle] = {}
+        while any(one.ended is None for one in self._answers):
+            self.step()
+            growing = [row for row, one in enumerate(self._answers) if one.ended is None]
+            there = [row for row in growing if self._answers[row].has_begun(n_tokens)]
+            for row in there:
+                view = take_row(self._cache, row, self._starts[row], self._slots)
+                handles[id(self._answers[row])] = Handle(owner, self._answers[row], view)
+            if there:
+                self._keep([row for row in growing if row not in there])
+        return [handles.get(id(answer)) or Handle(owner, answer) for answer in self.started]
 
-    def _complete(self, handles: Sequence[Handle]) -> list[None]:
-        """Grow these to their end, note their answers, and free their memory for those that follow."""
-        grown = self.resume(handles).fly().started
-        for handle, sequence in zip(handles, grown, strict=True):
-            handle.sequence = sequence
-        release(handles)
-        return [None] * len(handles)
-
-    def _after_reading(
-        self, rows: Sequence[Row], work: Callable[[Sequence[int], list[Read]], list[R]]
-    ) -> list[R]:
-        """Read the prompts of all rows, each once, and do the work for every row, in batches.
-
-        Args:
-            rows: One for each result.
-            work: Takes numbers of rows and what was read for them, which it may let go of; returns a
-                result for each.
-        """
-        numbers: dict[tuple[int, ...], list[int]] = {}
-        for index, row in enumerate(rows):
-            numbers.setdefault(tuple(row.prompt), []).append(index)
-        prompts, members = list(numbers), list(numbers.values())
-        room = max((row.room for row in rows), default=0)
-        results: dict[int, R] = {}
-
-        def read_and_work(some: Sequence[int]) -> list[None]:
-            stop_if_abandoned()
-            held: list[Read] = []
-            chosen = [(place, i) for place, prompt in enumerate(some) for i in members[prompt]]
-
-            def read() -> list[Read]:
-                if not held:
-                    held.extend(
-                        self._prefill.read([prompts[place] for place in some], room, self._min_shared)
-                    )
-                return held
-
-            def attempt(few: Sequence[tuple[int, int]]) -> list[R]:
-                reads = [read()[place] for place, _ in few]
-                if len(few) == len(chosen):
-                    # Nobody else needs the prompts' memory: the work may let go of it. Should the
-                    # work fail for want of memory, what is left of it reads them again.
-                    held.clear()
-                return work([i for _, i in few], _handed_over(reads))
-
-            for batch in self._batches(
-                [read()[p].part for p, _ in chosen], [rows[i].further for _, i in chosen]
-            ):
-                items = [chosen[place] for place in batch]
-                results.update(
-                    zip([i for _, i in items], in_halves(items, self._freeing(attempt)), strict=True)
-                )
-            return [None] * len(some)
-
-        demands = [
-            Demand(place, len(prompt), max(rows[i].further for i in numbers[prompt]), len(numbers[prompt]))
-            for place, prompt in enumerate(prompts)
-        ]
-        for group in self._groups(prompts, demands):
-            _fitting(group, self._freeing(read_and_work))
-        return [results[index] for index in range(len(rows))]
-
-    def _freeing(self, work: Callable[[Sequence[T]], list[R]]) -> Callable[[Sequence[T]], list[R]]:
-        """Have work that finds too little memory let go of the prompts that are kept for later."""
-
-        def attempt(items: Sequence[T]) -> list[R]:
-            try:
-                return work(items)
-            except Exception as error:
-                if is_out_of_memory(error):
-                    self._prefill.store.clear()
-                raise
-
-        return attempt
-
-    def _groups(self, prompts: Sequence[Sequence[int]], demands: Sequence[Demand]) -> list[list[int]]:
-        """Cut different prompts into batches: relatives together, similar lengths together."""
-        kin = families(plan_readings(prompts, self._min_shared))
-        kin.sort(key=lambda family: -max(len(prompts[i]) for i in family))
-        order = [i for family in kin for i in family]
-        return [[order[place] for place in batch] for batch in self._pack([demands[i] for i in order])]
-
-    def _batches(self, parts: Sequence[Part], further: Sequence[int]) -> list[list[int]]:
-        """Cut rows, in order, into batches that fit the budget and whose memories can be joined."""
-        runs: list[list[int]] = []
-        for index, part in enumerate(parts):
-            if not runs or not joinable(parts[runs[-1][0]], part):
-                runs.append([])
-            runs[-1].append(index)
-        return [
-            [run[place] for place in batch]
-            for run in runs
-            for batch in self._pack(
-                [Demand((id(parts[i].memory), parts[i].row), parts[i].length, further[i]) for i in run]
-            )
-        ]
-
-    def _pack(self, demands: Sequence[Demand]) -> list[list[int]]:
-        return pack(demands, self._budget, forks=self._prefill.forks)
+    def _keep(self, rows: Sequence[int]) -> None:
+        if rows:
+            self._cache.batch_select_indices(torch.tensor(rows))
+        self._answers = [self._answers[row] for row in rows]
+        self._starts = [self._starts[row] for row in rows]
 
 
-def _row(wanted: Wanted) -> Row:
-    return Row(wanted.asked.ids, wanted.further, wanted.room)
-
-
-class Demand(NamedTuple):
-    """What some rows with one prompt will take.
-
-    Attributes:
-        prompt: A name for the prompt.
-        length: Its tokens.
-        further: Tokens that may follow.
-        rows: How many rows there are.
-    """
-
-    prompt: Hashable
-    length: int
-    further: int
-    rows: int = 1
-
-
-class _Load:
-    """Tokens that the rows of a batch take: a prompt that they share counts once."""
-
-    def __init__(self, *, forks: bool) -> None:
-        self._forks = forks
-        self._rows: dict[Hashable, int] = {}
-        self._length = self._further = self._longest = 0
-
-    def add(self, demand: Demand) -> int:
-        """Add rows; return what all take together."""
-        self._rows[demand.prompt] = self._rows.get(demand.prompt, 0) + demand.rows
-        self._length = max(self._length, demand.length)
-        self._further = max(self._further, demand.further)
-        self._longest = max(self._longest, demand.length + demand.further)
-        rows = sum(self._rows.values())
-        if self._forks and pays(list(self._rows.values()), self._length):
-            return self._length * len(self._rows) + self._further * rows
-        return self._longest * rows
-
-
-def pack(demands: Sequence[Demand], budget: int, *, forks: bool = False) -> list[list[int]]:
-    """Cut rows into batches of a token budget, in order.
+class Engine:
+    """Reads prompts and grows or scores what follows them.
 
     Args:
-        demands: What to put into batches; a batch costs its longest row times its rows.
-        budget: Tokens a batch; what alone costs more gets a batch of its own.
-        forks: Whether rows share their prompt, which then counts once.
+        model: A model whose state is keys and values.
+        vocabulary: Meaning of its tokens.
+        budget: Tokens that one batch may hold.
+    """
+
+    begins: Literal["native", "whole"] = "native"
+
+    def __init__(self, model: CausalModel, vocabulary: Vocabulary, budget: int) -> None:
+        self._model, self.vocabulary, self._budget = model, vocabulary, budget
+
+    def generate(self, requests: Sequence[Request]) -> list[list[GrowingAnswer]]:
+        """Grow ``sampling.n`` answers to each request until they end."""
+        # Without chance, all samples are one.
+        counts = [1 if is_greedy(one.sampling) else one.sampling.n for one in requests]
+        samples = [(one, sample) for one, n in zip(requests, counts, strict=True) for sample in range(n)]
+        grown = iter(self._grow(samples))
+        rows = [[next(grown) for _ in range(n)] for n in counts]
+        return [row * (one.sampling.n // n) for one, n, row in zip(requests, counts, rows, strict=True)]
+
+    def _grow(self, samples: Sequence[tuple[Request, int]]) -> list[GrowingAnswer]:
+        def grow(some: Sequence[int], rows: Sequence[CachedRow]) -> list[GrowingAnswer]:
+            answers = [GrowingAnswer(self.vocabulary, *samples[i]) for i in some]
+            return Batch(self._model, answers, rows).finish()
+
+        return self._after_reading([one.ids for one, _ in samples], [one.further for one, _ in samples], grow)
+
+    def begin(self, requests: Sequence[Request], n_tokens: int) -> list[Handle]:
+        """Grow the first answer to each request to so many tokens; keep what can go on."""
+
+        def grow(some: Sequence[int], rows: Sequence[CachedRow]) -> list[Handle]:
+            answers = [GrowingAnswer(self.vocabulary, requests[i]) for i in some]
+            return Batch(self._model, answers, rows).begin(self, n_tokens)
+
+        return self._after_reading([one.ids for one in requests], [one.further for one in requests], grow)
+
+    def finish(self, handles: Sequence[Handle]) -> None:
+        """Grow what was begun until it ends; should a later batch fail, those before it have ended."""
+
+        def complete(some: Sequence[Handle]) -> None:
+            pairs = [(handle, row) for handle in some if (row := handle.row) is not None]
+            if pairs:
+                answers = [handle.answer.copy() for handle, _ in pairs]
+                Batch(self._model, answers, [row for _, row in pairs]).finish()
+                for (handle, _), answer in zip(pairs, answers, strict=True):
+                    handle.answer, handle.row = answer, None
+
+        waiting = [(row.length, handle) for handle in handles if (row := handle.row) is not None]
+        waiting.sort(key=lambda pair: -pair[0])
+        for batch in pack([(n + one.answer.remaining, 1) for n, one in waiting], self._budget):
+            in_halves([waiting[i][1] for i in batch], complete)
+
+    def resume(self, handle: Handle) -> Batch | None:
+        """Return a batch that goes on with a copy of one answer; None if it has ended."""
+        row = handle.row
+        return None if row is None else Batch(self._model, [handle.answer.copy()], [row])
+
+    @torch.inference_mode()
+    def score(self, prompts: Sequence[Ids], continuations: Sequence[Ids]) -> list[list[ScoredToken]]:
+        """Return what the model thinks of every token of each continuation."""
+        vocabulary, model = self._model.vocabulary, self._model
+
+        def read_on(some: Sequence[int], rows: Sequence[CachedRow]) -> list[list[ScoredToken]]:
+            tails = [(prompts[i][-1], *continuations[i]) for i in some]
+            tokens = model.tensor(tails)
+            slots, steps = max(row.length for row in rows), tokens.shape[1] - 1
+            cache = join_rows(rows, steps)
+            offsets = torch.tensor([[row.length] for row in rows], device=model.device)
+            results: list[list[ScoredToken]] = [[] for _ in some]
+            few = max(1, _LOGITS // (len(some) * vocabulary))
+            for start in range(0, steps, few):
+                raise_if_cancelled()
+                end = min(start + few, steps)
+                positions = offsets + torch.arange(start, end, device=model.device)
+                mask = model.padding_mask([slots - row.length for row in rows], slots + end)
+                logits = model.forward(tokens[:, start:end], cache, mask, positions, end - start)
+                flat = score_tokens(logits.flatten(0, 1), tokens[:, start + 1 : end + 1].flatten())
+                for place, result in enumerate(results):
+                    result += flat[place * (end - start) : (place + 1) * (end - start)]
+            return [result[: len(tail) - 1] for result, tail in zip(results, tails, strict=True)]
+
+        further = [len(tail) for tail in continuations]
+        most_rows = max(1, _LOGITS // (vocabulary * max(further, default=1)))
+        return self._after_reading(prompts, further, read_on, most_rows)
+
+    def _after_reading(
+        self,
+        prompts: Sequence[Ids],
+        further: Sequence[int],
+        work: Callable[[Sequence[int], list[CachedRow]], Sequence[R]],
+        most_rows: int | None = None,
+    ) -> list[R]:
+        """Read different prompts once each and do the work for every row, in batches.
+
+        Args:
+            prompts: The prompt of each row.
+            further: Tokens that may follow in each row.
+            work: Takes numbers of rows and what was read for them; returns a result for each.
+            most_rows: Rows of one batch at most.
+        """
+        members: dict[Ids, list[int]] = {}
+        longest: dict[Ids, int] = {}
+        for index, prompt in enumerate(prompts):
+            members.setdefault(prompt, []).append(index)
+            longest[prompt[:_MIN_SHARED]] = max(len(prompt), longest.get(prompt[:_MIN_SHARED], 0))
+        # Prompts that begin alike stand together, then those of similar lengths.
+        order = sorted(members, key=lambda p: (-longest[p[:_MIN_SHARED]], p[:_MIN_SHARED], -len(p)))
+        results: dict[int, R] = {}
+
+        def read_and_work(some: Sequence[Ids]) -> None:
+            reads = dict(zip(some, self._read(some), strict=True))
+            rows = [index for prompt in some for index in members[prompt] if index not in results]
+
+            def attempt(part: Sequence[int]) -> None:
+                results.update(zip(part, work(part, [reads[prompts[i]] for i in part]), strict=True))
+
+            for batch in pack([(len(prompts[i]) + further[i], 1) for i in rows], self._budget, most_rows):
+                in_halves([rows[place] for place in batch], attempt)
+
+        costs = [(len(p) + max(further[i] for i in members[p]), len(members[p])) for p in order]
+        for group in pack(costs, self._budget):
+            in_halves([order[place] for place in group], read_and_work)
+        return [results[index] for index in range(len(prompts))]
+
+    @torch.inference_mode()
+    def _read(self, prompts: Sequence[Ids]) -> list[CachedRow]:
+        """Read different prompts, all but the last token of each; a common beginning is read once."""
+        families: dict[Ids, list[Ids]] = {}
+        for prompt in prompts:
+            families.setdefault(prompt[:_MIN_SHARED], []).append(prompt)
+        rows: dict[Ids, CachedRow] = {}
+        apart: list[Ids] = []
+        for family in families.values():
+            shared = common_length(family)
+            if len(family) == 1 or shared < _MIN_SHARED:
+                apart += family
+                continue
+            prefix = self._read_after(None, [family[0][: shared + 1]])[family[0][: shared + 1]]
+            rows |= self._read_after(prefix, family)
+        rows |= self._read_after(None, apart)
+        return [rows[prompt] for prompt in prompts]
+
+    def _read_after(self, prefix: CachedRow | None, prompts: Sequence[Ids]) -> dict[Ids, CachedRow]:
+        """Read prompts but for the last token of each, whose beginning was read before."""
+        done = 0 if prefix is None else prefix.length
+        ordered = sorted(prompts, key=len, reverse=True)
+        rows: dict[Ids, CachedRow] = {}
+        for batch in _similar([len(prompt) - done for prompt in ordered]):
+            raise_if_cancelled()
+            some = [ordered[place] for place in batch]
+            tokens = self._model.tensor([prompt[done:-1] or (0,) for prompt in some])
+            cache = new_cache() if prefix is None else join_rows([prefix] * len(some), tokens.shape[1])
+            self._model.forward(tokens, cache, None, None, 1)
+            rows.update((p, take_row(cache, row, 0, len(p) - 1)) for row, p in enumerate(some))
+        return rows
+
+
+class PlainEngine(Engine):
+    """An engine for models with another state: ``generate`` on prompts of one length, plain passes."""
+
+    begins = "whole"
+
+    def begin(self, requests: Sequence[Request], n_tokens: int) -> list[Handle]:
+        """Grow whole answers."""
+        return [Handle(self, answer) for answer in self._grow([(one, 0) for one in requests])]
+
+    def _grow(self, samples: Sequence[tuple[Request, int]]) -> list[GrowingAnswer]:
+        results: dict[int, GrowingAnswer] = {}
+
+        def grow(some: Sequence[int]) -> None:
+            answers = [GrowingAnswer(self.vocabulary, *samples[i]) for i in some]
+            self._generate(answers)
+            results.update(zip(some, answers, strict=True))
+
+        self._by_length([len(one.ids) for one, _ in samples], [one.further for one, _ in samples], grow)
+        return [results[index] for index in range(len(samples))]
+
+    @torch.inference_mode()
+    def score(self, prompts: Sequence[Ids], continuations: Sequence[Ids]) -> list[list[ScoredToken]]:
+        """Score by one pass over prompt and continuation."""
+        results: dict[int, list[ScoredToken]] = {}
+        rows = [prompt + tail for prompt, tail in zip(prompts, continuations, strict=True)]
+        most = max(map(len, continuations), default=1)
+
+        def read(some: Sequence[int]) -> None:
+            raise_if_cancelled()
+            tokens = self._model.tensor([rows[i] for i in some])
+            positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+            logits = self._model.forward(tokens, None, None, positions, most + 1)[:, :-1]
+            for row, i in enumerate(some):
+                steps = len(continuations[i])
+                results[i] = score_tokens(logits[row, -steps:], tokens[row, -steps:])
+
+        most_rows = max(1, _LOGITS // (self._model.vocabulary * most))
+        self._by_length([len(row) for row in rows], [0] * len(rows), read, most_rows)
+        return [results[index] for index in range(len(rows))]
+
+    def _by_length(
+        self,
+        lengths: Sequence[int],
+        further: Sequence[int],
+        work: Callable[[Sequence[int]], None],
+        most_rows: int | None = None,
+    ) -> None:
+        """Do work on batches of rows of one length."""
+        groups: dict[int, list[int]] = {}
+        for index, length in enumerate(lengths):
+            groups.setdefault(length, []).append(index)
+        for length, group in groups.items():
+            for batch in pack([(length + further[i], 1) for i in group], self._budget, most_rows):
+                in_halves([group[place] for place in batch], work)
+
+    @torch.inference_mode()
+    def _generate(self, answers: Sequence[GrowingAnswer]) -> None:
+        """Grow answers to prompts of one length; the tokens are ours, the state is the library's."""
+
+        def take(ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+            raise_if_cancelled()
+            only = torch.full_like(logits, -torch.inf)
+            scored = choose(logits.float(), [one.draw for one in answers])
+            for row, (answer, one) in enumerate(zip(answers, scored, strict=True)):
+                only[row, one.token] = 0
+                if answer.ended is None:
+                    answer.accept(one)
+            return only
+
+        def ended(ids: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+            done = all(one.ended is not None for one in answers)
+            return torch.full((len(answers),), done, device=ids.device)
+
+        tokens = self._model.tensor([one.request.ids for one in answers])
+        longest = max(one.request.sampling.max_tokens + one.request.thinking_tokens for one in answers)
+        self._model.model.generate(
+            tokens,
+            attention_mask=torch.ones_like(tokens),
+            generation_config=GenerationConfig(
+                max_new_tokens=longest + 1,
+                do_sample=False,
+                num_beams=1,
+                repetition_penalty=1.0,
+                pad_token_id=0,
+            ),
+            logits_processor=LogitsProcessorList([take]),
+            stopping_criteria=StoppingCriteriaList([ended]),
+        )
+
+
+def common_length(prompts: Sequence[Ids]) -> int:
+    """Return how many first tokens all prompts share, the last token of each left out."""
+    first, last = min(prompts), max(prompts)
+    most = min(map(len, prompts)) - 1
+    return next((i for i in range(most) if first[i] != last[i]), most)
+
+
+def pack(costs: Sequence[tuple[int, int]], budget: int, most_rows: int | None = None) -> list[list[int]]:
+    """Cut items, in order, into batches of a token budget; what alone costs more gets a batch of its own.
+
+    Args:
+        costs: Tokens of a row and number of rows of each item; a batch costs its longest row times its rows.
+        budget: Tokens of a batch.
+        most_rows: Rows of a batch at most.
 
     Example:
-        >>> demands = [Demand("a", 8, 2), Demand("b", 8, 2, rows=2), Demand("c", 20, 10)]
-        >>> pack(demands, budget=40)
+        >>> pack([(10, 1), (10, 2), (30, 1)], budget=40)
         [[0, 1], [2]]
     """
     batches: list[list[int]] = []
-    load = _Load(forks=forks)
-    for index, demand in enumerate(demands):
-        if load.add(demand) > budget or not batches:
+    longest = rows = 0
+    for index, (length, count) in enumerate(costs):
+        longest, rows = max(longest, length), rows + count
+        if not batches or longest * rows > budget or (most_rows is not None and rows > most_rows):
             batches.append([])
-            load = _Load(forks=forks)
-            load.add(demand)
+            longest, rows = length, count
         batches[-1].append(index)
     return batches
 
 
-def in_halves(items: Sequence[T], work: Callable[[Sequence[T]], list[R]]) -> list[R]:
-    """Do work on a batch; where the device's memory does not suffice, on its halves, one after the other."""
+def _similar(lengths: Sequence[int]) -> list[list[int]]:
+    """Cut rows, the longest first, into batches of little padding."""
+    batches: list[list[int]] = []
+    total = 0
+    for index, length in enumerate(lengths):
+        total += length
+        if not batches or lengths[batches[-1][0]] * (len(batches[-1]) + 1) > total + max(
+            _PADDING, total // 8
+        ):
+            batches.append([])
+            total = length
+        batches[-1].append(index)
+    return batches
+
+
+def in_halves(items: Sequence[T], work: Callable[[Sequence[T]], None]) -> None:
+    """Do work on a batch; where the device's memory does not suffice, on its halves, one after the other.
+
+    Raises:
+        ServiceError: If the memory does not suffice for one item.
+    """
     try:
-        return work(items)
+        work(items)
+        return
     except Exception as error:
-        if len(items) == 1 or not is_out_of_memory(error):
+        if not is_out_of_memory(error) and not isinstance(error, _TooLittleMemoryError):
             raise
+        if len(items) == 1:
+            raise _TooLittleMemoryError(
+                "the device has too little memory for a single sequence",
+                hint="use a shorter prompt, a smaller max_tokens, a smaller dtype or another device",
+            ) from error
     # Outside the handler, so that the failed attempt's tensors are not kept by its traceback.
-    release_memory()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
     middle = len(items) // 2
-    return [*in_halves(items[:middle], work), *in_halves(items[middle:], work)]
+    in_halves(items[:middle], work)
+    in_halves(items[middle:], work)
 
 
-def _handed_over(reads: list[Read]) -> list[Read]:
-    """Move the contents of a list into a new one, so that the caller keeps nothing alive."""
-    moved, reads[:] = reads[:], []
-    return moved
-
-
-def _fitting(items: Sequence[T], work: Callable[[Sequence[T]], list[R]]) -> list[R]:
-    try:
-        return in_halves(items, work)
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        raise ServiceError(
-            "the device has too little memory for a single sequence",
-            hint="use a shorter prompt, a smaller max_tokens, a smaller dtype or another device",
-        ) from error
+class _TooLittleMemoryError(ServiceError):
+    """A single row does not fit beside what else is held."""

@@ -1,303 +1,215 @@
-"""A causal language model as the reader sees it: token ids and a cache in, logits out."""
+"""A causal language model: loading it, its limits, and one pass of it."""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.cache_utils import Cache, DynamicCache
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
-from surerag.entailment.judgements import state_of
 from surerag.errors import ConfigurationError
-from surerag.readers.local.lent import wait_for
+from surerag.readers.local.cache import join_rows, new_cache, take_row
 
 _BATCH_TOKENS = 1 << 15
-_MOST_BATCH_TOKENS = 1 << 20
-# Products of queries and keys held at a time: 128 MiB in float32.
-_PRODUCTS = 1 << 25
 _WINDOW_NAMES = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "max_seq_len")
 
 
 class CausalModel:
-    """Wraps a ``transformers`` model; knows which arguments it takes, its window and its end tokens.
+    """A ``transformers`` model with its window, its end tokens, and one way to run it.
 
     Attributes:
+        model: The model itself, with what PEFT or ``torch.compile`` put around it.
+        bare: The library's own model inside.
         window: Tokens that fit its positions, or None where neither caller nor config names a limit.
-        arguments: Names of what its forward pass takes.
         end_tokens: Tokens that end an answer.
-        pad_token: Fills places where no token stands; which token it is changes nothing.
+
+    Raises:
+        ConfigurationError: If it has an encoder, or no head for the next token.
     """
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        window: int | None = None,
-        end_tokens: Sequence[int | str] = (),
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, window: int | None = None
     ) -> None:
-        _check_causal(model)
-        self._model = model
-        wait_for(self.bare)
-        if str(getattr(self.config, "_attn_implementation", "")).startswith("paged|"):
+        inner: Any = getattr(model, "_orig_mod", model)
+        # Adapters of PEFT stand in the layers of the model inside, so that it is the adapted model.
+        self.bare: Any = inner.get_base_model() if hasattr(inner, "get_base_model") else inner
+        self.model: Any = model
+        encodes = getattr(self.bare.config, "is_encoder_decoder", False)
+        if encodes or (isinstance(self.bare, PreTrainedModel) and not self.bare.can_generate()):
+            reason = "has an encoder and a decoder" if encodes else "does not say which token comes next"
             raise ConfigurationError(
-                f"this {type(self.bare).__name__} runs in the batch of another reader",
-                hint="ask that reader, drop it first, or load the model anew",
+                f"{type(self.bare).__name__} {reason}, and a reader is a causal language model",
+                hint="pass a model that AutoModelForCausalLM loads, such as LlamaForCausalLM",
             )
-        self.window = window or _window(model)
-        self.arguments = frozenset(inspect.signature(_unwrapped(model).forward).parameters)
-        self.end_tokens = _end_tokens(model, tokenizer) | _ids_of(end_tokens, tokenizer)
-        pad = tokenizer.pad_token_id
-        self.pad_token = pad if isinstance(pad, int) and 0 <= pad < self.vocabulary else 0
+        model.eval()
+        self._config = self.bare.config.get_text_config(decoder=True)
+        sizes = [getattr(self._config, name, None) for name in _WINDOW_NAMES]
+        self.window = window or next((size for size in sizes if isinstance(size, int) and size > 0), None)
+        self._arguments = frozenset(inspect.signature(self.bare.forward).parameters)
+        ends = getattr(model.generation_config, "eos_token_id", None)
+        ends = ends if isinstance(ends, list) else [ends]
+        self.end_tokens = frozenset(end for end in (*ends, tokenizer.eos_token_id) if isinstance(end, int))
+
+    @property
+    def _embeddings(self) -> Tensor:
+        return cast("Tensor", self.model.get_input_embeddings().weight)
 
     @property
     def device(self) -> torch.device:
-        """Where token ids go in."""
+        """Device of the token ids."""
         return self._embeddings.device
 
-    @cached_property
+    @property
     def vocabulary(self) -> int:
         """Rows of the embedding table."""
         return int(self._embeddings.shape[0])
 
     @property
     def batch_tokens(self) -> int:
-        """Tokens that one batch may hold, where nobody says how many.
-
-        On a CPU as many as keep it busy. On a CUDA device as many as half of the memory that is free has room
-        for: encoders and judges may come after, and activations need some.
-        """
+        """Default tokens of a batch: 32,768 on a CPU, what half of the free memory holds on a CUDA device."""
         if self.device.type != "cuda":
             return _BATCH_TOKENS
-        free, _ = torch.cuda.mem_get_info(self.device)
-        return max(_BATCH_TOKENS, min(free // (2 * self.bytes_per_token), _MOST_BATCH_TOKENS))
-
-    def tokens_before(self, prefix: int) -> int:
-        """Return how many tokens to read at once that attend to a shared prefix, whose products take room."""
-        heads = getattr(self._model.config.get_text_config(decoder=True), "num_attention_heads", None) or 1
-        return int(max(1, _PRODUCTS // (heads * max(prefix, 1))))
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Memory that the keys and values of one token take in all layers."""
-        config = self._model.config.get_text_config(decoder=True)
-        heads = getattr(config, "num_attention_heads", None) or 1
-        width = getattr(config, "head_dim", None) or config.hidden_size // heads
-        key_value_heads = getattr(config, "num_key_value_heads", None) or heads
-        return 2 * int(config.num_hidden_layers * key_value_heads * width) * self._embeddings.element_size()
-
-    @property
-    def bare(self) -> PreTrainedModel:
-        """The library's own model, without what was put around it."""
-        return _unwrapped(self._model)
-
-    @property
-    def config(self) -> Any:
-        """The config that its layers look at."""
-        return self.bare.config
-
-    @property
-    def devices(self) -> int:
-        """How many devices its parts lie on."""
-        return len({parameter.device for parameter in self._model.parameters()})
-
-    @property
-    def state(self) -> Hashable:
-        """What changes when its weights do; None where adapters are switched, and it cannot be told."""
-        if self.bare is not self._model or getattr(self.bare, "_hf_peft_config_loaded", False):
-            return None
-        return state_of(self.bare)
-
-    @property
-    def compiled(self) -> bool:
-        """Whether something compiled it, so that nothing can be changed in how it computes."""
-        modules = (self._model, _unwrapped(self._model))
-        return any(
-            hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
-            for module in modules
+        heads = getattr(self._config, "num_attention_heads", None) or 1
+        width = getattr(self._config, "head_dim", None) or self._config.hidden_size // heads
+        values = (
+            self._config.num_hidden_layers
+            * width
+            * (getattr(self._config, "num_key_value_heads", None) or heads)
         )
-
-    @property
-    def exact(self) -> bool:
-        """Whether it computes in float32 or better."""
-        return self._embeddings.element_size() >= 4
-
-    @property
-    def stateful(self) -> bool:
-        """Whether the library says that it keeps a state which cannot be cut or rolled back."""
-        return bool(getattr(self._model, "_is_stateful", False))
+        free, _ = torch.cuda.mem_get_info(self.device)
+        fits = free // (4 * values * self._embeddings.element_size())
+        return int(max(_BATCH_TOKENS, min(fits, 1 << 20)))
 
     @cached_property
-    def fingerprint(self) -> str:
-        """Short hash of the architecture and of a sample of every weight; equal weights, equal hash."""
+    def name(self) -> str:
+        """Hub id, last part of a local path or architecture; and a hash of a sample of every weight."""
         digest = hashlib.sha256()
-        for name, parameter in sorted(self._model.named_parameters()):
+        for name, parameter in sorted(self.model.named_parameters()):
             flat = parameter.detach().reshape(-1)
             sample = flat[:: max(1, flat.numel() // 64)][:64].to("cpu", torch.float32)
-            digest.update(f"{name}{tuple(parameter.shape)}".encode())
-            digest.update(sample.numpy().tobytes())
-        return digest.hexdigest()[:10]
+            digest.update(f"{name}{tuple(parameter.shape)}".encode() + sample.numpy().tobytes())
+        origin = str(getattr(self.bare.config, "name_or_path", "") or "") or type(self.bare).__name__
+        return f"{Path(origin).name if Path(origin).exists() else origin}@{digest.hexdigest()[:10]}"
 
-    @property
-    def origin(self) -> str:
-        """Hub id, last part of a local path, or the architecture where the model was built in place."""
-        name = str(getattr(self._model.config, "name_or_path", "") or "")
-        if not name:
-            return type(self._model).__name__
-        return Path(name).name if Path(name).exists() else name
+    @cached_property
+    def cacheable(self) -> bool:
+        """Whether its state is keys and values that can be cut, padded and joined.
+
+        The config is asked first; then six tokens are read at once, and in parts as the engine reads them.
+        """
+        layers = DynamicCache(config=self.bare.config).layers
+        stateful = "past_key_values" not in self._arguments or getattr(self.bare, "_is_stateful", False)
+        if stateful or not all(isinstance(layer, DynamicLayer) for layer in layers):
+            return False
+        ids = [token % self.vocabulary for token in (5, 3, 8, 4, 7, 6)]
+        try:
+            with torch.inference_mode():
+                expected = self.forward(self.tensor([ids]), None, None, None, 1)
+                cache = new_cache()
+                self.forward(self.tensor([ids[:4], ids[3:5]]), cache, None, None, 1)
+                joined = join_rows([take_row(cache, 0, 0, 4), take_row(cache, 1, 0, 2)], 2)
+                positions = self.tensor([[4, 5], [2, 3]])
+                last = self.tensor([ids[4:], ids[4:]])
+                result = self.forward(last, joined, self.padding_mask([0, 2], 6), positions, 1)[:1]
+        except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError):
+            return False
+        spread = (expected - expected.mean()).abs().max()
+        return bool((result - expected).abs().max() <= 0.1 * spread)
 
     def forward(
-        self, tokens: Tensor, cache: Cache | None, mask: Tensor | None, positions: Tensor, keep: int
+        self,
+        tokens: Tensor,
+        cache: Cache | None,
+        mask: Tensor | None,
+        positions: Tensor | None,
+        keep: int,
     ) -> Tensor:
-        """Run the model once; return float32 logits [rows, keep, vocabulary] of the last positions."""
-        arguments = self._inputs(tokens, cache, mask, positions)
-        if "logits_to_keep" in self.arguments:
-            arguments["logits_to_keep"] = keep
-        with torch.inference_mode():
-            logits: Tensor = self._model(**arguments).logits
-            if logits.shape[1] > keep:
-                # A view would keep the logits of the whole prompt alive.
-                logits = logits[:, -keep:].clone()
-            return logits.float()
+        """Run the model once.
 
-    def hidden(self, tokens: Tensor, cache: Cache | None, mask: Tensor | None, positions: Tensor) -> Tensor:
-        """Run the model without its head; return what :meth:`logits` takes, [rows, steps, width]."""
-        with torch.inference_mode():
-            states: Tensor = self._body(**self._inputs(tokens, cache, mask, positions)).last_hidden_state
-            return states
+        Args:
+            tokens: Token ids [rows, steps].
+            cache: Keys and values of what was read before; it grows.
+            mask: See :meth:`padding_mask`.
+            positions: Position of each token [rows, steps]; None counts from the cache's length.
+            keep: Steps, the last ones, whose logits are returned.
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Apply the head to hidden states; return float32 logits [rows, steps, vocabulary]."""
-        with torch.inference_mode():
-            logits: Tensor = cast(Any, self._model).get_output_embeddings()(hidden)
-            return logits.float()
-
-    @cached_property
-    def head_apart(self) -> bool:
-        """Whether :meth:`hidden` and :meth:`logits` together are :meth:`forward`; found out by trying.
-
-        Some models scale or cap what their head says.
+        Returns:
+            Raw logits [rows, keep, vocabulary] in float32.
         """
-        tokens = self.tensor([[0, 1, 2, 1]])
-        positions = torch.arange(4, device=self.device)[None]
-        try:
-            apart = self.logits(self.hidden(tokens, None, None, positions))
-        except (AttributeError, TypeError):
-            return False
-        whole = self.forward(tokens, None, None, positions, 4)
-        return apart.shape == whole.shape and bool(torch.allclose(apart, whole, rtol=1e-3, atol=1e-3))
-
-    def _inputs(
-        self, tokens: Tensor, cache: Cache | None, mask: Tensor | None, positions: Tensor
-    ) -> dict[str, object]:
         arguments: dict[str, object] = {"input_ids": tokens, "use_cache": cache is not None}
         if cache is not None:
-            arguments[self._cache_argument] = cache
+            arguments["past_key_values"] = cache
         if mask is not None:
             arguments["attention_mask"] = mask
-        if "position_ids" in self.arguments:
+        if positions is not None and "position_ids" in self._arguments:
             arguments["position_ids"] = positions
-        return arguments
+        if "logits_to_keep" in self._arguments:
+            arguments["logits_to_keep"] = keep
+        logits: Tensor = self.model(**arguments).logits
+        # A view would keep the logits of the whole prompt alive.
+        return logits.float() if logits.shape[1] <= keep else logits[:, -keep:].clone().float()
 
-    @property
-    def _body(self) -> torch.nn.Module:
-        """The model without its head."""
-        whole = _unwrapped(self._model)
-        return cast("torch.nn.Module", getattr(whole, whole.base_model_prefix))
-
-    def fresh_cache(self) -> Cache:
-        """Return an empty cache of the model's own layers."""
-        return DynamicCache(config=self._model.config)
+    def padding_mask(self, starts: Sequence[int], slots: int) -> Tensor | None:
+        """Return 1 for tokens and 0 for what is before each row's start, [rows, slots]; None if all are 1."""
+        if not any(starts):
+            return None
+        first = torch.tensor(starts, device=self.device)[:, None]
+        return (torch.arange(slots, device=self.device) >= first).long()
 
     def tensor(self, rows: Sequence[Sequence[int]]) -> Tensor:
-        """Return rows of equal lengths, on the model's device, [rows, length]."""
-        return torch.tensor([list(row) for row in rows], dtype=torch.long, device=self.device)
-
-    def column(self, tokens: Sequence[int]) -> Tensor:
-        """Return one next token for each row, [rows, 1]."""
-        return self.tensor([[token] for token in tokens])
-
-    def padded(self, rows: Sequence[Sequence[int]]) -> Tensor:
-        """Return rows padded on the right, [rows, longest]; what comes later changes nothing before."""
+        """Return rows on the model's device, the shorter ones padded on the right, [rows, longest]."""
         longest = max(map(len, rows))
-        return self.tensor([[*row, *[self.pad_token] * (longest - len(row))] for row in rows])
-
-    @property
-    def _embeddings(self) -> Tensor:
-        return cast("Tensor", self._model.get_input_embeddings().weight)
-
-    @cached_property
-    def _cache_argument(self) -> str:
-        return "past_key_values" if "past_key_values" in self.arguments else "cache_params"
+        padded = [[*row, *[0] * (longest - len(row))] for row in rows]
+        return torch.tensor(padded, dtype=torch.long, device=self.device)
 
 
-def _check_causal(model: PreTrainedModel) -> None:
-    """Refuse what has no head for the next token.
+def load(
+    id_or_path: str, device: str | None, dtype: str | None, use_safetensors: bool, **options: Any
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a model and its tokenizer; see :meth:`TransformersReader.from_pretrained`.
 
     Raises:
-        ConfigurationError: If it is an encoder, has an encoder, or is the body of a model alone.
+        ConfigurationError: If it cannot be loaded, or lacks weights.
     """
-    inner = _unwrapped(model)
-    reason = None
-    if getattr(inner.config, "is_encoder_decoder", False):
-        reason = "has an encoder and a decoder"
-    elif isinstance(inner, PreTrainedModel) and not inner.can_generate():
-        reason = "does not say which token comes next"
-    if reason is not None:
+    device = device or _best_device()
+    # The weights' own type is for accelerators; most CPUs have no fast arithmetic for it.
+    dtype = dtype or ("float32" if device == "cpu" else "auto")
+    shared = {name: options[name] for name in ("revision", "trust_remote_code") if name in options}
+    options |= {"dtype": dtype, "use_safetensors": use_safetensors, "output_loading_info": True}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(id_or_path, **shared)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(id_or_path, **options)
+        model, info = loaded
+        # With a device map, the library has placed the parts already.
+        model = model if "device_map" in options else model.to(device)
+    except Exception as error:
+        absent = id_or_path.startswith((".", "/", "~")) and not Path(id_or_path).is_dir()
+        reason = "there is no such folder" if absent else (str(error).strip() or repr(error)).splitlines()[0]
         raise ConfigurationError(
-            f"{type(inner).__name__} {reason}, and a reader is a causal language model",
-            hint="pass a model that AutoModelForCausalLM loads, such as LlamaForCausalLM",
-        )
-
-
-def _unwrapped(model: PreTrainedModel) -> PreTrainedModel:
-    """Return the model inside of what ``torch.compile`` or PEFT put around it, whose signatures tell nothing.
-
-    Adapters of PEFT stand in the layers of the model inside, so that it is the adapted model.
-    """
-    inner: Any = getattr(model, "_orig_mod", model)
-    if hasattr(inner, "get_base_model"):
-        inner = inner.get_base_model()
-    return cast("PreTrainedModel", inner)
-
-
-def _window(model: PreTrainedModel) -> int | None:
-    config = model.config.get_text_config(decoder=True)
-    sizes = [getattr(config, name, None) for name in _WINDOW_NAMES]
-    return next((size for size in sizes if isinstance(size, int) and size > 0), None)
-
-
-def _end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    configured = getattr(model.generation_config, "eos_token_id", None)
-    ends = configured if isinstance(configured, list) else [configured]
-    return frozenset(end for end in (*ends, tokenizer.eos_token_id) if isinstance(end, int))
-
-
-def _ids_of(tokens: Sequence[int | str], tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Return the ids of tokens that are given by id or by their text.
-
-    Raises:
-        ConfigurationError: If a text is no single token of the vocabulary, or an id outside of it.
-    """
-    if isinstance(tokens, str):
-        raise ConfigurationError(f"end_tokens is the text {tokens!r}", hint=f"pass end_tokens=[{tokens!r}]")
-    known = tokenizer.get_vocab() if tokens else {}
-    texts = [token for token in tokens if isinstance(token, str)]
-    unknown = [text for text in texts if text not in known]
-    unknown += [str(token) for token in tokens if isinstance(token, int) and not 0 <= token < len(tokenizer)]
-    if unknown:
+            f"the model {id_or_path!r} cannot be loaded: {reason}",
+            hint="give a causal model's Hugging Face id that can be reached, or a saved one's folder",
+        ) from error
+    missing = sorted(info["missing_keys"])
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise ConfigurationError(
-            f"the tokenizer has no token {', '.join(unknown)} to end an answer with",
-            hint="pass ids, or tokens as they stand in its vocabulary; texts of several tokens go to "
-            "SamplingParams(stop=…)",
+            f"the model {id_or_path!r} lacks weights: {', '.join(missing[:3])}{more}",
+            hint="they would be random; save or download the whole model again",
         )
-    return frozenset(known[token] if isinstance(token, str) else token for token in tokens)
+    return model, tokenizer
+
+
+def _best_device() -> str:
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -306,9 +218,3 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     text = str(error).lower()
     return isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
-
-
-def release_memory() -> None:
-    """Give back what the allocator of an accelerator holds in reserve."""
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

@@ -1,219 +1,257 @@
-"""Sequences: a batch that grows together, and those that wait to go on.
-
-A :class:`Flight` gives the sequences of a batch one token a step. A :class:`Handle` is a sequence that
-was put down, with its memory, and can go on later.
-"""
+"""One answer while it grows: its tokens, where thoughts end and the answer begins, and when it ends."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Literal, NamedTuple
 
-from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
-from surerag.readers.abandoned import stop_if_abandoned
-from surerag.readers.local.decoding import choose
-from surerag.readers.local.growing import GrowingSequence
-from surerag.readers.local.memory import Memory, Part, join
-from surerag.readers.local.model import CausalModel, is_out_of_memory
-from surerag.readers.local.prefill import following
-from surerag.readers.local.prompt_store import Read
+from surerag.errors import ThinkingBudgetError
+from surerag.messages import EntropyTrace, Generation, SamplingParams, TokenTrace
+from surerag.readers.local.sampling import Draw, ScoredToken, sequence_key
+from surerag.readers.pieces import cut_at_stop, held_for_stop
+from surerag.readers.thinking import CHANNEL, CHANNEL_MARKS, MARKS, ThoughtSplitter
 
 
-class Flight:
-    """A batch of sequences and the memory that they share.
+class Detokenizer:
+    """Turns tokens into pieces of text that, joined, are the text of all; special tokens are left out.
 
-    Ended sequences leave the batch once a quarter of it has ended, so that one long answer does not
-    keep the memory of all others alive and read.
-
-    Attributes:
-        model: The model that grows them.
-        started: All sequences that the flight started with.
-        sequences: The sequence of each row of the memory.
-        memory: What the model has read of them: all but the newest token of each.
+    A token that ends inside a character adds nothing; the one that completes the character adds all of it.
     """
 
-    def __init__(
-        self,
-        model: CausalModel,
-        sequences: Sequence[GrowingSequence],
-        memory: Memory,
-        logits: Tensor | None = None,
-    ) -> None:
-        self.started = self.sequences = list(sequences)
-        self.memory = memory
-        self.model = model
-        self._logits = logits
+    def __init__(self, decode: Callable[[tuple[int, ...]], str]) -> None:
+        self._decode = decode
+        # Tokens whose text was returned last, which decides the next one's spacing; then those held back.
+        self._before: tuple[int, ...] = ()
+        self._held: tuple[int, ...] = ()
+
+    def feed(self, token: int) -> str:
+        """Return the text that this token adds."""
+        self._held = (*self._held, token)
+        piece = self.flush()
+        if not piece or piece.endswith("\ufffd"):
+            return ""
+        self._before, self._held = self._held, ()
+        return piece
+
+    def flush(self) -> str:
+        """Return the text of what is held back."""
+        before = self._decode(self._before) if self._before else ""
+        return self._decode(self._before + self._held)[len(before) :] if self._held else ""
+
+
+class Vocabulary(NamedTuple):
+    """Meaning of a tokenizer's tokens.
+
+    Attributes:
+        decode: From tokens to their text, special tokens left out.
+        ends: Tokens that end an answer.
+        between: Tokens that end a thought, and no answer, while the model thinks.
+        marks: Special tokens that mark thoughts, with their texts.
+    """
+
+    decode: Callable[[tuple[int, ...]], str]
+    ends: frozenset[int]
+    between: frozenset[int]
+    marks: Mapping[int, str]
 
     @classmethod
-    def from_reads(
-        cls, model: CausalModel, sequences: Sequence[GrowingSequence], reads: Sequence[Read]
-    ) -> Flight:
-        """Start sequences from their prompts, which may be the same for several."""
-        memory = join([read.part for read in reads], _room(sequences))
-        return cls(model, sequences, memory, following(reads))
+    def of(cls, tokenizer: PreTrainedTokenizerBase, ends: frozenset[int]) -> Vocabulary:
+        """Read a tokenizer; in harmony (gpt-oss), ``<|end|>`` ends a message, ``<|return|>`` the turn."""
+        added = {token.content: i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+        shown, between = MARKS, frozenset[int]()
+        if CHANNEL in added:
+            shown |= CHANNEL_MARKS
+            between = frozenset(added[text] for text in ("<|end|>",) if text in added)
+            ends |= between | {added[text] for text in ("<|return|>", "<|call|>") if text in added}
+        marks = {i: text for text, i in added.items() if text in shown}
 
-    @classmethod
-    def from_memory(
-        cls, model: CausalModel, sequences: Sequence[GrowingSequence], parts: Sequence[Part]
-    ) -> Flight:
-        """Go on with sequences whose newest token the model has not read yet."""
-        return cls(model, sequences, join(parts, _room(sequences)))
+        @lru_cache(1 << 16)
+        def decode(ids: tuple[int, ...]) -> str:
+            if tokenizer.is_fast:  # the library's own decode takes many times as long
+                return str(tokenizer.backend_tokenizer.decode(list(ids), skip_special_tokens=True))
+            return str(
+                tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            )
+
+        return cls(decode, ends, between, marks)
+
+
+class Request(NamedTuple):
+    """A prompt and how to answer it.
+
+    Attributes:
+        ids: Tokens of the prompt.
+        sampling: How its answers are sampled.
+        opened: Mark of the thoughts that the prompt leaves open; empty if there are none.
+        thinks: Whether the answer is known to begin with thoughts.
+        thinking_tokens: Tokens of thoughts that caller and window allow.
+        limit: Tokens of thoughts that the caller allows.
+    """
+
+    ids: tuple[int, ...]
+    sampling: SamplingParams
+    opened: str = ""
+    thinks: bool = False
+    thinking_tokens: int = 0
+    limit: int = 0
 
     @property
-    def growing(self) -> bool:
-        """Whether any sequence still grows."""
-        return any(sequence.ended is None for sequence in self.sequences)
+    def further(self) -> int:
+        """Tokens that may follow: thoughts, where they are expected, and the answer."""
+        return self.sampling.max_tokens + (self.thinking_tokens if self.thinks else 0)
 
-    def fly(self) -> Flight:
-        """Grow until all have ended."""
-        while self.growing:
-            self.step()
-        return self
 
-    def begin(self, tokens: int) -> list[Handle]:
-        """Grow until each has so many tokens of an answer, or has ended; put them down as they are there.
+class GrowingAnswer:
+    """A sample of a prompt, fed one token at a time.
 
-        Sequences that think get there at different times. Those that are there wait; the others go on.
-        """
-        there: dict[int, Handle] = {}
-        while self.growing:
-            self.step()
-            rows = [row for row, sequence in enumerate(self.sequences) if sequence.ended is None]
-            ready = [row for row in rows if has_begun(self.sequences[row], tokens)]
-            if len(ready) == len(rows):
-                break
-            if ready:
-                there |= self._put_down(ready)
-        block = Block(self.memory)
-        for row, sequence in enumerate(self.sequences):
-            if sequence.ended is None:
-                there[id(sequence)] = Handle(self.model, sequence, block, row)
-        return [there.get(id(sequence)) or Handle(self.model, sequence, None, 0) for sequence in self.started]
+    A token that reaches into a stop text belongs to the answer if it begins before it, and its text is cut.
+    The answer begins with the token of the first character after the thoughts that is no white space; stop
+    texts and ``max_tokens`` concern the answer alone.
 
-    def _put_down(self, rows: Sequence[int]) -> dict[int, Handle]:
-        """Take rows out of the flight, with their memory."""
-        block = Block(self.memory.select(rows))
-        gone = [Handle(self.model, self.sequences[row], block, place) for place, row in enumerate(rows)]
-        self._keep([row for row in range(len(self.sequences)) if row not in rows])
-        return {id(handle.sequence): handle for handle in gone}
+    Attributes:
+        request: The prompt and how it is sampled.
+        ended: Why it ended, or None while it grows; ``"thinking"`` if the thoughts took too long.
+        thinking_tokens: Tokens of thoughts, marks and white space around them included.
+        last_token: The newest token, which the model has not read yet.
+    """
 
-    def step(self) -> None:
-        """Give every sequence that grows one more token.
+    def __init__(self, vocabulary: Vocabulary, request: Request, sample: int = 0) -> None:
+        self.request = request
+        self.ended: Literal["stop", "length", "thinking"] | None = None
+        self.thinking_tokens = 0
+        self.last_token = request.ids[-1]
+        self._vocabulary = vocabulary
+        self._key = sequence_key(request.ids, request.sampling.seed, sample)
+        self._steps = 0
+        self._detokenizer = Detokenizer(vocabulary.decode)
+        # None once the answer has begun.
+        self._thoughts: ThoughtSplitter | None = ThoughtSplitter(opened=request.opened)
+        self._tokens: list[ScoredToken] = []
+        self._pieces: list[str] = []
+        self._text = ""
+
+    def __len__(self) -> int:
+        return 0 if self._thinks else len(self._tokens)
+
+    def copy(self) -> GrowingAnswer:
+        """Return a copy that grows on independently."""
+        twin = copy.copy(self)
+        twin._detokenizer, twin._thoughts = copy.copy(self._detokenizer), copy.copy(self._thoughts)
+        twin._tokens, twin._pieces = self._tokens[:], self._pieces[:]
+        return twin
+
+    @property
+    def _thinks(self) -> bool:
+        return self._thoughts is not None and self._thoughts.has_thoughts
+
+    @property
+    def draw(self) -> Draw:
+        """Parameters of the choice of the next token."""
+        return Draw(self.request.sampling, self._key, self._steps)
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that may still come, as far as can be expected."""
+        answer = self.request.sampling.max_tokens - len(self)
+        if self._thoughts is None or not (self._thinks or self.request.thinks):
+            return answer
+        return answer + self.request.thinking_tokens - self.thinking_tokens
+
+    @property
+    def shown(self) -> str:
+        """Text that is certain to be part of the answer, white space not yet stripped."""
+        held = 0 if self.ended else held_for_stop(self._text, self.request.sampling.stop)
+        return self._text[: len(self._text) - held]
+
+    def has_begun(self, n_tokens: int) -> bool:
+        """Tell whether there are so many tokens of an answer, and not of what may be thoughts."""
+        pending = self._thoughts is not None and (self.request.thinks or self._thoughts.text.strip())
+        return len(self) >= n_tokens and not pending
+
+    def accept(self, scored: ScoredToken) -> None:
+        """Take the next token; an end token ends the sequence and is not kept."""
+        token, thoughts = scored.token, self._thoughts
+        self._steps += 1
+        inside = thoughts is not None and thoughts.has_thoughts and not thoughts.closed
+        if token in self._vocabulary.ends and not (inside and token in self._vocabulary.between):
+            if self._thinks:
+                self._count_as_thoughts()
+            else:
+                self._update()
+            self.ended = self.ended or "stop"
+            return
+        self.last_token = token
+        mark = self._vocabulary.marks.get(token) if thoughts else None
+        piece = self._detokenizer.feed(token) if mark is None else mark
+        self._tokens.append(scored)
+        self._pieces.append(piece)
+        if thoughts is not None:
+            fresh = thoughts.feed(piece)
+            if thoughts.begins is not None:
+                self._thoughts = None
+                if thoughts.has_thoughts and piece[: len(piece) - len(fresh)].strip():
+                    self._pieces[-1] = fresh  # a token's own white space stays; what ends the thoughts goes
+            elif thoughts.has_thoughts:
+                if piece or not self._detokenizer.flush():
+                    # Otherwise the token began a character, which may be the first of the answer.
+                    self._count_as_thoughts()
+                if self.thinking_tokens > self.request.thinking_tokens:
+                    self.ended = "thinking"
+                return
+            elif thoughts.text.strip():
+                return  # what may become a mark is held back; white space is an answer so far
+        self._update()
+
+    def _count_as_thoughts(self) -> None:
+        self.thinking_tokens += len(self._tokens)
+        self._tokens, self._pieces, self._text = [], [], ""
+
+    def _update(self) -> None:
+        """Find the answer's text, and whether it has ended."""
+        most = self.request.sampling.max_tokens
+        self._tokens, self._pieces = self._tokens[:most], self._pieces[:most]
+        text = "".join(self._pieces)
+        cut = cut_at_stop(text, self.request.sampling.stop)
+        self._text = text if cut is None else cut
+        if cut is not None:
+            self.ended = "stop"
+        elif len(self._tokens) == most:
+            self.ended = "length"
+
+    def generation(self) -> Generation:
+        """Return the answer so far; ``"partial"`` while it grows.
 
         Raises:
-            AbandonedError: If nobody waits for them any more.
+            ThinkingBudgetError: If the thoughts took too long.
         """
-        stop_if_abandoned()
-        logits = self._logits
-        if logits is None:
-            self._shed()
-            tokens = self.model.column([sequence.last_token for sequence in self.sequences])
-            logits = self.memory.feed(tokens)[:, -1]
-        self._logits = None
-        opinions = choose(logits, [sequence.draw for sequence in self.sequences])
-        for sequence, opinion in zip(self.sequences, opinions, strict=True):
-            if sequence.ended is None:
-                sequence.accept(opinion)
+        if self.ended == "thinking":
+            raise self._overrun()
+        pieces, position = [], 0
+        for piece in self._pieces:
+            if piece and position >= len(self._text):
+                break
+            pieces.append(piece[: len(self._text) - position])
+            position += len(piece)
+        trace = trace_of(self._tokens[: len(pieces)], pieces)
+        prompt, thought = len(self.request.ids), self.thinking_tokens
+        return Generation(self._text.strip(), prompt, trace, self.ended or "partial", len(self), thought)
 
-    def _shed(self) -> None:
-        rows = [row for row, sequence in enumerate(self.sequences) if sequence.ended is None]
-        if len(rows) <= len(self.sequences) * 3 // 4:
-            self._keep(rows)
-
-    def _keep(self, rows: Sequence[int]) -> None:
-        self.sequences = [self.sequences[row] for row in rows]
-        self.memory = self.memory.select(rows, _room(self.sequences))
-
-
-def _room(sequences: Sequence[GrowingSequence]) -> int:
-    return max(sequence.room for sequence in sequences)
+    def _overrun(self) -> ThinkingBudgetError:
+        limit, ways = self.request.limit, "have it think less or not at all (thinking=False)"
+        reason = f"thinking_tokens is {limit}"
+        if limit > self.request.thinking_tokens:
+            reason = f"the window leaves no more beside {len(self.request.ids)} tokens of the prompt"
+        return ThinkingBudgetError(
+            f"the model was still thinking after {self.thinking_tokens} tokens, and {reason}",
+            hint=f"raise thinking_tokens or the window, shorten the prompt, or {ways}",
+        )
 
 
-def has_begun(sequence: GrowingSequence, tokens: int) -> bool:
-    """Tell whether there are so many tokens of an answer, and not of what may be thoughts."""
-    return sequence.settled and len(sequence) >= tokens
-
-
-class Block:
-    """The memory that the generations of one Begin share.
-
-    Attributes:
-        memory: The rows of all handles, or None once all have been released.
-        handles: Who still needs a row.
-    """
-
-    def __init__(self, memory: Memory) -> None:
-        self.memory: Memory | None = memory
-        self.handles: list[Handle] = []
-
-    def release(self, handles: Sequence[Handle]) -> None:
-        """Let go of rows; the tensors shrink when half of them or more are not needed any more."""
-        gone = set(map(id, handles))
-        self.handles = [held for held in self.handles if id(held) not in gone]
-        if not self.handles:
-            self.memory = None
-        elif self.memory is not None and 2 * len(self.handles) <= len(self.memory.lengths):
-            self._shrink(self.memory)
-
-    def _shrink(self, memory: Memory) -> None:
-        try:
-            self.memory = memory.select([held.row for held in self.handles])
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            # The smaller copy does not fit beside the whole: the whole stays until the last row is free.
-            return
-        for row, held in enumerate(self.handles):
-            held.row = row
-
-
-class Handle:
-    """One generation that was begun.
-
-    Attributes:
-        owner: The model that began it.
-        sequence: What there is of it.
-        block: The memory it goes on from; None if it has ended.
-        row: Its row there.
-        fate: Whether it waits, or what became of it.
-        unwanted: Whether it is to be cancelled, be it while it is finished.
-    """
-
-    def __init__(self, owner: CausalModel, sequence: GrowingSequence, block: Block | None, row: int) -> None:
-        self.owner = owner
-        self.sequence = sequence
-        self.block = block
-        self.row = row
-        self.fate: Literal["waiting", "finished", "cancelled"] = "waiting"
-        self.unwanted = False
-        if block is not None:
-            block.handles.append(self)
-
-    @property
-    def part(self) -> Part:
-        """Its row of the block's memory."""
-        if self.block is None or self.block.memory is None:
-            raise RuntimeError("an ended generation has no memory")
-        return self.block.memory.part(self.row)
-
-
-def close(handles: Sequence[Handle], fate: Literal["finished", "cancelled"]) -> None:
-    """Settle the fate of handles, and free their memory."""
-    for handle in handles:
-        handle.fate = fate
-    release(handles)
-
-
-def release(handles: Sequence[Handle]) -> None:
-    """Free the memory of handles; those of one block at once, so that it shrinks once."""
-    by_block: dict[int, list[Handle]] = {}
-    for handle in handles:
-        if handle.block is not None:
-            by_block.setdefault(id(handle.block), []).append(handle)
-    for members in by_block.values():
-        block = members[0].block
-        if block is not None:
-            block.release(members)
-        for handle in members:
-            handle.block = None
+def trace_of(tokens: Sequence[ScoredToken], pieces: Sequence[str]) -> TokenTrace:
+    """Return tokens and their texts as a trace."""
+    _, logprobs, entropies, logsumexps = zip(*tokens, strict=True) if tokens else ((), (), (), ())
+    return TokenTrace(tuple(pieces), logprobs, EntropyTrace(entropies, entropies, exact=True), logsumexps)

@@ -1,0 +1,169 @@
+"""The base of LangChain's parts: options as fields, a core component behind them, runs and serialisation."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self, TypeVar, cast
+
+from langchain_core.load import dumpd
+from langchain_core.load.serializable import Serializable, SerializedConstructor, SerializedNotImplemented
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import set_config_context
+from pydantic import Field, PrivateAttr, field_serializer, field_validator, model_validator
+
+from langchain_surerag.prompts import plain_prompt, prompt_of
+from langchain_surerag.runs import AsyncListener, listener_of, with_purposes
+from surerag.drivers import arun, run
+from surerag.effects import Program
+from surerag.errors import MissingServiceError
+from surerag.options import Options
+from surerag.services import Services
+
+T = TypeVar("T")
+
+
+def service_field(description: str) -> Any:
+    """Return the field of a model, retriever or encoder: in no serialised form and no repr."""
+    return Field(None, exclude=True, repr=False, description=description)
+
+
+class Part(Options, ABC):
+    """A method's options as fields of a LangChain class, and the core component that is made of them.
+
+    Prompts are texts, or LangChain's templates in f-string format, those of chats included.
+    """
+
+    _core: Any = PrivateAttr(None)
+
+    @property
+    def core(self) -> Any:
+        """The method with its options and services."""
+        return self._core
+
+    @abstractmethod
+    def _make_core(self) -> Any:
+        """Return the method with its options and services, checked."""
+
+    @model_validator(mode="after")
+    def _build_core(self) -> Self:
+        self._core = self._make_core()
+        return self
+
+    @field_validator("prompts", mode="before", check_fields=False)
+    @classmethod
+    def _replace_prompts(cls, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            value = {name: prompt_of(name, prompt) for name, prompt in value.items()}
+        return super()._replace_prompts(value)
+
+    @field_validator("threshold", mode="before", check_fields=False)
+    @classmethod
+    def _policy_from_settings(cls, value: Any) -> Any:
+        """Make a policy of its settings, as a serialised form has them."""
+        if not isinstance(value, Mapping):
+            return value
+        from surerag.calibration import ThresholdPolicy
+
+        return ThresholdPolicy.from_dict(value)
+
+    @field_serializer("prompts", check_fields=False)
+    def _prompt_texts(self, value: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: plain_prompt(prompt) for name, prompt in value.items()}
+
+
+class SerializablePart(Part, Serializable):
+    """A part that ``dumps`` and ``loads`` of LangChain write down and read again.
+
+    Services that cannot be written down (a local model, most vector stores) are left out, named in
+    ``detached``, and passed in again with :meth:`attach`.
+    """
+
+    SERVICES: ClassVar[tuple[str, ...]] = ()
+
+    detached: tuple[str, ...] = ()
+    """Services that were left out when this was written down."""
+
+    @property
+    def core(self) -> Any:
+        """The method with its options and services.
+
+        Raises:
+            MissingServiceError: If a service was left out when this was written down.
+        """
+        for name in self.detached:
+            raise MissingServiceError(
+                f"this {type(self).__name__} was loaded without its {name}", hint=f"call attach({name}=…)"
+            )
+        return self._core
+
+    @model_validator(mode="after")
+    def _build_core(self) -> Self:
+        self._core = None if self.detached else self._make_core()
+        return self
+
+    def attach(self, **services: Any) -> Self:
+        """Return a copy with services that serialisation left out, or with others.
+
+        Raises:
+            ConfigurationError: If a name is unknown.
+            MissingServiceError: If one is still missing.
+        """
+        left = tuple(name for name in self.detached if name not in services)
+        return self.with_options(detached=left, **services)
+
+    @classmethod
+    def is_lc_serializable(cls) -> bool:
+        """Say that ``dumps`` and ``loads`` work."""
+        return True
+
+    def to_json(self) -> SerializedConstructor | SerializedNotImplemented:
+        """Write this down; services that could not be loaded again are left out and named."""
+        left = [
+            name
+            for name in self.SERVICES
+            if getattr(self, name) is not None and not _loads_again(getattr(self, name))
+        ]
+        written: Any = super().to_json()
+        options = self.model_dump(mode="json", include=set(self.option_names()) & self.model_fields_set)
+        services = {
+            name: getattr(self, name)
+            for name in self.SERVICES
+            if name not in left and getattr(self, name) is not None
+        }
+        others = {
+            name: value
+            for name, value in written.get("kwargs", {}).items()
+            if name not in {*self.option_names(), *self.SERVICES}
+        }
+        detached = tuple(dict.fromkeys([*self.detached, *left]))
+        written["kwargs"] = {**others, **options, **services, **({"detached": detached} if detached else {})}
+        return cast("SerializedConstructor", written)
+
+
+def _loads_again(service: object) -> bool:
+    """Whether LangChain's own serialisation brings a service back, with everything in it."""
+    if isinstance(service, str):
+        return True
+    return isinstance(service, Serializable) and not _is_lossy(dumpd(service))
+
+
+def _is_lossy(dumped: Any) -> bool:
+    if isinstance(dumped, dict):
+        return dumped.get("type") == "not_implemented" or any(map(_is_lossy, dumped.values()))
+    return isinstance(dumped, list) and any(map(_is_lossy, dumped))
+
+
+def run_in(config: RunnableConfig, program: Program[T], services: Services) -> T:
+    """Answer a program's effects in this thread, under the run of a config."""
+    with set_config_context(config) as context:
+        return context.run(run, with_purposes(program), services, on_event=listener_of(config))
+
+
+async def arun_in(config: RunnableConfig, program: Program[T], services: Services) -> T:
+    """Answer a program's effects under the run of a config, without blocking the event loop."""
+    async with AsyncListener(config) as listener:
+        with set_config_context(config) as context:
+            work = arun(with_purposes(program), services, on_event=listener)
+            return await asyncio.get_running_loop().create_task(work, context=context)

@@ -1,0 +1,285 @@
+"""EDC²-RAG and DENSE-RAG as LangChain document compressors."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+from langchain_core.callbacks import Callbacks
+from langchain_core.documents import BaseDocumentCompressor, Document
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda, ensure_config
+from langchain_core.runnables.base import coerce_to_runnable
+from langchain_core.stores import BaseStore
+
+from langchain_surerag.base import Part, arun_in, run_in, service_field
+from langchain_surerag.documents import Decision, documents_of, passages_of
+from langchain_surerag.models import reader_of
+from langchain_surerag.retrieval import encoder_of, retriever_of
+from langchain_surerag.splitter import SemanticTextSplitter
+from surerag import ClusterCompressor as CoreCompressor
+from surerag import DenseRefiner as CoreRefiner
+from surerag import (
+    DenseRefinerOptions,
+    DenseRefinerResult,
+    EDC2Options,
+    EDC2Result,
+    Passage,
+    SemanticChunker,
+)
+from surerag.effects import Program
+from surerag.errors import ConfigurationError, InputError, MissingServiceError
+
+PARENT_KEY = "doc_id"
+"""Key of a chunk's metadata under which a ParentDocumentRetriever puts the key of its document."""
+
+
+class Compressor(Part, BaseDocumentCompressor):
+    """A document compressor around a method."""
+
+    @abstractmethod
+    def _documents(self, result: Any) -> list[Document]:
+        """Return the documents of a result."""
+
+    def _program(self, documents: Sequence[Document], query: str) -> Program[Any]:
+        return cast("Program[Any]", self.core.program(query, passages_of(documents)))
+
+    def compress_documents(
+        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
+    ) -> Sequence[Document]:
+        """Return the documents for a query; those that come in are not changed."""
+        return self._documents(self.compress(documents, query, callbacks))
+
+    async def acompress_documents(
+        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
+    ) -> Sequence[Document]:
+        """Like ``compress_documents``, without blocking the event loop."""
+        return self._documents(await self.acompress(documents, query, callbacks))
+
+    def compress(self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None) -> Any:
+        """Return the method's whole result: what it did, calls and tokens."""
+        return run_in(_config_of(callbacks), self._program(documents, query), self.core.services)
+
+    async def acompress(
+        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
+    ) -> Any:
+        """Like ``compress``, without blocking the event loop."""
+        return await arun_in(_config_of(callbacks), self._program(documents, query), self.core.services)
+
+    def as_runnable(self) -> Runnable[dict[str, Any], list[Document]]:
+        """Return a runnable from a mapping with ``documents`` and ``query`` to documents.
+
+        Raises:
+            InputError: When it is called, if one of them is not there.
+        """
+
+        def compress(value: dict[str, Any], config: RunnableConfig) -> list[Document]:
+            return list(self.compress_documents(*_request(value), config.get("callbacks")))
+
+        async def acompress(value: dict[str, Any], config: RunnableConfig) -> list[Document]:
+            return list(await self.acompress_documents(*_request(value), config.get("callbacks")))
+
+        return RunnableLambda(compress, afunc=acompress, name=type(self).__name__)
+
+
+def _config_of(callbacks: Callbacks | None) -> RunnableConfig:
+    """Return the caller's config, with the callbacks that it passes."""
+    return ensure_config(RunnableConfig(callbacks=callbacks) if callbacks is not None else None)
+
+
+class ClusterCompressor(Compressor, EDC2Options):
+    """Puts similar documents together and compresses each cluster for the query, in one call a cluster.
+
+    A compressed document has its best source's id and metadata; ``compressed_from`` in its metadata lists all
+    sources with their ids and metadata, and ``compressed_sentences`` the source of each sentence. Documents
+    that are not compressed come back as copies. Clusters for which the model fails pass as they are, with a
+    warning and a custom event.
+
+    Raises:
+        ConfigurationError: If an option is out of bounds, or the model is none.
+        MissingServiceError: If there is no model, no embedding model, or no entailer for the guard that needs
+            one.
+
+    Example:
+        >>> from surerag import FakeReader
+        >>> from surerag.encoders import HashingEncoder
+        >>> reader = FakeReader(["Ada was born in Velm."])
+        >>> compressor = ClusterCompressor(reader, HashingEncoder(), min_tokens=0)
+        >>> documents = [Document("Ada, a painter, was born in Velm."), Document("Bo came later.")]
+        >>> compressed = compressor.compress_documents(documents, "Where was Ada born?")
+        >>> [document.page_content for document in compressed]
+        ['Ada was born in Velm.']
+    """
+
+    llm: Any = service_field("A chat model, an LLM or a reader of surerag.")
+    embeddings: Any = service_field("An embedding model, or an encoder of surerag.")
+    entailer: Any = service_field('For guard="entailment": an entailer of surerag.')
+    count_tokens: Callable[[str], int] | None = service_field(
+        "Counts the tokens of a text; by default the model's own count, or an estimate."
+    )
+
+    def __init__(self, llm: Any = None, embeddings: Any = None, **options: Any) -> None:
+        super().__init__(**{"llm": llm, "embeddings": embeddings, **options})
+
+    def _make_core(self) -> CoreCompressor:
+        reader = reader_of(self.llm)
+        if self.embeddings is None:
+            raise MissingServiceError("ClusterCompressor needs an embedding model", hint="pass embeddings=…")
+        return CoreCompressor(
+            reader,
+            encoder_of(self.embeddings),
+            self.entailer,
+            count_tokens=self.count_tokens,
+            **self.options(),
+        )
+
+    def _documents(self, result: EDC2Result) -> list[Document]:
+        return documents_of(result.passages)
+
+
+class DenseRefiner(Compressor, DenseRefinerOptions):
+    """Takes the candidates of a retriever and returns those that its reader understands best together.
+
+    The first ``top_n`` documents are the context, the others candidates. Where the answer changes with the
+    wording of the context, documents that only confuse leave, and candidates come that are most like the ones
+    that matter (DENSE-RAG, section 5.2); with ``parents``, the documents behind the chunks are cut anew first
+    (section 5.1). Let the retriever return some more::
+
+        ContextualCompressionRetriever(
+            base_compressor=DenseRefiner(model, embeddings, top_n=5),
+            base_retriever=store.as_retriever(search_kwargs={"k": 20}),
+        )
+
+    Documents are copies, with their ids and metadata. Each has in its metadata, under ``refinement_key``:
+    ``score``, the entropy of the context in nats; its own ``label``; ``rounds``, the contexts that were
+    measured; why it ``stopped``; the ``answer``, and how many ``calls`` it took. Such entries do not count
+    when documents are compared. If a model fails, the first ``top_n`` documents come back as they were (or
+    the best context so far), with a warning.
+
+    Raises:
+        ConfigurationError: If an option is out of bounds, or the model is none.
+        MissingServiceError: If there is no model, or no embedding model where one is needed.
+
+    Example:
+        >>> from surerag import FakeReader
+        >>> from surerag.encoders import HashingEncoder
+        >>> reader = FakeReader(lambda prompt: "It rained." if prompt.startswith("Rewrite") else "Velm")
+        >>> refiner = DenseRefiner(reader, HashingEncoder(), top_n=2)
+        >>> documents = [Document("Ada was born in Velm."), Document("Bo paints."), Document("Tin melts.")]
+        >>> refined = refiner.compress_documents(documents, "Where was Ada born?")
+        >>> [(document.page_content, document.metadata["dense"]["label"]) for document in refined]
+        [('Ada was born in Velm.', 'certain'), ('Bo paints.', 'certain')]
+    """
+
+    llm: Any = service_field("A chat model, an LLM or a reader of surerag.")
+    embeddings: Any = service_field("An embedding model, or an encoder of surerag.")
+    entailer: Any = service_field(
+        "Judges whether answers mean the same: an entailer of surerag, or a model; by default llm itself."
+    )
+    retriever: Any = service_field("A retriever, asked once for more documents when no candidate is left.")
+    parents: Any = service_field(
+        "The documents behind the chunks: the docstore of a ParentDocumentRetriever, or a function (or a "
+        "runnable) from chunks to documents."
+    )
+    splitter: SemanticTextSplitter | None = service_field(
+        "Cuts parents anew; by default one with embeddings."
+    )
+    refinement_key: str | None = "dense"
+    """Key in a document's metadata for the result; None writes none."""
+
+    def __init__(self, llm: Any = None, embeddings: Any = None, **options: Any) -> None:
+        super().__init__(**{"llm": llm, "embeddings": embeddings, **options})
+
+    def _make_core(self) -> CoreRefiner:
+        reader, encoder = reader_of(self.llm), encoder_of(self.embeddings)
+        chunker = None if self.splitter is None else self.splitter.core
+        if chunker is None and self.parents is not None:
+            chunker = SemanticChunker(encoder, count_tokens=reader.count_tokens)
+        if not (
+            self.parents is None or isinstance(self.parents, BaseStore | Runnable) or callable(self.parents)
+        ):
+            raise ConfigurationError(
+                f"parents is a {type(self.parents).__name__}",
+                hint="pass a store of documents (a ParentDocumentRetriever's docstore), or a function from "
+                "chunks to documents",
+            )
+        judge = self.entailer
+        return CoreRefiner(
+            reader,
+            reader_of(judge) if isinstance(judge, Runnable) else judge,
+            encoder,
+            retriever=retriever_of(self.retriever),
+            chunker=chunker,
+            **self.options(),
+        )
+
+    def compress(
+        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
+    ) -> DenseRefinerResult:
+        """Return the method's whole result: every round, calls and tokens."""
+        config, parents = _config_of(callbacks), []
+        if isinstance(self.parents, BaseStore):
+            parents = self.parents.mget(_keys(documents)) if documents else []
+        elif self.parents is not None and documents:
+            parents = coerce_to_runnable(self.parents).invoke(list(documents), config)
+        program = self.core.program(query, passages_of(documents), _present(parents))
+        result: DenseRefinerResult = run_in(config, program, self.core.services)
+        return result
+
+    async def acompress(
+        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
+    ) -> DenseRefinerResult:
+        """Like ``compress``, without blocking the event loop."""
+        config, parents = _config_of(callbacks), []
+        if isinstance(self.parents, BaseStore):
+            parents = await self.parents.amget(_keys(documents)) if documents else []
+        elif self.parents is not None and documents:
+            parents = await coerce_to_runnable(self.parents).ainvoke(list(documents), config)
+        program = self.core.program(query, passages_of(documents), _present(parents))
+        result: DenseRefinerResult = await arun_in(config, program, self.core.services)
+        return result
+
+    def _documents(self, result: DenseRefinerResult) -> list[Document]:
+        documents = documents_of(result.passages)
+        if self.refinement_key is None:
+            return documents
+        best = next((one.measured for one in reversed(result.rounds) if one.best), None)
+        labels: Mapping[str, str] = {}
+        if best is not None:
+            labels = {passage.text: label for passage, label in zip(best.passages, best.labels, strict=True)}
+        note = {
+            "score": result.score,
+            "certain": best is not None and best.certain,
+            "rounds": len(result.rounds),
+            "stopped": result.stopped,
+            "answer": result.answer,
+            "calls": result.calls,
+        }
+        for document in documents:
+            label = labels.get(document.page_content, "untested")
+            document.metadata[self.refinement_key] = Decision({**note, "label": label})
+        return documents
+
+
+def _keys(documents: Sequence[Document]) -> list[str]:
+    keys = (document.metadata.get(PARENT_KEY) for document in documents)
+    return list(dict.fromkeys(key for key in keys if isinstance(key, str)))
+
+
+def _present(parents: Any) -> list[Passage]:
+    if not isinstance(parents, Sequence) or isinstance(parents, str):
+        raise ConfigurationError(
+            f"expected the documents behind chunks, got a {type(parents).__name__}",
+            hint="let parents return a list of documents",
+        )
+    return passages_of([parent for parent in parents if parent is not None])
+
+
+def _request(value: Mapping[str, Any]) -> tuple[Sequence[Document], str]:
+    missing = {"documents", "query"} - value.keys()
+    if missing:
+        raise InputError(
+            f"there is no {' and no '.join(sorted(missing))} to compress",
+            hint='pass {"documents": …, "query": …}',
+        )
+    return value["documents"], value["query"]

@@ -1,0 +1,283 @@
+"""Families of LangChain models: how each spells OpenAI's settings, and where its log-probabilities are.
+
+A family of your own is not needed: a class that takes OpenAI's keywords and returns OpenAI's metadata is used
+with ``reader_from_model(model, logprobs=True)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.language_models import BaseLanguageModel
+from langchain_core.runnables import Runnable, RunnableSequence, RunnableWithFallbacks
+from langchain_core.runnables.base import RunnableBindingBase
+from langchain_core.runnables.configurable import DynamicRunnable
+
+from surerag.errors import ConfigurationError
+
+Settings = Mapping[str, Any]
+"""By OpenAI's names: temperature, top_p, max_tokens, seed, stop, n, logprobs, top_logprobs."""
+
+WAYS_OUT = (
+    'pass gate="semantic_entropy", which needs text only; or surerag.OpenAIReader("model", base_url=…) or '
+    "surerag.TransformersReader(model, tokenizer) in the model's place"
+)
+
+
+Keywords = Callable[[Settings, Any], dict[str, Any]]
+"""Turns settings into keywords of a model's ``invoke``."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """One family of models.
+
+    Attributes:
+        classes: Names of its classes, as they stand in the order of inheritance.
+        keywords: Spells settings.
+        logprobs: Reads OpenAI's log-probabilities from a message's metadata; None where a model has none.
+        takes_n: Whether one request can ask for several answers.
+        most_top: Alternatives a token that can be listed at most.
+        has_finish: Whether every answer says why it ended, so that a stream without it was cut off.
+        limits: Names of the fields that limit the length of an answer.
+        advice: What to do where log-probabilities are needed and the family has none.
+    """
+
+    classes: tuple[str, ...]
+    keywords: Keywords
+    logprobs: Callable[[Mapping[str, Any]], Any] | None = None
+    takes_n: bool = False
+    most_top: int = 20
+    has_finish: bool = False
+    limits: tuple[str, ...] = ("max_tokens", "max_completion_tokens")
+    advice: str = WAYS_OUT
+
+
+def _openai_logprobs(metadata: Mapping[str, Any]) -> Any:
+    return metadata.get("logprobs")
+
+
+def _completions_keywords(settings: Settings, model: Any) -> dict[str, Any]:
+    keywords = dict(settings)
+    if keywords.pop("logprobs", False):
+        keywords["logprobs"] = keywords.pop("top_logprobs", 1)
+    return keywords
+
+
+_OLLAMA_OPTIONS = (
+    "mirostat mirostat_eta mirostat_tau num_ctx num_gpu num_thread num_predict repeat_last_n repeat_penalty "
+    "temperature seed stop tfs_z top_k top_p"
+).split()
+
+
+def _ollama_keywords(settings: Settings, model: Any) -> dict[str, Any]:
+    # Options in a call replace all fields of the model, so its own go with them.
+    own = {name: getattr(model, name, None) for name in _OLLAMA_OPTIONS}
+    renamed = {"num_predict" if name == "max_tokens" else name: value for name, value in settings.items()}
+    requested: dict[str, Any] = {
+        name: renamed.pop(name) for name in ("logprobs", "top_logprobs") if name in renamed
+    }
+    renamed.pop("n", None)
+    options = {**{name: value for name, value in own.items() if value is not None}, **renamed}
+    return {**requested, "options": options}
+
+
+def _ollama_logprobs(metadata: Mapping[str, Any]) -> Any:
+    entries = metadata.get("logprobs")
+    if not isinstance(entries, list):
+        return entries
+    return [entry if isinstance(entry, Mapping) else entry.model_dump() for entry in entries]
+
+
+def _gemini_keywords(settings: Settings, model: Any) -> dict[str, Any]:
+    keywords = {name: value for name, value in settings.items() if name not in ("n", "logprobs")}
+    if "max_tokens" in keywords:
+        keywords["max_output_tokens"] = keywords.pop("max_tokens")
+    if settings.get("logprobs"):
+        keywords["logprobs"] = keywords.pop("top_logprobs", 1)
+        keywords["response_logprobs"] = True
+    return keywords
+
+
+def _gemini_logprobs(metadata: Mapping[str, Any]) -> Any:
+    result = metadata.get("logprobs_result")
+    if not isinstance(result, Mapping):
+        return result
+    chosen, tops = result.get("chosen_candidates") or [], result.get("top_candidates") or []
+    return [
+        {
+            **_gemini_entry(entry),
+            "top_logprobs": [_gemini_entry(other) for other in (top or {}).get("candidates") or []],
+        }
+        for entry, top in zip(chosen, tops or [{}] * len(chosen), strict=False)
+    ]
+
+
+def _gemini_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {"token": entry.get("token"), "logprob": entry.get("log_probability")}
+
+
+def _pipeline_keywords(settings: Settings, model: Any) -> dict[str, Any]:
+    # Keywords in a call replace the pipeline's own, so they go with them: no setting of the user's is lost.
+    own = getattr(getattr(model, "llm", model), "pipeline_kwargs", None) or {}
+    drawn = settings.get("temperature")
+    return {"pipeline_kwargs": {**own, "do_sample": True, "temperature": drawn} if drawn else dict(own)}
+
+
+def _text_keywords(settings: Settings, model: Any) -> dict[str, Any]:
+    drawn = {"temperature": settings["temperature"]} if settings.get("temperature") else {}
+    return {**drawn, **({"stop": settings["stop"]} if "stop" in settings else {})}
+
+
+OPENAI = Family(
+    ("BaseChatOpenAI", "ChatFireworks", "ChatOpenRouter", "ChatTogether"),
+    lambda settings, model: dict(settings),
+    _openai_logprobs,
+    takes_n=True,
+    has_finish=True,
+    advice=f"build it with use_responses_api=False: the Responses API drops log-probabilities; or {WAYS_OUT}",
+)
+COMPLETIONS = Family(
+    ("BaseOpenAI",), _completions_keywords, _openai_logprobs, takes_n=True, most_top=5, has_finish=True
+)
+OLLAMA = Family(
+    ("ChatOllama",),
+    _ollama_keywords,
+    _ollama_logprobs,
+    has_finish=True,
+    limits=("num_predict",),
+    advice=f"update Ollama to 0.12.11 or later and langchain-ollama to 1.1 or later; or {WAYS_OUT}",
+)
+GEMINI = Family(
+    ("ChatGoogleGenerativeAI",),
+    _gemini_keywords,
+    _gemini_logprobs,
+    has_finish=True,
+    limits=("max_output_tokens", "max_tokens"),
+)
+PIPELINE = Family(
+    ("HuggingFacePipeline", "ChatHuggingFace"),
+    _pipeline_keywords,
+    advice="LangChain returns the text of a Hugging Face pipeline alone: pass "
+    "surerag.TransformersReader(llm.pipeline.model, llm.pipeline.tokenizer) in its place, or "
+    'gate="semantic_entropy", which needs text only',
+)
+TEXT = Family((), _text_keywords, advice=f"only its text is read; {WAYS_OUT}")
+FAMILIES = (OPENAI, COMPLETIONS, OLLAMA, GEMINI, PIPELINE)
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A model below what the user put around it.
+
+    Attributes:
+        model: The model.
+        bound: Keywords bound on the way to it.
+        retried: Whether a ``with_retry`` is on the way.
+    """
+
+    model: Any
+    bound: Mapping[str, Any]
+    retried: bool = False
+
+    @property
+    def class_name(self) -> str:
+        """Name of the model's class; of what ``init_chat_model`` makes later, that of its default."""
+        if isinstance(self.model, BaseLanguageModel):
+            return type(self.model).__name__
+        names: list[str] = self.model.lc_id()
+        return names[-1]
+
+    @property
+    def family(self) -> Family:
+        """The family of the model's class."""
+        names = {kind.__name__ for kind in type(self.model).__mro__} | {self.class_name}
+        if "ChatOpenAI" in names or "AzureChatOpenAI" in names:
+            names.add("BaseChatOpenAI")
+        family = next((one for one in FAMILIES if names & set(one.classes)), TEXT)
+        responses = self.setting("use_responses_api") or self.setting("output_version") == "responses/v1"
+        if family is OPENAI and responses:
+            return Family((), _text_keywords, advice=OPENAI.advice)
+        if family is TEXT and self.bound.get("logprobs"):
+            return OPENAI
+        return family
+
+    def setting(self, *names: str) -> Any:
+        """Return what the user bound to the model or built it with; None if nothing."""
+        own = getattr(self.model, "model_fields_set", ())
+        for name in names:
+            if self.bound.get(name) is not None:
+                return self.bound[name]
+            if name in own and getattr(self.model, name, None) is not None:
+                return getattr(self.model, name)
+        return None
+
+    @property
+    def name(self) -> str:
+        """Identity of the model: its class, the model it names, and where that is; no credentials."""
+        named = (getattr(self.model, one, None) for one in ("model_name", "model", "model_id", "repo_id"))
+        model = next((name for name in named if isinstance(name, str) and name), "")
+        addresses = (getattr(self.model, one, None) for one in ("openai_api_base", "base_url"))
+        address = next((url for url in addresses if isinstance(url, str) and url), "")
+        host = address.split("?")[0].split("//")[-1].split("@")[-1].rstrip("/")
+        return f"{self.class_name}({model}{'@' if host else ''}{host})"
+
+
+def leaves(model: object, bound: Mapping[str, Any] | None = None, *, retried: bool = False) -> Iterator[Leaf]:
+    """Yield every model that may come to answer, below bindings, retries, fallbacks and alternatives.
+
+    Raises:
+        ConfigurationError: If there is no language model.
+    """
+    bound = bound or {}
+    match model:
+        case BaseLanguageModel():
+            yield Leaf(model, bound, retried)
+        case RunnableBindingBase():
+            again = retried or hasattr(model, "max_attempt_number")
+            yield from leaves(model.bound, {**bound, **model.kwargs}, retried=again)
+        case RunnableWithFallbacks():
+            for one in model.runnables:
+                yield from leaves(one, bound, retried=retried)
+        case DynamicRunnable():
+            others = [one for one in getattr(model, "alternatives", {}).values() if isinstance(one, Runnable)]
+            for one in (model.default, *others):
+                yield from leaves(one, bound, retried=retried)
+        case Runnable() if not isinstance(model, RunnableSequence) and callable(
+            getattr(model, "lc_id", None)
+        ):
+            # What init_chat_model makes of a name that the config may change answers as its default does.
+            yield Leaf(model, bound, retried)
+        case _:
+            raise ConfigurationError(
+                f"expected a chat model or an LLM, got {type(model).__name__}",
+                hint="pass the model itself, without prompt or output parser; bind, with_config, with_retry, "
+                "with_fallbacks and configurable_fields may be around it",
+            )
+
+
+def unbound(model: Any) -> tuple[Any, dict[str, Any], list[Any]]:
+    """Return the model below plain bindings, with their keywords and configs, outermost last.
+
+    ``generate`` of what is below them returns every sample, and drops no keyword that way.
+    """
+    keywords: dict[str, Any] = {}
+    configs: list[Any] = []
+    while type(model).__name__ == "RunnableBinding" and not model.config_factories:
+        keywords = {**model.kwargs, **keywords}
+        configs.insert(0, model.config)
+        model = model.bound
+    return model, keywords, configs
+
+
+def family_of(models: Sequence[Leaf], logprobs: bool | None) -> Family:
+    """Return the family to ask in: the one of all models, text alone where they differ."""
+    families = list(dict.fromkeys(leaf.family for leaf in models))
+    if len(families) == 1 and (families[0].logprobs is not None or not logprobs):
+        return families[0]
+    if logprobs:
+        return OPENAI
+    lacking = next((family for family in families if family.logprobs is None), TEXT)
+    return Family((), _text_keywords, advice=lacking.advice)

@@ -1,0 +1,347 @@
+"""L-RAG as a LangChain chain, and as a tool: answer from summaries, retrieve only when unsure."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+
+from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun, Callbacks
+from langchain_core.documents import Document
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableSerializable
+from langchain_core.runnables.utils import AddableDict, ConfigurableFieldSpec, get_unique_config_specs
+from pydantic import BaseModel
+
+from langchain_surerag.base import SerializablePart, arun_in, run_in, service_field
+from langchain_surerag.documents import documents_of
+from langchain_surerag.inputs import ChainInput, QuestionInput, joined, query_of
+from langchain_surerag.models import reader_of, with_advice
+from langchain_surerag.retrieval import retriever_of
+from langchain_surerag.runs import AsyncListener, changed_effects, listen, with_purposes
+from langchain_surerag.summaries import admitted_summaries, summaries_of
+from surerag import LazyRAG, LazyRAGOptions, LazyRAGResult, SamplingParams
+from surerag.drivers import astream, stream
+from surerag.effects import Effect, Generate, Program, StartGeneration, emit, generate
+from surerag.messages import Message
+from surerag.prompts import REWRITE_IN_CONVERSATION, in_conversation
+
+if TYPE_CHECKING:
+    from langchain_core.tools import StructuredTool
+
+logger = logging.getLogger("surerag")
+
+T = TypeVar("T")
+ChainOutput = dict[str, Any]
+
+_QUESTION_TOKENS = 64
+"""Length of a condensed question, at most."""
+
+
+class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[Any, ChainOutput]):
+    """Answers from document summaries, and retrieves only when a gate says that its reader is unsure.
+
+    The input is a question, a message, messages or a prompt's value; or a mapping that holds one of these
+    under ``question``, ``input``, ``query`` or ``messages``, and a conversation under ``chat_history`` if
+    there is one, as ``RunnableWithMessageHistory`` passes it. The output is a dictionary:
+
+    - ``answer``: the answer's text;
+    - ``context``: what the reader was shown, under the name that ``create_retrieval_chain`` uses: the
+      summaries, and after them what was retrieved, if the gate opened;
+    - ``decision``: ``retrieve``, ``reason``, ``gate``, ``score``, ``interval`` and ``threshold``;
+    - ``finish``: ``"stop"``, ``"length"`` for an answer that was cut off, ``"empty"`` for none;
+    - with ``return_details``: ``question`` (as it was condensed), ``summaries``, ``passages``, ``abstained``
+      and ``usage``.
+
+    ``stream`` yields context and decision first, then the answer in pieces; the chunks add up to that
+    dictionary. Events ``lazy_rag.gate`` and ``lazy_rag.answering`` reach callback handlers and
+    ``astream_events``. LangGraph's ``stream_mode="messages"`` and ``astream_events`` show the answer alone;
+    drafts are run apart from them.
+
+    It serialises with LangChain's ``dumps``; services that cannot be written down (a local model, most vector
+    stores) are left out and passed in again with :meth:`attach`.
+
+    Raises:
+        ConfigurationError: If an option is out of bounds, or it cannot be known which summaries the
+            retriever's filter admits.
+        MissingServiceError: If model, retriever or summaries are missing.
+        CapabilityError: If the gate needs log-probabilities that the model does not give.
+
+    Example:
+        >>> from surerag import FakeReader
+        >>> from langchain_core.runnables import RunnableLambda
+        >>> reader = FakeReader(["Velm"], entropy=0.1)
+        >>> chain = LazyRetrievalChain(reader, RunnableLambda(lambda question: []), "Ada was born in Velm.")
+        >>> output = chain.invoke("Where was Ada born?")
+        >>> output["answer"], output["decision"]["retrieve"], output["finish"]
+        ('Velm', False, 'stop')
+    """
+
+    SERVICES = ("llm", "retriever", "summaries")
+
+    llm: Any = service_field("A chat model, an LLM or a reader of surerag.")
+    retriever: Any = service_field("Tier 2: a retriever, or a runnable from a question to documents.")
+    summaries: Any = service_field(
+        "Tier 1: a vector store or retriever of summaries, what summaries_of makes, or one summary as text."
+    )
+    return_details: bool = False
+    """Whether the output has the further keys."""
+
+    conversation: Literal["condense", "show"] = "condense"
+    """What becomes of a conversation that comes with the question: ``"condense"`` has the reader write a
+    question that stands alone (one more call), ``"show"`` puts the conversation before every prompt."""
+
+    def __init__(self, llm: Any = None, retriever: Any = None, summaries: Any = None, **options: Any) -> None:
+        super().__init__(**{"llm": llm, "retriever": retriever, "summaries": summaries, **options})
+
+    @classmethod
+    def from_documents(
+        cls,
+        documents: Iterable[Document],
+        llm: Any,
+        retriever: Any,
+        embeddings: Any = None,
+        *,
+        summarize: Any = 2,
+        store: Any = None,
+        **options: Any,
+    ) -> Self:
+        """Build a chain whose summaries are made of whole documents; see ``summaries_of``.
+
+        Args:
+            documents: The corpus, not cut into passages.
+            llm: See the class.
+            retriever: See the class.
+            embeddings: What the summaries are searched with, where they are held in memory.
+            summarize: A number of lead sentences, a metadata key, a function of the document, or a model.
+            store: A vector store that holds the summaries, in place of ``embeddings``.
+            **options: See the class.
+
+        Raises:
+            InputError: If there is no document with text.
+        """
+        summaries = summaries_of(documents, summarize=summarize, embeddings=embeddings, store=store)
+        return cls(llm, retriever, summaries, **options)
+
+    # LangChain's protocol.
+
+    def invoke(self, input: ChainInput, config: RunnableConfig | None = None, **kwargs: Any) -> ChainOutput:
+        """Answer one question."""
+        return self._call_with_config(self._answer, input, config, **kwargs)
+
+    async def ainvoke(
+        self, input: ChainInput, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> ChainOutput:
+        """Answer one question without blocking the event loop."""
+        return await self._acall_with_config(self._aanswer, input, config, **kwargs)
+
+    def stream(
+        self, input: ChainInput, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> Iterator[ChainOutput]:
+        """Yield context and decision, then the answer in pieces."""
+        yield from self.transform(iter([input]), config, **kwargs)
+
+    async def astream(
+        self, input: ChainInput, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> AsyncIterator[ChainOutput]:
+        """Like :meth:`stream`, without blocking the event loop."""
+
+        async def inputs() -> AsyncIterator[ChainInput]:
+            yield input
+
+        async for chunk in self.atransform(inputs(), config, **kwargs):
+            yield chunk
+
+    def transform(
+        self, input: Iterator[ChainInput], config: RunnableConfig | None = None, **kwargs: Any
+    ) -> Iterator[ChainOutput]:
+        """Like :meth:`stream`, for a question that comes in chunks itself."""
+        yield from self._transform_stream_with_config(input, self._pieces, config, **kwargs)
+
+    async def atransform(
+        self, input: AsyncIterator[ChainInput], config: RunnableConfig | None = None, **kwargs: Any
+    ) -> AsyncIterator[ChainOutput]:
+        """Like :meth:`transform`, without blocking the event loop."""
+        async for chunk in self._atransform_stream_with_config(input, self._apieces, config, **kwargs):
+            yield chunk
+
+    def get_input_schema(self, config: RunnableConfig | None = None) -> type[BaseModel]:
+        """Return the arguments that ``as_tool`` shows to a model."""
+        return QuestionInput
+
+    @property
+    def config_specs(self) -> list[ConfigurableFieldSpec]:
+        """What the caller's config can set in the services."""
+        services = [getattr(self, name) for name in self.SERVICES]
+        return get_unique_config_specs(
+            spec for service in services if isinstance(service, Runnable) for spec in service.config_specs
+        )
+
+    # The method.
+
+    def _make_core(self) -> LazyRAG:
+        reader = reader_of(self.llm)
+        summaries = None
+        if self.summaries is not None:
+            summaries = admitted_summaries(self.summaries, self.retriever)
+        with with_advice(reader):
+            return LazyRAG(reader, retriever_of(self.retriever), summaries, **self.options())
+
+    def _answer(
+        self, value: Any, run_manager: CallbackManagerForChainRun, config: RunnableConfig
+    ) -> ChainOutput:
+        return self._output(run_in(_child(config, run_manager), self._program(value), self.core.services))
+
+    async def _aanswer(
+        self, value: Any, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
+    ) -> ChainOutput:
+        result = await arun_in(_child(config, run_manager), self._program(value), self.core.services)
+        return self._output(result)
+
+    def _pieces(
+        self, chunks: Iterator[Any], run_manager: CallbackManagerForChainRun, config: RunnableConfig
+    ) -> Iterator[ChainOutput]:
+        program = with_purposes(self._program(joined(list(chunks))))
+        with stream(program, self.core.services, on_event=listen) as answer:
+            plan = answer.announced
+            yield _opening(plan)
+            for piece in answer:
+                yield AddableDict(answer=piece)
+            # Empty, so that the key is there for an empty answer, too.
+            yield AddableDict(answer="", **self._closing(answer.result, plan))
+
+    async def _apieces(
+        self, chunks: AsyncIterator[Any], run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
+    ) -> AsyncIterator[ChainOutput]:
+        program = with_purposes(self._program(joined([chunk async for chunk in chunks])))
+        async with AsyncListener(config) as listener:
+            answer = await astream(program, self.core.services, on_event=listener)
+            async with answer:
+                # Everybody has the decision before the first word.
+                await listener.delivered()
+                plan = answer.announced
+                yield _opening(plan)
+                async for piece in answer:
+                    yield AddableDict(answer=piece)
+                yield AddableDict(answer="", **self._closing(answer.result, plan))
+
+    def _program(self, value: Any) -> Program[LazyRAGResult]:
+        question, history = query_of(value)
+        if not history:
+            return self._core_program(question)
+        if self.conversation == "show":
+            return _with_history(history, self._core_program(question))
+        return self._condensed(question, history)
+
+    def _core_program(self, question: str) -> Program[LazyRAGResult]:
+        core: LazyRAG = self.core
+        return core.program(question)
+
+    def _condensed(self, question: str, history: Sequence[Message]) -> Program[LazyRAGResult]:
+        """Have the reader write a question that stands alone, and answer that.
+
+        An empty one gives way to the question as it was.
+        """
+        prompt = in_conversation(history, REWRITE_IN_CONVERSATION.render(query=question))
+        [[written]] = yield from generate([prompt], SamplingParams(max_tokens=_QUESTION_TOKENS, trace="none"))
+        alone = written.text.strip() or question
+        yield from emit("conversation.condensed", question=question, alone=alone)
+        return (yield from self._core_program(alone))
+
+    def _output(self, result: LazyRAGResult) -> ChainOutput:
+        return {
+            "answer": result.answer,
+            "context": documents_of([*result.summaries, *result.passages]),
+            "decision": result.decision.to_dict(),
+            **self._details(result),
+        }
+
+    def _closing(self, result: LazyRAGResult, plan: Any) -> ChainOutput:
+        """Return the last chunk; with what was retrieved after a kept answer turned out to be empty."""
+        changed: ChainOutput = {}
+        if result.decision != plan.decision:
+            fresh = result.passages[len(plan.passages) :]
+            changed = {"context": documents_of(fresh), "decision": result.decision.to_dict()}
+        return {**changed, **self._details(result)}
+
+    def _details(self, result: LazyRAGResult) -> ChainOutput:
+        finish = result.finish if result.answer.strip() else "empty"
+        details: ChainOutput = {"finish": finish}
+        if finish in ("empty", "content_filter"):
+            logger.warning("lazy_rag.no_answer: %s", {"question": result.question, "finish": finish})
+        if self.return_details:
+            usage = result.usage
+            details |= {
+                "question": result.question,
+                "summaries": documents_of(result.summaries),
+                "passages": documents_of(result.passages),
+                "abstained": result.abstained,
+                "usage": {
+                    name: getattr(usage, name)
+                    for name in ("requests", "prompt_tokens", "completion_tokens", "seconds")
+                },
+            }
+        return details
+
+
+def _child(config: RunnableConfig, run_manager: Any) -> RunnableConfig:
+    return {**config, "callbacks": run_manager.get_child()}
+
+
+def _opening(plan: Any) -> ChainOutput:
+    """Return the first chunk: what is settled before the answer flows."""
+    return AddableDict(
+        context=documents_of([*plan.summaries, *plan.passages]), decision=plan.decision.to_dict()
+    )
+
+
+def _with_history(history: Sequence[Message], program: Program[T]) -> Program[T]:
+    """Put a conversation before every prompt of a program."""
+
+    def changed(effect: Effect) -> Effect:
+        if not isinstance(effect, Generate | StartGeneration):
+            return effect
+        return replace(effect, prompts=tuple(in_conversation(history, prompt) for prompt in effect.prompts))
+
+    return changed_effects(program, changed)
+
+
+def create_lazy_retrieval_tool(
+    chain: Runnable[Any, dict[str, Any]],
+    name: str,
+    description: str,
+    *,
+    response_format: Literal["content", "content_and_artifact"] = "content_and_artifact",
+) -> StructuredTool:
+    """Make a tool of a chain, as ``create_retriever_tool`` does of a retriever.
+
+    Args:
+        chain: A :class:`~langchain_surerag.LazyRetrievalChain`, configured or wrapped as you like.
+        name: Name that the agent's model sees.
+        description: Purpose of the tool, for that model.
+        response_format: ``"content"`` returns the answer; ``"content_and_artifact"`` adds the chain's
+            whole output (context, decision) as the tool message's artifact.
+
+    Returns:
+        A tool with one argument, ``question``.
+    """
+    from langchain_core.tools import StructuredTool
+
+    def response(output: dict[str, Any]) -> str | tuple[str, dict[str, Any]]:
+        answer: str = output["answer"]
+        return (answer, dict(output)) if response_format == "content_and_artifact" else answer
+
+    def ask(question: str, callbacks: Callbacks = None) -> str | tuple[str, dict[str, Any]]:
+        return response(chain.invoke({"question": question}, config={"callbacks": callbacks}))
+
+    async def aask(question: str, callbacks: Callbacks = None) -> str | tuple[str, dict[str, Any]]:
+        return response(await chain.ainvoke({"question": question}, config={"callbacks": callbacks}))
+
+    return StructuredTool(
+        name=name,
+        description=description,
+        func=ask,
+        coroutine=aask,
+        args_schema=QuestionInput,
+        response_format=response_format,
+    )

@@ -1,0 +1,202 @@
+"""A pipeline's own retrievers and embeddings as services of surerag, and what a retriever is limited to."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from langchain_core.embeddings import Embeddings
+from langchain_core.retrievers import BaseRetriever, RetrieverLike
+from langchain_core.runnables import Runnable, RunnableWithFallbacks
+from langchain_core.runnables.base import RunnableBindingBase
+from langchain_core.runnables.configurable import DynamicRunnable
+from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
+from numpy.typing import NDArray
+
+from langchain_surerag.documents import passages_of
+from surerag import Passage
+from surerag.errors import ConfigurationError, ServiceError
+from surerag.readers.threads import in_thread
+from surerag.services import Retriever
+
+_LIMITS = ("filter", "where", "expr", "namespace", "tenant")
+"""Parts of the names of search arguments that leave documents out."""
+
+
+class EmbeddingEncoder:
+    """Encodes with a LangChain embedding model; rows are L2-normalised here.
+
+    Args:
+        embeddings: Any LangChain embedding model.
+    """
+
+    def __init__(self, embeddings: Embeddings) -> None:
+        self._embeddings = embeddings
+        names = (getattr(embeddings, attribute, None) for attribute in ("model_name", "model"))
+        model = next((name for name in names if isinstance(name, str) and name), "")
+        self._name = f"{type(embeddings).__name__}({model})"
+
+    def __repr__(self) -> str:
+        return f"EmbeddingEncoder({self._name!r})"
+
+    @property
+    def name(self) -> str:
+        """Identity of the model: its class and the model it names."""
+        return self._name
+
+    def encode(self, texts: Sequence[str], kind: Literal["query", "document"]) -> NDArray[np.float32]:
+        """Return L2-normalised vectors [texts, dimensions].
+
+        Raises:
+            ServiceError: If the model does not return one vector of some length for each text.
+        """
+        if kind == "query":
+            return _normalised([self._embeddings.embed_query(text) for text in texts], texts)
+        return _normalised(self._embeddings.embed_documents(list(texts)), texts)
+
+    async def aencode(self, texts: Sequence[str], kind: Literal["query", "document"]) -> NDArray[np.float32]:
+        """Like ``encode``, with the model's own async methods; in a thread for a model that has none."""
+        own = type(self._embeddings)
+        if own.aembed_documents is Embeddings.aembed_documents:
+            return await in_thread(self.encode, texts, kind)
+        if kind == "query":
+            vectors = await asyncio.gather(*(self._embeddings.aembed_query(text) for text in texts))
+            return _normalised(vectors, texts)
+        return _normalised(await self._embeddings.aembed_documents(list(texts)), texts)
+
+
+def encoder_of(embeddings: Any) -> Any:
+    """Return an embedding model as an encoder, and an encoder of surerag, or None, as it is."""
+    return EmbeddingEncoder(embeddings) if isinstance(embeddings, Embeddings) else embeddings
+
+
+def _normalised(vectors: Sequence[Sequence[float]], texts: Sequence[str]) -> NDArray[np.float32]:
+    if len(vectors) != len(texts):
+        raise ServiceError(f"the embedding model returned {len(vectors)} vectors for {len(texts)} texts")
+    rows = np.asarray(vectors, dtype=np.float32).reshape(len(texts), -1)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    if not (lengths > 0).all():
+        raise ServiceError("the embedding model returned a vector of length 0", hint="leave empty texts out")
+    normalised: NDArray[np.float32] = rows / lengths
+    return normalised
+
+
+class RunnableRetriever:
+    """Retrieves with a LangChain retriever, or any runnable from a question to documents.
+
+    The number of passages is passed to retrievers that take it (those of vector stores, and those with a
+    parameter ``k`` in both their methods); what others return is cut to it. Calls run under the run of the
+    chain that asks.
+
+    Args:
+        runnable: The retriever, with whatever is around it.
+    """
+
+    def __init__(self, runnable: RetrieverLike) -> None:
+        self.runnable: Runnable[str, list[Any]] = runnable
+        self._takes_k = takes_k(runnable)
+
+    def __repr__(self) -> str:
+        return f"RunnableRetriever({self.runnable.get_name()})"
+
+    def retrieve(self, query: str, k: int | None) -> Sequence[Passage]:
+        """Return passages, best first, ``k`` at most.
+
+        Raises:
+            ServiceError: If the runnable returns something other than documents.
+        """
+        return _passages(self.runnable.invoke(query, **self._keywords(k)), k)
+
+    async def aretrieve(self, query: str, k: int | None) -> Sequence[Passage]:
+        """Like ``retrieve``, with the runnable's own async method."""
+        return _passages(await self.runnable.ainvoke(query, **self._keywords(k)), k)
+
+    def _keywords(self, k: int | None) -> dict[str, Any]:
+        return {"k": k} if self._takes_k and k is not None else {}
+
+
+def retriever_of(retriever: Any) -> Any:
+    """Return a runnable as a retriever of surerag, and one of surerag, or None, as it is.
+
+    Raises:
+        ConfigurationError: If it is something else.
+    """
+    if isinstance(retriever, Runnable):
+        return RunnableRetriever(retriever)
+    if retriever is None or isinstance(retriever, Retriever):
+        return retriever
+    hint = "pass a LangChain retriever (store.as_retriever()) or a runnable from str to documents"
+    if isinstance(retriever, VectorStore):
+        hint = "pass store.as_retriever()"
+    elif callable(retriever):
+        hint = "wrap the function: RunnableLambda(search), from langchain_core.runnables"
+    raise ConfigurationError(f"expected a retriever, got {type(retriever).__name__}", hint=hint)
+
+
+def takes_k(runnable: object) -> bool:
+    """Whether ``invoke(question, k=…)`` reaches the search."""
+    match runnable:
+        case VectorStoreRetriever():
+            return True
+        case BaseRetriever():
+            searches = (runnable._get_relevant_documents, runnable._aget_relevant_documents)
+            return all("k" in inspect.signature(search).parameters for search in searches)
+        case RunnableBindingBase():
+            return takes_k(runnable.bound)
+        case DynamicRunnable():
+            return takes_k(runnable.default)
+        case RunnableWithFallbacks():
+            return all(takes_k(item) for item in runnable.runnables)
+        case _:
+            return False
+
+
+def _passages(documents: object, k: int | None) -> list[Passage]:
+    if not isinstance(documents, Sequence) or isinstance(documents, str):
+        raise ServiceError(
+            f"the retriever returned a {type(documents).__name__} in place of a list of documents",
+            hint="pass a retriever, or a runnable from a question to a list of documents",
+        )
+    return [passage for passage in passages_of(documents) if passage.text.strip()][:k]
+
+
+def filters_of(retriever: object) -> Iterator[Mapping[str, Any] | str]:
+    """Yield the filter of each vector store in a retriever; a field's id where the config decides it.
+
+    Bindings, fallbacks, and retrievers around others (ensembles, compression) are looked into by their public
+    fields. What a function of your own leaves out cannot be seen.
+    """
+    match retriever:
+        case RunnableRetriever():
+            yield from filters_of(retriever.runnable)
+        case VectorStoreRetriever():
+            yield _limits(retriever.search_kwargs)
+        case RunnableBindingBase():
+            if bound := _limits(retriever.kwargs):
+                yield bound
+            yield from filters_of(retriever.bound)
+        case DynamicRunnable():
+            if field := getattr(retriever, "fields", {}).get("search_kwargs"):
+                yield f"the configurable field {field.id}"
+            for one in (retriever.default, *getattr(retriever, "alternatives", {}).values()):
+                yield from filters_of(one)
+        case RunnableWithFallbacks():
+            for one in retriever.runnables:
+                yield from filters_of(one)
+        case BaseRetriever():
+            for name in type(retriever).model_fields:
+                value = getattr(retriever, name)
+                for one in value if isinstance(value, list | tuple) else [value]:
+                    if isinstance(one, Runnable):
+                        yield from filters_of(one)
+
+
+def _limits(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in arguments.items()
+        if value is not None and any(part in name for part in _LIMITS)
+    }

@@ -1,0 +1,233 @@
+"""LangChain's runs: what each request is for, a method's events as custom events, a run for the answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar, cast
+from uuid import uuid4
+
+from langchain_core.callbacks import (
+    AsyncCallbackManagerForLLMRun,
+    BaseCallbackManager,
+    CallbackManagerForLLMRun,
+    adispatch_custom_event,
+    dispatch_custom_event,
+)
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, LLMResult
+from langchain_core.runnables import RunnableConfig, ensure_config
+from langchain_core.runnables.config import (
+    get_async_callback_manager_for_config,
+    get_callback_manager_for_config,
+    merge_configs,
+)
+
+from surerag.effects import ContinueGeneration, Effect, Generate, Program, StartGeneration
+from surerag.messages import Event
+
+T = TypeVar("T")
+Purpose = Literal["draft", "step", "answer"]
+"""What a request is for: text that may be thrown away, something on the way, or the answer itself."""
+
+PURPOSE: ContextVar[Purpose | None] = ContextVar("langchain_surerag_purpose", default=None)
+_ANSWER = "surerag:answer"
+TAGS: dict[Purpose, list[str]] = {
+    "draft": ["nostream", "surerag:draft"],
+    "step": ["nostream", "surerag:step"],
+    "answer": [_ANSWER],
+}
+"""Tags of requests. LangGraph's ``stream_mode="messages"`` does not show what is tagged ``nostream``."""
+
+
+def purpose_of(effect: Effect) -> Purpose:
+    """Return what an effect is for; samples that are compared are drafts as well."""
+    match effect:
+        case StartGeneration():
+            return "draft"
+        case Generate(answer=True) | ContinueGeneration(answer=True):
+            return "answer"
+        case Generate(sampling=sampling) if sampling.n > 1:
+            return "draft"
+        case _:
+            return "step"
+
+
+def changed_effects(program: Program[T], change: Callable[[Effect], Effect]) -> Program[T]:
+    """Run a program with each of its effects changed."""
+    try:
+        effect = next(program)
+        while True:
+            try:
+                answer = yield change(effect)
+            except GeneratorExit:
+                program.close()
+                raise
+            except BaseException as error:
+                effect = program.throw(error)
+            else:
+                effect = program.send(answer)
+    except StopIteration as stop:
+        return cast("T", stop.value)
+
+
+def with_purposes(program: Program[T]) -> Program[T]:
+    """Run a program; whoever answers its effects sees in :data:`PURPOSE` what each is for."""
+
+    def noted(effect: Effect) -> Effect:
+        PURPOSE.set(purpose_of(effect))
+        return effect
+
+    return changed_effects(program, noted)
+
+
+def request_config(purpose: Purpose | None) -> RunnableConfig:
+    """Return this context's config for one request, tagged with what it is for."""
+    config = ensure_config()
+    if purpose is None:
+        return config
+    tagged = merge_configs(config, {"tags": TAGS[purpose]})
+    return without_streaming(tagged) if purpose == "draft" else tagged
+
+
+def without_streaming(config: RunnableConfig) -> RunnableConfig:
+    """Return a config without the handlers that show text as it comes; tracers stay."""
+    callbacks = config.get("callbacks")
+    if isinstance(callbacks, BaseCallbackManager):
+        quiet = callbacks.copy()
+        for handler in {*quiet.handlers, *quiet.inheritable_handlers}:
+            if shows_text(handler):
+                quiet.remove_handler(handler)
+        return {**config, "callbacks": quiet}
+    if callbacks:
+        return {**config, "callbacks": [one for one in callbacks if not shows_text(one)]}
+    return config
+
+
+def shows_text(handler: Any) -> bool:
+    """Whether a handler streams what it hears to a user, as those of LangGraph and ``astream_events`` do."""
+    return hasattr(handler, "tap_output_iter")
+
+
+class AnswerRun:
+    """A run that shows a draft which became the answer: its tokens, and its text at the end.
+
+    The draft's own run is one that nobody streams, for it may be thrown away.
+
+    Args:
+        prompt: What was asked.
+        config: Of the request, without its tags.
+    """
+
+    def __init__(self, prompt: str, config: RunnableConfig) -> None:
+        self._config = merge_configs(config, {"tags": TAGS["answer"]})
+        self._messages: list[list[BaseMessage]] = [[HumanMessage(prompt)]]
+        self._id = uuid4()
+        self._text = ""
+        self._run: CallbackManagerForLLMRun | None = None
+        self._arun: AsyncCallbackManagerForLLMRun | None = None
+
+    def token(self, piece: str) -> None:
+        """Show a piece of the answer."""
+        if self._run is None:
+            manager = get_callback_manager_for_config(self._config)
+            [self._run] = manager.on_chat_model_start(
+                {}, self._messages, run_id=self._id, name="surerag:answer"
+            )
+        self._text += piece
+        self._run.on_llm_new_token(piece, chunk=self._chunk(piece))
+
+    def end(self) -> None:
+        """Close the run."""
+        if self._run is not None:
+            self._run.on_llm_end(self._result())
+
+    async def atoken(self, piece: str) -> None:
+        """Show a piece of the answer."""
+        if self._arun is None:
+            manager = get_async_callback_manager_for_config(self._config)
+            [self._arun] = await manager.on_chat_model_start(
+                {}, self._messages, run_id=self._id, name="surerag:answer"
+            )
+        self._text += piece
+        await self._arun.on_llm_new_token(piece, chunk=self._chunk(piece))
+
+    async def aend(self) -> None:
+        """Close the run."""
+        if self._arun is not None:
+            await self._arun.on_llm_end(self._result())
+
+    def _chunk(self, piece: str) -> ChatGenerationChunk:
+        return ChatGenerationChunk(message=AIMessageChunk(content=piece, id=f"run-{self._id}"))
+
+    def _result(self) -> LLMResult:
+        message = AIMessage(self._text, id=f"run-{self._id}")
+        return LLMResult(generations=[[ChatGeneration(message=message)]])
+
+
+def listener_of(config: RunnableConfig) -> Callable[[Event], None]:
+    """Return a listener that hands a method's events to the handlers of a run."""
+
+    def listen(event: Event) -> None:
+        if _has_run(config):
+            dispatch_custom_event(event.name, dict(event.data), config=config)
+
+    return listen
+
+
+def listen(event: Event) -> None:
+    """Hand an event to the handlers of the run that this context belongs to, if there is one."""
+    listener_of(ensure_config())(event)
+
+
+class AsyncListener:
+    """The same for coroutines: a task beside the method's hands events on in order.
+
+    A method emits events from inside a step that cannot await; a handler may have to.
+    """
+
+    def __init__(self, config: RunnableConfig) -> None:
+        self._config = config
+        self._events: asyncio.Queue[Event | None] = asyncio.Queue()
+
+    def __call__(self, event: Event) -> None:
+        """Take an event."""
+        self._events.put_nowait(event)
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._hand_on())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._events.put_nowait(None)
+        if kind is not None and not issubclass(kind, Exception):
+            self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(self._task, return_exceptions=kind is not None)
+
+    async def delivered(self) -> None:
+        """Wait until every event so far has reached its handlers."""
+        await self._events.join()
+
+    async def _hand_on(self) -> None:
+        failure: Exception | None = None
+        while (event := await self._events.get()) is not None:
+            try:
+                if _has_run(self._config):
+                    await adispatch_custom_event(event.name, dict(event.data), config=self._config)
+            except Exception as error:
+                failure = failure or error
+            finally:
+                self._events.task_done()
+        if failure is not None:
+            raise failure
+
+
+def _has_run(config: RunnableConfig) -> bool:
+    """Whether there is a run that events can belong to; without one, LangChain raises."""
+    return getattr(config.get("callbacks"), "parent_run_id", None) is not None

@@ -1,0 +1,172 @@
+"""Semantic chunking (DENSE-RAG, Algorithm 2) as a LangChain text splitter."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Self
+
+from langchain_core.documents import Document
+from langchain_text_splitters import TextSplitter
+
+from langchain_surerag.retrieval import encoder_of
+from surerag import SemanticChunk, SemanticChunker
+from surerag.drivers import arun, run
+from surerag.errors import ConfigurationError
+from surerag.text import estimated_tokens
+
+_AT_ONCE = 64
+"""Texts whose sentences are embedded in one call: full batches, and bounded memory."""
+
+
+class SemanticTextSplitter(TextSplitter):
+    """Cuts texts where neighbouring sentences are unlike, and never above a maximum.
+
+    Chunks are stretches of their text, verbatim. A sentence joins the chunk before it if the two sentences
+    are alike and the chunk stays within ``chunk_size``; a longer sentence is cut at line breaks, else at
+    white space. Chunks do not overlap.
+
+    ``from_tiktoken_encoder(…, embeddings=embeddings)`` and ``from_huggingface_tokenizer`` count in the tokens
+    of a model. The async methods await the embedding model's own.
+
+    Args:
+        embeddings: An embedding model, or an encoder of surerag.
+        length_function: Counts the tokens of a text; None estimates by the text's scripts.
+        add_start_index: Whether a chunk's metadata has its place in its text (``start_index``).
+        **options: ``similarity_threshold``, ``chunk_size`` and ``language``.
+
+    Raises:
+        ConfigurationError: If an option is unknown or out of bounds.
+        MissingServiceError: If there is no embedding model.
+
+    Example:
+        >>> from surerag.encoders import HashingEncoder
+        >>> splitter = SemanticTextSplitter(HashingEncoder(), similarity_threshold=0.3)
+        >>> splitter.split_text("Ada was born in Velm. Ada left Velm in spring. Tin melts easily.")
+        ['Ada was born in Velm. Ada left Velm in spring.', 'Tin melts easily.']
+    """
+
+    def __init__(
+        self,
+        embeddings: Any = None,
+        *,
+        length_function: Callable[[str], int] | None = None,
+        add_start_index: bool = False,
+        **options: Any,
+    ) -> None:
+        core = SemanticChunker(encoder_of(embeddings), count_tokens=length_function, **options)
+        super().__init__(
+            chunk_size=core.chunk_size,
+            chunk_overlap=0,
+            length_function=length_function or estimated_tokens,
+            add_start_index=add_start_index,
+        )
+        self._core = core
+
+    def __repr__(self) -> str:
+        options = ", ".join(f"{name}={value!r}" for name, value in self._core.options().items())
+        return f"SemanticTextSplitter({options})"
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse to set an option, which would change nothing.
+
+        Raises:
+            ConfigurationError: If it is one.
+        """
+        if not name.startswith("_"):
+            raise ConfigurationError(
+                f"{name} of a splitter cannot be set", hint="make a copy: with_options(…)"
+            )
+        super().__setattr__(name, value)
+
+    @property
+    def core(self) -> SemanticChunker:
+        """The method with its options and its encoder."""
+        return self._core
+
+    def with_options(self, **changes: Any) -> Self:
+        """Return a copy with other options.
+
+        Raises:
+            ConfigurationError: If a name is unknown, or a value out of bounds.
+        """
+        changed = copy.copy(self)
+        changed._core = self._core.with_options(**changes)
+        changed._chunk_size = changed._core.chunk_size
+        return changed
+
+    def with_quantile(self, texts: Iterable[str | Document], quantile: float = 0.5) -> Self:
+        """Return a copy with the similarity that this share of the texts' neighbouring sentences lies below.
+
+        Raises:
+            ConfigurationError: If ``quantile`` is not in [0, 1].
+            InputError: If no text has two sentences.
+        """
+        plain = [text.page_content if isinstance(text, Document) else text for text in texts]
+        threshold = self._core.with_quantile(plain, quantile).similarity_threshold
+        return self.with_options(similarity_threshold=threshold)
+
+    def split_text(self, text: str) -> list[str]:
+        """Return the chunks of a text, in order.
+
+        Raises:
+            InputError: If a single character is longer than ``chunk_size``.
+            ServiceError: If the embedding model fails to return one vector a sentence.
+        """
+        return [chunk.text for chunk in self._core.run(text)]
+
+    async def asplit_text(self, text: str) -> list[str]:
+        """Like ``split_text``, without blocking the event loop."""
+        return [chunk.text for chunk in await self._core.arun(text)]
+
+    def create_documents(
+        self, texts: list[str], metadatas: list[dict[Any, Any]] | None = None
+    ) -> list[Document]:
+        """Return the chunks of texts as documents, each with a copy of its text's metadata."""
+        chunked = [
+            chunks
+            for batch in _batches(texts)
+            for chunks in run(self._core.joint_program(batch), self._core.services)
+        ]
+        return self._documents(chunked, metadatas)
+
+    async def acreate_documents(
+        self, texts: list[str], metadatas: list[dict[Any, Any]] | None = None
+    ) -> list[Document]:
+        """Like ``create_documents``, without blocking the event loop."""
+        chunked = [
+            chunks
+            for batch in _batches(texts)
+            for chunks in await arun(self._core.joint_program(batch), self._core.services)
+        ]
+        return self._documents(chunked, metadatas)
+
+    async def asplit_documents(self, documents: Iterable[Document]) -> list[Document]:
+        """Like ``split_documents``, without blocking the event loop."""
+        whole = list(documents)
+        return await self.acreate_documents(
+            [document.page_content for document in whole], [document.metadata for document in whole]
+        )
+
+    async def atransform_documents(self, documents: Sequence[Document], **kwargs: Any) -> Sequence[Document]:
+        """Like ``transform_documents``, without blocking the event loop."""
+        return await self.asplit_documents(documents)
+
+    def _documents(
+        self, chunked: Sequence[Sequence[SemanticChunk]], metadatas: Sequence[dict[Any, Any]] | None
+    ) -> list[Document]:
+        return [
+            Document(
+                page_content=chunk.text,
+                metadata={
+                    **copy.deepcopy(metadata),
+                    **({"start_index": chunk.start} if self._add_start_index else {}),
+                },
+            )
+            for chunks, metadata in zip(chunked, metadatas or [{}] * len(chunked), strict=True)
+            for chunk in chunks
+        ]
+
+
+def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (texts[start : start + _AT_ONCE] for start in range(0, len(texts), _AT_ONCE))

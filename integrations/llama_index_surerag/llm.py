@@ -1,0 +1,585 @@
+"""Any LlamaIndex LLM as a reader, over its public calls.
+
+``chat``, ``achat``, ``stream_chat`` and ``astream_chat`` are asked (``complete`` and its variants of an LLM
+that is no chat model), and nothing else of the LLM is touched or copied, so that callbacks, token counters, a
+changed ``llm.model`` and wrappers of the user's stay in force. OpenAI's keywords go in, every answer and its
+log-probabilities come out of ``response.raw``, else ``response.logprobs``, else there is text alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import json
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from llama_index.core.llms import LLM
+from llama_index.core.settings import Settings
+
+from llama_index_surerag.prompts import chat_messages, completion_text, plain_text
+from llama_index_surerag.replies import Reply, StreamedReply, generation_of, replies_of
+from surerag.errors import CapabilityError, ConfigurationError, LogprobsError, RefusedError, ServiceError
+from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, SamplingParams
+from surerag.readers import Reader
+from surerag.readers.failures import service_error
+from surerag.readers.hosted.parameters import SupportedParameters, needed_parameters, warn_of_dropped
+from surerag.readers.pieces import TrimmedPieces
+from surerag.readers.protocol import BaseReader, Capabilities, begun_from_whole, close_iterator
+from surerag.readers.thinking import THINKING_TOKENS
+
+WAYS_OUT = (
+    'pass gate="semantic_entropy" (L-RAG) or metric="semantic_entropy" (DynQR), which need text only; an '
+    "OpenAIReader for an OpenAI-compatible server; or a TransformersReader for a model in this process"
+)
+
+
+class Family(NamedTuple):
+    """LLM classes that are asked in the same way.
+
+    Attributes:
+        keywords: From OpenAI's keywords to those that the class takes.
+        logprobs: Whether it returns log-probabilities of the sampled tokens.
+        several: Whether one request may bring several answers.
+        hint: What to do for log-probabilities, where it returns none.
+    """
+
+    keywords: Callable[[dict[str, Any]], dict[str, Any]]
+    logprobs: bool = False
+    several: bool = False
+    hint: str = ""
+
+
+def _gemini_keywords(keywords: dict[str, Any]) -> dict[str, Any]:
+    """Return OpenAI's keywords as a ``generation_config``; the class raises where a limit is reached."""
+    names = {
+        "temperature": "temperature",
+        "top_p": "top_p",
+        "seed": "seed",
+        "stop": "stop_sequences",
+        "logprobs": "response_logprobs",
+        "top_logprobs": "logprobs",
+    }
+    return {"generation_config": {names[name]: value for name, value in keywords.items() if name in names}}
+
+
+def _sampling_only(keywords: dict[str, Any]) -> dict[str, Any]:
+    return {"temperature": keywords["temperature"]} if keywords.get("temperature", 0) > 0 else {}
+
+
+def _as_needed(keywords: dict[str, Any]) -> dict[str, Any]:
+    return keywords if "logprobs" in keywords else _sampling_only(keywords)
+
+
+FAMILIES: Mapping[str, Family] = {
+    "OpenAI": Family(dict, logprobs=True, several=True),
+    "GoogleGenAI": Family(_gemini_keywords, logprobs=True),
+    "Ollama": Family(
+        lambda _: {},
+        hint='ask its server as OpenAILike(api_base="http://localhost:11434/v1", is_chat_model=True), since '
+        "this class passes no keyword of a call on",
+    ),
+    "HuggingFaceLLM": Family(
+        lambda _: {},
+        hint="pass TransformersReader(model, tokenizer) with the model and the tokenizer that the LLM was "
+        "built from",
+    ),
+}
+"""Families by the name of a class; subclasses belong to them."""
+
+_PACKAGED = Family(_sampling_only)
+_OWN = Family(_as_needed, logprobs=True)
+
+
+def family_of(llm: LLM) -> Family:
+    """Return how an LLM is asked; a class of the user's own may return log-probabilities."""
+    packaged = [kind for kind in type(llm).__mro__ if kind.__module__.startswith("llama_index.llms.")]
+    for kind in packaged:
+        if kind.__name__ in FAMILIES:
+            return FAMILIES[kind.__name__]
+    return _PACKAGED if packaged or type(llm).__module__.startswith("llama_index.") else _OWN
+
+
+def reader_from_llm(
+    llm: LLM, *, logprobs: bool | None = None, top_logprobs: int | None = None, max_concurrency: int = 8
+) -> LLMReader:
+    """Return a LlamaIndex LLM as a reader.
+
+    Args:
+        llm: Any LLM.
+        logprobs: Whether it returns log-probabilities; None knows it of LlamaIndex's packages, and expects
+            them of a class of your own, in ``raw`` as OpenAI has them or in ``logprobs``.
+        top_logprobs: Likeliest tokens to ask for; None is 20, and 5 where the LLM is no chat model.
+        max_concurrency: Requests under way at a time.
+
+    Raises:
+        ConfigurationError: If it is no LLM.
+    """
+    return LLMReader(llm, logprobs, top_logprobs, max_concurrency)
+
+
+def reader_of(llm: LLM | Reader | None) -> Reader:
+    """Return a reader as it is, an LLM as a reader, and ``Settings.llm`` for None."""
+    if isinstance(llm, Reader):
+        return llm
+    return LLMReader(Settings.llm if llm is None else llm)
+
+
+@contextmanager
+def explained(reader: Reader) -> Iterator[None]:
+    """Say of which LLM a method needs what it does not return, and the ways out.
+
+    Raises:
+        CapabilityError: If the method needs log-probabilities, and the LLM is asked for text alone.
+    """
+    try:
+        yield
+    except CapabilityError as error:
+        if not isinstance(reader, LLMReader):
+            raise
+        raise CapabilityError(
+            f"{type(reader.llm).__name__} is asked for text only, and {str(error).split('. ')[0]}",
+            hint=reader.hint,
+        ) from error
+
+
+class LLMReader(BaseReader):
+    """A LlamaIndex LLM as a reader; made by :func:`reader_from_llm`."""
+
+    def __init__(
+        self,
+        llm: LLM,
+        logprobs: bool | None = None,
+        top_logprobs: int | None = None,
+        max_concurrency: int = 8,
+    ) -> None:
+        if not isinstance(llm, LLM):
+            raise ConfigurationError(
+                f"expected a LlamaIndex LLM, got {type(llm).__name__}",
+                hint="pass llm=…, set Settings.llm, or pass a reader of surerag",
+            )
+        self.llm = llm
+        self._family = family_of(llm)
+        self._logprobs = self._family.logprobs if logprobs is None else logprobs
+        self._top = top_logprobs
+        self._max_concurrency = max_concurrency
+        self._supported = SupportedParameters(cap={} if self._family.several else {"n": 1})
+        self._streams = True
+        self._thinks = False
+        self._warned = False
+
+    def __repr__(self) -> str:
+        return f"LLMReader({type(self.llm).__name__} {self.name!r})"
+
+    @property
+    def name(self) -> str:
+        """Name of the model that the LLM is set to at this moment."""
+        return self.llm.metadata.model_name or self.llm.class_name()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this LLM can do: log-probabilities where its class returns them, streams where it has them."""
+        # CustomLLM inherits async calls that block the event loop; such an LLM is asked in threads.
+        call = type(self.llm).achat if self._chats else type(self.llm).acomplete
+        blocking = call.__qualname__.startswith(("CustomLLM.", "HuggingFaceLLM."))
+        return Capabilities(
+            logprobs=self._logprobs,
+            entropy="bounded" if self._logprobs and self._top != 0 else None,
+            begin="native" if self._streams else "whole",
+            stream=self._streams,
+            native_async=not blocking,
+            thinking="apart",
+        )
+
+    @property
+    def max_tokens(self) -> int:
+        """The LLM's own limit of an answer, where it has one."""
+        own = self.llm.metadata.num_output
+        return own if own > 0 else super().max_tokens
+
+    @property
+    def window(self) -> int:
+        """Tokens that prompt and answer may have together."""
+        return self.llm.metadata.context_window
+
+    @property
+    def hint(self) -> str:
+        """What to do for log-probabilities."""
+        return f"{self._family.hint}; or {WAYS_OUT}" if self._family.hint else WAYS_OUT
+
+    def count_tokens(self, text: str) -> int:
+        """Return how many tokens a text has for ``Settings.tokenizer``."""
+        return len(Settings.tokenizer(text))
+
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
+        """Return ``sampling.n`` generations for each prompt, in order."""
+        requests = self._split(prompts, sampling)
+        if len(requests) < 2 or self._max_concurrency == 1:
+            answers = [self._answers(request) for request in requests]
+        else:
+            with ThreadPoolExecutor(min(self._max_concurrency, len(requests))) as pool:
+                # Every call sees the caller's context, so that traces keep their parents.
+                calls = [pool.submit(contextvars.copy_context().run, self._answers, one) for one in requests]
+                answers = [call.result() for call in calls]
+        return self._joined(answers, len(prompts), sampling.n)
+
+    async def agenerate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
+        """Like ``generate``, over the LLM's own async calls."""
+        requests = self._split(prompts, sampling)
+        turns = asyncio.Semaphore(self._max_concurrency)
+
+        async def one(request: _Request) -> list[Generation]:
+            async with turns:
+                return await self._aanswers(request)
+
+        tasks = [asyncio.ensure_future(one(request)) for request in requests]
+        try:
+            answers = await asyncio.gather(*tasks)
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            raise
+        return self._joined(answers, len(prompts), sampling.n)
+
+    def begin(
+        self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
+    ) -> list[PartialGeneration]:
+        """Read a stream of each prompt up to its first ``n_tokens`` tokens, and leave it open."""
+        opened = [self._open(prompt, sampling, self._pieces) for prompt in prompts]
+        try:
+            for answer in opened:
+                for _ in answer.pieces:
+                    if answer.reply.n_tokens >= n_tokens:
+                        break
+            return [answer.begun(n_tokens) for answer in opened]
+        except BaseException:
+            for answer in opened:
+                close_iterator(answer.pieces)
+            raise
+
+    async def abegin(
+        self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
+    ) -> list[PartialGeneration]:
+        """Like ``begin``, over the LLM's own async stream."""
+        opened = [self._open(prompt, sampling, self._apieces) for prompt in prompts]
+        try:
+            for answer in opened:
+                async for _ in answer.pieces:
+                    if answer.reply.n_tokens >= n_tokens:
+                        break
+            return [answer.begun(n_tokens) for answer in opened]
+        except BaseException:
+            for answer in opened:
+                await answer.pieces.aclose()
+            raise
+
+    def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
+        """Read the open streams to their ends."""
+        for one in begun:
+            for _ in one.state.pieces:
+                pass
+        return [one.state.whole() for one in begun]
+
+    async def afinish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
+        """Like ``finish``."""
+        for one in begun:
+            async for _ in one.state.pieces:
+                pass
+        return [one.state.whole() for one in begun]
+
+    def cancel(self, begun: Sequence[PartialGeneration]) -> None:
+        """Close the open streams."""
+        for one in begun:
+            close_iterator(one.state.pieces)
+        # A stream of OpenAI's client refers to itself; the server goes on until it is collected.
+        gc.collect(1)
+
+    async def acancel(self, begun: Sequence[PartialGeneration]) -> None:
+        """Like ``cancel``."""
+        for one in begun:
+            await one.state.pieces.aclose()
+        # The event loop closes the generators inside the LLM's own, one after the other.
+        for _ in range(10):
+            await asyncio.sleep(0)
+        gc.collect(1)
+
+    def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
+        """Yield an answer piece by piece; the last chunk holds the generation."""
+        return self._open(prompt, sampling, self._pieces).chunks()
+
+    def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
+        """Yield what was begun from its first token on; the last chunk holds the generation."""
+        answer: _OpenAnswer = begun.state
+        return answer.chunks()
+
+    def astream(self, prompt: Prompt, sampling: SamplingParams) -> AsyncIterator[Chunk]:
+        """Like ``stream``, without blocking the event loop."""
+        if not self.capabilities.native_async:
+            return super().astream(prompt, sampling)
+        return self._open(prompt, sampling, self._apieces).achunks()
+
+    def afinish_stream(self, begun: PartialGeneration) -> AsyncIterator[Chunk]:
+        """Like ``finish_stream``, without blocking the event loop."""
+        answer: _OpenAnswer = begun.state
+        return answer.achunks() if hasattr(answer.pieces, "__anext__") else super().afinish_stream(begun)
+
+    @property
+    def _chats(self) -> bool:
+        return self.llm.metadata.is_chat_model
+
+    @property
+    def _top_logprobs(self) -> int:
+        return (20 if self._chats else 5) if self._top is None else self._top
+
+    def _split(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[_Request]:
+        """Return the requests for ``n`` answers to each prompt: one, or ``n`` that run side by side."""
+        if sampling.top_k is not None:
+            raise CapabilityError(f"{self.name} takes no top_k", hint="set it in the LLM itself")
+        if self._supported.cap.get("n") != 1 and "n" not in self._supported.drop:
+            return [_Request(prompt, sampling) for prompt in prompts]
+        return [
+            _Request(prompt, replace(sampling, n=1, seed=sampling.seed + number))
+            for prompt in prompts
+            for number in range(sampling.n)
+        ]
+
+    def _joined(self, answers: list[list[Generation]], prompts: int, n: int) -> list[list[Generation]]:
+        flat = [answer for row in answers for answer in row]
+        rows = [flat[start : start + n] for start in range(0, prompts * n, n)]
+        for row in rows if n > 1 else []:
+            self._watch_samples({answer.text for answer in row}, n)
+        return rows
+
+    def _watch_samples(self, texts: set[str], n: int) -> None:
+        """Warn once of an LLM that may pass no temperature on, and whose samples are all the same."""
+        if len(texts) == 1 and not (self._family.several or self._warned):
+            self._warned = True
+            warnings.warn(
+                f"all {n} samples of {self.name} are the same: {type(self.llm).__name__} may take no "
+                "temperature from a call, and then samples tell nothing about its certainty; build it with "
+                "temperature=1",
+                stacklevel=2,
+            )
+
+    def _answers(self, request: _Request) -> list[Generation]:
+        answers: list[Generation] = []
+        while len(answers) < request.sampling.n:
+            rest = request.after(len(answers))
+            try:
+                response = self._call("", rest.prompt, self._keywords(rest.sampling))
+            except Exception as error:
+                self._learn(error, rest.sampling)
+            else:
+                answers += self._read(response, rest)
+        return answers[: request.sampling.n]
+
+    async def _aanswers(self, request: _Request) -> list[Generation]:
+        answers: list[Generation] = []
+        while len(answers) < request.sampling.n:
+            rest = request.after(len(answers))
+            try:
+                response = await self._call("a", rest.prompt, self._keywords(rest.sampling))
+            except Exception as error:
+                self._learn(error, rest.sampling)
+            else:
+                answers += self._read(response, rest)
+        return answers[: request.sampling.n]
+
+    def _read(self, response: Any, request: _Request) -> list[Generation]:
+        replies, thinks = replies_of(response), self._thinks
+        if len(replies) < request.sampling.n:
+            self._supported.cap["n"] = 1
+        answers = self._generations(replies, request)
+        if self._thinks and not thinks and not any(one.text for one in answers):
+            # The tokens were spent on thoughts; from now on there is room for them.
+            return []
+        return answers
+
+    def _generations(self, replies: Sequence[Reply], request: _Request) -> list[Generation]:
+        self._thinks = self._thinks or any(reply.has_thoughts for reply in replies)
+        traced = self._logprobs and request.sampling.trace != "none"
+        top = self._top_logprobs if traced else None
+        share = max(len(replies), 1)
+        try:
+            answers = [
+                generation_of(reply, request.sampling, top_logprobs=top, share=share) for reply in replies
+            ]
+        except LogprobsError as error:
+            raise LogprobsError(
+                f"{self.name} ({type(self.llm).__name__}): {error}", hint=self.hint
+            ) from error
+        return [
+            replace(one, prompt_tokens=one.prompt_tokens or self.count_tokens(plain_text(request.prompt)))
+            for one in answers
+        ]
+
+    def _open(
+        self, prompt: Prompt, sampling: SamplingParams, pieces: Callable[[_OpenAnswer], Any]
+    ) -> _OpenAnswer:
+        answer = _OpenAnswer(self, _Request(prompt, replace(sampling, n=1)))
+        answer.pieces = pieces(answer)
+        return answer
+
+    def _pieces(self, answer: _OpenAnswer) -> Iterator[str]:
+        """Yield the pieces of a streamed answer; a whole one, where the LLM does not stream."""
+        reply = answer.reply
+        while not reply.done:
+            stream: Any = iter(())
+            try:
+                keywords = self._keywords(answer.request.sampling)
+                if self._streams:
+                    stream = self._call("stream_", answer.request.prompt, keywords)
+                    for response in stream:
+                        yield reply.feed(response)
+                    yield reply.end()
+                else:
+                    yield reply.whole(self._call("", answer.request.prompt, keywords))
+            except Exception as error:
+                self._recover(error, answer)
+            finally:
+                close_iterator(stream)
+
+    async def _apieces(self, answer: _OpenAnswer) -> AsyncIterator[str]:
+        reply = answer.reply
+        while not reply.done:
+            stream: Any = None
+            try:
+                keywords = self._keywords(answer.request.sampling)
+                if self._streams:
+                    stream = await self._call("astream_", answer.request.prompt, keywords)
+                    async for response in stream:
+                        yield reply.feed(response)
+                    yield reply.end()
+                else:
+                    yield reply.whole(await self._call("a", answer.request.prompt, keywords))
+            except Exception as error:
+                self._recover(error, answer)
+            finally:
+                if hasattr(stream, "aclose"):
+                    await stream.aclose()
+
+    def _recover(self, error: Exception, answer: _OpenAnswer) -> None:
+        """Note that the LLM does not stream, or refuses a keyword; raise everything else."""
+        if isinstance(error, NotImplementedError) and self._streams and not answer.reply.started:
+            self._streams = False
+        elif answer.reply.started:
+            raise self._translated(error) from error
+        else:
+            self._learn(error, answer.request.sampling)
+
+    def _call(self, kind: str, prompt: Prompt, keywords: dict[str, Any]) -> Any:
+        """Make one of the LLM's public calls; ``kind`` is what stands before ``chat`` or ``complete``."""
+        if self._chats:
+            return getattr(self.llm, f"{kind}chat")(chat_messages(self.llm, prompt), **keywords)
+        text = completion_text(self.llm, prompt)
+        return getattr(self.llm, f"{kind}complete")(text, formatted=True, **keywords)
+
+    def _keywords(self, sampling: SamplingParams) -> dict[str, Any]:
+        """Return the keywords of a call: OpenAI's, without what was rejected, in the family's spelling."""
+        return self._family.keywords(self._supported.apply(self._openai_keywords(sampling)))
+
+    def _openai_keywords(self, sampling: SamplingParams) -> dict[str, Any]:
+        limit = sampling.max_tokens + (THINKING_TOKENS if self._thinks else 0)
+        keywords: dict[str, Any] = {"temperature": sampling.temperature, "max_tokens": limit}
+        if sampling.temperature > 0:
+            keywords["seed"] = sampling.seed
+        if sampling.top_p < 1:
+            keywords["top_p"] = sampling.top_p
+        if sampling.stop:
+            keywords["stop"] = list(sampling.stop)
+        if sampling.n > 1:
+            keywords["n"] = sampling.n
+        if self._logprobs and sampling.trace != "none":
+            top = self._top_logprobs
+            keywords |= {"logprobs": True, "top_logprobs": top} if self._chats else {"logprobs": top}
+        return keywords
+
+    def _learn(self, error: Exception, sampling: SamplingParams) -> None:
+        """Leave a keyword out from now on that the LLM refuses and the method does not need.
+
+        Raises:
+            ServiceError: If it is needed, or the failure is another one.
+        """
+        ours = self._translated(error)
+        changed: list[str] = []
+        if isinstance(ours, RefusedError):
+            keywords = self._openai_keywords(sampling)
+            changed = self._supported.learn(str(error), keywords, needed_parameters(sampling))
+        if not changed:
+            raise ours from error
+        warn_of_dropped(self.name, self._supported.drop & set(changed), sampling)
+
+    def _translated(self, error: Exception) -> Exception:
+        """Return a client's failure as one of ours, which says what the server sent and shows no key."""
+        strange = json.JSONDecodeError | AttributeError | IndexError | KeyError | TypeError
+        if isinstance(error, strange) and "keyword argument" not in str(error):
+            sent = getattr(error, "doc", None) or getattr(error, "obj", None)
+            return ServiceError(
+                f"{self.name} sent a reply that {type(self.llm).__name__} cannot read: "
+                f"{'one without an answer' if sent is None else repr(sent)[:200]} "
+                f"({type(error).__name__}: {error})",
+                hint="check api_base, and that the server speaks the API of this class",
+            )
+        key = getattr(self.llm, "api_key", None)
+        message = str(error)
+        if isinstance(key, str) and key.strip():
+            message = message.replace(key.strip(), "***")
+        return service_error(error, self.name, message)
+
+
+class _Request(NamedTuple):
+    prompt: Prompt
+    sampling: SamplingParams
+
+    def after(self, answers: int) -> _Request:
+        """Return what is left of it when so many answers have come."""
+        n, seed = self.sampling.n - answers, self.sampling.seed + answers
+        return self._replace(sampling=replace(self.sampling, n=n, seed=seed))
+
+
+class _OpenAnswer:
+    """An answer whose stream is open, or was read to its end."""
+
+    def __init__(self, reader: LLMReader, request: _Request) -> None:
+        self.request = request
+        self.reply = StreamedReply()
+        self.pieces: Any = iter(())
+        self._reader = reader
+
+    def whole(self) -> Generation:
+        """Return what has come so far as a generation."""
+        [generation] = self._reader._generations([self.reply], self.request)
+        return generation
+
+    def begun(self, n_tokens: int) -> PartialGeneration:
+        """Return the first ``n_tokens`` tokens of what has come so far."""
+        head = begun_from_whole(self.whole(), n_tokens).partial
+        done = self.reply.done and head.finish != "partial"
+        return PartialGeneration(head if done else replace(head, finish="partial"), done, self)
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield the answer from its first token on; the last chunk holds the generation."""
+        trimmed = TrimmedPieces()
+        try:
+            yield Chunk(trimmed.feed(self.reply.answer))
+            for piece in self.pieces:
+                yield Chunk(trimmed.feed(piece))
+            yield Chunk("", self.whole())
+        finally:
+            close_iterator(self.pieces)
+
+    async def achunks(self) -> AsyncIterator[Chunk]:
+        """Like ``chunks``, of an async stream."""
+        trimmed = TrimmedPieces()
+        try:
+            yield Chunk(trimmed.feed(self.reply.answer))
+            async for piece in self.pieces:
+                yield Chunk(trimmed.feed(piece))
+            yield Chunk("", self.whole())
+        finally:
+            await self.pieces.aclose()

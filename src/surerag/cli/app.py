@@ -1,0 +1,62 @@
+"""Entry point: expected failures are one line on standard error and an exit code."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from typing import NoReturn
+
+import typer
+
+from surerag.calibration import CalibrationWarning
+from surerag.cli.calibrate import calibrate
+from surerag.cli.compare import compare
+from surerag.cli.demo import demo
+from surerag.cli.display import show_error
+from surerag.cli.doctor import doctor
+from surerag.cli.evaluate import evaluate
+from surerag.cli.train_rewriter import train_rewriter
+from surerag.documents import SkippedFilesWarning
+from surerag.errors import SureragError
+from surerag.text import printable
+
+FAILED, INTERRUPTED = 1, 130
+
+app = typer.Typer(
+    help="RAG that acts on its reader's uncertainty. Exit codes: 0 done; 1 failed; 2 wrong usage; 3 a "
+    "requirement fails; 4 a requirement is undecided, or nothing can be certified; 130 interrupted.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for _command in (demo, doctor, compare, evaluate, calibrate, train_rewriter):
+    app.command(_command.__name__.replace("_", "-"))(_command)
+
+
+def main() -> NoReturn:
+    """Run the command line; exit codes are those of its help."""
+    _silence_libraries()
+    try:
+        app()
+    except SureragError as error:
+        show_error(str(error))
+        sys.exit(FAILED)
+    except KeyboardInterrupt:
+        show_error("interrupted")
+        sys.exit(INTERRUPTED)
+    sys.exit(0)
+
+
+def _silence_libraries() -> None:
+    """Keep progress bars and notices of other libraries off the terminal."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    for name in ("transformers", "sentence_transformers", "httpx", "surerag"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.simplefilter("ignore")
+    for category in (SkippedFilesWarning, CalibrationWarning):
+        warnings.simplefilter("always", category)
+    warnings.formatwarning = lambda message, *_: f"Note: {printable(str(message))}.\n"

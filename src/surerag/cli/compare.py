@@ -1,0 +1,107 @@
+"""``surerag compare``: which system helps on your own questions and documents, and at which cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from surerag.cli.display import progress_bar, show, step
+from surerag.cli.models import (
+    AskAgain,
+    AtATime,
+    BaseUrl,
+    Columns,
+    Model,
+    load_corpus,
+    load_reader,
+    parse_columns,
+    split_names,
+)
+from surerag.errors import ConfigurationError
+from surerag.evaluation import evaluate, read_questions
+from surerag.evaluation.gate import EXIT_CODES, check_requirement, parse_requirement, write_junit
+from surerag.evaluation.report import forecast, terminal_table, write_report
+from surerag.evaluation.systems import Parts, build_system, parse_system
+
+Questions = Annotated[
+    Path, typer.Argument(help="JSONL, CSV or Parquet with questions and reference answers.")
+]
+Documents = Annotated[Path, typer.Option(help="Folder of documents to answer from.")]
+Systems = Annotated[
+    str,
+    typer.Option(
+        help="plain, lazy, rewritten, compressed, refined, none, strong, oracle; sums such as "
+        "lazy+compressed; thresholds such as lazy@0.8. The first one is the baseline."
+    ),
+]
+RunFile = Annotated[Path, typer.Option(help="File of the run; the same command goes on where it ended.")]
+Require = Annotated[
+    list[str] | None,
+    typer.Option(
+        help='Requirement to test, such as "accuracy(lazy) >= accuracy(plain) - 0.05": exit code 3 if it '
+        "fails, 4 if it is undecided. JUnit XML is written beside the run."
+    ),
+]
+DryRun = Annotated[
+    int, typer.Option(min=0, help="Ask so many questions for real, and extrapolate the costs of all.")
+]
+PriceIn = Annotated[float, typer.Option(min=0, help="Money for a million tokens read.")]
+PriceOut = Annotated[float, typer.Option(min=0, help="Money for a million tokens written.")]
+
+
+def compare(
+    questions: Questions,
+    documents: Documents,
+    base_url: BaseUrl = None,
+    model: Model = None,
+    systems: Systems = "plain,lazy",
+    columns: Columns = "",
+    run: RunFile = Path("run.db"),
+    require: Require = None,
+    at_a_time: AtATime = 1,
+    dry_run: DryRun = 0,
+    price_in: PriceIn = 0.0,
+    price_out: PriceOut = 0.0,
+    ask_again: AskAgain = False,
+) -> None:
+    """Ask systems your own questions over your own documents; print and write a report."""
+    items = read_questions(questions, columns=parse_columns(columns))
+    names = split_names(systems)
+    if len(set(names)) < len(names) or not names:
+        raise ConfigurationError(f"--systems names each system once, got {systems!r}")
+    # What is misspelt is refused before a model is asked and documents are read.
+    for name in names:
+        parse_system(name)
+    for text in require or ():
+        parse_requirement(text)
+    reader = load_reader(base_url, model)
+    corpus = load_corpus(documents)
+    parts = Parts(reader, corpus.passages, corpus.summaries, corpus.encoder)
+    built = {name: build_system(name, parts) for name in names}
+    with progress_bar(f"Answers, stored in {run}") as progress:
+        rows = evaluate(
+            built,
+            items[: dry_run or None],
+            run,
+            at_a_time=at_a_time,
+            on_change="ask" if ask_again else "refuse",
+            progress=progress,
+        )
+    with rows:
+        show(terminal_table(rows, price_in=price_in, price_out=price_out))
+        if dry_run:
+            show(forecast(rows, len(items), price_in, price_out))
+            return
+        verdicts = [check_requirement(rows, text) for text in require or ()]
+        page = run.with_suffix(".html")
+        with step("Writing the report"):
+            write_report(rows, page, price_in=price_in, price_out=price_out, verdicts=verdicts)
+    for verdict in verdicts:
+        show(str(verdict))
+    if verdicts:
+        write_junit(verdicts, run.with_suffix(".xml"))
+    show(f"Report: {page}. Rows: {run}.")
+    outcomes = {verdict.outcome for verdict in verdicts}
+    raise typer.Exit(EXIT_CODES["fail" if "fail" in outcomes else max(outcomes, default="pass")])

@@ -1,0 +1,122 @@
+"""``surerag doctor``: what a model can do, and which methods can therefore use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import typer
+from rich.table import Table
+
+from surerag.cli.display import show, step
+from surerag.cli.models import BaseUrl, Model, load_reader
+from surerag.encoders import HashingEncoder
+from surerag.entailment import JudgeEntailer
+from surerag.errors import SureragError
+from surerag.messages import Pair
+from surerag.methods.dense.component import DenseEvaluator
+from surerag.methods.dynqr.component import UncertaintyRewriter
+from surerag.methods.edc2.component import ClusterCompressor
+from surerag.methods.lazy_rag.component import FixedSummary, LazyRAG
+from surerag.methods.seper.component import SePer
+from surerag.readers.protocol import BaseReader
+from surerag.text import printable
+
+MISSING = 1
+"""Exit code where a method cannot use the model."""
+
+LABELLED_PAIRS = (
+    ("Ada was born in Velm.", "Ada was born in Velm in 1912.", False),
+    ("Ada was born in Velm in 1912.", "Ada was born in Velm.", True),
+    ("All birds of the island can swim.", "Some birds of the island can swim.", True),
+    ("Some birds of the island can swim.", "No bird of the island can swim.", False),
+    ("The bridge was closed on Monday.", "The bridge was open on Monday.", False),
+    ("Paris is the capital of France.", "The capital of France is Paris.", True),
+    ("The cat sleeps on the sofa.", "An animal sleeps on the sofa.", True),
+    ("The train leaves at nine.", "The train leaves at ten.", False),
+    ("Both brothers became doctors.", "One of the brothers became a doctor.", True),
+    ("The recipe needs two eggs.", "The recipe was written by a monk.", False),
+)
+"""Premise, hypothesis, and whether the first entails the second."""
+
+LEAST_RIGHT = 8
+
+
+def doctor(base_url: BaseUrl = None, model: Model = None) -> None:
+    """Ask a model what it can do, try it as a judge, and say which methods can use it."""
+    reader = load_reader(base_url, model, probe=False)
+    show(_describe(reader, base_url))
+    with step("Trying the model as a judge on ten pairs of statements"):
+        judges, result = try_judge(reader)
+    show(result)
+    table = Table("Method", "Runs", "How, or what to change")
+    verdicts = check_methods(reader, judges=judges)
+    for name, (runs, text) in verdicts.items():
+        table.add_row(name, "yes" if runs else "no", printable(text))
+    show(table)
+    raise typer.Exit(0 if all(runs for runs, _ in verdicts.values()) else MISSING)
+
+
+def try_judge(reader: BaseReader) -> tuple[bool, str]:
+    """Return whether a model can judge the :data:`LABELLED_PAIRS`, and the result in words."""
+    rows = JudgeEntailer(reader).entail(
+        [Pair(premise, hypothesis) for premise, hypothesis, _ in LABELLED_PAIRS]
+    )
+    usable = rows.sum(axis=1) > 0
+    right = sum(
+        bool(is_usable) and (int(row.argmax()) == 2) == entails
+        for row, is_usable, (_, _, entails) in zip(rows, usable, LABELLED_PAIRS, strict=True)
+    )
+    text = f"As a judge: {right} of {len(rows)} pairs right, {int((~usable).sum())} replies unusable."
+    if right >= LEAST_RIGHT:
+        return True, text
+    return False, f"{text} Too few: use an NLI classifier as the entailer (NLIEntailer.from_pretrained)."
+
+
+def check_methods(reader: BaseReader, *, judges: bool) -> dict[str, tuple[bool, str]]:
+    """Return, for each method, whether it can run over a model, and how or what to change."""
+    text, encoder = FixedSummary("A passage."), HashingEncoder()
+    judge = "judged by the model itself" if judges else "with an NLI classifier as the entailer"
+    choices: Mapping[str, Mapping[str, Callable[[], Any]]] = {
+        "L-RAG": {
+            f'gate="{gate}"': partial(LazyRAG, reader, text, text, gate=gate)
+            for gate in ("entropy", "margin", "semantic_entropy")
+        },
+        "ΔSePer": {judge: partial(SePer, reader, JudgeEntailer(reader))},
+        "EDC²-RAG": {"needs text alone": partial(ClusterCompressor, reader, encoder)},
+        "DENSE-RAG": {judge: partial(DenseEvaluator, reader)},
+        "DynQR": {
+            f'metric="{metric}"': partial(UncertaintyRewriter, reader, text, metric=metric)
+            for metric in ("perplexity", "semantic_entropy")
+        },
+    }
+    return {method: _first_that_works(builders) for method, builders in choices.items()}
+
+
+def _first_that_works(builders: Mapping[str, Callable[[], Any]]) -> tuple[bool, str]:
+    failure = ""
+    for how, build in builders.items():
+        try:
+            build()
+        except SureragError as error:
+            failure = failure or str(error)
+        else:
+            return True, how
+    return False, failure
+
+
+def _describe(reader: BaseReader, base_url: str | None) -> str:
+    """Return what a model can do, after asking a server about it."""
+    if base_url is not None:
+        with step(f"Asking {base_url} a dozen small questions"):
+            return str(reader.probe())  # type: ignore[attr-defined]  # a reader of a server
+    can = reader.capabilities
+    rows = {
+        "log-probabilities": "yes" if can.logprobs else "no",
+        "entropies": can.entropy or "no",
+        "scoring of given text": "yes" if can.score else "no",
+        "stops after n tokens": "yes, and goes on from there" if can.begin == "native" else "no",
+        "streaming": "yes" if can.stream else "no",
+    }
+    return "\n".join([reader.name, *(f"  {name:<30}{value}" for name, value in rows.items())])

@@ -1,0 +1,132 @@
+"""``surerag evaluate``: what contexts add to a model's belief (ΔSePer), or how it understands them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from surerag.cli.display import progress_bar, show
+from surerag.cli.models import AskAgain, AtATime, BaseUrl, Columns, Model, load_reader, parse_columns
+from surerag.entailment import ExactEntailer, JudgeEntailer, NLIEntailer
+from surerag.errors import InputError
+from surerag.evaluation import EvaluationAnswer, Question, read_questions
+from surerag.evaluation import evaluate as evaluate_systems
+from surerag.evaluation.report import terminal_table, write_report
+from surerag.evaluation.systems import System
+from surerag.messages import Passage
+from surerag.methods.dense.component import DenseEvaluator
+from surerag.methods.seper.component import SePer
+from surerag.readers.protocol import BaseReader
+from surerag.services import Entailer
+
+
+class Score(StrEnum):
+    """Measure of the contexts."""
+
+    seper = "seper"
+    dense = "dense"
+
+
+Measure = Callable[[Question, list[Passage]], EvaluationAnswer]
+File = Annotated[
+    Path,
+    typer.Argument(
+        help="JSONL, CSV or Parquet with questions, contexts and reference answers; a column 'system' "
+        "compares several retrievers."
+    ),
+]
+ScoreOption = Annotated[
+    Score,
+    typer.Option(
+        help="seper: what the contexts add to the model's belief in the reference answers; dense: how much "
+        "rephrasing the contexts changes its answer."
+    ),
+]
+EntailerName = Annotated[
+    str,
+    typer.Option(help="judge (the model itself), exact, or Hugging Face id or folder of an NLI classifier."),
+]
+RunFile = Annotated[Path, typer.Option(help="File of the run; the same command goes on where it ended.")]
+
+
+def evaluate(
+    file: File,
+    base_url: BaseUrl = None,
+    model: Model = None,
+    score: ScoreOption = Score.seper,
+    entailer: EntailerName = "judge",
+    columns: Columns = "",
+    run: RunFile = Path("evaluation.db"),
+    at_a_time: AtATime = 1,
+    ask_again: AskAgain = False,
+) -> None:
+    """Measure retrieved contexts with a model, question by question."""
+    rows = read_questions(file, columns=parse_columns(columns))
+    if not any(row.contexts for row in rows):
+        raise InputError(f"{file} has no contexts", hint="name their column: --columns contexts=NAME")
+    if score is Score.seper and not all(row.references for row in rows):
+        raise InputError(f"{file} has questions without reference answers, which ΔSePer needs")
+    reader = load_reader(base_url, model)
+    measure, settings = _measure(score, reader, _entailer(entailer, reader))
+    contexts: dict[str, dict[str, tuple[str, ...]]] = {}
+    questions: dict[str, Question] = {}
+    for row in rows:
+        question = Question(row.text, row.references, id=row.id)
+        questions.setdefault(question.key, question)
+        contexts.setdefault(row.system or "contexts", {})[question.key] = row.contexts
+
+    def build(name: str) -> System:
+        def answer(question: Question) -> EvaluationAnswer:
+            return measure(question, [Passage(text) for text in contexts[name].get(question.key, ())])
+
+        return System(name, answer, {**settings, "contexts": contexts[name]})
+
+    with progress_bar(f"Questions, stored in {run}") as progress:
+        result = evaluate_systems(
+            {name: build(name) for name in contexts},
+            questions.values(),
+            run,
+            metrics={},
+            at_a_time=at_a_time,
+            on_change="ask" if ask_again else "refuse",
+            progress=progress,
+        )
+    with result:
+        show(terminal_table(result))
+        write_report(result, run.with_suffix(".html"))
+    show(f"Report: {run.with_suffix('.html')}. Rows: {run}.")
+
+
+def _measure(score: Score, reader: BaseReader, entailer: Entailer) -> tuple[Measure, dict[str, Any]]:
+    """Return a function that measures one question, and the settings behind it."""
+    if score is Score.seper:
+        seper = SePer(reader, entailer)
+
+        def measure_seper(question: Question, passages: list[Passage]) -> EvaluationAnswer:
+            result = seper.run(question.text, list(question.references), passages)
+            scores = {
+                "delta_seper": result.delta,
+                "seper_before": result.before.seper,
+                "seper_after": result.after.seper,
+            }
+            return EvaluationAnswer("", tuple(p.text for p in passages), result.usage, scores=scores)
+
+        return measure_seper, {**seper.to_dict(), "entailer": entailer.name}
+    dense = DenseEvaluator(reader, entailer)
+
+    def measure_dense(question: Question, passages: list[Passage]) -> EvaluationAnswer:
+        result = dense.run(question.text, passages)
+        shown = tuple(passage.text for passage in passages)
+        return EvaluationAnswer(result.answer, shown, result.usage, scores={"dse": result.score})
+
+    return measure_dense, {**dense.to_dict(), "entailer": entailer.name}
+
+
+def _entailer(name: str, reader: BaseReader) -> Entailer:
+    if name == "judge":
+        return JudgeEntailer(reader)
+    return ExactEntailer() if name == "exact" else NLIEntailer.from_pretrained(name)

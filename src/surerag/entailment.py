@@ -1,0 +1,352 @@
+"""Entailers, which judge whether one statement entails another: by equality, by a classifier, by a reader."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surerag.effects import CONTRADICTION, ENTAILMENT, NEUTRAL
+from surerag.errors import ConfigurationError, ContextLengthError, ServiceError, extra
+from surerag.lru import LRUDict
+from surerag.measures import normalize_answer
+from surerag.messages import Generation, Pair, Prompt, SamplingParams, Template, TokenTrace
+from surerag.prompts import ENTAILMENT as ENTAILMENT_PROMPT
+from surerag.readers.protocol import Reader, as_reader
+from surerag.readers.threads import in_thread
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+__all__ = ["ExactEntailer", "JudgeEntailer", "NLIEntailer"]
+
+LABELS: Final = ("contradiction", "neutral", "entailment")
+"""The columns of every array of probabilities here."""
+
+logger = logging.getLogger("surerag")
+Rows = NDArray[np.float64]
+
+
+class ExactEntailer:
+    """Entailment as equality after normalisation, and contradiction otherwise; for short answers and tests.
+
+    Example:
+        >>> ExactEntailer().entail([Pair("The Orun.", "orun"), Pair("Velm", "Orun")]).tolist()
+        [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
+    """
+
+    local = True
+    name = "exact"
+
+    def entail(self, pairs: Sequence[Pair]) -> Rows:
+        """Return one-hot rows [pairs, 3]: contradiction, neutral, entailment."""
+        rows = np.zeros((len(pairs), len(LABELS)))
+        for row, pair in zip(rows, pairs, strict=True):
+            same = normalize_answer(pair.premise) == normalize_answer(pair.hypothesis)
+            row[ENTAILMENT if same else CONTRADICTION] = 1.0
+        return rows
+
+
+class JudgeEntailer:
+    """A reader that is asked for ``entailment``, ``contradiction`` or ``neutral`` (DENSE-RAG, appendix B.2).
+
+    The label in the reply gets the probability that the reader reports for its tokens, and the others share
+    the rest; without log-probabilities it gets all. A reply that names none of the three, or more than one,
+    or denies one, is a row of zeros, so that a method can count it; ``unparsed_share`` tells of all so far.
+
+    Args:
+        reader: The judge.
+        prompt: A template with the slots ``question``, ``premise`` and ``hypothesis``.
+        max_tokens: Longest reply.
+
+    Attributes:
+        judged: Pairs that were judged so far.
+        unparsed: Replies among them that could not be used.
+
+    Raises:
+        PromptError: If the prompt has other slots.
+        ConfigurationError: If ``reader`` is no reader.
+    """
+
+    def __init__(self, reader: Reader, *, prompt: Template = ENTAILMENT_PROMPT, max_tokens: int = 8) -> None:
+        self._reader = as_reader(reader)
+        self._prompt = prompt.require("question", "premise", "hypothesis")
+        self._sampling = SamplingParams(max_tokens=max_tokens, trace="none")
+        self.judged = 0
+        self.unparsed = 0
+
+    def __repr__(self) -> str:
+        return f"JudgeEntailer({self._reader.name!r})"
+
+    @property
+    def name(self) -> str:
+        """Identity of the judge."""
+        return f"judge:{self._reader.name}"
+
+    @property
+    def local(self) -> bool:
+        """Whether pairs of many callers should be merged: where the judge is a local model."""
+        return self._reader.capabilities.local
+
+    @property
+    def unparsed_share(self) -> float:
+        """Share of all replies so far that could not be used."""
+        return self.unparsed / self.judged if self.judged else 0.0
+
+    def entail(self, pairs: Sequence[Pair]) -> Rows:
+        """Return probabilities [pairs, 3]: contradiction, neutral, entailment; zeros for an unusable reply.
+
+        Raises:
+            ServiceError: If the reader fails.
+        """
+        replies = self._reader.generate(self._prompts(pairs), self._sampling)
+        return self._rows([reply for [reply] in replies])
+
+    async def aentail(self, pairs: Sequence[Pair]) -> Rows:
+        """Judge pairs without blocking the event loop; see :meth:`entail`."""
+        if not self._reader.capabilities.native_async:
+            return await in_thread(self.entail, pairs)
+        replies = await self._reader.agenerate(self._prompts(pairs), self._sampling)
+        return self._rows([reply for [reply] in replies])
+
+    def _prompts(self, pairs: Sequence[Pair]) -> list[Prompt]:
+        return [
+            self._prompt.render(question=pair.question, premise=pair.premise, hypothesis=pair.hypothesis)
+            for pair in pairs
+        ]
+
+    def _rows(self, replies: Sequence[Generation]) -> Rows:
+        rows = np.array([self._row(reply) for reply in replies], dtype=np.float64).reshape(-1, len(LABELS))
+        self.judged += len(rows)
+        return rows
+
+    def _row(self, reply: Generation) -> list[float]:
+        label = parse_label(reply.text)
+        if label is None:
+            self.unparsed += 1
+            logger.log(
+                logging.WARNING if self.unparsed == 1 else logging.DEBUG,
+                "a judge's reply names no single label and is not used (further ones are counted): %r",
+                reply.text[:80],
+            )
+            return [0.0] * len(LABELS)
+        trace = reply.trace
+        probability = math.exp(math.fsum(_label_logprobs(trace))) if trace and len(trace) else 1.0
+        return [probability if at == label else (1 - probability) / 2 for at in range(len(LABELS))]
+
+
+_WORDS = re.compile(r"\b(not|no|non)?[\s-]*(entail|contradict|neutral)\w*", re.IGNORECASE)
+_COLUMNS = {"entail": ENTAILMENT, "contradict": CONTRADICTION, "neutral": NEUTRAL}
+
+
+def parse_label(reply: str) -> int | None:
+    """Return the column of the one label that a reply names, or None.
+
+    Example:
+        >>> parse_label("**Entailment.**"), parse_label("It is not entailment"), parse_label("maybe")
+        (2, None, None)
+    """
+    labels = {(_COLUMNS[stem.lower()], bool(denied)) for denied, stem in _WORDS.findall(reply)}
+    if len(labels) != 1:
+        return None
+    label, denied = labels.pop()
+    return None if denied else label
+
+
+def _label_logprobs(trace: TokenTrace) -> Sequence[float]:
+    """Return the log-probabilities of the tokens that spell the label."""
+    word = _WORDS.search("".join(trace.tokens))
+    if word is None:
+        return list(trace.logprobs)
+    spelled, end = [], 0
+    for token, logprob in zip(trace.tokens, trace.logprobs, strict=True):
+        start, end = end, end + len(token)
+        if start < word.end() and end > word.start():
+            spelled.append(float(logprob))
+    return spelled
+
+
+DEFAULT_MODEL = "cross-encoder/nli-deberta-v3-small"
+PAPER_MODEL = "microsoft/deberta-v2-xlarge-mnli"
+_GPU_BATCH, _CPU_BATCH = 16_384, 2_048
+"""Tokens of a batch."""
+
+
+class NLIEntailer:
+    """A classifier of sentence pairs, trained for natural language inference.
+
+    The order of a model's labels is read from its config. A pair with a question is judged as "question
+    answer" against "question answer", as SePer's authors do; a question that does not fit is left out. Pairs
+    are batched by length, and judgements are kept: a pair is judged once.
+
+    The default model has 141 M parameters, of the size that SePer's appendix B.4 finds to agree with larger
+    ones; ``PAPER_MODEL`` is the paper's, of 900 M.
+
+    Args:
+        model: A built classifier, on its device, in its dtype.
+        tokenizer: The tokenizer that belongs to it.
+        name: Identity of the model; by default its id or path.
+        max_batch_tokens: Tokens of a batch, padding included; by default 16,384 on a GPU and 2,048 on a CPU.
+        cached_pairs: Judgements to keep.
+
+    Raises:
+        ConfigurationError: If the model's labels are not the three of natural language inference.
+    """
+
+    local = True
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        name: str | None = None,
+        max_batch_tokens: int | None = None,
+        cached_pairs: int = 1 << 16,
+    ) -> None:
+        if max_batch_tokens is None:
+            max_batch_tokens = _CPU_BATCH if model.device.type == "cpu" else _GPU_BATCH
+        if max_batch_tokens < 1:
+            raise ConfigurationError(f"max_batch_tokens must be at least 1, got {max_batch_tokens}")
+        self._model = model.eval()
+        self._tokenizer = tokenizer
+        self._name = name or str(model.config.name_or_path or type(model).__name__)
+        self._columns = _columns(model.config.id2label)
+        self._batch_tokens = max_batch_tokens
+        sizes = (getattr(model.config, "max_position_embeddings", None), tokenizer.model_max_length)
+        self._window = min((s for s in sizes if isinstance(s, int) and 0 < s < 10**6), default=math.inf)
+        self._lock = threading.Lock()
+        self._cache: LRUDict[Rows] = LRUDict(cached_pairs)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        id_or_path: str | Path = DEFAULT_MODEL,
+        *,
+        device: str | None = None,
+        dtype: str | None = None,
+        **settings: Any,
+    ) -> NLIEntailer:
+        """Load a classifier from safetensors weights; no code of its repository is run.
+
+        Args:
+            id_or_path: Hugging Face id, or a folder.
+            device: Such as ``"cuda"``; by default a GPU if there is one.
+            dtype: Such as ``"bfloat16"``; by default float16 on a GPU, float32 on a CPU.
+            **settings: ``max_batch_tokens`` and ``cached_pairs`` of the class.
+
+        Raises:
+            MissingExtraError: If transformers is not installed.
+            ServiceError: If the model cannot be loaded.
+        """
+        with extra("transformers"):
+            import torch
+            from transformers import AutoModelForSequenceClassification, AutoTokenizer
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        dtype = dtype or ("float16" if device.startswith("cuda") else "float32")
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(id_or_path)
+            model = AutoModelForSequenceClassification.from_pretrained(
+                id_or_path, dtype=dtype, use_safetensors=True
+            )
+        except (OSError, ValueError) as error:
+            raise ServiceError(
+                f"the entailment model {str(id_or_path)!r} cannot be loaded: {error}",
+                hint="give a Hugging Face id that can be reached, or a folder with safetensors weights",
+            ) from error
+        return cls(model.to(device), tokenizer, name=str(id_or_path), **settings)
+
+    def __repr__(self) -> str:
+        return f"NLIEntailer({self._name!r})"
+
+    @property
+    def name(self) -> str:
+        """Identity of the model."""
+        return self._name
+
+    def entail(self, pairs: Sequence[Pair]) -> Rows:
+        """Return probabilities [pairs, 3]: contradiction, neutral, entailment.
+
+        Raises:
+            ContextLengthError: If two statements do not fit the model's window, even without the question.
+            ServiceError: If the device's memory does not suffice for a single pair.
+        """
+        rows = {pair: self._cache.get(pair) for pair in pairs}
+        new = [pair for pair, row in rows.items() if row is None]
+        encoded = {pair: self._encode(pair) for pair in new}
+        order = sorted(new, key=lambda pair: -len(encoded[pair]["input_ids"]))
+        with self._lock:
+            for batch in self._batches(order, encoded):
+                for pair, row in zip(batch, self._classify([encoded[pair] for pair in batch]), strict=True):
+                    rows[pair] = row
+                    self._cache.put(pair, row)
+        return np.array([rows[pair] for pair in pairs], dtype=np.float64).reshape(-1, len(LABELS))
+
+    def _encode(self, pair: Pair) -> dict[str, list[int]]:
+        full = self._tokens(
+            f"{pair.question} {pair.premise}".strip(), f"{pair.question} {pair.hypothesis}".strip()
+        )
+        if len(full["input_ids"]) <= self._window:
+            return full
+        bare = self._tokens(pair.premise, pair.hypothesis)
+        if len(bare["input_ids"]) > self._window:
+            raise ContextLengthError(
+                f"two statements have {len(bare['input_ids'])} tokens together, "
+                f"{len(bare['input_ids']) - int(self._window)} more than {self._name} can read",
+                hint="compare shorter answers, or use a model with a larger window",
+                inputs=[pair],
+            )
+        warnings.warn(f"a question is too long for {self._name} and was left out", stacklevel=3)
+        return bare
+
+    def _tokens(self, premise: str, hypothesis: str) -> dict[str, list[int]]:
+        return dict(self._tokenizer(premise, hypothesis, truncation=False, verbose=False))
+
+    def _batches(
+        self, order: Sequence[Pair], encoded: Mapping[Pair, Mapping[str, list[int]]]
+    ) -> Iterator[list[Pair]]:
+        """Cut pairs, longest first, into batches of at most so many tokens, padding included."""
+        start = 0
+        while start < len(order):
+            longest = len(encoded[order[start]]["input_ids"])
+            end = start + max(1, self._batch_tokens // longest)
+            yield list(order[start:end])
+            start = end
+
+    def _classify(self, encoded: Sequence[dict[str, list[int]]]) -> Rows:
+        """Classify a batch; where memory does not suffice, its halves."""
+        import torch
+
+        try:
+            batch = self._tokenizer.pad(list(encoded), return_tensors="pt").to(self._model.device)
+            with torch.inference_mode():
+                logits = self._model(**batch).logits.float()
+            rows: Rows = logits.softmax(-1).double().cpu().numpy()[:, self._columns]
+            return rows
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            if len(encoded) == 1:
+                raise ServiceError(
+                    "the device has too little memory for a single pair of statements",
+                    hint="use a smaller model or dtype, or another device",
+                ) from error
+        half = len(encoded) // 2
+        return np.concatenate([self._classify(encoded[:half]), self._classify(encoded[half:])])
+
+
+def _columns(id2label: Mapping[Any, str] | None) -> list[int]:
+    """Return the column of each of our labels among the model's."""
+    columns = {label.lower(): int(column) for column, label in (id2label or {}).items()}
+    if set(columns) != set(LABELS):
+        raise ConfigurationError(
+            f"expected the labels {sorted(LABELS)}, the model's config names {sorted(columns)}",
+            hint="use a model trained for natural language inference, with label names in config.id2label",
+        )
+    return [columns[label] for label in LABELS]

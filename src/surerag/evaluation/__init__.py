@@ -1,0 +1,30 @@
+"""One run: questions × systems → rows in a file, and the statistics, report and gate that read it.
+
+It is larger than its neighbours since it takes the place of nine rooms: pipelines by name, resumption, costs,
+tests, forecasts, a page and a gate all work on the same rows.
+"""
+
+from surerag.evaluation.gate import Verdict, check_requirement
+from surerag.evaluation.questions import Question, read_questions
+from surerag.evaluation.report import terminal_table, write_report
+from surerag.evaluation.run import EvaluationRun, aevaluate, evaluate
+from surerag.evaluation.statistics import Comparison, compare_systems, summarize
+from surerag.evaluation.systems import EvaluationAnswer, Parts, build_system
+
+__all__ = [
+    "Comparison",
+    "EvaluationAnswer",
+    "EvaluationRun",
+    "Parts",
+    "Question",
+    "Verdict",
+    "aevaluate",
+    "build_system",
+    "check_requirement",
+    "compare_systems",
+    "evaluate",
+    "read_questions",
+    "summarize",
+    "terminal_table",
+    "write_report",
+]

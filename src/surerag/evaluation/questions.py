@@ -1,0 +1,229 @@
+"""Questions with reference answers, read from JSONL, JSON, CSV or Parquet files."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
+
+from surerag.errors import InputError, extra
+
+ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
+    "question": (
+        "question", "query", "user_input", "input", "inputs.question", "inputs.input", "inputs.query",
+        "inputs.user_input", "prompt",
+    ),
+    "references": (
+        "references", "answers", "answer", "reference", "ground_truth", "ground_truths", "gold_answers",
+        "golden_answers", "gold", "golds", "expected_output", "expected_answer", "reference_answer",
+        "reference_outputs.answer", "reference_outputs.output", "outputs.answer", "outputs.output",
+        "reference.answer", "reference.output", "possible_answers",
+    ),
+    "contexts": (
+        "contexts", "retrieved_contexts", "retrieval_context", "reference_contexts", "outputs.contexts",
+        "outputs.documents", "ctxs", "passages", "documents", "context",
+    ),
+    "id": ("id", "_id", "example_id", "qid", "question_id", "query_id"),
+    "system": ("system", "retriever"),
+}  # fmt: skip
+"""Names of columns by field: those of RAGAS, LangSmith, DeepEval and SQuAD, too; the first counts."""
+
+_TEXT_KEYS = ("text", "page_content", "content", "passage", "chunk")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question of an evaluation.
+
+    Attributes:
+        text: Not empty.
+        references: Right answers; none where nobody knows.
+        contexts: Passages that belong to it: retrieved ones, or those that hold the answer.
+        id: Names it in reports.
+        system: Name of the retriever of the contexts, where a file has several.
+    """
+
+    text: str
+    references: tuple[str, ...] = ()
+    contexts: tuple[str, ...] = ()
+    id: str = ""
+    system: str = ""
+
+    @property
+    def key(self) -> str:
+        """Fingerprint of everything that is asked and compared; rows of a run are stored by it."""
+        parts = json.dumps([self.text, self.references, self.contexts, self.id, self.system])
+        return hashlib.sha256(parts.encode()).hexdigest()[:24]
+
+
+def read_questions(
+    path: str | Path, *, columns: Mapping[str, str] | None = None, limit: int | None = None
+) -> list[Question]:
+    """Read questions from a file: ``.jsonl``, ``.json``, ``.csv``, ``.tsv`` or ``.parquet``.
+
+    Args:
+        path: On this machine; or an address that pyarrow opens, such as ``s3://bucket/questions.jsonl``.
+        columns: Names of columns by field (question, references, contexts, id, system), where
+            :data:`ALIASES` has them not.
+        limit: How many to read at most.
+
+    Raises:
+        InputError: If the file cannot be read, has no column of questions, or a row has no question.
+        MissingExtraError: If pyarrow is needed and not installed.
+    """
+    names = dict(columns or {})
+    if unknown := set(names) - set(ALIASES):
+        raise InputError(f"there is no field {sorted(unknown)[0]!r}; fields are {', '.join(ALIASES)}")
+    questions: dict[str, Question] = {}
+    for place, record in enumerate(_records(str(path)), 1):
+        if limit is not None and len(questions) >= limit:
+            break
+        question = _question(record, names, f"{path}, row {place}")
+        questions.setdefault(question.key, question)
+    if not questions:
+        raise InputError(f"{path} holds no questions")
+    return list(questions.values())
+
+
+def as_questions(items: Iterable[Any] | str | Path) -> list[Question]:
+    """Return questions from a file, or from texts, pairs (question, references), mappings or Questions.
+
+    Raises:
+        InputError: If an item is none of these, or there are none.
+    """
+    if isinstance(items, str | Path):
+        return read_questions(items)
+    questions: dict[str, Question] = {}
+    for place, item in enumerate(items, 1):
+        where = f"question {place}"
+        if isinstance(item, Question):
+            question = item
+        elif isinstance(item, str):
+            question = Question(_text(item, where))
+        elif isinstance(item, tuple) and len(item) == 2:
+            question = Question(_text(item[0], where), _texts(item[1], where))
+        else:
+            question = _question(item, {}, where)
+        questions.setdefault(question.key, question)
+    if not questions:
+        raise InputError("there are no questions")
+    return list(questions.values())
+
+
+def _records(path: str) -> Iterator[Any]:
+    kind = path.rpartition(".")[2].lower()
+    if kind == "parquet":
+        with extra("evaluation"):
+            import pyarrow.dataset
+        try:
+            for batch in pyarrow.dataset.dataset(path, format="parquet").to_batches():
+                yield from batch.to_pylist()
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} cannot be read: {error}") from error
+        return
+    text = _file_text(path)
+    if kind in ("csv", "tsv"):
+        rows = csv.DictReader(io.StringIO(text, newline=""), delimiter="\t" if kind == "tsv" else ",")
+        yield from ({name: _cell(value) for name, value in row.items() if name} for row in rows)
+    elif kind == "json":
+        try:
+            value = json.loads(text)
+        except ValueError as error:
+            raise InputError(f"{path} is not JSON: {error}") from error
+        lists = [value] if isinstance(value, list) else [v for v in value.values() if isinstance(v, list)]
+        yield from lists[0] if lists else [value]
+    elif kind in ("jsonl", "ndjson"):
+        for place, line in enumerate(text.splitlines(), 1):
+            if line.strip():
+                try:
+                    yield json.loads(line)
+                except ValueError as error:
+                    raise InputError(f"{path}, line {place}: not JSON: {error}") from error
+    else:
+        raise InputError(f"{path} has no known ending", hint="name it .jsonl, .json, .csv, .tsv or .parquet")
+
+
+def _file_text(path: str) -> str:
+    try:
+        if "://" not in path:
+            return Path(path).read_text(encoding="utf-8-sig")
+        with extra("evaluation"):
+            from pyarrow.fs import FileSystem
+        system, inside = FileSystem.from_uri(path)
+        with system.open_input_stream(inside) as stream:
+            return str(stream.read().decode("utf-8-sig"))
+    except (OSError, ValueError) as error:  # an encoding error is a ValueError
+        raise InputError(f"{path} cannot be read: {error}") from error
+
+
+def _cell(value: Any) -> Any:
+    """Return a list that a cell of a table writes as JSON or Python; any other text as it is."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
+        for parse in (json.loads, ast.literal_eval):
+            try:
+                return parse(value)
+            except (ValueError, SyntaxError, MemoryError, RecursionError):
+                continue
+    return value
+
+
+def _question(record: Any, names: Mapping[str, str], place: str) -> Question:
+    if not isinstance(record, Mapping):
+        raise InputError(f"{place} is a {type(record).__name__}, not an object with columns")
+    flat = {str(name): value for name, value in record.items()}
+    for name, value in record.items():
+        if isinstance(value := _cell(value), Mapping):
+            flat |= {f"{name}.{inner}": item for inner, item in value.items()}
+
+    def field(name: str) -> Any:
+        if (column := names.get(name)) is not None:
+            if column not in flat:
+                raise InputError(f"{place} has no column {column!r}; there are {', '.join(flat)}")
+            return flat[column]
+        return next((flat[alias] for alias in ALIASES[name] if flat.get(alias) is not None), None)
+
+    text = field("question")
+    if text is None:
+        near = [match for name in flat for match in get_close_matches(name, ALIASES["question"], 1)]
+        raise InputError(
+            f"{place} has no question; its columns are {', '.join(flat)}",
+            hint=f"name the column: question={next((n for n in flat if near), 'NAME')}",
+        )
+    return Question(
+        _text(text, place),
+        _texts(field("references"), place),
+        _texts(field("contexts"), place),
+        str(field("id") or ""),
+        str(field("system") or ""),
+    )
+
+
+def _text(value: Any, place: str) -> str:
+    if isinstance(value, bool | int | float):
+        value = str(value)
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"{place}: expected a text that is not empty, got {value!r}")
+    return value
+
+
+def _texts(value: Any, place: str) -> tuple[str, ...]:
+    """Return a text or a list of texts, or of objects with a text, as a tuple."""
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return ()
+    if isinstance(value, Mapping):
+        value = next((value[key] for key in _TEXT_KEYS if key in value), value)
+    if not isinstance(value, list | tuple):
+        value = [value]
+    texts = []
+    for item in value:
+        if isinstance(item, Mapping):
+            item = next((item[key] for key in _TEXT_KEYS if key in item), item)
+        texts.append(_text(item, place))
+    return tuple(dict.fromkeys(texts))

@@ -1,0 +1,582 @@
+"""The run: questions × systems → rows in one SQLite file; a killed run goes on where it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import math
+import sqlite3
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from contextvars import copy_context
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from surerag.calibration import CalibrationRow, PolicyScope
+from surerag.errors import MISCONFIGURED, ConfigurationError, InputError, ServiceError, StorageError, extra
+from surerag.evaluation.metrics import Metric, resolve_metrics
+from surerag.evaluation.questions import Question, as_questions
+from surerag.evaluation.systems import EvaluationAnswer, System, as_answer, as_system
+from surerag.messages import Usage
+
+OnChange = Literal["refuse", "ask"]
+Progress = Callable[[int, int], None]
+"""Called with the number of answers that are there, and of all."""
+Wait = Callable[[Awaitable[Any]], Any]
+
+FAILURES = 5
+"""Questions in a row that may fail under one system before the run ends."""
+
+_APPLICATION = 0x53524147
+_TABLES = f"""
+PRAGMA application_id = {_APPLICATION};
+CREATE TABLE IF NOT EXISTS questions (key TEXT PRIMARY KEY, place INTEGER, question TEXT);
+CREATE TABLE IF NOT EXISTS systems (name TEXT PRIMARY KEY, place INTEGER, fingerprint TEXT, settings TEXT);
+CREATE TABLE IF NOT EXISTS rows (
+    fingerprint TEXT, key TEXT, system TEXT, answer TEXT, error TEXT, contexts TEXT, finish TEXT,
+    requests INTEGER, prompt_tokens INTEGER, completion_tokens INTEGER, thinking_tokens INTEGER,
+    cached_tokens INTEGER, seconds REAL, shared INTEGER, uncertainty REAL, acted INTEGER, scores TEXT,
+    PRIMARY KEY (fingerprint, key, system)
+);
+"""
+_USAGE = ("requests", "prompt_tokens", "completion_tokens", "thinking_tokens", "cached_tokens")
+
+
+@dataclass(frozen=True)
+class Row:
+    """Answer of one system to one question.
+
+    Attributes:
+        system: Name of the system.
+        question: The question.
+        answer: The answer; None where it failed.
+        error: Class and message of the failure; empty where there is none.
+        seconds: Wall time of this question; where several were asked at a time, their wall time divided by
+            their number. None for questions asked at a time of which the run was killed.
+        shared: How many were asked at a time.
+    """
+
+    system: str
+    question: Question
+    answer: EvaluationAnswer | None
+    error: str = ""
+    seconds: float | None = None
+    shared: int = 1
+
+    @property
+    def tokens(self) -> int | None:
+        """Tokens that were read and written; None where the system does not report them."""
+        usage = None if self.answer is None else self.answer.usage
+        return (
+            None if usage is None else usage.prompt_tokens + usage.completion_tokens + usage.thinking_tokens
+        )
+
+
+class EvaluationRun:
+    """Rows of a run, in a file or in memory.
+
+    Args:
+        path: The file; None for memory. It must exist unless ``create``.
+        metrics: Names, or functions of an answer and its references by name.
+        create: Whether to make a file that is not there.
+
+    Raises:
+        InputError: If there is no such file, or it holds something else.
+        StorageError: If it cannot be written.
+    """
+
+    def __init__(
+        self,
+        path: str | Path | None,
+        metrics: Sequence[str] | Mapping[str, Metric] = ("contains", "exact_match", "f1"),
+        *,
+        create: bool = False,
+    ) -> None:
+        self.path = None if path is None else Path(path)
+        self.metrics = resolve_metrics(metrics)
+        if self.path is not None and not create and not self.path.is_file():
+            raise InputError(f"there is no run at {path}")
+        with _storage_errors(path):
+            self._db = sqlite3.connect(
+                ":memory:" if path is None else path, check_same_thread=False, timeout=60
+            )
+            names = self._db.execute("SELECT name FROM sqlite_master LIMIT 1").fetchall()
+            [owner] = self._db.execute("PRAGMA application_id").fetchone()
+            if names and owner != _APPLICATION:
+                raise InputError(f"{path} is a database, and holds no run")
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.executescript(_TABLES)
+        self._rows: list[Row] | None = None
+
+    def __enter__(self) -> EvaluationRun:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    @property
+    def systems(self) -> list[str]:
+        """Names of the systems, in the order in which they were compared."""
+        return [name for (name,) in self._db.execute("SELECT name FROM systems ORDER BY place")]
+
+    @property
+    def questions(self) -> list[Question]:
+        """The questions of the latest call."""
+        rows = self._db.execute("SELECT question FROM questions WHERE place >= 0 ORDER BY place")
+        return [_question(text) for (text,) in rows]
+
+    @property
+    def rows(self) -> list[Row]:
+        """Rows of the latest questions and systems, by question and system."""
+        if self._rows is None:
+            query = (
+                "SELECT rows.*, questions.question AS asked FROM rows "
+                "JOIN systems ON rows.system = systems.name "
+                "AND rows.fingerprint = systems.fingerprint JOIN questions ON rows.key = questions.key "
+                "WHERE questions.place >= 0 ORDER BY questions.place, systems.place"
+            )
+            cursor = self._db.execute(query)
+            names = [column[0] for column in cursor.description]
+            self._rows = [_row(dict(zip(names, values, strict=True))) for values in cursor]
+        return self._rows
+
+    def answered(self, system: str) -> dict[str, Row]:
+        """Return the rows of a system that hold an answer, by the key of the question.
+
+        Raises:
+            ConfigurationError: If there is no such system.
+        """
+        if system not in self.systems:
+            raise ConfigurationError(
+                f"the run has no system {system!r}", hint=f"it has {', '.join(self.systems)}"
+            )
+        return {row.question.key: row for row in self.rows if row.system == system and row.answer is not None}
+
+    def values(self, system: str, measure: str) -> dict[str, float]:
+        """Return a metric, or one of tokens, calls, seconds, errors, by the key of the question.
+
+        Questions without references have no metric; a failed answer counts 0, and has no cost.
+        """
+        rows = self.answered(system)
+        values: dict[str, float] = {}
+        if measure == "errors":
+            return {r.question.key: float(r.answer is None) for r in self.rows if r.system == system}
+        if measure in self.metrics:
+            metric = self.metrics[measure]
+            for row in self.rows:
+                if row.system == system and row.question.references:
+                    score = 0.0 if row.answer is None else metric(row.answer.text, row.question.references)
+                    if not 0 <= score <= 1:
+                        raise ConfigurationError(f"the metric {measure} returned {score!r}, not in [0, 1]")
+                    values[row.question.key] = float(score)
+            return values
+        for key, row in rows.items():
+            assert row.answer is not None  # noqa: S101  # answered() leaves out the others
+            usage = row.answer.usage
+            value: float | None = row.answer.scores.get(measure)
+            if measure == "tokens":
+                value = row.tokens
+            elif measure == "seconds":
+                value = row.seconds
+            elif usage is not None and measure in ("calls", *_USAGE):
+                value = getattr(usage, "requests" if measure == "calls" else measure)
+            if value is not None:
+                values[key] = float(value)
+        return values
+
+    @property
+    def scores(self) -> list[str]:
+        """Names of the measurements that systems reported themselves."""
+        return sorted({name for row in self.rows if row.answer for name in row.answer.scores})
+
+    @property
+    def measures(self) -> list[str]:
+        """Names of the metrics and scores that there are values of, the metrics first."""
+        with_references = any(question.references for question in self.questions)
+        return [*(self.metrics if with_references else ()), *self.scores]
+
+    def scope(self, system: str) -> PolicyScope:
+        """Return what a policy calibrated on a system belongs to, as far as the system reports it."""
+        [text] = self._db.execute("SELECT settings FROM systems WHERE name = ?", (system,)).fetchone()
+        return PolicyScope(**json.loads(text).get("scope", {}))
+
+    def calibration_rows(self, system: str = "", metric: str = "") -> list[CalibrationRow]:
+        """Return rows to calibrate the threshold of a system, from its answers at ``@inf`` and ``@-inf``.
+
+        Args:
+            system: Such as ``"lazy"``, where the run has ``lazy@inf`` and ``lazy@-inf``; empty for the only
+                such system.
+            metric: Score of the answers; empty for the first metric of the run.
+
+        Raises:
+            ConfigurationError: If the run does not have both.
+        """
+        names = self.systems
+        pairs = [name.removesuffix("@inf") for name in names if name.endswith("@inf")]
+        if len(pairs) > 1 and not system:
+            raise ConfigurationError(
+                f"the run has {len(pairs)} systems", hint=f"choose of {', '.join(pairs)}"
+            )
+        system = name = system or (pairs[0] if pairs else "lazy")
+        if not {f"{system}@inf", f"{system}@-inf"} <= set(names):
+            raise ConfigurationError(
+                f"the run has no {name}@inf and {name}@-inf; it has {', '.join(names)}",
+                hint=f"evaluate both: --systems {name}@inf,{name}@-inf",
+            )
+        metric = metric or next(iter(self.metrics))
+        without, with_ = (self.values(f"{system}@{end}", metric) for end in ("inf", "-inf"))
+        other = self.answered(f"{system}@-inf")
+        rows = []
+        for key, row in self.answered(f"{system}@inf").items():
+            if key not in other:
+                continue
+            assert row.answer is not None  # noqa: S101
+            value = row.answer.uncertainty
+            # A first answer that is empty or cut off has the system act at any threshold.
+            uncertainty = math.inf if row.answer.acted or value is None else value
+            rows.append(CalibrationRow(uncertainty, without.get(key), with_.get(key), id=row.question.text))
+        return rows
+
+    def to_parquet(self, path: str | Path) -> None:
+        """Write the rows as Parquet, a column for each metric among them.
+
+        Raises:
+            MissingExtraError: If pyarrow is not installed.
+        """
+        with extra("evaluation"):
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+        metrics = {(s, m): self.values(s, m) for s in self.systems for m in [*self.metrics, *self.scores]}
+        records = []
+        for row in self.rows:
+            answer, key = row.answer, row.question.key
+            usage = None if answer is None else answer.usage
+            records.append(
+                {
+                    "system": row.system,
+                    "question": row.question.text,
+                    "references": list(row.question.references),
+                    "id": row.question.id,
+                    "key": key,
+                    "answer": None if answer is None else answer.text,
+                    "contexts": [] if answer is None else list(answer.contexts),
+                    "error": row.error,
+                    **{name: None if usage is None else getattr(usage, name) for name in _USAGE},
+                    "seconds": row.seconds,
+                    "asked_at_a_time": row.shared,
+                    "uncertainty": None if answer is None else answer.uncertainty,
+                    "acted": None if answer is None else answer.acted,
+                    **{m: metrics[row.system, m].get(key) for m in [*self.metrics, *self.scores]},
+                }
+            )
+        pq.write_table(pa.Table.from_pylist(records), path)
+
+    def begin(self, systems: Sequence[System], questions: Sequence[Question], on_change: OnChange) -> None:
+        """Record which systems and questions the following rows are about.
+
+        Raises:
+            ConfigurationError: If a system of the same name had other settings, or the questions are others,
+                and ``on_change`` is ``"refuse"``.
+        """
+        stored = dict(self._db.execute("SELECT name, fingerprint FROM systems"))
+        changed = [s.name for s in systems if stored.get(s.name, s.fingerprint) != s.fingerprint]
+        before = {question.key for question in self.questions}
+        keys = [question.key for question in questions]
+        if on_change == "refuse" and (changed or before - set(keys)):
+            what = (
+                f"the settings of {', '.join(changed)}"
+                if changed
+                else f"the questions ({len(before - set(keys))} of {len(before)} are missing)"
+            )
+            raise ConfigurationError(
+                f"{self.path or 'the run'} was made with other values of {what}",
+                hint="choose another path, or ask again for what changed (on_change='ask'; --ask-again)",
+            )
+        with _storage_errors(self.path), self._db:
+            self._db.execute("UPDATE questions SET place = -1")
+            self._db.executemany(
+                "INSERT OR REPLACE INTO questions VALUES (?, ?, ?)",
+                [(q.key, place, json.dumps(_plain(q))) for place, q in enumerate(questions)],
+            )
+            place = len(stored)
+            for system in systems:
+                settings = json.dumps(system.settings, default=str)
+                self._db.execute(
+                    "INSERT INTO systems VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET "
+                    "fingerprint = excluded.fingerprint, settings = excluded.settings",
+                    (system.name, place, system.fingerprint, settings),
+                )
+                place += 1
+        self._rows = None
+
+    def missing(self, system: System, questions: Iterable[Question]) -> list[Question]:
+        """Return the questions that a system has not answered, or only failed to answer."""
+        there = {
+            key
+            for (key,) in self._db.execute(
+                "SELECT key FROM rows WHERE system = ? AND fingerprint = ? AND error = ''",
+                (system.name, system.fingerprint),
+            )
+        }
+        return [question for question in questions if question.key not in there]
+
+    def add(self, system: System, row: Row) -> None:
+        """Store a row; it is on the disk when this returns."""
+        answer = row.answer
+        usage = None if answer is None else answer.usage
+        values = (
+            system.fingerprint,
+            row.question.key,
+            system.name,
+            None if answer is None else answer.text,
+            row.error,
+            json.dumps([] if answer is None else answer.contexts),
+            "" if answer is None else answer.finish,
+            *(None if usage is None else getattr(usage, name) for name in _USAGE),
+            row.seconds,
+            row.shared,
+            None if answer is None else answer.uncertainty,
+            None if answer is None else answer.acted,
+            json.dumps({} if answer is None else dict(answer.scores)),
+        )
+        with _storage_errors(self.path), self._db:
+            self._db.execute(f"INSERT OR REPLACE INTO rows VALUES ({','.join('?' * len(values))})", values)  # noqa: S608
+        self._rows = None
+
+    def share_seconds(self, system: System, questions: Sequence[Question], seconds: float) -> None:
+        """Set the seconds of questions that were asked at a time: their wall time divided by their number."""
+        with _storage_errors(self.path), self._db:
+            self._db.executemany(
+                "UPDATE rows SET seconds = ? WHERE fingerprint = ? AND key = ? AND system = ?",
+                [(seconds, system.fingerprint, question.key, system.name) for question in questions],
+            )
+        self._rows = None
+
+
+def evaluate(
+    systems: Mapping[str, Any],
+    questions: Iterable[Any] | str | Path,
+    path: str | Path | None = None,
+    *,
+    metrics: Sequence[str] | Mapping[str, Metric] = ("contains", "exact_match", "f1"),
+    at_a_time: int = 1,
+    on_change: OnChange = "refuse",
+    progress: Progress | None = None,
+) -> EvaluationRun:
+    """Ask systems the same questions, and return the rows; call it again to go on after an interruption.
+
+    Each answer is stored as it comes. Failed answers are rows too, and are asked for again by the next call.
+
+    Args:
+        systems: Anything that answers a question, by name: a LlamaIndex query engine, a LangChain runnable,
+            a function or coroutine function from a question to an answer, or a component of the core.
+        questions: A file (:func:`~surerag.evaluation.read_questions`), or texts, pairs (question,
+            references), mappings or :class:`~surerag.evaluation.Question` objects.
+        path: SQLite file of the run; None keeps it in memory.
+        metrics: Names (``"exact_match"``, ``"f1"``, ``"contains"``), or functions of an answer and its
+            references by name.
+        at_a_time: Questions that one system is asked at a time. Their seconds are then the wall time of all,
+            divided by their number; 1 measures each question alone.
+        on_change: If a system of the same name has other settings than in the file, or the questions are
+            others: ``"refuse"``, or ``"ask"`` anew. Rows of different settings are never mixed.
+        progress: Called with the number of answers that are there, and of all.
+
+    Raises:
+        ConfigurationError: If a system answers no questions, or the file holds another run.
+        InputError: If there are no questions.
+        ServiceError: If a system fails on :data:`FAILURES` questions in a row.
+        StorageError: If the file cannot be written.
+
+    Example:
+        >>> from surerag.evaluation import summarize
+        >>> questions = [("Where was Ada born?", "Velm"), ("Where was Bo born?", "Orun")]
+        >>> run = evaluate({"guess": lambda question: "Velm"}, questions)
+        >>> summarize(run, "exact_match")["guess"].value
+        0.5
+    """
+    with _background_loop() as wait:
+        return _evaluate(
+            systems, questions, path, metrics, at_a_time, on_change, progress, wait, threading.Event()
+        )
+
+
+async def aevaluate(
+    systems: Mapping[str, Any],
+    questions: Iterable[Any] | str | Path,
+    path: str | Path | None = None,
+    *,
+    metrics: Sequence[str] | Mapping[str, Metric] = ("contains", "exact_match", "f1"),
+    at_a_time: int = 1,
+    on_change: OnChange = "refuse",
+    progress: Progress | None = None,
+) -> EvaluationRun:
+    """Like :func:`evaluate`, without blocking the event loop; coroutine functions run in this loop."""
+    loop, stop = asyncio.get_running_loop(), threading.Event()
+
+    def wait(awaitable: Awaitable[Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(_result_of(awaitable), loop).result()
+
+    try:
+        return await asyncio.to_thread(
+            _evaluate, systems, questions, path, metrics, at_a_time, on_change, progress, wait, stop
+        )
+    finally:
+        stop.set()
+
+
+def _evaluate(
+    systems: Mapping[str, Any],
+    questions: Iterable[Any] | str | Path,
+    path: str | Path | None,
+    metrics: Sequence[str] | Mapping[str, Metric],
+    at_a_time: int,
+    on_change: OnChange,
+    progress: Progress | None,
+    wait: Wait,
+    stop: threading.Event,
+) -> EvaluationRun:
+    if at_a_time < 1:
+        raise ConfigurationError(f"at_a_time must be at least 1, got {at_a_time!r}")
+    if not systems:
+        raise ConfigurationError("there are no systems to evaluate")
+    chosen = [as_system(name, target) for name, target in systems.items()]
+    asked = as_questions(questions)
+    run = EvaluationRun(path, metrics, create=True)
+    try:
+        run.begin(chosen, asked, on_change)
+        missing = {system.name: {q.key for q in run.missing(system, asked)} for system in chosen}
+        total = len(chosen) * len(asked)
+        done = total - sum(map(len, missing.values()))
+        failures = dict.fromkeys(missing, 0)
+        if progress is not None:
+            progress(done, total)
+        for start in range(0, len(asked), at_a_time):
+            for system in chosen:
+                batch = [q for q in asked[start : start + at_a_time] if q.key in missing[system.name]]
+                started = time.perf_counter()
+                for row in _ask(system, batch, wait):
+                    if stop.is_set():
+                        return run
+                    run.add(system, row)
+                    done += 1
+                    failures[system.name] = failures[system.name] + 1 if row.error else 0
+                    if progress is not None:
+                        progress(done, total)
+                    if failures[system.name] >= FAILURES:
+                        raise ServiceError(
+                            f"{system.name} failed on {FAILURES} questions in a row: {row.error}",
+                            hint="every answer so far is stored; the same call goes on from there",
+                        )
+                if len(batch) > 1:
+                    run.share_seconds(system, batch, (time.perf_counter() - started) / len(batch))
+    except BaseException:
+        run.close()
+        raise
+    return run
+
+
+def _ask(system: System, batch: Sequence[Question], wait: Wait) -> Iterator[Row]:
+    """Yield the rows of questions that are asked at a time, as they come."""
+
+    def answer(question: Question) -> Row:
+        started = time.perf_counter()
+        try:
+            value = system.answer(question)
+            if inspect.isawaitable(value):
+                value = wait(value)
+            row = Row(system.name, question, as_answer(value))
+        except MISCONFIGURED:
+            raise
+        except Exception as error:
+            row = Row(system.name, question, None, f"{type(error).__name__}: {error}")
+        seconds = time.perf_counter() - started if len(batch) == 1 else None
+        return replace(row, seconds=seconds, shared=len(batch))
+
+    if len(batch) < 2:
+        yield from map(answer, batch)
+        return
+    pool = ThreadPoolExecutor(len(batch))
+    try:
+        futures = [pool.submit(copy_context().run, answer, question) for question in batch]
+        for future in as_completed(futures):
+            yield future.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def _background_loop() -> Iterator[Wait]:
+    """Yield a function that waits for an awaitable in an event loop of its own, started when it is needed."""
+    loops: list[tuple[asyncio.AbstractEventLoop, threading.Thread]] = []
+    lock = threading.Lock()
+
+    def wait(awaitable: Awaitable[Any]) -> Any:
+        with lock:
+            if not loops:
+                loop = asyncio.new_event_loop()
+                thread = threading.Thread(target=loop.run_forever, daemon=True)
+                thread.start()
+                loops.append((loop, thread))
+        return asyncio.run_coroutine_threadsafe(_result_of(awaitable), loops[0][0]).result()
+
+    try:
+        yield wait
+    finally:
+        for loop, thread in loops:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(5)
+
+
+async def _result_of(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
+
+
+@contextmanager
+def _storage_errors(path: str | Path | None) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.OperationalError):
+            raise StorageError(f"the run {path} cannot be written: {error}") from error
+        raise InputError(f"{path} holds no run: {error}") from error
+
+
+def _plain(question: Question) -> list[Any]:
+    return [question.text, question.references, question.contexts, question.id, question.system]
+
+
+def _question(text: str) -> Question:
+    asked, references, contexts, name, system = json.loads(text)
+    return Question(asked, tuple(references), tuple(contexts), name, system)
+
+
+def _row(values: Mapping[str, Any]) -> Row:
+    answer = None
+    if not values["error"]:
+        usage = None if values["requests"] is None else Usage(*(values[name] for name in _USAGE))
+        answer = EvaluationAnswer(
+            values["answer"],
+            tuple(json.loads(values["contexts"])),
+            usage,
+            values["finish"],
+            values["uncertainty"],
+            None if values["acted"] is None else bool(values["acted"]),
+            json.loads(values["scores"]),
+        )
+    return Row(
+        values["system"],
+        _question(values["asked"]),
+        answer,
+        values["error"],
+        values["seconds"],
+        values["shared"],
+    )

@@ -1,0 +1,387 @@
+"""Systems: anything that answers a question, and pipelines by name, such as ``lazy+compressed``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from types import CodeType
+from typing import Any, TypeVar
+
+from surerag import drivers
+from surerag.calibration import scope_of
+from surerag.component import AnsweringComponent, Component
+from surerag.effects import Program, Retrieve, generate, retrieve
+from surerag.errors import ConfigurationError, InputError
+from surerag.evaluation.questions import Question
+from surerag.messages import Generation, Passage, Result, SamplingParams, Usage
+from surerag.methods.dense.component import DenseRefiner
+from surerag.methods.dynqr.component import UncertaintyRewriter
+from surerag.methods.edc2.component import ClusterCompressor
+from surerag.methods.lazy_rag.component import LazyRAG
+from surerag.prompts import CLOSED_BOOK, FROM_CONTEXT, format_passages
+from surerag.readers.protocol import Reader
+from surerag.services import Encoder, Entailer, Retriever, Services
+
+R = TypeVar("R")
+
+NAMES: Mapping[str, str] = {
+    "plain": "retrieves for every question",
+    "lazy": "L-RAG: retrieves where the first answer is uncertain",
+    "rewritten": "DynQR: rewrites the query where the answer is uncertain",
+    "compressed": "EDC²-RAG: compresses the passages",
+    "refined": "DENSE-RAG: refines the passages until the reader understands them",
+    "none": "answers without any context",
+    "strong": "always shows summaries and passages",
+    "oracle": "shows the contexts that belong to the question",
+}
+"""Names of pipelines. ``compressed`` and ``refined`` also follow another one, as in ``lazy+compressed``;
+``lazy@0.8`` and ``rewritten@inf`` set the threshold."""
+
+
+@dataclass(frozen=True)
+class EvaluationAnswer:
+    """Answer of a system to a question, with what it reports about it.
+
+    Attributes:
+        text: The answer.
+        contexts: Texts that its model was shown; empty where there are none, or the system reports none.
+        usage: Calls and tokens; None where the system does not report them.
+        finish: ``"length"`` for an answer that was cut off.
+        uncertainty: Of the answer, or of the first answer of a method that decides by it.
+        acted: Whether a method retrieved, rewrote or compressed; None where that is no question.
+        scores: Further measurements by name.
+    """
+
+    text: str
+    contexts: tuple[str, ...] = ()
+    usage: Usage | None = None
+    finish: str = ""
+    uncertainty: float | None = None
+    acted: bool | None = None
+    scores: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class System:
+    """A name, and a function from a question to an answer in any form that :func:`as_answer` reads.
+
+    Attributes:
+        name: In rows, tables and gates.
+        answer: May return an awaitable.
+        settings: JSON values; rows are reused as long as they stay the same.
+    """
+
+    name: str
+    answer: Callable[[Question], Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def fingerprint(self) -> str:
+        """Short name of the settings."""
+        text = json.dumps(self.settings, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def as_system(name: str, target: Any) -> System:
+    """Return a system made of a component, a query engine, a runnable, a function or a coroutine function.
+
+    Settings of a component, and of whatever has ``to_dict()``, are recorded, so that a change is noticed; of
+    a function its code and the numbers and texts that it closes over. Of other objects only the type is: give
+    a changed one another name.
+
+    Raises:
+        ConfigurationError: If it answers no questions.
+    """
+    if isinstance(target, System):
+        return System(name, target.answer, target.settings)
+    verbs = ("run",) if isinstance(target, Component) else ("query", "invoke", "aquery", "ainvoke")
+    verb = next((verb for verb in verbs if callable(getattr(target, verb, None))), None)
+    answers = isinstance(target, AnsweringComponent) or not isinstance(target, Component)
+    if not answers or isinstance(target, type) or (verb is None and not callable(target)):
+        raise ConfigurationError(
+            f"the system {name!r} is a {type(target).__name__}, which answers no questions",
+            hint="pass a query engine, a runnable, a component, or a function from a question to an answer",
+        )
+    function = target if verb is None else getattr(target, verb)
+    kind = target if hasattr(target, "__qualname__") else type(target)
+    settings: dict[str, Any] = {"type": f"{kind.__module__}.{kind.__qualname__}"}
+    if callable(getattr(target, "to_dict", None)):
+        settings["options"] = target.to_dict()
+        settings |= _scope(target)
+    elif isinstance(code := getattr(target, "__code__", None), CodeType):
+        values = [*(cell.cell_contents for cell in target.__closure__ or ()), *(target.__defaults__ or ())]
+        settings["code"] = [*_code_parts(code), *(v for v in values if isinstance(v, str | int | float))]
+    return System(name, lambda question: function(question.text), settings)
+
+
+def as_answer(value: Any) -> EvaluationAnswer:
+    """Return an answer from a text, a result of the core, a response of a framework, or a mapping.
+
+    Raises:
+        InputError: If there is no text of an answer in it.
+    """
+    if isinstance(value, EvaluationAnswer):
+        if not all(map(math.isfinite, value.scores.values())):
+            raise InputError(f"a system reported scores that are no finite numbers: {value.scores}")
+        return value
+    if isinstance(value, str):
+        return EvaluationAnswer(value)
+
+    def read(name: str) -> Any:
+        return _field(value, name)
+
+    text = next((t for name in _TEXTS if (t := _as_text(read(name))) is not None), None)
+    if text is None:
+        raise InputError(
+            f"a system returned a {type(value).__name__} without an answer: {ascii(value)[:80]}",
+            hint="return a text, a mapping with 'answer' and 'contexts', or an EvaluationAnswer",
+        )
+    contexts = [item for name in _CONTEXTS for item in (read(name) or ()) if not isinstance(read(name), str)]
+    # A query engine of LlamaIndex has its decision, costs and finish in the response's metadata.
+    metadata = read("metadata") if isinstance(read("metadata"), Mapping) else {}
+    decision, generation = read("decision"), read("generation")
+    scores = (
+        _field(decision, "score"),
+        _field(read("original"), "uncertainty"),
+        metadata.get("original_uncertainty"),
+        metadata.get("score"),
+        read("uncertainty"),
+    )
+    uncertainty = next(
+        (float(s) for s in scores if isinstance(s, int | float) and not isinstance(s, bool)), None
+    )
+    flags = (_field(decision, "retrieve"), read("acted"), metadata.get("retrieve"), metadata.get("acted"))
+    acted = next((flag for flag in flags if isinstance(flag, bool)), None)
+    return EvaluationAnswer(
+        text,
+        tuple(text for item in contexts if (text := _context_text(item)) is not None),
+        _usage(read("usage") or read("usage_metadata") or metadata),
+        str(getattr(generation, "finish", "") or read("finish") or metadata.get("finish") or ""),
+        uncertainty,
+        acted,
+    )
+
+
+def _code_parts(code: CodeType) -> Iterator[str]:
+    """Yield what a function does, the same in every process."""
+    yield code.co_code.hex()
+    yield " ".join(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _code_parts(constant)
+        else:
+            yield repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant)
+
+
+_TEXTS = ("answer", "response", "output", "result", "content", "text")
+_CONTEXTS = ("summaries", "passages", "contexts", "context", "source_nodes", "source_documents", "documents")
+
+
+def _field(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+
+
+def _as_text(value: Any) -> str | None:
+    value = getattr(value, "content", value)  # a message in a mapping
+    return value if isinstance(value, str) else None
+
+
+def _context_text(item: Any) -> str | None:
+    item = getattr(item, "node", item)
+    if isinstance(item, str):
+        return item
+    values = (getattr(item, name, None) for name in ("text", "page_content"))
+    return next((value for value in values if isinstance(value, str)), None)
+
+
+def _usage(value: Any) -> Usage | None:
+    if isinstance(value, Usage):
+        return value
+    if not isinstance(value, Mapping):
+        return None
+    read = value.get("input_tokens", value.get("prompt_tokens"))
+    written = value.get("output_tokens", value.get("completion_tokens"))
+    if not isinstance(read, int) or not isinstance(written, int):
+        return None
+    return Usage(int(value.get("requests", value.get("calls", 1))), read, written)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Services and options that pipelines by name are built of.
+
+    Attributes:
+        reader: The model that answers.
+        retriever: Finds passages.
+        summaries: Index of summaries, for ``lazy`` and ``strong``.
+        encoder: Vectors, for ``compressed``.
+        entailer: For ``refined``; None asks the reader.
+        top_n: Passages to show; None for all that the retriever returns.
+        max_tokens: Longest answer in tokens; None for the reader's limit.
+        gate: Of ``lazy``; None for the best one that the reader can serve.
+    """
+
+    reader: Reader
+    retriever: Retriever
+    summaries: Retriever | None = None
+    encoder: Encoder | None = None
+    entailer: Entailer | None = None
+    top_n: int | None = None
+    max_tokens: int | None = None
+    gate: Any = None
+
+
+@dataclass(frozen=True)
+class PipelineResult(Result):
+    """Answer of a pipeline that decides nothing, and the passages that its reader was shown."""
+
+    answer: str
+    passages: tuple[Passage, ...]
+    generation: Generation
+
+
+def parse_system(name: str) -> tuple[str, float | None, list[str]]:
+    """Return the base, the threshold and the further steps that a pipeline's name stands for.
+
+    Raises:
+        ConfigurationError: If the name is unknown.
+    """
+    base, *steps = name.split("+")
+    if base in ("compressed", "refined"):
+        base, steps = "plain", [base, *steps]
+    base, _, threshold = base.partition("@")
+    try:
+        limit = float(threshold) if threshold else None
+    except ValueError:
+        limit = math.nan
+    wrong = [
+        *([base] if base not in NAMES else []),
+        *(s for s in steps if s not in ("compressed", "refined")),
+    ]
+    if wrong or (limit is not None and (math.isnan(limit) or base not in ("lazy", "rewritten"))):
+        raise ConfigurationError(
+            f"there is no system {name!r}",
+            hint=f"choose of {', '.join(NAMES)}, and sums such as lazy+compressed or lazy@0.8",
+        )
+    if steps and base in ("none", "oracle"):
+        raise ConfigurationError(f"{name!r}: nothing is retrieved that a further step could work on")
+    return base, limit, steps
+
+
+def build_system(name: str, parts: Parts) -> System:
+    """Build a pipeline by its name: a base, ``@`` a threshold, and steps after ``+``.
+
+    Raises:
+        ConfigurationError: If the name is unknown.
+        MissingServiceError: If a service is missing.
+        CapabilityError: If the reader cannot do what the method needs.
+    """
+    base, limit, steps = parse_system(name)
+    components: list[Component[Any]] = [_build_step(step, parts) for step in steps]
+    program: Callable[[Question], Program[Any]]
+    if base in ("lazy", "strong", "rewritten"):
+        component = _build_method(base, parts, limit)
+        components.insert(0, component)
+        settings: dict[str, Any] = {**component.to_dict(), **_scope(component)}
+
+        def program(question: Question) -> Program[Any]:
+            return component.program(question.text)
+    else:
+        settings = {"top_n": parts.top_n, "max_tokens": parts.max_tokens, "reader": parts.reader.name}
+
+        def program(question: Question) -> Program[Any]:
+            return _answer(question, base, parts, services.answer_tokens(parts.max_tokens))
+
+    services = _merge([component.services for component in components], parts)
+
+    def answer(question: Question) -> Any:
+        work = program(question)
+        for step in components[len(components) - len(steps) :]:
+            work = after_retrieval(work, step)
+        return drivers.run(work, services)
+
+    settings |= {"retriever": str(getattr(parts.retriever, "name", type(parts.retriever).__name__))}
+    settings |= {step: one.to_dict() for step, one in zip(steps, components[-len(steps) :], strict=False)}
+    return System(name, answer, {"system": name, **settings})
+
+
+def _scope(component: Any) -> dict[str, Any]:
+    """Return what a policy for a component belongs to, where it takes one."""
+    return {"scope": asdict(scope_of(component))} if hasattr(component, "program_both") else {}
+
+
+def _build_method(base: str, parts: Parts, threshold: float | None) -> Component[Any]:
+    common: dict[str, Any] = {"top_n": parts.top_n, "max_tokens": parts.max_tokens}
+    if base == "rewritten":
+        logprobs = parts.reader.capabilities.logprobs
+        metric = "perplexity" if logprobs else "semantic_entropy"
+        return UncertaintyRewriter(
+            parts.reader, parts.retriever, threshold=threshold, metric=metric, **common
+        )
+    can = parts.reader.capabilities
+    gate = parts.gate or ("entropy" if can.entropy else "margin" if can.logprobs else "semantic_entropy")
+    if base == "strong":
+        threshold = -math.inf
+    return LazyRAG(parts.reader, parts.retriever, parts.summaries, gate=gate, threshold=threshold, **common)
+
+
+def _build_step(step: str, parts: Parts) -> Component[Any]:
+    if step == "compressed":
+        return ClusterCompressor(parts.reader, parts.encoder)
+    return DenseRefiner(parts.reader, entailer=parts.entailer)
+
+
+def _merge(services: Sequence[Services], parts: Parts) -> Services:
+    """Return the services of all components of a pipeline as one; the first that has one provides it."""
+    names = ("reader", "encoder", "retriever", "entailer", "summaries", "rewriter")
+    own = Services(reader=parts.reader, retriever=parts.retriever)  # type: ignore[arg-type]  # completed there
+    merged = {
+        name: next((s for one in (*services, own) if (s := getattr(one, name)) is not None), None)
+        for name in names
+    }
+    return Services(**merged)
+
+
+def _answer(question: Question, base: str, parts: Parts, max_tokens: int) -> Program[PipelineResult]:
+    """Answer from retrieved passages, from those that belong to the question, or from none."""
+    passages: Sequence[Passage] = []
+    if base == "plain":
+        passages = yield from retrieve(question.text, parts.top_n)
+    elif base == "oracle":
+        if not question.contexts:
+            raise InputError("the system 'oracle' needs the contexts of every question")
+        passages = [Passage(text) for text in question.contexts]
+    texts = format_passages(passage.text for passage in passages)
+    prompt = (
+        FROM_CONTEXT.render(context=texts, question=question.text)
+        if passages
+        else CLOSED_BOOK.render(question=question.text)
+    )
+    [[answer]] = yield from generate([prompt], SamplingParams(max_tokens=max_tokens, trace="none"))
+    return PipelineResult(answer.text, tuple(passages), answer)
+
+
+def after_retrieval(program: Program[R], step: Component[Any]) -> Program[R]:
+    """Run a program with its passages changed by a further method; both ask the same driver."""
+    reply: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            effect = program.send(reply) if error is None else program.throw(error)
+        except StopIteration as end:
+            result: R = end.value
+            return result
+        error = None
+        try:
+            reply = yield effect
+            if isinstance(effect, Retrieve) and effect.tier == "passages" and reply:
+                changed = yield from step.program(effect.query, reply)
+                reply = list(changed.passages)
+        except GeneratorExit:
+            program.close()
+            raise
+        except BaseException as failure:
+            error = failure

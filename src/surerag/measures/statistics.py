@@ -1,0 +1,334 @@
+"""Intervals and tests, in one place: bootstrap, exact intervals of counts, paired tests, Holm, AUROC.
+
+No interval here has a width of zero. Where all values of a sample are equal, a bootstrap would say that the
+mean is certain; the exact interval of their number says how far another sample could differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import NormalDist
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+RESAMPLES = 2_000
+_SAME = 1e-9
+"""Numbers that differ by less are equal but for rounding."""
+_ALIKE = 0.005
+"""Width of an interval, as a share of the bounds, that a few equal values would give by chance."""
+
+Floats = NDArray[np.float64]
+Bounds = tuple[float, float]
+
+
+class Interval(NamedTuple):
+    """Lower and upper end of a confidence interval."""
+
+    lower: float
+    upper: float
+
+
+class Estimate(NamedTuple):
+    """A number with its interval; None where the sample allows none."""
+
+    value: float
+    interval: Interval | None
+    n: int
+
+
+def mean_interval(
+    values: ArrayLike,
+    *,
+    confidence: float = 0.95,
+    method: Literal["percentile", "bca"] = "percentile",
+    bounds: Bounds | None = (0.0, 1.0),
+    seed: int = 0,
+) -> Estimate:
+    """Return the mean of a sample with its bootstrap interval.
+
+    Args:
+        values: Shape [n].
+        confidence: Of the two-sided interval.
+        method: ``"percentile"``, or ``"bca"`` (bias-corrected and accelerated; Efron 1987).
+        bounds: Range that values can have, for a sample of equal values; None where there is none.
+        seed: Of the resamples.
+
+    Raises:
+        ValueError: If there is no value, or one is not finite.
+
+    Example:
+        >>> tuple(round(end, 4) for end in mean_interval([1.0] * 10).interval)
+        (0.6915, 1.0)
+        >>> mean_interval([3.5] * 10, bounds=None).interval is None
+        True
+    """
+    sample = _sample(values)
+    mean, n = float(sample.mean()), len(sample)
+    means = _resampled_means(sample, seed)
+    tails = _bca_tails(sample, means, confidence) if method == "bca" else None
+    return Estimate(mean, bootstrap_interval(means, mean, n, bounds, confidence, tails), n)
+
+
+def paired_difference(
+    first: ArrayLike,
+    second: ArrayLike,
+    *,
+    confidence: float = 0.95,
+    method: Literal["percentile", "bca"] = "percentile",
+    bounds: Bounds | None = (-1.0, 1.0),
+    seed: int = 0,
+) -> Estimate:
+    """Return the mean of ``first − second`` over pairs, with its interval; see :func:`mean_interval`.
+
+    Raises:
+        ValueError: If lengths differ, or there is no pair.
+
+    Example:
+        >>> paired_difference([1, 1, 0, 1], [0, 1, 0, 0]).value
+        0.5
+    """
+    a, b = _sample(first), _sample(second)
+    if len(a) != len(b):
+        raise ValueError(f"pairs need equal lengths, got {len(a)} and {len(b)}")
+    return mean_interval(a - b, confidence=confidence, method=method, bounds=bounds, seed=seed)
+
+
+def bootstrap_interval(
+    resampled: Floats,
+    value: float,
+    n: int,
+    bounds: Bounds | None = (0.0, 1.0),
+    confidence: float = 0.95,
+    tails: tuple[float, float] | None = None,
+) -> Interval | None:
+    """Return the interval of a value from its resamples; where these are alike, not below the exact one.
+
+    Resamples are alike within half a percent of the bounds; then the interval also holds
+    :func:`constant_interval`, which for a large sample is the narrower one. Alike without bounds, it is None.
+
+    Args:
+        resampled: The value in each resample.
+        value: The value in the sample.
+        n: Size of the sample.
+        bounds: Range of the value, for resamples that are all alike.
+        confidence: Of the two-sided interval.
+        tails: Quantiles in place of those of the confidence.
+    """
+    lower, upper = np.quantile(resampled, tails or ((1 - confidence) / 2, (1 + confidence) / 2))
+    ends = [float(lower), float(upper), value]
+    alike = _SAME * max(map(abs, ends)) if bounds is None else _ALIKE * (bounds[1] - bounds[0])
+    if upper - lower <= alike:
+        exact = constant_interval(value, n, bounds, confidence)
+        if exact is None:
+            return None
+        ends += exact
+    return Interval(min(ends), max(ends))
+
+
+def resample_counts(n: int, seed: int | tuple[int, ...] = 0) -> NDArray[np.int64]:
+    """Return how often each of ``n`` observations is in each resample, shape [resamples, n].
+
+    Example:
+        >>> resample_counts(5).sum(axis=1).tolist() == [5] * RESAMPLES
+        True
+    """
+    return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
+
+
+def constant_interval(
+    value: float, n: int, bounds: Bounds | None = (0.0, 1.0), confidence: float = 0.95
+) -> Interval | None:
+    """Return the interval of a mean whose n observations all have one value; None without bounds.
+
+    With n of n alike, the share of others is at most u = 1 − (α/2)^(1/n) (Clopper & Pearson 1934), and these
+    lie within the bounds. For values of 0 or 1 it is the Clopper-Pearson interval itself.
+
+    Example:
+        >>> tuple(round(end, 4) for end in constant_interval(0.0, 20))
+        (0.0, 0.1684)
+    """
+    if bounds is None or not bounds[0] - _SAME <= value <= bounds[1] + _SAME:
+        return None
+    others = 1 - ((1 - confidence) / 2) ** (1 / n)
+    ends = [value * (1 - others) + bound * others for bound in bounds]
+    return Interval(*ends)
+
+
+def difference_interval(first: float, of_first: Interval, second: float, of_second: Interval) -> Interval:
+    """Return the interval of ``first − second`` for independent estimates (Newcombe 1998, method 10).
+
+    Example:
+        >>> tuple(round(end, 2) for end in difference_interval(1, Interval(0.7, 1), 0, Interval(0, 0.3)))
+        (0.58, 1.0)
+    """
+    delta = first - second
+    lower = delta - math.hypot(first - of_first.lower, of_second.upper - second)
+    upper = delta + math.hypot(of_first.upper - first, second - of_second.lower)
+    return Interval(lower, upper)
+
+
+def wilson(count: int, n: int, confidence: float = 0.95) -> Interval:
+    """Return Wilson's interval of a share (1927).
+
+    Example:
+        >>> tuple(round(end, 3) for end in wilson(8, 10))
+        (0.49, 0.943)
+    """
+    _check_count(count, n)
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    share, square = count / n, z * z
+    centre = (share + square / (2 * n)) / (1 + square / n)
+    reach = z / (1 + square / n) * math.sqrt(share * (1 - share) / n + square / (4 * n * n))
+    return Interval(max(0.0, min(centre - reach, share)), min(1.0, max(centre + reach, share)))
+
+
+def clopper_pearson(count: int, n: int, confidence: float = 0.95) -> Interval:
+    """Return the exact interval of a share (Clopper & Pearson 1934).
+
+    Example:
+        >>> tuple(round(end, 4) for end in clopper_pearson(8, 10))
+        (0.4439, 0.9748)
+    """
+    _check_count(count, n)
+    tail = (1 - confidence) / 2
+    lower = 0.0 if count == 0 else _solve(lambda share: 1 - binomial_cdf(count - 1, n, share) - tail)
+    upper = 1.0 if count == n else _solve(lambda share: tail - binomial_cdf(count, n, share))
+    return Interval(lower, upper)
+
+
+def exact_paired_test(wins: int, losses: int) -> float:
+    """Return the two-sided p-value of "wins and losses are equally likely" (exact McNemar or sign test).
+
+    Args:
+        wins: Pairs in which only the first is right.
+        losses: Pairs in which only the second is right.
+
+    Example:
+        >>> round(exact_paired_test(9, 1), 4), exact_paired_test(0, 0)
+        (0.0215, 1.0)
+    """
+    n = wins + losses
+    return min(1.0, 2 * binomial_cdf(min(wins, losses), n, 0.5)) if n else 1.0
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values adjusted for several tests (Holm 1979), in the order of the input.
+
+    Example:
+        >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
+        [0.03, 0.06, 0.06]
+    """
+    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = largest
+    return adjusted
+
+
+def auroc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.95, seed: int = 0) -> Estimate:
+    """Return the area under the ROC curve: how often a positive case scores above a negative one.
+
+    Its interval is a bootstrap within both classes. Where no pair is confused, it is the exact interval of as
+    many cases as the smaller class has.
+
+    Args:
+        scores: Shape [n].
+        positive: Whether each case is positive, shape [n].
+        confidence: Of the interval.
+        seed: Of the resamples.
+
+    Raises:
+        ValueError: If shapes differ, or one class is empty.
+
+    Example:
+        >>> auroc([0.1, 0.4, 0.35, 0.8], [False, False, True, True]).value
+        0.75
+    """
+    values, labels = _sample(scores), np.asarray(positive, dtype=bool)
+    if labels.shape != values.shape or labels.all() or not labels.any():
+        raise ValueError("expected scores with one label each, of both classes")
+    above, below = values[labels], values[~labels]
+    wins = (above[:, None] > below).astype(np.float64) + 0.5 * (above[:, None] == below)
+    area, fewer = float(wins.mean()), min(len(above), len(below))
+    rng = np.random.default_rng(seed)
+    areas = np.empty(RESAMPLES)
+    for place in range(RESAMPLES):
+        rows = np.bincount(rng.integers(len(above), size=len(above)), minlength=len(above))
+        columns = np.bincount(rng.integers(len(below), size=len(below)), minlength=len(below))
+        areas[place] = rows @ wins @ columns / wins.size
+    return Estimate(area, bootstrap_interval(areas, area, fewer, confidence=confidence), len(values))
+
+
+def binomial_cdf(count: int, n: int, share: float) -> float:
+    """Return the probability of at most ``count`` of ``n`` cases, each of probability ``share``.
+
+    Example:
+        >>> round(binomial_cdf(1, 10, 0.5), 6)
+        0.010742
+    """
+    if count >= n or share <= 0:
+        return 1.0
+    if count < 0 or share >= 1:
+        return 0.0
+    ways = math.lgamma(n + 1)
+    yes, no = math.log(share), math.log1p(-share)
+    return min(
+        1.0,
+        math.fsum(
+            math.exp(ways - math.lgamma(k + 1) - math.lgamma(n - k + 1) + k * yes + (n - k) * no)
+            for k in range(count + 1)
+        ),
+    )
+
+
+def _sample(values: ArrayLike) -> Floats:
+    sample = np.asarray(values, dtype=np.float64)
+    if sample.ndim != 1 or not len(sample) or not np.isfinite(sample).all():
+        raise ValueError(f"expected at least one finite value, got shape {sample.shape}")
+    return sample
+
+
+def _resampled_means(sample: Floats, seed: int) -> Floats:
+    rng = np.random.default_rng(seed)
+    n = len(sample)
+    block = max(1, 4_000_000 // n)
+    parts = []
+    for start in range(0, RESAMPLES, block):
+        places = rng.integers(n, size=(min(block, RESAMPLES - start), n))
+        parts.append(sample[places].mean(axis=1))
+    return np.concatenate(parts)
+
+
+def _bca_tails(sample: Floats, means: Floats, confidence: float) -> tuple[float, float]:
+    """Return the quantiles of resampled means that correct for bias and skewness."""
+    normal, n = NormalDist(), len(sample)
+    share = ((means < sample.mean()).sum() + 0.5 * (means == sample.mean()).sum()) / len(means)
+    bias = normal.inv_cdf(float(np.clip(share, 1e-6, 1 - 1e-6)))
+    jackknife = (sample.sum() - sample) / max(n - 1, 1)
+    apart = jackknife.mean() - jackknife
+    spread = float((apart**2).sum()) ** 1.5
+    acceleration = float((apart**3).sum()) / (6 * spread) if spread else 0.0
+
+    def corrected(level: float) -> float:
+        z = bias + normal.inv_cdf(level)
+        return normal.cdf(bias + z / (1 - acceleration * z))
+
+    return corrected((1 - confidence) / 2), corrected((1 + confidence) / 2)
+
+
+def _check_count(count: int, n: int) -> None:
+    if not 0 <= count <= n or n < 1:
+        raise ValueError(f"expected a count of at most n, and n at least 1, got {count} of {n}")
+
+
+def _solve(rises: Callable[[float], float]) -> float:
+    """Return where a rising function of a share is zero, by bisection."""
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rises(middle) < 0 else (low, middle)
+    return (low + high) / 2

@@ -1,0 +1,606 @@
+"""The conformance suite that any reader must pass, ours and yours.
+
+On its own, for a report to read::
+
+    from surerag.readers.conformance import check_reader
+    print(check_reader(my_reader))
+
+From a shell: ``python -m surerag.readers.conformance module:function``, the function returns the reader.
+
+Under pytest, one test a check::
+
+    @pytest.mark.parametrize("case", conformance_cases(), ids=str)
+    def test_my_reader(case, my_reader):
+        outcome = case.run(my_reader)
+        if outcome.status == "skipped":
+            pytest.skip(outcome.detail)
+        assert outcome.passed, outcome.detail
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from surerag.errors import CapabilityError, SureragError
+from surerag.messages import (
+    Chunk,
+    Generation,
+    PartialGeneration,
+    Prompt,
+    SamplingParams,
+    TokenTrace,
+    as_messages,
+)
+from surerag.readers.protocol import BaseReader, as_reader, close_iterator
+from surerag.readers.threads import start_in_thread
+
+__all__ = ["Case", "ConformanceReport", "Outcome", "Trial", "check_reader", "conformance_cases"]
+
+R = TypeVar("R")
+Status = Literal["passed", "failed", "skipped"]
+
+_PROMPTS: tuple[Prompt, ...] = (
+    "Where does the river Orun begin?",
+    "Context: Ada Tarn was born in Velm.\nQuestion: Where was Ada Tarn born?\nAnswer:",
+    "Name three colours.",
+)
+
+
+class BrokenPromiseError(SureragError, AssertionError):
+    """A reader does not do what it must; under pytest, a failed assertion."""
+
+
+class NotApplicableError(Exception):
+    """A check does not apply to this reader; its message says why."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a reader is asked, and how exact it has to be.
+
+    Attributes:
+        prompts: Questions, at least two; different answers make the checks sharper.
+        max_tokens: Length of answers; a few more than ``n_tokens``.
+        n_tokens: How far ``begin`` goes.
+        tolerance: Largest difference of log-probabilities and entropies, in nats, that counts as equal.
+        vocabulary_size: Tokens that the model can emit, if known: entropies cannot exceed its logarithm.
+        seeded: Whether the reader promises the same samples for the same seed. Servers may not.
+    """
+
+    prompts: Sequence[Prompt] = _PROMPTS
+    max_tokens: int = 12
+    n_tokens: int = 3
+    tolerance: float = 1e-4
+    vocabulary_size: int | None = None
+    seeded: bool = True
+
+    @property
+    def greedy(self) -> SamplingParams:
+        """One answer to each prompt, without chance."""
+        return SamplingParams(max_tokens=self.max_tokens)
+
+    def sampled(self, n: int, seed: int = 1) -> SamplingParams:
+        """Several answers to each prompt, by chance."""
+        return SamplingParams(n=n, temperature=1.0, max_tokens=self.max_tokens, seed=seed)
+
+    def answers(self, reader: BaseReader) -> list[Generation]:
+        """Return the greedy answer to each prompt."""
+        return [row[0] for row in reader.generate(self.prompts, self.greedy)]
+
+    def same(self, what: str, one: Generation, other: Generation) -> None:
+        """Demand that two generations are the same, up to rounding."""
+        _demand(one.text == other.text, f"{what}: the text is {one.text!r} and {other.text!r}")
+        _demand(one.finish == other.finish, f"{what}: it ended by {one.finish!r} and {other.finish!r}")
+        _demand((one.trace is None) == (other.trace is None), f"{what}: one has a trace, the other none")
+        if one.trace is not None and other.trace is not None:
+            self.same_trace(what, one.trace, other.trace)
+
+    def same_trace(self, what: str, one: TokenTrace, other: TokenTrace) -> None:
+        """Demand that two traces are the same, up to rounding."""
+        _demand(one.tokens == other.tokens, f"{what}: the tokens are {one.tokens} and {other.tokens}")
+        self.close(f"{what}: log-probabilities", one.logprobs, other.logprobs)
+        _demand((one.entropy is None) == (other.entropy is None), f"{what}: only one has entropies")
+        if one.entropy is not None and other.entropy is not None:
+            self.close(f"{what}: entropies", one.entropy.lower, other.entropy.lower)
+            self.close(f"{what}: entropies", one.entropy.upper, other.entropy.upper)
+
+    def close(self, what: str, one: Sequence[float], other: Sequence[float]) -> None:
+        """Demand that numbers are the same, up to rounding."""
+        worst = max((abs(a - b) for a, b in zip(one, other, strict=True)), default=0.0)
+        _demand(worst <= self.tolerance, f"{what} differ by {worst:.2g} nats, more than {self.tolerance:g}")
+
+
+def _demand(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise BrokenPromiseError(otherwise)
+
+
+def _applies(condition: bool, reason: str) -> None:
+    if not condition:
+        raise NotApplicableError(reason)
+
+
+Check = Callable[[BaseReader, Trial], None]
+CHECKS: list[Check] = []
+
+
+def _check(check: Check) -> Check:
+    CHECKS.append(check)
+    return check
+
+
+@_check
+def capabilities_fit_together(reader: BaseReader, trial: Trial) -> None:
+    """Entropies and energies need log-probabilities, and the model has a name."""
+    claimed = reader.capabilities
+    _demand(bool(reader.name), "the reader has no name")
+    _demand(claimed.logprobs or claimed.entropy is None, "it claims entropies without log-probabilities")
+    _demand(claimed.logprobs or not claimed.energy, "it claims energies without log-probabilities")
+    _demand(claimed.entropy in ("exact", "bounded", None), f"its entropy is {claimed.entropy!r}")
+
+
+@_check
+def every_prompt_is_answered(reader: BaseReader, trial: Trial) -> None:
+    """There is one list for each prompt, and nothing for no prompts."""
+    answers = reader.generate(trial.prompts, trial.greedy)
+    counts = [len(row) for row in answers]
+    _demand(counts == [1] * len(trial.prompts), f"{len(trial.prompts)} prompts got {counts} answers")
+    _demand(reader.generate([], trial.greedy) == [], "no prompts got answers")
+
+
+@_check
+def n_samples_are_n(reader: BaseReader, trial: Trial) -> None:
+    """Every prompt gets exactly as many samples as asked for."""
+    counts = [len(row) for row in reader.generate(trial.prompts, trial.sampled(3))]
+    _demand(counts == [3] * len(trial.prompts), f"asked for 3 samples each, got {counts}")
+
+
+@_check
+def text_is_stripped(reader: BaseReader, trial: Trial) -> None:
+    """Answers have no white space around them."""
+    for answer in _some_of_each(reader, trial):
+        _demand(answer.text == answer.text.strip(), f"there is white space around {answer.text!r}")
+
+
+@_check
+def traces_are_there_as_claimed(reader: BaseReader, trial: Trial) -> None:
+    """Every generation has a trace of all its tokens; or none has one, and none is claimed."""
+    for answer in _some_of_each(reader, trial):
+        if not reader.capabilities.logprobs:
+            _demand(answer.trace is None, "it claims no log-probabilities and returns some")
+            continue
+        trace = _trace(answer)
+        _demand(bool(len(trace)) or not answer.text, f"the trace of {answer.text!r} is empty")
+        counted = answer.completion_tokens
+        _demand(counted == len(trace), f"{counted} tokens are counted and {len(trace)} are in the trace")
+
+
+@_check
+def logprobs_are_natural_logs(reader: BaseReader, trial: Trial) -> None:
+    """Log-probabilities are finite and not above zero."""
+    _applies(reader.capabilities.logprobs, "it has no log-probabilities")
+    for answer in _some_of_each(reader, trial):
+        for value in _trace(answer).logprobs:
+            _demand(math.isfinite(value) and value <= 0, f"a log-probability is {value!r}")
+
+
+@_check
+def entropies_are_possible(reader: BaseReader, trial: Trial) -> None:
+    """Entropies lie between 0 and log V, as an interval that is a point where they are exact."""
+    kind = reader.capabilities.entropy
+    _applies(reader.capabilities.logprobs, "it has no log-probabilities")
+    most = math.log(trial.vocabulary_size) + trial.tolerance if trial.vocabulary_size else math.inf
+    for answer in _some_of_each(reader, trial):
+        entropy = _trace(answer).entropy
+        _demand((entropy is None) == (kind is None), f"it claims {kind} entropies, and returns {entropy}")
+        if entropy is None:
+            continue
+        _demand(entropy.exact == (kind == "exact"), f"it claims {kind} entropies, the trace says otherwise")
+        for low, high in zip(entropy.lower, entropy.upper, strict=True):
+            _demand(-1e-9 <= low <= high <= most, f"an entropy lies in [{low}, {high}], the most is {most}")
+            _demand(low == high or not entropy.exact, f"an exact entropy is an interval [{low}, {high}]")
+
+
+@_check
+def energies_are_there_as_claimed(reader: BaseReader, trial: Trial) -> None:
+    """Traces carry log-sum-exp of the logits exactly if that is claimed."""
+    _applies(reader.capabilities.logprobs, "it has no log-probabilities")
+    for answer in _some_of_each(reader, trial):
+        has = _trace(answer).logsumexp is not None
+        _demand(has == reader.capabilities.energy, "energies are not there as claimed")
+
+
+@_check
+def max_tokens_is_kept(reader: BaseReader, trial: Trial) -> None:
+    """A shorter limit gives the same tokens, fewer of them, and says that it cut."""
+    short = replace(trial.greedy, max_tokens=trial.n_tokens)
+    whole = trial.answers(reader)
+    for cut, answer in zip(reader.generate(trial.prompts, short), whole, strict=True):
+        if answer.completion_tokens:
+            length = cut[0].completion_tokens
+            _demand(length <= trial.n_tokens, f"{length} tokens came, {trial.n_tokens} are the limit")
+        if answer.trace is not None and len(answer.trace) > trial.n_tokens:
+            _demand(cut[0].finish == "length", f"a cut answer ended by {cut[0].finish!r}")
+            start = answer.trace.tokens[: trial.n_tokens]
+            _demand(_trace(cut[0]).tokens == start, f"cut, it wrote {_trace(cut[0]).tokens} and not {start}")
+
+
+@_check
+def stop_texts_end_an_answer(reader: BaseReader, trial: Trial) -> None:
+    """An answer ends before a stop text, and is otherwise the same."""
+    for prompt, answer in zip(trial.prompts, trial.answers(reader), strict=True):
+        middle = answer.text[len(answer.text) // 2 :].strip()
+        # A stop text with an end of its own: part of a character cannot stop anything.
+        stop = next((word for word in middle.split() if word.isascii()), "")
+        if not stop:
+            continue
+        before = answer.text.split(stop, 1)[0].strip()
+        stopped = reader.generate([prompt], replace(trial.greedy, stop=(stop,)))[0][0]
+        _demand(stopped.text == before, f"stopped at {stop!r}, it wrote {stopped.text!r} and not {before!r}")
+        _demand(stopped.finish == "stop", f"stopped at {stop!r}, it ended by {stopped.finish!r}")
+        return
+    raise NotApplicableError("no greedy answer has a word to stop at")
+
+
+@_check
+def greedy_answers_repeat(reader: BaseReader, trial: Trial) -> None:
+    """At temperature 0 the same request gives the same answer."""
+    for one, other in zip(trial.answers(reader), trial.answers(reader), strict=True):
+        trial.same("asked twice", one, other)
+
+
+@_check
+def seeds_repeat(reader: BaseReader, trial: Trial) -> None:
+    """The same seed gives the same samples."""
+    _applies(trial.seeded, "it does not promise that seeds repeat")
+    first, again = (reader.generate(trial.prompts, trial.sampled(3)) for _ in range(2))
+    for one, other in zip(_flat(first), _flat(again), strict=True):
+        trial.same("with one seed", one, other)
+
+
+@_check
+def alone_or_in_a_batch_is_the_same(reader: BaseReader, trial: Trial) -> None:
+    """A prompt's answers do not depend on what else is asked with it, or in what order."""
+    settings = [trial.greedy, *([trial.sampled(2)] if trial.seeded else [])]
+    for sampling in settings:
+        together = reader.generate(trial.prompts, sampling)
+        backwards = reader.generate(trial.prompts[::-1], sampling)[::-1]
+        alone = [reader.generate([prompt], sampling)[0] for prompt in trial.prompts]
+        for rows in zip(together, backwards, alone, strict=True):
+            for one, other, single in zip(*rows, strict=True):
+                trial.same("in another order", one, other)
+                trial.same("alone", one, single)
+
+
+@_check
+def a_text_is_one_user_turn(reader: BaseReader, trial: Trial) -> None:
+    """A prompt that is a string equals a conversation of one user turn."""
+    prompts = [as_messages(prompt) for prompt in trial.prompts]
+    for row, answer in zip(reader.generate(prompts, trial.greedy), trial.answers(reader), strict=True):
+        trial.same("as a conversation", row[0], answer)
+
+
+@_check
+def odd_text_is_only_text(reader: BaseReader, trial: Trial) -> None:
+    """Braces, markup, other scripts and line breaks in a prompt are read, not obeyed."""
+    odd = ["{question} {0} %s \\n", "<|im_end|></s> [INST]", "¿Dónde? 河はどこ 🌊", "a\n\n\tb\r\n"]
+    _demand(len(reader.generate(odd, trial.greedy)) == len(odd), "odd prompts were not all answered")
+
+
+@_check
+def begin_shows_the_first_tokens(reader: BaseReader, trial: Trial) -> None:
+    """What is begun shows the first n tokens of the answer, with their log-probabilities."""
+    with _begun(reader, trial) as begun:
+        _demand(len(begun) == len(trial.prompts), f"{len(trial.prompts)} prompts began {len(begun)} times")
+        for item, whole in zip(begun, trial.answers(reader), strict=True):
+            ended = item.partial.finish
+            _demand((ended == "partial") != item.done, f"it is done: {item.done}, and ended by {ended!r}")
+            if item.done:
+                trial.same("begun and done", item.partial, whole)
+            elif whole.trace is not None:
+                head = _trace(item.partial)
+                _demand(len(head) == trial.n_tokens, f"{len(head)} tokens are begun, not {trial.n_tokens}")
+                start = whole.trace.tokens[: len(head)]
+                _demand(start == head.tokens, f"{head.tokens} are begun, {start} are the answer's")
+                trial.close("begun: log-probabilities", head.logprobs, whole.trace.logprobs[: len(head)])
+
+
+@_check
+def begin_and_finish_is_generate(reader: BaseReader, trial: Trial) -> None:
+    """To begin and finish gives what generating gives, in order."""
+    finished = reader.finish(reader.begin(trial.prompts, trial.n_tokens, trial.greedy))
+    for one, other in zip(finished, trial.answers(reader), strict=True):
+        trial.same("begun and finished", one, other)
+
+
+@_check
+def begin_past_the_end_is_the_whole(reader: BaseReader, trial: Trial) -> None:
+    """To begin more tokens than there are shows the whole answer, which can be finished."""
+    begun = reader.begin(trial.prompts, trial.max_tokens + 1, trial.greedy)
+    for item, one, other in zip(begun, reader.finish(begun), trial.answers(reader), strict=True):
+        trial.same("begun to its end", one, other)
+        _demand(item.partial.text == other.text, f"it shows {item.partial.text!r} of {other.text!r}")
+
+
+@_check
+def cancel_frees(reader: BaseReader, trial: Trial) -> None:
+    """What was begun can be cancelled, again and again, also after it was finished."""
+    begun = reader.begin(trial.prompts, 1, trial.greedy)
+    reader.cancel(begun[:1])
+    reader.finish(begun[1:])
+    reader.cancel(begun)
+    reader.cancel(begun)
+    reader.cancel([])
+    every_prompt_is_answered(reader, trial)
+
+
+@_check
+def streams_join_to_the_text(reader: BaseReader, trial: Trial) -> None:
+    """Pieces join to the answer, and the last one carries the generation."""
+    for prompt, answer in zip(trial.prompts, trial.answers(reader), strict=True):
+        _check_chunks(trial, list(reader.stream(prompt, trial.greedy)), answer)
+
+
+@_check
+def streams_come_in_pieces_as_claimed(reader: BaseReader, trial: Trial) -> None:
+    """An answer of several words comes in more than one piece, if streaming is claimed."""
+    _applies(reader.capabilities.stream, "it does not claim to stream")
+    for prompt, answer in zip(trial.prompts, trial.answers(reader), strict=True):
+        if len(answer.text.split()) > 1:
+            pieces = [chunk.text for chunk in reader.stream(prompt, trial.greedy) if chunk.text]
+            _demand(len(pieces) > 1, f"{answer.text!r} came in one piece")
+            return
+    raise NotApplicableError("no greedy answer has two words")
+
+
+@_check
+def what_was_begun_streams_from_its_start(reader: BaseReader, trial: Trial) -> None:
+    """To finish as a stream shows the held-back tokens, too."""
+    with _begun(reader, trial) as begun:
+        for item, answer in zip(begun, trial.answers(reader), strict=True):
+            _check_chunks(trial, list(reader.finish_stream(item)), answer)
+
+
+@_check
+def streams_can_be_abandoned(reader: BaseReader, trial: Trial) -> None:
+    """A stream that is closed early leaves the reader usable."""
+    chunks = reader.stream(trial.prompts[0], trial.greedy)
+    next(chunks)
+    close_iterator(chunks)
+    every_prompt_is_answered(reader, trial)
+
+
+@_check
+def scores_are_the_models(reader: BaseReader, trial: Trial) -> None:
+    """Reading its own greedy answer, the model thinks of each token what it thought when it wrote it."""
+    _demand_scores(reader, trial, trial.greedy)
+
+
+@_check
+def logprobs_are_those_of_temperature_one(reader: BaseReader, trial: Trial) -> None:
+    """At another temperature, log-probabilities are still the model's own, of the sampled token."""
+    hot = SamplingParams(n=4, temperature=1.7, max_tokens=trial.n_tokens + 1, seed=1)
+    _demand_scores(reader, trial, hot)
+
+
+@_check
+def scoring_is_refused_unless_claimed(reader: BaseReader, trial: Trial) -> None:
+    """A reader that does not claim to score raises CapabilityError."""
+    _applies(not reader.capabilities.score, "it claims to score")
+    try:
+        reader.score(trial.prompts[:1], ["text"])
+    except CapabilityError:
+        return
+    raise BrokenPromiseError("it scores without claiming to")
+
+
+@_check
+def async_twins_do_the_same(reader: BaseReader, trial: Trial) -> None:
+    """Every verb gives the same over its async twin."""
+
+    async def ask() -> list[list[Generation]]:
+        generated = [row[0] for row in await reader.agenerate(trial.prompts, trial.greedy)]
+        begun = await reader.abegin(trial.prompts, trial.n_tokens, trial.greedy)
+        try:
+            finished = await reader.afinish(begun)
+        finally:
+            await reader.acancel(begun)
+        return [generated, finished]
+
+    for answers in _in_new_loop(ask):
+        for one, other in zip(answers, trial.answers(reader), strict=True):
+            trial.same("async", one, other)
+
+
+@_check
+def async_streams_do_the_same(reader: BaseReader, trial: Trial) -> None:
+    """Streams give the same over their async twins."""
+    prompt = trial.prompts[0]
+
+    async def ask() -> list[list[Chunk]]:
+        streams: list[Any] = [reader.astream(prompt, trial.greedy)]
+        begun = await reader.abegin([prompt], trial.n_tokens, trial.greedy)
+        streams.append(reader.afinish_stream(begun[0]))
+        collected = []
+        try:
+            for stream in streams:
+                async with aclosing(stream):
+                    collected.append([chunk async for chunk in stream])
+        finally:
+            await reader.acancel(begun)
+        return collected
+
+    for chunks in _in_new_loop(ask):
+        _check_chunks(trial, chunks, trial.answers(reader)[0])
+
+
+@_check
+def async_scores_do_the_same(reader: BaseReader, trial: Trial) -> None:
+    """Scores are the same over their async twin."""
+    _applies(reader.capabilities.score, "it does not claim to score")
+    texts = ["The river."] * len(trial.prompts)
+    scored = _in_new_loop(lambda: reader.ascore(trial.prompts, texts))
+    for one, other in zip(scored, reader.score(trial.prompts, texts), strict=True):
+        trial.same_trace("scored async", one, other)
+
+
+@contextmanager
+def _begun(reader: BaseReader, trial: Trial) -> Iterator[list[PartialGeneration]]:
+    """Begin every prompt; whatever a check finds, nothing stays open behind it."""
+    begun = reader.begin(trial.prompts, trial.n_tokens, trial.greedy)
+    try:
+        yield begun
+    finally:
+        reader.cancel(begun)
+
+
+def _some_of_each(reader: BaseReader, trial: Trial) -> list[Generation]:
+    return trial.answers(reader) + _flat(reader.generate(trial.prompts, trial.sampled(2)))
+
+
+def _flat(rows: Iterable[Iterable[Generation]]) -> list[Generation]:
+    return [answer for row in rows for answer in row]
+
+
+def _trace(answer: Generation) -> TokenTrace:
+    if answer.trace is None:
+        raise BrokenPromiseError(f"it claims log-probabilities, and {answer.text!r} has no trace")
+    return answer.trace
+
+
+def _check_chunks(trial: Trial, chunks: list[Chunk], answer: Generation) -> None:
+    _demand(bool(chunks) and chunks[-1].generation is not None, "the last piece carries no generation")
+    early = [chunk for chunk in chunks[:-1] if chunk.generation is not None]
+    _demand(not early, "a piece that is not the last carries a generation")
+    joined = "".join(chunk.text for chunk in chunks)
+    _demand(joined == answer.text, f"pieces join to {joined!r} and not to {answer.text!r}")
+    if chunks[-1].generation is not None:
+        trial.same("streamed", chunks[-1].generation, answer)
+
+
+def _demand_scores(reader: BaseReader, trial: Trial, sampling: SamplingParams) -> None:
+    """Compare traces of what was written with traces of reading it again, wherever tokens agree.
+
+    An answer after thoughts is left out: it is read as one that nothing was thought before.
+    """
+    _applies(reader.capabilities.score, "it does not claim to score")
+    _applies(reader.capabilities.logprobs, "it has no log-probabilities")
+    compared = 0
+    for prompt, row in zip(trial.prompts, reader.generate(trial.prompts, sampling), strict=True):
+        for own in (_trace(answer) for answer in row if not answer.thinking_tokens):
+            if not len(own):
+                continue
+            (read,) = reader.score([prompt], ["".join(own.tokens)])
+            if read.tokens == own.tokens:
+                trial.close("reading what it wrote: log-probabilities", read.logprobs, own.logprobs)
+                compared += 1
+    _applies(compared > 0, "read again, its answers split into other tokens, or follow thoughts")
+
+
+def _in_new_loop(work: Callable[[], Coroutine[Any, Any, R]]) -> R:
+    """Run a coroutine in an event loop of its own, also where one is running already."""
+    return start_in_thread(lambda: asyncio.run(work())).result()
+
+
+class Outcome(NamedTuple):
+    """The result of one check; ``detail`` is what is wrong, or why the check does not apply."""
+
+    check: str
+    status: Status
+    detail: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.status != "failed"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One check, ready to run on any reader."""
+
+    check: Check
+
+    def __str__(self) -> str:
+        return self.check.__name__
+
+    def run(self, reader: object, trial: Trial | None = None) -> Outcome:
+        """Check a reader; an unexpected error counts as a failure, and is named."""
+        name = str(self).replace("_", " ")
+        try:
+            self.check(as_reader(reader), trial or Trial())
+        except NotApplicableError as reason:
+            return Outcome(name, "skipped", str(reason))
+        except SureragError as error:
+            return Outcome(name, "failed", str(error))
+        except Exception as error:
+            return Outcome(name, "failed", f"{type(error).__name__}: {error}")
+        return Outcome(name, "passed")
+
+
+@dataclass(frozen=True)
+class ConformanceReport:
+    """What a reader does: its name, and one outcome for each check; prints as text."""
+
+    reader: str
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether no check failed."""
+        return all(outcome.passed for outcome in self.outcomes)
+
+    @property
+    def failures(self) -> tuple[Outcome, ...]:
+        """The checks that failed."""
+        return tuple(outcome for outcome in self.outcomes if not outcome.passed)
+
+    def count(self, status: Status) -> int:
+        """Return how many checks ended like this."""
+        return sum(outcome.status == status for outcome in self.outcomes)
+
+    def __str__(self) -> str:
+        lines = [f"  {o.status:<8}{o.check}{': ' if o.detail else ''}{o.detail}" for o in self.outcomes]
+        return "\n".join([self._title, *lines])
+
+    @property
+    def _title(self) -> str:
+        counts = ", ".join(f"{self.count(status)} {status}" for status in ("passed", "failed", "skipped"))
+        return f"{self.reader}: {counts}"
+
+
+def conformance_cases() -> list[Case]:
+    """Return every check, for a test runner to run one by one."""
+    return [Case(check) for check in CHECKS]
+
+
+def check_reader(reader: object, trial: Trial | None = None, **settings: Any) -> ConformanceReport:
+    """Run every check on a reader.
+
+    Args:
+        reader: Anything with the methods of :class:`surerag.readers.Reader`. The same prompt must get
+            the same answer at temperature 0.
+        trial: What it is asked, and how exact it has to be.
+        **settings: Fields of :class:`Trial`, in place of the trial's own.
+
+    Example:
+        >>> from surerag.readers.fake import FakeReader
+        >>> check_reader(FakeReader(lambda prompt: f"It is {prompt.split()[-1]}")).passed
+        True
+    """
+    trial, whole = replace(trial or Trial(), **settings), as_reader(reader)
+    return ConformanceReport(whole.name, tuple(case.run(whole, trial) for case in conformance_cases()))
+
+
+if __name__ == "__main__":
+    module, _, name = sys.argv[1].partition(":")
+    report = check_reader(getattr(import_module(module), name)())
+    sys.stdout.write(f"{report}\n")
+    sys.exit(not report.passed)

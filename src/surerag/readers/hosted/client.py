@@ -1,0 +1,485 @@
+"""One asynchronous client on one background event loop, for verbs of either kind.
+
+The openai SDK retries, obeys Retry-After, times out and reads streams. Added here: a limit of bytes and one
+deadline for each request, errors of surerag that show no key, and a new loop and client in a forked process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import threading
+import weakref
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from surerag.errors import (
+    ConfigurationError,
+    LogprobsRefusedError,
+    MissingExtraError,
+    RefusedError,
+    ServiceError,
+    SureragError,
+    TransientServiceError,
+)
+from surerag.readers.failures import PASSING_HINT, REFUSED_HINT, TOO_LONG_HINT, kind_of, status_of
+from surerag.readers.logprobs import NO_LOGPROBS_HINT, excerpt, without_surrogates
+from surerag.readers.threads import renew_after_fork
+
+if TYPE_CHECKING:
+    import httpx
+    from openai import AsyncOpenAI
+
+R = TypeVar("R")
+Json = Mapping[str, Any]
+
+MAX_BYTES = 64 * 2**20
+"""Size of one response at most."""
+
+DEADLINE = 10
+"""How many times the time-out one request may take in all, retries and reading included."""
+
+_OPENAI = "https://api.openai.com/v1"
+_SECRET_NAME = re.compile(
+    r"(?i)(^|[_.-])((api|access|auth|secret|private|session|refresh|id)?[_-]?(key|token)|secret|passw(or)?d|authorization|auth|bearer|credentials?)$"
+)
+_HINTS = {
+    401: "set OPENAI_API_KEY, or pass api_key=…",
+    403: "set OPENAI_API_KEY, or pass api_key=…",
+    404: "check the model's name, and that base_url ends with the API's root, such as …/v1",
+}
+PARAMETER_HINTS = {
+    "temperature": "sample at temperature=1.0, or use a model that takes one; a thinking model may with "
+    "thinking=False",
+    "top_p": "sample with top_p=1.0",
+    "top_k": "sample with top_k=None",
+}
+_NOT_COMPATIBLE_HINT = "check that base_url ends with the API's root, such as http://localhost:8000/v1"
+
+_lock = threading.Lock()
+_loop: asyncio.AbstractEventLoop | None = None
+_of_parent: list[object] = []
+"""Loops and clients of a parent process: closed here, they would speak on its connections."""
+
+
+def background_loop() -> asyncio.AbstractEventLoop:
+    """Return the event loop of this process that all requests run on, in a daemon thread."""
+    global _loop
+    with _lock:
+        if _loop is None:
+            _loop = asyncio.new_event_loop()
+            threading.Thread(target=_loop.run_forever, name="surerag-requests", daemon=True).start()
+        return _loop
+
+
+def _renew() -> None:
+    global _lock, _loop
+    _of_parent.append(_loop)
+    _lock, _loop = threading.Lock(), None
+
+
+renew_after_fork(_renew)
+
+
+def run(coroutine: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine on the background loop and wait for its result."""
+    future = asyncio.run_coroutine_threadsafe(coroutine, background_loop())
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+async def arun(coroutine: Coroutine[Any, Any, R]) -> R:
+    """Like :func:`run`, from another event loop; cancelling the caller cancels the request."""
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, background_loop()))
+
+
+async def each(coroutines: Sequence[Coroutine[Any, Any, R]]) -> list[R]:
+    """Await several at once, on the background loop; the first failure cancels the others and is raised."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+class ReportedError(Exception):
+    """A failure that a server reports within an answer of status 200."""
+
+    def __init__(self, body: object) -> None:
+        super().__init__(str(body))
+        self.body = body
+
+
+class Client:
+    """Sends requests of one reader; every coroutine here belongs to the background loop."""
+
+    def __init__(
+        self,
+        base_url: str | None,
+        api_key: str | None,
+        *,
+        timeout: float,
+        max_retries: int,
+        max_concurrency: int,
+        own: AsyncOpenAI | None,
+        secrets: Json,
+    ) -> None:
+        openai = _sdk()
+        if own is not None and not isinstance(own, openai.AsyncOpenAI):
+            raise ConfigurationError(
+                f"client is a {type(own).__name__}",
+                hint="pass an openai.AsyncOpenAI, also for the sync verbs",
+            )
+        if own is not None:
+            base_url, api_key = str(own.base_url), own.api_key
+        if not isinstance(base_url, str | None):
+            raise ConfigurationError(f"base_url must be a text, got {type(base_url).__name__}")
+        self.base_url = (base_url or os.environ.get("OPENAI_BASE_URL") or _OPENAI).rstrip("/")
+        self._key = _checked_key(api_key)
+        self._timeout = timeout
+        self._max_retries = max_retries
+        self._max_concurrency = max_concurrency
+        self._own = own
+        self._body_secrets = tuple(_secrets_of(secrets))
+        _check_url(self.base_url)
+        if own is None:
+            self._resolved_key()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._client: AsyncOpenAI | None = None
+        self._turns = asyncio.Semaphore(self._max_concurrency)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._own is not None:
+            raise ConfigurationError(
+                "a reader with a client of your own cannot be pickled", hint="pass base_url"
+            )
+        return {
+            **self.__dict__,
+            "base_url": f"{urlsplit(self.base_url).scheme}://{self.address}",
+            "_key": None,
+            "_body_secrets": (),
+            "_loop": None,
+            "_client": None,
+            "_turns": None,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._reset()
+
+    @property
+    def address(self) -> str:
+        """Where requests go, without credentials."""
+        parts = urlsplit(self.base_url)
+        return f"{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+
+    async def turn(self) -> asyncio.Semaphore:
+        """Return what limits requests under way; on a new loop after a fork."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            if self._own is not None and self._loop is not None:
+                raise ConfigurationError(
+                    "this reader's own client was used before the process was forked", hint="make it anew"
+                )
+            if self._client is not None:
+                _of_parent.append(self._client)
+            self._loop, self._client = loop, None
+            self._turns = asyncio.Semaphore(self._max_concurrency)
+        return self._turns
+
+    async def post(self, body: Json) -> Json:
+        """Send one request and return the whole answer."""
+        async with await self.turn():
+            return await self._guarded(self._post(body), self._timeout * DEADLINE, body)
+
+    async def open(self, body: Json) -> EventStream:
+        """Send a request for a stream and return it once its first byte is there."""
+        async with await self.turn():
+            return await self._guarded(self._open(body), self._timeout * DEADLINE, body)
+
+    async def aclose(self) -> None:
+        """Close the client, unless it is the user's own; the next request makes another."""
+        client, self._client = self._client, None
+        if client is not None and self._own is None and self._loop is asyncio.get_running_loop():
+            await client.close()
+
+    async def _post(self, body: Json) -> Json:
+        async with self._create(body) as response:
+            return checked(await self._json(_limited(response.http_response)))
+
+    async def _open(self, body: Json) -> EventStream:
+        response = await self._create({**body, "stream": True}).__aenter__()
+        http = _limited(response.http_response)
+        try:
+            if "event-stream" not in http.headers.get("content-type", "event-stream"):
+                raise malformed(checked(await self._json(http)))
+            return EventStream(self, http, await response.parse(to=_sdk().AsyncStream[object]), body)
+        except BaseException:
+            await http.aclose()
+            raise
+
+    def _create(self, body: Json) -> Any:
+        """Return the SDK's context manager of a response that is still to be read."""
+        client = self._client = self._client or self._own_or_new()
+        fields = dict(body)
+        typed = {
+            name: fields.pop(name) for name in ("model", "messages", "prompt", "stream") if name in fields
+        }
+        completions = client.chat.completions if "messages" in typed else client.completions
+        return completions.with_streaming_response.create(**typed, extra_body=fields)
+
+    def _own_or_new(self) -> Any:
+        if self._own is not None:
+            return self._own
+        openai = _sdk()
+        http = openai.DefaultAsyncHttpxClient(timeout=self._timeout, limits=openai.DEFAULT_CONNECTION_LIMITS)
+        weakref.finalize(self, _close_later, background_loop(), http).atexit = False
+        return openai.AsyncOpenAI(
+            base_url=self.base_url,
+            api_key=self._resolved_key(),
+            timeout=self._timeout,
+            max_retries=self._max_retries,
+            http_client=http,
+        )
+
+    def _resolved_key(self) -> str:
+        key = self._key or _checked_key(os.environ.get("OPENAI_API_KEY"))
+        if key is None and self.base_url == _OPENAI:
+            raise ConfigurationError("there is no API key for OpenAI", hint=_HINTS[401])
+        return key or "none"
+
+    async def _json(self, response: httpx.Response) -> Any:
+        """Read and parse what the server sent; a page for people is no such server at all."""
+        data = await response.aread()
+        with suppress(ValueError, RecursionError):
+            return json.loads(data)
+        if data.lstrip()[:1] == b"<":
+            raise RefusedError(
+                f"{self.address} is not an OpenAI-compatible server: it sent the page {excerpt(data)}",
+                hint=_NOT_COMPATIBLE_HINT,
+            )
+        raise malformed(data.decode("utf-8", "replace"))
+
+    async def _guarded(self, coroutine: Coroutine[Any, Any, R], seconds: float, body: Json) -> R:
+        """Await one step of a request within its deadline, errors turned into ours."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await coroutine
+        except SureragError as error:
+            failure: Exception = error
+        except Exception as error:
+            failure = self._explained(error, body)
+        # Outside, so that the client's error, which holds the request and its key, is not behind ours.
+        raise failure
+
+    def _explained(self, error: Exception, body: Json) -> ServiceError:
+        """Return our error for one of the SDK's."""
+        cause = error.__cause__ or error
+        reply = getattr(error, "body", None)
+        message = self.masked(_message_in(reply) if reply else str(cause) or str(error))[:300].rstrip(". ")
+        kind, status = kind_of(error, message), status_of(error)
+        answered = f"{self.address} answered {status}: {message}" if status else ""
+        if "logprob" in message.lower() and "logprobs" in body and kind is RefusedError:
+            return LogprobsRefusedError(
+                f"{self.address} gives no log-probabilities: {message}", hint=NO_LOGPROBS_HINT
+            )
+        if kind is TransientServiceError and not status:
+            if isinstance(error, TimeoutError) or "Timeout" in type(error).__name__:
+                return kind(f"{self.address} did not answer in time", hint=PASSING_HINT)
+            return kind(f"the connection to {self.address} failed: {message}", hint=PASSING_HINT)
+        if kind is TransientServiceError:
+            return kind(answered, hint=PASSING_HINT)
+        if kind is RefusedError:
+            named = [PARAMETER_HINTS[name] for name in PARAMETER_HINTS if name in body and name in message]
+            return kind(
+                answered or f"{self.address} cannot be asked: {type(cause).__name__}: {message}",
+                hint=named[0] if named else _HINTS.get(status or 0, REFUSED_HINT),
+            )
+        if kind is not ServiceError:
+            return kind(f"the prompt does not fit the model's window: {message}", hint=TOO_LONG_HINT)
+        if status or reply is not None:
+            return kind(answered or f"{self.address} failed while it answered: {message}")
+        sent = self.masked(excerpt(getattr(error, "doc", None) or getattr(error, "object", None) or message))
+        return kind(f"{self.address} sent a reply that cannot be read ({type(error).__name__}): {sent}")
+
+    def masked(self, text: str) -> str:
+        """Return a text without the secrets that this client holds."""
+        for secret in sorted(set(self._secrets()), key=len, reverse=True):
+            if len(secret) >= 8:
+                text = text.replace(secret, "[key]")
+            elif secret:
+                text = re.sub(rf"(?<![\w-]){re.escape(secret)}(?![\w-])", "[key]", text)
+        return without_surrogates(text)
+
+    def _secrets(self) -> Iterator[str]:
+        parts = urlsplit(self.base_url)
+        headers = dict(self._own.default_headers) if self._own is not None else {}
+        yield from (unquote(secret) for secret in (parts.password, parts.username) if secret)
+        yield from (value for _, value in parse_qsl(parts.query))
+        yield from (str(value) for name, value in headers.items() if _SECRET_NAME.search(name))
+        yield from self._body_secrets
+        yield from (key for key in (self._key, os.environ.get("OPENAI_API_KEY")) if key)
+
+
+class EventStream:
+    """The pieces of an open stream; the pauses of whoever reads it do not count towards its deadline."""
+
+    def __init__(
+        self, client: Client, response: httpx.Response, events: AsyncIterator[object], body: Json
+    ) -> None:
+        self._client = client
+        self._response = response
+        self._events = events
+        self._body = body
+        self._left = client._timeout * DEADLINE
+        self.loop = asyncio.get_running_loop()
+
+    async def next(self) -> Json | None:
+        """Return the next piece, waiting for it; None behind the last one."""
+        started = self.loop.time()
+        try:
+            piece = await self._client._guarded(anext(self._events, None), self._left, self._body)
+        except ServiceError:
+            await self.aclose()
+            raise
+        self._left -= self.loop.time() - started
+        if piece is not None and not isinstance(piece, Mapping):
+            raise malformed(piece)
+        return piece if piece is None else checked(piece)
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        await self._response.aclose()
+
+
+def _limited(response: httpx.Response) -> httpx.Response:
+    """Limit the bytes that may be read of a response."""
+    import httpx
+
+    stream: Any = response.stream
+
+    class Limited(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            size = 0
+            async for piece in stream:
+                size += len(piece)
+                if size > MAX_BYTES:
+                    raise ServiceError(f"the server's answer is larger than {MAX_BYTES // 2**20} MiB")
+                yield piece
+
+        async def aclose(self) -> None:
+            await stream.aclose()
+
+    response.stream = Limited()
+    return response
+
+
+def checked(answer: Any) -> Json:
+    """Return an answer, or a piece of one, if it is a JSON object that reports no failure."""
+    if not isinstance(answer, Mapping):
+        raise malformed(answer)
+    if error := answer.get("error"):
+        raise ReportedError(error)
+    return answer
+
+
+def malformed(answer: object) -> ServiceError:
+    """Return the error for an answer that is no OpenAI-compatible one."""
+    text = "an empty answer" if answer in (None, "", {}) else f"the answer {excerpt(answer)}"
+    return ServiceError(
+        f"the server returned {text}, where a JSON object with choices was expected",
+        hint=_NOT_COMPATIBLE_HINT,
+    )
+
+
+def _message_in(body: object) -> str:
+    """Return what a server said about a failure; a router's words, and those of the service behind it."""
+    inner = body.get("error") if isinstance(body, Mapping) else None
+    detail = inner if isinstance(inner, Mapping) else body
+    if not isinstance(detail, Mapping):
+        return str(body)
+    words = [str(detail[key]) for key in ("code", "message", "detail") if detail.get(key)]
+    if detail.get("param"):
+        words.append(f"parameter '{detail['param']}'")
+    metadata = detail.get("metadata")
+    if isinstance(metadata, Mapping) and metadata.get("raw"):
+        words.append(str(metadata["raw"]))
+    return ": ".join(words) or str(body)
+
+
+def _secrets_of(body: object, name: str = "") -> Iterator[str]:
+    """Yield the texts that a body holds under names of secrets."""
+    if isinstance(body, Mapping):
+        for key, value in body.items():
+            yield from _secrets_of(value, name if _SECRET_NAME.search(name) else str(key))
+    elif isinstance(body, str) and _SECRET_NAME.search(name):
+        yield body
+
+
+def without_secrets(body: Json) -> dict[str, Any]:
+    """Return a body without the fields that hold secrets.
+
+    Example:
+        >>> without_secrets({"repeat_penalty": 1.0, "auth": {"api_key": "k"}, "max_tokens": 3})
+        {'repeat_penalty': 1.0, 'max_tokens': 3}
+    """
+    return {key: value for key, value in body.items() if not any(_secrets_of({key: value}))}
+
+
+def _checked_key(key: str | None) -> str | None:
+    """Return a key without white space around it, as where it was read from a file.
+
+    Raises:
+        ConfigurationError: If no HTTP header can carry it; the message does not show it.
+    """
+    key = key.strip() if key else None
+    if key and not all("!" <= character <= "~" for character in key):
+        raise ConfigurationError(
+            "the API key holds characters that no HTTP header can carry", hint="pass the key alone"
+        )
+    return key or None
+
+
+def _check_url(base_url: str) -> None:
+    try:
+        parts = urlsplit(base_url)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid:
+        public_url = re.sub(r"//[^/@]*@", "//", base_url).partition("?")[0]
+        raise ConfigurationError(
+            f"base_url must be an http or https address, got {public_url!r}",
+            hint="give the API's root, such as http://localhost:8000/v1",
+        )
+
+
+def _sdk() -> Any:
+    try:
+        import openai
+    except ImportError:
+        raise MissingExtraError(
+            "OpenAIReader needs the openai SDK", hint='run: pip install "surerag[openai]"'
+        ) from None
+    return openai
+
+
+def _close_later(loop: asyncio.AbstractEventLoop, http: httpx.AsyncClient) -> None:
+    """Close the connections of a client that was dropped, in their own loop; called by a finaliser."""
+    if loop is _loop:
+        loop.call_soon_threadsafe(lambda: loop.create_task(http.aclose()))
+    else:
+        _of_parent.append(http)

@@ -1,0 +1,266 @@
+"""From prompts to token ids: chat templates, switches for thinking, and document text that stays text.
+
+A document may contain ``<|im_end|>`` or whatever else a tokenizer takes for a control token; the model must
+read it as plain characters. A conversation with such text is rendered around place-holders, each message is
+encoded by itself, and its control tokens are cut in two. All others are encoded as the tokenizer does it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+import unicodedata
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, Literal
+
+from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerBase
+
+from surerag.errors import ConfigurationError, InputError
+from surerag.messages import Message, Prompt, as_messages
+from surerag.readers.thinking import CHANNEL, mentions_thoughts, open_mark
+
+# Drawn anew in every process, so that no document can contain it; it never reaches the model.
+_MARK = f"\U000f5a10{secrets.token_hex(8)}"
+_QUESTION = (Message("user", "x"),)
+# Qwen3, SmolLM3, GLM and most templates have the first, DeepSeek-V3.1 and Granite the second.
+_SWITCHES = ("enable_thinking", "thinking")
+
+
+class PromptEncoder:
+    """Encodes prompts as the model was trained to see them.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        chat_template: Whether to use its chat template, if it has one.
+        options: Further variables of the template.
+        thinking: Whether the model shall think; None switches it off where the template can do that.
+
+    Attributes:
+        thinking: As in :class:`surerag.readers.protocol.Capabilities`.
+        expects_thoughts: Whether an answer begins with thoughts, even if the prompt does not open them.
+        scores: Whether the template can write a prompt that an answer without thoughts follows.
+        options: Variables that the template gets.
+
+    Raises:
+        ConfigurationError: If a setting or the template cannot work.
+    """
+
+    thinking: Literal["none", "off", "apart"]
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        chat_template: bool = True,
+        options: Mapping[str, Any] | None = None,
+        thinking: bool | None = None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._template = str(tokenizer.chat_template or "") if chat_template else ""
+        self.options = dict(options or {})
+        _check_options(self.options)
+        if not self._template and (self.options or thinking is False):
+            raise ConfigurationError(
+                "there is no chat template in use that could heed "
+                + ("template_options" if self.options else "thinking=False"),
+                hint="leave it out; thoughts are told from answers all the same",
+            )
+        switch = self._switch() if self._template else None
+        on = None if switch is None else bool(self.options.get(switch, thinking))
+        if thinking is not None and on is not None and on is not thinking:
+            raise ConfigurationError(
+                f"thinking={thinking} contradicts template_options={self.options}",
+                hint="leave one of them out",
+            )
+        if thinking is False and switch is None:
+            raise ConfigurationError(
+                f"the chat template has no switch for thinking ({' or '.join(_SWITCHES)})",
+                hint="leave thinking=False out: thoughts are told from answers. Where the template knows "
+                "another variable, set it, such as template_options={'reasoning_effort': 'low'}",
+            )
+        if switch is not None:
+            self.options = {switch: on, **self.options}
+        # A template that opens thoughts all the same has not switched them off.
+        rendered = self._render(_QUESTION, self.options) if self._template else ""
+        off = on is False and not open_mark(rendered)
+        speaks = mentions_thoughts(str(tokenizer.chat_template or ""))
+        thinks = not off and (bool(on) or thinking is True or speaks)
+        self.thinking = "off" if off else "apart" if thinks else "none"
+        self.expects_thoughts = thinks and (bool(on) or thinking is True or CHANNEL in self._template)
+        # After a plain text the model goes on, it does not answer: nothing is thought before.
+        self.scores = not thinks or switch is not None or (not self._template and thinking is None)
+        self._unthought = {**self.options, switch: False} if switch is not None and thinks else self.options
+
+    def _switch(self) -> str | None:
+        """Return the variable that switches thinking: one that makes a difference to a conversation."""
+        for name in _SWITCHES:
+            if re.search(rf"\b{name}\b", self._template):
+                on, off = (self._render(_QUESTION, {**self.options, name: value}) for value in (True, False))
+                if on != off:
+                    return name
+        return None
+
+    def encode(self, prompt: Prompt, *, unthought: bool = False) -> tuple[list[int], str]:
+        """Return the token ids of a prompt, and the mark of the thoughts that it leaves open.
+
+        Args:
+            prompt: A text or a conversation.
+            unthought: Whether an answer shall follow before which nothing was thought.
+
+        Raises:
+            InputError: If there is nothing to read.
+        """
+        messages, options = as_messages(prompt), self._unthought if unthought else self.options
+        ids = self._encode(messages, "", options)
+        if not ids:
+            raise InputError("a prompt has no tokens", hint="ask something")
+        if not self._template:
+            return ids, ""
+        rendered = self._render(messages, options)
+        # Only what stands behind the last message is the template's; some end according to the messages.
+        own = rendered.endswith(self._ending)
+        return ids, open_mark(self._ending if own else rendered.rstrip().rpartition("\n")[2])
+
+    def encode_continuation(self, prompt: Prompt, continuation: str) -> list[int]:
+        """Return the ids of what follows the prompt, without thoughts, when both stand in one text.
+
+        Where the last token of the prompt and the first of the continuation would fuse, the continuation is
+        encoded by itself, so that the prompt stays what :meth:`encode` makes of it.
+        """
+        before = self._encode(as_messages(prompt), "", self._unthought)
+        both = self._encode(as_messages(prompt), continuation, self._unthought)
+        if both[: len(before)] == before:
+            return both[len(before) :]
+        # Behind a line break, so that tokenizers that begin a text with a space do not add one.
+        anchor, behind = self._plain("\n"), self._plain("\n" + continuation)
+        return behind[len(anchor) :] if behind[: len(anchor)] == anchor else self._plain(continuation)
+
+    def count(self, text: str) -> int:
+        """Return how many tokens a text has by itself."""
+        return len(self._plain(text))
+
+    def _encode(
+        self, messages: Sequence[Message], continuation: str, options: Mapping[str, Any]
+    ) -> list[int]:
+        texts = [message.content for message in messages]
+        if not self._template:
+            return [*self._opening, *self._plain("\n\n".join(texts) + continuation)]
+        if not self._disguises and not self._pattern.search("\n".join([*texts, continuation])):
+            return self._ids(self._render(messages, options) + continuation)
+        marked = [Message(m.role, f"{_MARK}{i}." if m.content else "") for i, m in enumerate(messages)]
+        parts = re.split(rf"{_MARK}([0-9]+)\.", self._render(marked, options))
+        pieces = [self._plain(texts[int(p)]) if i % 2 else self._ids(p) for i, p in enumerate(parts)]
+        return [i for piece in [*pieces, self._plain(continuation)] for i in piece]
+
+    def _render(self, messages: Sequence[Message], options: Mapping[str, Any]) -> str:
+        try:
+            try:
+                return self._apply(messages, options)
+            except TemplateError:
+                # Some templates know no system role: its text then opens the first user turn.
+                if len(messages) < 2 or messages[0].role != "system":
+                    raise
+                system, user, *rest = messages
+                merged = Message(user.role, f"{system.content}\n\n{user.content}")
+                return self._apply([merged, *rest], options)
+        except Exception as error:
+            raise ConfigurationError(
+                f"the tokenizer's chat template fails: {error}",
+                hint="mend the template, pass chat_template=False, or ask in roles that it knows",
+            ) from error
+
+    def _apply(self, messages: Sequence[Message], options: Mapping[str, Any]) -> str:
+        turns = [message._asdict() for message in messages]
+        return str(
+            self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **options)
+        )
+
+    def _ids(self, text: str) -> list[int]:
+        # A lone surrogate is no character that a tokenizer could read.
+        text = text.encode(errors="replace").decode()
+        return (
+            list(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) if text else []
+        )
+
+    def _plain(self, text: str) -> list[int]:
+        """Encode text without any control token."""
+        control = self._pattern.search(text)
+        if control is not None:
+            cut = control.start() + 1
+            return self._plain(text[:cut]) + self._plain(text[cut:])
+        ids = self._ids(text)
+        if self._disguises and not self._control_ids.isdisjoint(ids):
+            return [i for character in text for i in self._ids(character)]
+        return ids
+
+    @cached_property
+    def _ending(self) -> str:
+        """Text that the template writes behind a question."""
+        return self._render((Message("user", _MARK),), self.options).rpartition(_MARK)[2]
+
+    @cached_property
+    def _opening(self) -> list[int]:
+        """Ids that the tokenizer puts before a plain text, such as the begin token."""
+        bare, whole = self._ids("a"), list(self._tokenizer("a")["input_ids"])
+        starts = range(len(whole) - len(bare) + 1)
+        return next((whole[:start] for start in starts if whole[start : start + len(bare)] == bare), [])
+
+    @cached_property
+    def _controls(self) -> dict[str, bool]:
+        """Special tokens, the template's markup and what looks like it: text, and whether it is normalised.
+
+        Added words such as ``C++`` and runs of spaces are no control tokens.
+        """
+        controls = {}
+        for token in self._tokenizer.added_tokens_decoder.values():
+            text = token.content
+            brackets = set(unicodedata.normalize("NFKC", text)) & set("<>[]{}|")
+            markup = text in self._template and text.strip() and not text.strip().isalnum()
+            if token.special or brackets or markup:
+                controls[text] = token.normalized
+        return controls
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        texts = sorted({*self._controls, *self._tokenizer.all_special_tokens}, key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, texts)) or r"(?!)")
+
+    @cached_property
+    def _control_ids(self) -> frozenset[int]:
+        vocabulary = self._tokenizer.get_vocab()
+        # Unknown words are no attempt at anything.
+        return frozenset(vocabulary[text] for text in self._controls) - {self._tokenizer.unk_token_id}
+
+    @cached_property
+    def _disguises(self) -> bool:
+        """Whether the tokenizer finds control tokens in normalised text: in ``<|IM_END|>``, or full width."""
+        fast = self._tokenizer.is_fast and self._tokenizer.backend_tokenizer.normalizer is not None
+        return fast and any(self._controls.values())
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    try:
+        plain = json.loads(json.dumps(options, allow_nan=False)) == options
+    except (TypeError, ValueError):
+        plain = False
+    if not plain:
+        raise ConfigurationError(
+            f"template_options must be plain values by name, as JSON has them, got {options!r}",
+            hint="such as {'enable_thinking': False}",
+        )
+
+
+def describe_options(options: Mapping[str, Any]) -> str:
+    """Return a template's variables as part of a model's name; empty if there are none.
+
+    Example:
+        >>> describe_options({"enable_thinking": False})
+        '(enable_thinking=false)'
+    """
+    text = ",".join(f"{name}={json.dumps(options[name], sort_keys=True)}" for name in sorted(options))
+    # Longer descriptions would make a name unreadable.
+    text = text if len(text) <= 60 else hashlib.sha256(text.encode()).hexdigest()[:10]
+    return f"({text})" if text else ""

@@ -1,0 +1,135 @@
+"""Choice of the next token, and what the model thinks of it.
+
+Random numbers belong to a sequence and a step, never to a batch, so a sample is the same whatever it is
+batched with. Tokens are maxima of logits plus Gumbel noise, which samples exactly and hardly depends on the
+last digits of the logits. They are drawn in two stages, a block of 256 tokens and then one token of it: the
+same distribution from some hundred random numbers a step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from surerag.errors import LogprobsError
+from surerag.messages import SamplingParams
+
+_BLOCK = 256
+# exp(-200) is zero in float32; keeps 0 * -inf out of the entropy where a logit is minus infinity.
+_FLOOR = -200.0
+# The end of a nucleus is searched among so many tokens before all are sorted.
+_LIKELIEST = 1024
+_COLDEST = 1e-6
+
+
+class ScoredToken(NamedTuple):
+    """A token, its log-probability, and the entropy and log-sum-exp of its step, in nats."""
+
+    token: int
+    logprob: float
+    entropy: float
+    logsumexp: float
+
+
+class Draw(NamedTuple):
+    """Parameters, key and number of one step of one sequence."""
+
+    sampling: SamplingParams
+    key: int
+    step: int
+
+
+def is_greedy(sampling: SamplingParams) -> bool:
+    """Return whether no chance is involved; a temperature too small to divide by is zero."""
+    return sampling.temperature < _COLDEST
+
+
+def sequence_key(prompt: Sequence[int], seed: int, sample: int) -> int:
+    """Return 128 bits that belong to one sample of one prompt."""
+    material = np.asarray(prompt, dtype="<i8").tobytes() + f"|{seed}|{sample}".encode()
+    return int.from_bytes(hashlib.sha256(material).digest()[:16], "little")
+
+
+def choose(logits: Tensor, draws: Sequence[Draw]) -> list[ScoredToken]:
+    """Choose the next token of each row of raw float32 logits [rows, vocabulary]."""
+    tokens = torch.empty(len(draws), dtype=torch.long, device=logits.device)
+    groups: dict[tuple[float, int | None, float] | None, list[int]] = {}
+    for row, draw in enumerate(draws):
+        way = draw.sampling
+        groups.setdefault(None if is_greedy(way) else (way.temperature, way.top_k, way.top_p), []).append(row)
+    for warp, rows in groups.items():
+        part = logits if len(rows) == len(draws) else logits[rows]
+        if warp is None:
+            tokens[rows] = part.argmax(-1)
+        else:
+            temperature, top_k, top_p = warp
+            tokens[rows] = _sample(restrict(part / temperature, top_k, top_p), [draws[row] for row in rows])
+    return score_tokens(logits, tokens)
+
+
+def score_tokens(logits: Tensor, tokens: Tensor) -> list[ScoredToken]:
+    """Return the model's view of one token [rows] for each row of raw float32 logits [rows, vocabulary].
+
+    Raises:
+        LogprobsError: If logits are not numbers.
+    """
+    top = logits.amax(-1, keepdim=True)
+    centred = (logits - top).clamp_(min=_FLOOR)
+    weights = centred.exp()
+    total = weights.sum(-1)
+    log_total = total.log()
+    entropy = (log_total - (weights * centred).sum(-1) / total).clamp_(min=0)
+    # Centred first: the difference of two large numbers would lose digits.
+    logprob = (logits.gather(-1, tokens[:, None]) - top).squeeze(-1) - log_total
+    # One transfer a step; token ids are whole numbers below 2**24, so float32 holds them.
+    columns = torch.stack([tokens.float(), logprob, entropy, top.squeeze(-1) + log_total], dim=1)
+    rows = [ScoredToken(int(row[0]), *row[1:]) for row in columns.tolist()]
+    if not all(math.isfinite(row.logsumexp) for row in rows):
+        raise LogprobsError(
+            "the model's logits are not all numbers",
+            hint="load it with dtype='bfloat16' or 'float32'; float16 overflows in some models",
+        )
+    return rows
+
+
+def restrict(logits: Tensor, top_k: int | None, top_p: float) -> Tensor:
+    """Set logits [rows, vocabulary] outside top-k and the nucleus to minus infinity; ties stay together."""
+    if top_k is not None and top_k < logits.shape[-1]:
+        logits = logits.masked_fill(logits < logits.topk(top_k).values[:, -1:], -torch.inf)
+    if top_p < 1:
+        total = logits.logsumexp(-1, keepdim=True)
+        ordered = logits.topk(min(_LIKELIEST, logits.shape[-1])).values
+        masses = (ordered - total).exp().cumsum(-1)
+        if bool((masses[:, -1] < top_p).any()):
+            ordered = logits.sort(descending=True).values
+            masses = (ordered - total).exp().cumsum(-1)
+        # A token stays if the likelier ones do not yet hold the mass; so the likeliest always stays.
+        last = (masses < top_p).sum(-1, keepdim=True).clamp_(max=ordered.shape[-1] - 1)
+        logits = logits.masked_fill(logits < ordered.gather(-1, last), -torch.inf)
+    return logits
+
+
+def _sample(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
+    """Sample one token a row from logits [rows, vocabulary]."""
+    rows, vocabulary = logits.shape
+    blocks = -(-vocabulary // _BLOCK)
+    padded = torch.nn.functional.pad(logits, (0, blocks * _BLOCK - vocabulary), value=-torch.inf)
+    in_blocks = padded.view(rows, blocks, _BLOCK)
+    # Drawn in float64: a float32 exponential is exactly 0 once in ten million, and would then win.
+    uniform = np.stack([_exponentials(draw, blocks + _BLOCK) for draw in draws])
+    noise = torch.from_numpy((-np.log(uniform)).astype(np.float32)).to(logits.device)
+    block = (in_blocks.logsumexp(-1) + noise[:, :blocks]).argmax(-1)
+    inside = in_blocks[torch.arange(rows, device=logits.device), block] + noise[:, blocks:]
+    return block * _BLOCK + inside.argmax(-1)
+
+
+def _exponentials(draw: Draw, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    # Counter-based: the step stands in the counter's high word, each draw moves the low one.
+    bits = np.random.Philox(key=draw.key, counter=[0, 0, 0, draw.step])
+    return np.random.Generator(bits).standard_exponential(count)

@@ -1,0 +1,327 @@
+"""Log-probabilities of an answer's tokens, as servers list them, checked and made into a trace; no I/O.
+
+What OpenAI's API and those like it return goes in, whoever sent the request::
+
+    trace = token_trace(choice["logprobs"], answer_text, top_logprobs=20)
+
+A missing or impossible log-probability is an error here, and never a guess.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import accumulate
+from typing import Any
+
+from surerag.errors import LogprobsError
+from surerag.measures.entropy import EntropyBounds, entropy_bounds
+from surerag.messages import EntropyTrace, TokenTrace
+from surerag.readers.thinking import CLOSING_MARKS
+
+ANY_VOCABULARY = 300_000
+"""Tokens of a vocabulary that nobody named: more than any in use, so that intervals of entropy stay true."""
+
+NO_LOGPROBS_HINT = (
+    "see what this server and model give with reader.probe(); one that thinks may give log-probabilities "
+    'with thinking=False. Without them, gate="disagreement" (LazyRAG) and metric="disagreement" (DynQR) go '
+    "by the answers' texts"
+)
+
+_ROUNDED_UP = 1e-3
+"""How far above zero a log-probability may stand before it is taken for something else."""
+
+_LAST_MARK = re.compile("|".join(map(re.escape, CLOSING_MARKS)).encode())
+_ESCAPED = re.compile(r"(?:bytes:)?((?:\\x[0-9a-fA-F]{2})+)")
+_UNKNOWN = "\ufffd"
+_SPACE = b" \t\n\r\x0b\x0c"
+
+
+def token_trace(
+    logprobs: object,
+    answer: str,
+    *,
+    top_logprobs: int = 0,
+    vocabulary_size: int = ANY_VOCABULARY,
+    thought: bool = False,
+) -> TokenTrace:
+    """Return the trace of an answer, without the tokens of thoughts before it and of the end behind it.
+
+    Args:
+        logprobs: A choice's ``logprobs`` of the chat or the completions API, or a list of chat entries.
+        answer: The answer's text, without thoughts.
+        top_logprobs: How many of the likeliest tokens were requested for each; 0 for no entropies.
+        vocabulary_size: Tokens that the model can emit, or a number no smaller.
+        thought: Whether the model thought first.
+
+    Returns:
+        Natural-log probabilities of the sampled tokens, and their entropies as intervals in nats.
+
+    Raises:
+        LogprobsError: If values are missing or malformed, or the tokens do not spell the answer.
+
+    Example:
+        >>> trace = token_trace({"content": [{"token": "Velm", "logprob": -0.1}]}, "Velm")
+        >>> trace.tokens, trace.logprobs
+        (('Velm',), (-0.1,))
+    """
+    entries = entries_of(logprobs)
+    if not entries and answer.strip():
+        raise LogprobsError("the server's answer has no log-probabilities", hint=NO_LOGPROBS_HINT)
+    inside = answer_tokens(map(token_of, entries), answer, thought=thought)
+    return trace_of(
+        entries[inside.start : inside.stop], top_logprobs=top_logprobs, vocabulary_size=vocabulary_size
+    )
+
+
+def entries_of(logprobs: object) -> list[Mapping[str, Any]]:
+    """Return log-probabilities as entries of the chat API; none if there are none.
+
+    Raises:
+        LogprobsError: If they are malformed.
+    """
+    if isinstance(logprobs, Mapping):
+        if "tokens" in logprobs or "token_logprobs" in logprobs:
+            return _rows(logprobs)
+        logprobs = logprobs.get("content")
+    if logprobs is None:
+        return []
+    if not isinstance(logprobs, list | tuple) or not all(isinstance(entry, Mapping) for entry in logprobs):
+        raise _malformed("log-probabilities", logprobs)
+    return list(logprobs)
+
+
+def _rows(columns: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the columns of the completions API as entries of the chat API."""
+    tokens, values = columns.get("tokens"), columns.get("token_logprobs")
+    if not isinstance(tokens, list) or not isinstance(values, list) or len(tokens) != len(values):
+        raise _malformed("columns of log-probabilities", values)
+    listed = columns.get("top_logprobs") or [None] * len(tokens)
+    if not isinstance(listed, list) or len(listed) != len(tokens):
+        raise _malformed("columns of the likeliest tokens", listed)
+    return [
+        {
+            "token": token,
+            "logprob": value,
+            "top_logprobs": [{"token": name, "logprob": other} for name, other in top.items()]
+            if isinstance(top, Mapping)
+            else top,
+        }
+        for token, value, top in zip(tokens, values, listed, strict=True)
+    ]
+
+
+def trace_of(
+    entries: Sequence[Mapping[str, Any]], *, top_logprobs: int, vocabulary_size: int = ANY_VOCABULARY
+) -> TokenTrace:
+    """Return the trace of exactly these entries of the chat API.
+
+    Raises:
+        LogprobsError: If a value is missing, or cannot be the logarithm of a probability.
+    """
+    tokens = tuple(_text(entry) for entry in entries)
+    values = tuple(_number(token, entry.get("logprob")) for token, entry in zip(tokens, entries, strict=True))
+    if not top_logprobs:
+        return TokenTrace(tokens, values)
+    bounds = [
+        _bounds(token, value, entry.get("top_logprobs"), top_logprobs, vocabulary_size)
+        for token, value, entry in zip(tokens, values, entries, strict=True)
+    ]
+    lower, upper = tuple(one.lower for one in bounds), tuple(one.upper for one in bounds)
+    return TokenTrace(tokens, values, EntropyTrace(lower, upper, exact=False))
+
+
+def _bounds(token: str, value: float, listed: object, top: int, vocabulary_size: int) -> EntropyBounds:
+    """Return the interval of entropies that fits one step's likeliest tokens."""
+    if not isinstance(listed, list) or not listed:
+        raise LogprobsError(
+            f"the server listed no alternatives to the token {token!r}, but {excerpt(listed)}",
+            hint="pass top_logprobs=0 if you need no entropies, or use another server or api",
+        )
+    values = sorted(
+        (
+            _number(token, item.get("logprob") if isinstance(item, Mapping) else item, listed=True)
+            for item in listed
+        ),
+        reverse=True,
+    )
+    # A server may add the sampled token to the list. Left among the k likeliest, an unlikely one would
+    # claim that no unlisted token is likelier than it.
+    added, likeliest = values[top:], values[:top]
+    sampled = min(added) if added else None
+    if not added and len(likeliest) == top and value < likeliest[-1] - _ROUNDED_UP:
+        sampled = value
+    try:
+        bounds = entropy_bounds(likeliest, vocabulary_size, sampled_logprob=sampled)
+        if len(likeliest) < top:
+            # Alternatives that look the same as text are listed once, so a likely one may be missing:
+            # then the smallest entropy has all that is left on one token.
+            together = entropy_bounds(likeliest, len(likeliest) + 1)
+            bounds = EntropyBounds(min(bounds.lower, together.upper), bounds.upper)
+    except ValueError as error:
+        raise LogprobsError(
+            f"the alternatives to the token {token!r} are no log-probabilities: {error}",
+            hint="this server may return logits or probabilities; reader.probe() shows what it returns",
+        ) from None
+    return bounds
+
+
+def _number(token: str, value: object, *, listed: bool = False) -> float:
+    """Return one log-probability; only a token that was not sampled may be impossible (minus infinity)."""
+    number = math.nan
+    if hasattr(value, "__float__") and not isinstance(value, bool):
+        with suppress(OverflowError, TypeError, ValueError):
+            number = float(value)
+    if math.isnan(number) or number > _ROUNDED_UP or (number == -math.inf and not listed):
+        raise LogprobsError(
+            f"the log-probability of the token {token!r} is {excerpt(value)}, which is no natural logarithm "
+            "of a probability",
+            hint=NO_LOGPROBS_HINT,
+        )
+    return min(number, 0.0)
+
+
+def _text(entry: Mapping[str, Any]) -> str:
+    token = entry.get("token")
+    return without_surrogates(token) if isinstance(token, str) else ""
+
+
+def token_of(entry: Mapping[str, Any]) -> str | bytes:
+    """Return what a token spells: its bytes, where the server lists them, else its text."""
+    spelled: Any = entry.get("bytes")
+    valid = (
+        isinstance(spelled, list) and spelled and all(isinstance(b, int) and 0 <= b < 256 for b in spelled)
+    )
+    if valid and _UNKNOWN.encode() not in bytes(spelled):
+        return bytes(spelled)
+    return _text(entry)
+
+
+def without_surrogates(text: str) -> str:
+    r"""Return a text that can be encoded: pairs of surrogates joined, single ones replaced.
+
+    Example:
+        >>> without_surrogates("\ud83d\ude00"), without_surrogates("a\ud83d")
+        ('😀', 'a�')
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def excerpt(value: object, size: int = 120) -> str:
+    """Return the beginning of a value for an error's message."""
+    try:
+        return without_surrogates(repr(value)[:size])
+    except (ValueError, RecursionError):
+        return f"a {type(value).__name__} too large to show"
+
+
+def _malformed(what: str, value: object) -> LogprobsError:
+    return LogprobsError(f"the server's {what} are malformed: {excerpt(value)}", hint=NO_LOGPROBS_HINT)
+
+
+def answer_tokens(
+    tokens: Iterable[str | bytes], answer: str, *, whole: bool = True, thought: bool = False
+) -> range:
+    r"""Return which tokens of a list spell the answer: those after the thoughts and before the end token.
+
+    Servers differ: some list the tokens of thoughts and their marks beside a text that is the answer alone,
+    some list the end token or those of a stop text. A token may be part of a character; give its ``bytes``
+    where the server has them.
+
+    Args:
+        tokens: All tokens of the list, as text or as bytes.
+        answer: The answer's text; white space around it does not count.
+        whole: Whether the answer is complete; otherwise tokens may lack at its end.
+        thought: Whether the model thought first.
+
+    Returns:
+        The positions of the answer's tokens.
+
+    Raises:
+        LogprobsError: If the tokens do not spell the answer.
+
+    Example:
+        >>> answer_tokens(["<think>", "Hm", "</think>", "\n", "Ve", "lm", "<|im_end|>"], "Velm")
+        range(4, 6)
+        >>> answer_tokens(["Vel", "m"], "Velm"), answer_tokens(["am", " Flu", "\\xc3", "\ufffd"], "am Fluß")
+        (range(0, 2), range(0, 4))
+    """
+    parts = [_token_parts(token) for token in tokens]
+    target = answer.encode("utf-8", "replace").strip(_SPACE)
+    for start in _starts(parts, thought=thought) if target else ():
+        end = _spelled(target, parts, start, whole=whole)
+        if end is not None:
+            return range(start, end)
+    if target:
+        text = b"".join(part or b"" for token in parts for part in token).decode("utf-8", "replace")
+        raise LogprobsError(
+            f"the server's tokens {text[-60:]!r} do not spell its answer {answer.strip()[:60]!r}",
+            hint="use another server or model, or a method that needs no log-probabilities",
+        )
+    return range(len(parts), len(parts))
+
+
+def _starts(parts: Sequence[list[bytes | None]], *, thought: bool) -> Iterable[int]:
+    """Yield places where the answer may begin: after the last closing mark, at 0, or as late as possible."""
+    texts = [b"".join(part or b"" for part in token) for token in parts]
+    offsets, joined = list(accumulate(map(len, texts), initial=0)), b"".join(texts)
+    marks = [mark.end() for mark in _LAST_MARK.finditer(joined)]
+    if marks:
+        start = next(place for place, offset in enumerate(offsets) if offset >= marks[-1])
+        while start < len(parts) and texts[start].isspace():
+            start += 1
+        yield start
+    if not thought:
+        yield 0
+    if thought or marks:
+        yield from range(len(parts) - 1, -1, -1)
+
+
+def _spelled(target: bytes, parts: Sequence[list[bytes | None]], start: int, *, whole: bool) -> int | None:
+    """Return behind which token the text ends if it is spelled from ``start`` on; None if it is not."""
+    places = {0}
+    for position in range(start, len(parts)):
+        reached = places
+        for part in parts[position]:
+            reached = {end for place in reached for end in _ends(target, place, part)}
+        if len(target) in places and (len(target) not in reached or parts[position] != [None]):
+            return position
+        if not reached:
+            return None
+        places = reached
+    return len(parts) if len(target) in places or not whole else None
+
+
+def _ends(target: bytes, place: int, part: bytes | None) -> Iterable[int]:
+    """Return where a part of a token may end that begins at a place of the text."""
+    if part is None:
+        # Part of a character: up to three bytes that are not ASCII, none where the text leaves it out.
+        most = place
+        while most < min(place + 3, len(target)) and target[most] >= 0x80:
+            most += 1
+        return range(place, most + 1)
+    if place == 0:
+        part = part.lstrip(_SPACE)
+    if target.startswith(part, place):
+        return (place + len(part),)
+    # The last token may reach over the end, into white space or a stop text.
+    return (len(target),) if part.startswith(target[place:]) else ()
+
+
+def _token_parts(token: str | bytes) -> list[bytes | None]:
+    """Return a token as bytes, with None for each part that is not known."""
+    if isinstance(token, bytes):
+        return [token]
+    if escaped := _ESCAPED.fullmatch(token):
+        return [bytes.fromhex(escaped[1].replace("\\x", ""))]
+    known_parts = [text.encode("utf-8", "replace") for text in token.split(_UNKNOWN)]
+    parts: list[bytes | None] = [known_parts[0]]
+    for part in known_parts[1:]:
+        parts += [None, part]
+    return [part for part in parts if part != b""] or [None]

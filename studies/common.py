@@ -1,0 +1,194 @@
+"""What all studies share: their arguments, readers, and tables with intervals."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from surerag import Passage, SamplingParams, Services
+from surerag.drivers import run_many
+from surerag.effects import Program, generate
+from surerag.measures import exact_match
+from surerag.measures.statistics import Estimate, auroc, mean_interval, paired_difference
+from surerag.messages import Generation, Prompt, TraceKind
+from surerag.readers.protocol import BaseReader, as_reader
+from surerag.services import Encoder
+
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A question with what is known about it.
+
+    Attributes:
+        question: Its text.
+        references: Right answers.
+        gold: Passages that hold the answer.
+        group: Kind of question, for tables by group.
+        is_correct: Judges an answer.
+    """
+
+    question: str
+    references: tuple[str, ...]
+    gold: tuple[Passage, ...] = ()
+    group: str = ""
+    is_correct: Callable[[str], bool] | None = None
+
+    def judge(self, answer: str) -> bool:
+        """Return whether an answer is right: by ``is_correct``, or by exact match."""
+        if self.is_correct is not None:
+            return self.is_correct(answer)
+        return bool(exact_match(answer, self.references))
+
+
+class LookupRetriever:
+    """A retriever over results that were computed beforehand, by the text of the question."""
+
+    def __init__(self, results: Mapping[str, Sequence[Passage]]) -> None:
+        self._results = results
+
+    def retrieve(self, query: str, k: int | None) -> list[Passage]:
+        """Return the first k results of a question."""
+        return list(self._results.get(query, ()))[:k]
+
+
+class Claim(NamedTuple):
+    """A claim of a paper, the evidence found here, and whether it holds."""
+
+    claim: str
+    evidence: str
+    holds: bool
+
+
+def make_parser(description: str, n: int = 200) -> argparse.ArgumentParser:
+    """Return a parser with the arguments that all studies have; warnings of single questions are left out."""
+    logging.getLogger("surerag").setLevel(logging.ERROR)
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--seed", type=int, default=0, help="seed of the world, or of the sample")
+    parser.add_argument("-n", type=int, default=n, help="number of questions")
+    parser.add_argument(
+        "--reader", default="world", help='"world" (the embedded reader), "demo", or a Hugging Face id'
+    )
+    return parser
+
+
+def load_reader(name: str) -> BaseReader:
+    """Load the reader of a study by its name on the command line."""
+    if name == "world":
+        from studies.world import embedded_reader
+
+        return as_reader(embedded_reader())
+    if name == "demo":
+        from surerag.demo import load_reader as load_demo_reader
+
+        return as_reader(load_demo_reader())
+    from surerag import TransformersReader
+
+    return TransformersReader.from_pretrained(name)
+
+
+def load_encoder() -> Encoder:
+    """Load MiniLM from the package that carries it."""
+    from surerag.encoders import packaged_minilm
+
+    return packaged_minilm()
+
+
+def world_cases(
+    seed: int, n: int, kinds: Sequence[str] | None = None
+) -> tuple[list[Case], list[Passage], list[Passage]]:
+    """Return questions of a closed world, its passages and its articles' leads."""
+    from studies.world import World, is_correct
+    from studies.world.spec import DEFAULT_SIZE
+
+    world = World(seed, DEFAULT_SIZE)
+    cases = [
+        Case(
+            item.text,
+            item.answers,
+            tuple(world.passage[name] for name in item.gold_passages),
+            item.kind.value,
+            partial(is_correct, item),
+        )
+        for item in world.questions(n, kinds)
+    ]
+    leads = [passage for passage in world.passages if passage.metadata["part"] == "lead"]
+    return cases, list(world.passages), leads
+
+
+def ask(
+    reader: BaseReader, prompts: Sequence[Prompt], max_tokens: int = 32, trace: TraceKind = "none"
+) -> list[Generation]:
+    """Return greedy answers to prompts."""
+    sampling = SamplingParams(max_tokens=max_tokens, trace=trace)
+    return [answer for [answer] in ask_many(reader, prompts, sampling)]
+
+
+def ask_many(
+    reader: BaseReader, prompts: Sequence[Prompt], sampling: SamplingParams
+) -> list[list[Generation]]:
+    """Return all samples of each prompt."""
+
+    def program(prompt: Prompt) -> Program[list[Generation]]:
+        [samples] = yield from generate([prompt], sampling)
+        return samples
+
+    return run_many([program(prompt) for prompt in prompts], Services(reader=reader), window=128)
+
+
+def share(values: Sequence[bool]) -> Estimate:
+    """Return a share with its 95 % interval."""
+    return mean_interval([float(value) for value in values])
+
+
+def difference(first: Sequence[bool], second: Sequence[bool]) -> Estimate:
+    """Return the paired difference of two shares, first less second, with its 95 % interval."""
+    return paired_difference([float(value) for value in first], [float(value) for value in second])
+
+
+def separation(wrong: Sequence[float], right: Sequence[float]) -> Estimate | None:
+    """Return the AUROC with which a score separates wrong answers from right ones; None without both."""
+    if not wrong or not right:
+        return None
+    return auroc([*wrong, *right], [True] * len(wrong) + [False] * len(right))
+
+
+def show(estimate: Estimate, *, scale: float = 100, digits: int = 1, sign: bool = False) -> str:
+    """Return an estimate with its interval: ``57.3 [52.4, 62.1]``."""
+    form = f"{'+' if sign else ''}.{digits}f"
+    value = format(scale * estimate.value, form)
+    if estimate.interval is None:
+        return value
+    lower, upper = (format(scale * end, form) for end in estimate.interval)
+    return f"{value} [{lower}, {upper}]"
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], note: str = "") -> None:
+    """Print a table; the first column is text, the others are numbers."""
+    table = Table(title=title, title_justify="left", caption=note or None, caption_justify="left")
+    for place, name in enumerate(columns):
+        table.add_column(name, justify="right" if place else "left")
+    for row in rows:
+        table.add_row(*(str(value) for value in row))
+    console.print(table)
+    console.print()
+
+
+def print_claims(claims: Sequence[Claim]) -> None:
+    """Print the claims of a paper, those that could not be shown included."""
+    rows = [(item.claim, item.evidence, "holds" if item.holds else "not shown") for item in claims]
+    table = Table(title="Claims", title_justify="left")
+    for name in ("Claim", "Found", ""):
+        table.add_column(name)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)

@@ -1,0 +1,208 @@
+"""DynQR's tables: active rewriting (2), θ (3), metrics (5), and a gold passage put in (Figure 3)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from studies.common import (
+    Case,
+    Claim,
+    ask,
+    console,
+    difference,
+    load_encoder,
+    load_reader,
+    make_parser,
+    print_claims,
+    print_table,
+    separation,
+    share,
+    show,
+    world_cases,
+)
+from surerag import DynQRResult, Passage, UncertaintyRewriter
+from surerag.measures import perplexity
+from surerag.measures.statistics import Estimate
+from surerag.messages import Generation
+from surerag.prompts import DYNQR_ANSWER, format_passages
+from surerag.readers.protocol import BaseReader
+from surerag.retrieval import PassageIndex
+
+TOP_N = 5
+THRESHOLDS = (1.0, 1.05, 1.1, 1.2, 1.4, 1.8)
+
+
+def main() -> None:
+    """Print the study."""
+    arguments = make_parser(__doc__ or "").parse_args()
+    reader = load_reader(arguments.reader)
+    cases, passages, _ = world_cases(arguments.seed, arguments.n)
+    index = PassageIndex.from_passages(passages, load_encoder())
+    console.print(
+        f"DynQR on the closed world, reader {reader.name}, n = {len(cases)}, seed {arguments.seed}\n"
+    )
+    rewriter = UncertaintyRewriter(reader, index, top_n=TOP_N, threshold=-np.inf, max_tokens=16)
+    results = rewriter.run_many([case.question for case in cases])
+    unverified = rewriter.with_options(verify=False).run_many([case.question for case in cases])
+    never = [case.judge(result.original.answer) for case, result in zip(cases, results, strict=True)]
+    always = [case.judge(result.answer) for case, result in zip(cases, unverified, strict=True)]
+    verified = [case.judge(result.answer) for case, result in zip(cases, results, strict=True)]
+    active = at_threshold(results, never, verified, 1.2)
+    acted = [result.original.uncertainty > 1.2 for result in results]
+    print_modes(never, always, verified, active, acted)
+    print_kinds(cases, never, active)
+    print_thresholds(results, never, verified)
+    print_metrics(results, never)
+    lowered = print_gold(reader, cases, results)
+    gap = difference(active, always)
+    surer = sum(result.uncertainty <= result.original.uncertainty for result in results)
+    print_claims(
+        [
+            Claim(
+                "Rewriting when uncertain is no worse than rewriting always, at less cost",
+                f"{show(gap, sign=True)} points, {np.mean(acted):.0%} rewritten",
+                gap.interval is not None and gap.interval.lower > -0.02 and not all(acted),
+            ),
+            Claim(
+                "Post-verification never chooses the more uncertain answer",
+                f"{surer} of {len(results)}",
+                surer == len(results),
+            ),
+            Claim(
+                "A gold passage in place of another lowers uncertainty (Figure 3)",
+                f"in {show(lowered)} %",
+                lowered.value > 0.5,
+            ),
+        ]
+    )
+
+
+def at_threshold(
+    results: Sequence[DynQRResult], never: Sequence[bool], verified: Sequence[bool], threshold: float
+) -> list[bool]:
+    """Return which questions are answered rightly when only uncertain ones are rewritten."""
+    return [
+        after if result.original.uncertainty > threshold else before
+        for result, before, after in zip(results, never, verified, strict=True)
+    ]
+
+
+def print_modes(
+    never: Sequence[bool],
+    always: Sequence[bool],
+    verified: Sequence[bool],
+    active: Sequence[bool],
+    acted: Sequence[bool],
+) -> None:
+    """Print accuracy and rewrites of each mode (cf. Table 2)."""
+    rows = [
+        ("never", show(share(never)), "", "0"),
+        (
+            "always, the rewrite's answer",
+            show(share(always)),
+            show(difference(always, never), sign=True),
+            "100",
+        ),
+        ("always, verified", show(share(verified)), show(difference(verified, never), sign=True), "100"),
+        (
+            "when uncertain, verified",
+            show(share(active)),
+            show(difference(active, never), sign=True),
+            f"{100 * np.mean(acted):.0f}",
+        ),
+    ]
+    columns = ("Rewriting", "Right, %", "to never, points", "Rewritten, %")
+    print_table("Modes (cf. Table 2), θ = 1.2", columns, rows)
+
+
+def print_kinds(cases: Sequence[Case], never: Sequence[bool], active: Sequence[bool]) -> None:
+    """Print accuracy by kind of question."""
+    rows = []
+    for kind in dict.fromkeys(case.group for case in cases):
+        places = [at for at, case in enumerate(cases) if case.group == kind]
+        before, after = [never[at] for at in places], [active[at] for at in places]
+        rows.append(
+            (
+                kind,
+                len(places),
+                show(share(before)),
+                show(share(after)),
+                show(difference(after, before), sign=True),
+            )
+        )
+    columns = ("Questions", "n", "Never, %", "When uncertain, %", "Change, points")
+    print_table("By kind of question", columns, rows)
+
+
+def print_thresholds(results: Sequence[DynQRResult], never: Sequence[bool], verified: Sequence[bool]) -> None:
+    """Print Table 3: accuracy and rewrites over θ."""
+    rows = []
+    for threshold in THRESHOLDS:
+        rate = np.mean([result.original.uncertainty > threshold for result in results])
+        right = share(at_threshold(results, never, verified, threshold))
+        rows.append((f"{threshold:g}", f"{100 * rate:.0f}", show(right)))
+    print_table("θ (cf. Table 3)", ("θ, perplexity", "Rewritten, %", "Right, %"), rows)
+
+
+def print_metrics(results: Sequence[DynQRResult], never: Sequence[bool]) -> None:
+    """Print Table 5: how well each metric of the first answer separates wrong from right ones."""
+    metrics: dict[str, Callable[[Any], float]] = {
+        "perplexity": lambda answer: perplexity(answer.trace.logprobs),
+        "mean token entropy": lambda answer: float(np.mean(answer.trace.entropy.middle)),
+        "lowest probability": lambda answer: -min(answer.trace.logprobs),
+    }
+    answers = [result.original.generation for result in results]
+    usable = [(answer, right) for answer, right in zip(answers, never, strict=True) if readable(answer)]
+    rows = []
+    for name, metric in metrics.items():
+        wrong = [metric(answer) for answer, right in usable if not right]
+        good = [metric(answer) for answer, right in usable if right]
+        area = separation(wrong, good)
+        rows.append((name, show(area, scale=1, digits=2) if area else "n/a"))
+    print_table("Metrics (cf. Table 5)", ("Metric", "AUROC of wrong answers"), rows)
+
+
+def readable(answer: Generation) -> bool:
+    """Return whether an answer has entropies of at least one token."""
+    return answer.trace is not None and answer.trace.entropy is not None and len(answer.trace) > 0
+
+
+def print_gold(reader: BaseReader, cases: Sequence[Case], results: Sequence[DynQRResult]) -> Estimate:
+    """Print Figure 3: a retrieved passage at random gives way to a gold one."""
+    before, after = [], []
+    for case, result in zip(cases, results, strict=True):
+        passages = list(result.original.passages)
+        gold = [passage for passage in case.gold if passage.id not in {item.id for item in passages}]
+        if not gold or not passages:
+            continue
+        place = random.Random(case.question).randrange(len(passages))
+        changed = [*passages[:place], gold[0], *passages[place + 1 :]]
+        before.append(prompt_of(case, passages))
+        after.append(prompt_of(case, changed))
+    pairs = zip(ask(reader, before, 16, "logprobs"), ask(reader, after, 16, "logprobs"), strict=True)
+    lower = [
+        perplexity(second.trace.logprobs) < perplexity(first.trace.logprobs)
+        for first, second in pairs
+        if first.trace and second.trace and len(first.trace) and len(second.trace)
+    ]
+    found = share(lower)
+    print_table(
+        "A gold passage put in (cf. Figure 3)",
+        ("", "n", "Lower uncertainty, %"),
+        [("perplexity", len(lower), show(found))],
+    )
+    return found
+
+
+def prompt_of(case: Case, passages: Sequence[Passage]) -> str:
+    """Return DynQR's prompt for an answer."""
+    shown = format_passages(passage.text for passage in passages)
+    return str(DYNQR_ANSWER.render(passages=shown, question=case.question))
+
+
+if __name__ == "__main__":
+    main()

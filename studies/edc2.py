@@ -1,0 +1,209 @@
+"""EDC²-RAG's tables: accuracy and tokens under noise and redundancy, and controls of the clustering.
+
+Controls (Table 7): the same number of clusters of equal size ("average"), and of random passages ("random").
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from studies.common import (
+    Claim,
+    ask,
+    console,
+    difference,
+    load_encoder,
+    load_reader,
+    make_parser,
+    print_claims,
+    print_table,
+    share,
+    show,
+)
+from studies.world import World, is_correct
+from studies.world.questions import Question
+from surerag import ClusterCompressor, Passage
+from surerag.methods.edc2.clusters import dynamic_cluster_sizes
+from surerag.prompts import FROM_CONTEXT, format_passages
+from surerag.readers.protocol import BaseReader
+from surerag.services import Encoder
+
+TOP_N = 20
+NOISES = (0.2, 0.5, 0.8)
+REDUNDANCIES = (0.0, 0.4)
+Contexts = list[tuple[Passage, ...]]
+
+
+def main() -> None:
+    """Print the study."""
+    arguments = make_parser(__doc__ or "", n=100).parse_args()
+    reader, encoder = load_reader(arguments.reader), load_encoder()
+    world = World(arguments.seed)
+    questions = world.questions(arguments.n)
+    console.print(f"EDC²-RAG on {world}, reader {reader.name}, {TOP_N} passages, n = {len(questions)}\n")
+    print_sizes()
+    rows, gaps, tokens = [], [], []
+    for noise in NOISES:
+        for redundancy in REDUNDANCIES:
+            contexts = [world.context(q, TOP_N, noise=noise, redundancy=redundancy) for q in questions]
+            plain = answer_all(reader, questions, contexts)
+            shorter, before, after = compress_all(reader, encoder, questions, contexts)
+            compressed = answer_all(reader, questions, shorter)
+            gap = difference(compressed, plain)
+            gaps.append(gap)
+            tokens.append(after / before)
+            rows.append(
+                (
+                    f"noise {noise:.0%}, repeated {redundancy:.0%}",
+                    show(share(plain)),
+                    show(share(compressed)),
+                    show(gap, sign=True),
+                    f"{before:.0f}",
+                    f"{after:.0f}",
+                )
+            )
+    columns = ("Context", "Plain RAG, %", "Compressed, %", "Difference, points", "Tokens", "Compressed")
+    print_table("Accuracy and tokens (cf. Tables 1 to 3)", columns, rows)
+    by_hops(reader, encoder, world, questions)
+    control = controls(reader, encoder, world, questions)
+    wins = sum(gap.interval is not None and gap.interval.lower > 0 for gap in gaps)
+    print_claims(
+        [
+            Claim(
+                "Compressed contexts answer better than plain RAG",
+                f"in {wins} of {len(gaps)} cells",
+                wins == len(gaps),
+            ),
+            Claim(
+                "Contexts shrink",
+                f"to {min(tokens):.0%} to {max(tokens):.0%} of the tokens",
+                max(tokens) < 0.8,
+            ),
+            Claim("Dynamic clusters beat average and random ones", control, control.count("[+") == 2),
+        ]
+    )
+
+
+def print_sizes() -> None:
+    """Print Table 6: numbers of clusters by τ, at top-k 20 and 100, under both rules of size and cap."""
+    taus = (*range(1, 11), 20)
+    rules: list[tuple[str, bool, int | None]] = [
+        ("τ with its root, cap 20", True, 20),
+        ("τ with its root, no cap", True, None),
+        ("τ besides its root, cap 20", False, 20),
+        ("τ besides its root, no cap", False, None),
+    ]
+    paper = {20: "5 4 3 3 3 2 2 2 2 2 1", 100: "7 6 6 5 5 5 4 4 4 4 3"}
+    rows = [("the paper", paper[20], paper[100], "")]
+    for name, count_root, cap in rules:
+        counts = {
+            n: " ".join(str(len(dynamic_cluster_sizes(n, tau, cap, count_root))) for tau in taus)
+            for n in paper
+        }
+        same = sum(a == b for n in paper for a, b in zip(counts[n].split(), paper[n].split(), strict=True))
+        rows.append((name, counts[20], counts[100], f"{same} of 22"))
+    print_table(
+        "Table 6: clusters for τ = 1 to 10 and 20", ("Rule", "top-k 20", "top-k 100", "as printed"), rows
+    )
+
+
+def answer_all(
+    reader: BaseReader, questions: Sequence[Question], contexts: Sequence[Sequence[Passage]]
+) -> list[bool]:
+    """Answer every question from its context, and judge the answers."""
+    prompts = [
+        FROM_CONTEXT.render(context=format_passages(p.text for p in passages), question=question.text)
+        for question, passages in zip(questions, contexts, strict=True)
+    ]
+    answers = ask(reader, prompts)
+    return [is_correct(question, answer.text) for question, answer in zip(questions, answers, strict=True)]
+
+
+def compress_all(
+    reader: BaseReader, encoder: Encoder, questions: Sequence[Question], contexts: Contexts
+) -> tuple[Contexts, float, float]:
+    """Compress every context; return contexts, and mean tokens before and after."""
+    results = ClusterCompressor(reader, encoder).run_many(
+        [(question.text, passages) for question, passages in zip(questions, contexts, strict=True)]
+    )
+    before = float(np.mean([result.tokens_before for result in results]))
+    return (
+        [result.passages for result in results],
+        before,
+        float(np.mean([result.tokens_after for result in results])),
+    )
+
+
+def by_hops(reader: BaseReader, encoder: Encoder, world: World, questions: Sequence[Question]) -> None:
+    """Print accuracy for questions of one fact and of a chain of two, at the highest noise."""
+    rows = []
+    for hops, name in ((1, "one fact"), (2, "a chain of two facts")):
+        some = [question for question in questions if question.hops == hops]
+        contexts = [world.context(question, TOP_N, noise=NOISES[-1]) for question in some]
+        plain = answer_all(reader, some, contexts)
+        compressed = answer_all(reader, some, compress_all(reader, encoder, some, contexts)[0])
+        rows.append(
+            (
+                name,
+                len(some),
+                show(share(plain)),
+                show(share(compressed)),
+                show(difference(compressed, plain), sign=True),
+            )
+        )
+    columns = ("Questions", "n", "Plain RAG, %", "Compressed, %", "Difference, points")
+    print_table(f"By what answers them, noise {NOISES[-1]:.0%}", columns, rows)
+
+
+def controls(reader: BaseReader, encoder: Encoder, world: World, questions: Sequence[Question]) -> str:
+    """Print Table 7: dynamic clusters against average and random ones, and return the differences."""
+    contexts = [world.context(question, TOP_N, noise=0.5, redundancy=0.4) for question in questions]
+    dynamic = answer_all(reader, questions, compress_all(reader, encoder, questions, contexts)[0])
+    n_clusters = len(dynamic_cluster_sizes(TOP_N))
+    partitions: dict[str, Callable[[Sequence[Passage], str], list[list[Passage]]]] = {
+        "average": lambda passages, _: cut(list(passages), n_clusters),
+        "random": lambda passages, key: cut(
+            random.Random(key).sample(list(passages), len(passages)), n_clusters
+        ),
+    }
+    rows, gaps = [("dynamic", show(share(dynamic)), "")], []
+    for name, partition in partitions.items():
+        parts = [
+            partition(passages, question.id) for passages, question in zip(contexts, questions, strict=True)
+        ]
+        judged = answer_all(reader, questions, compress_parts(reader, encoder, questions, parts))
+        gap = show(difference(dynamic, judged), sign=True)
+        gaps.append(f"{name} {gap}")
+        rows.append((name, show(share(judged)), gap))
+    print_table("Clusters (cf. Table 7)", ("Clusters", "Accuracy, %", "Dynamic less this, points"), rows)
+    return "; ".join(gaps)
+
+
+def cut(passages: list[Passage], n: int) -> list[list[Passage]]:
+    """Cut a list into n parts of nearly equal size."""
+    return [passages[at::n] for at in range(n)]
+
+
+def compress_parts(
+    reader: BaseReader,
+    encoder: Encoder,
+    questions: Sequence[Question],
+    parts: Sequence[Sequence[Sequence[Passage]]],
+) -> Contexts:
+    """Compress each part of each context as one cluster, and join what is left."""
+    compressor = ClusterCompressor(reader, encoder, first_cluster_size=TOP_N)
+    cases = [(question.text, part) for question, rest in zip(questions, parts, strict=True) for part in rest]
+    results = iter(compressor.run_many(cases))
+    joined = []
+    for rest in parts:
+        own = [next(results) for _ in rest]
+        kept = [passage for result in own if not result.fell_back for passage in result.passages]
+        joined.append(tuple(kept or [passage for result in own for passage in result.passages]))
+    return joined
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,320 @@
+"""L-RAG's tables: modes (I), thresholds (II), latency (III), and entropies of right and wrong answers.
+
+On the closed world by default; with ``--squad FILE``, on SQuAD 2.0 as in the paper, where the paragraph of a
+question is its document. The paper's own figures (Phi-2, n = 500) stand beside those.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from studies.common import (
+    Case,
+    Claim,
+    LookupRetriever,
+    ask,
+    console,
+    difference,
+    load_encoder,
+    load_reader,
+    make_parser,
+    print_claims,
+    print_table,
+    separation,
+    share,
+    show,
+    world_cases,
+)
+from surerag import EntropyGate, FirstPass, LazyRAG, Passage
+from surerag.measures import break_even_latency, latency_saving
+from surerag.messages import Generation
+from surerag.prompts import CLOSED_BOOK, FROM_CONTEXT, FROM_CONTEXT_AND_DETAILS, format_passages
+from surerag.readers.protocol import BaseReader
+from surerag.retrieval import PassageIndex, chunk_text, lead_summary
+from surerag.services import Encoder
+
+PAPER_TABLE_1 = {
+    "no retrieval": (53.8, 138, 0),
+    "standard": (77.8, 169, 100),
+    "strong": (79.8, 235, 100),
+    "lazy, τ = 0.5": (78.2, 227, 92),
+    "lazy, τ = 1": (76.0, 209, 74),
+    "lazy, τ = 1.5": (71.6, 190, 54),
+    "oracle": (80.2, 235, 100),
+}
+"""Accuracy in %, mean input tokens, retrieval rate in %; SQuAD 2.0, Phi-2, n = 500."""
+
+THRESHOLDS = (0.5, 1.0, 1.5)
+GATE_MS = 50
+TOP_N, MAX_TOKENS = 3, 32
+
+
+class Setting(NamedTuple):
+    """Questions, and what each tier finds for them."""
+
+    name: str
+    cases: list[Case]
+    summaries: dict[str, list[Passage]]
+    passages: dict[str, list[Passage]]
+
+
+class Mode(NamedTuple):
+    """One mode of Table I on all questions."""
+
+    name: str
+    correct: list[bool]
+    tokens: list[int]
+    retrieved: list[bool]
+
+
+def main() -> None:
+    """Print the study."""
+    parser = make_parser(__doc__ or "")
+    parser.add_argument("--squad", type=Path, metavar="FILE", help="SQuAD 2.0 in its JSON format")
+    parser.add_argument(
+        "--titles", type=Path, metavar="FILE", help="take only articles of these titles, one a line"
+    )
+    arguments = parser.parse_args()
+    reader, encoder = load_reader(arguments.reader), load_encoder()
+    if arguments.squad:
+        titles = arguments.titles.read_text(encoding="utf-8").splitlines() if arguments.titles else None
+        setting = squad_setting(arguments.squad, titles, arguments.n, arguments.seed, encoder)
+    else:
+        setting = world_setting(arguments.seed, arguments.n, encoder)
+    console.print(
+        f"L-RAG on {setting.name}, reader {reader.name}, n = {len(setting.cases)}, seed {arguments.seed}\n"
+    )
+    print_study(setting, reader)
+
+
+def world_setting(seed: int, n: int, encoder: Encoder) -> Setting:
+    """Return a closed world: the lead of the nearest article, and the three nearest passages."""
+    cases, passages, leads = world_cases(seed, n)
+    questions = [case.question for case in cases]
+    found = PassageIndex.from_passages(passages, encoder).retrieve_many(questions, TOP_N)
+    summaries = PassageIndex.from_passages(leads, encoder).retrieve_many(questions, 1)
+    return Setting(
+        "the closed world",
+        cases,
+        dict(zip(questions, summaries, strict=True)),
+        dict(zip(questions, found, strict=True)),
+    )
+
+
+def squad_setting(file: Path, titles: Sequence[str] | None, n: int, seed: int, encoder: Encoder) -> Setting:
+    """Return answerable questions of SQuAD 2.0 (IV-A): a paragraph is a document, chunks have 100 tokens."""
+    articles = json.loads(file.read_text(encoding="utf-8"))["data"]
+    items = [
+        (paragraph["context"], item["question"], tuple(dict.fromkeys(a["text"] for a in item["answers"])))
+        for article in articles
+        if titles is None or article["title"] in titles
+        for paragraph in article["paragraphs"]
+        for item in paragraph["qas"]
+        if not item.get("is_impossible")
+    ]
+    sample = random.Random(seed).sample(items, min(n, len(items)))
+    cases = [Case(question, answers, (Passage(context),)) for context, question, answers in sample]
+    summaries = {case.question: [Passage(lead_summary(case.gold[0].text))] for case in cases}
+    passages = {}
+    for case in cases:
+        chunks = [Passage(chunk.text) for chunk in chunk_text(case.gold[0].text, 100, 20)]
+        index = PassageIndex.from_passages(chunks, encoder)
+        passages[case.question] = index.retrieve(case.question, TOP_N)
+    return Setting("SQuAD 2.0", cases, summaries, passages)
+
+
+def print_study(setting: Setting, reader: BaseReader) -> None:
+    """Answer every question in every mode, and print the tables."""
+    cases = setting.cases
+    prompts: dict[str, list[str]] = {
+        "no retrieval": [],
+        "first pass": [],
+        "standard": [],
+        "strong": [],
+        "oracle": [],
+    }
+    for case in cases:
+        summary = "\n".join(passage.text for passage in setting.summaries[case.question])
+        chunks = format_passages(passage.text for passage in setting.passages[case.question])
+        gold = "\n".join(passage.text for passage in case.gold)
+        question = case.question
+        prompts["no retrieval"].append(CLOSED_BOOK.render(question=question))
+        prompts["first pass"].append(FROM_CONTEXT.render(context=summary, question=question))
+        prompts["standard"].append(FROM_CONTEXT.render(context=chunks, question=question))
+        prompts["strong"].append(
+            FROM_CONTEXT_AND_DETAILS.render(context=summary, details=chunks, question=question)
+        )
+        prompts["oracle"].append(FROM_CONTEXT.render(context=gold, question=question))
+    answers = {
+        name: ask(reader, texts, MAX_TOKENS, "entropy" if name == "first pass" else "none")
+        for name, texts in prompts.items()
+    }
+    entropies = [EntropyGate().score(FirstPass(answer)) or np.inf for answer in answers["first pass"]]
+    fixed = {name: fixed_mode(name, cases, answers[name]) for name in prompts if name != "first pass"}
+    first = fixed_mode("first pass", cases, answers["first pass"])
+    lazy = {tau: lazy_mode(tau, entropies, first, fixed["strong"]) for tau in THRESHOLDS}
+    ordered = [
+        *(fixed[name] for name in ("no retrieval", "standard", "strong")),
+        *lazy.values(),
+        fixed["oracle"],
+    ]
+    print_modes(ordered, fixed["standard"])
+    right = first.correct
+    area = print_entropies(entropies, right)
+    rates = print_sweep(entropies, first, fixed["strong"])
+    print_latency({mode.name: float(np.mean(mode.retrieved)) for mode in lazy.values()})
+    agreement = check_component(setting, reader, entropies, answers)
+    conservative = difference(lazy[0.5].correct, fixed["standard"].correct)
+    claims = [
+        Claim(
+            "Entropy of wrong answers is above that of right ones", area, "[0.5" not in area and area != "n/a"
+        ),
+        Claim(
+            "At τ = 0.5 accuracy is within two points of standard retrieval",
+            f"{show(conservative, sign=True)} points",
+            conservative.interval is not None and conservative.interval.lower > -0.02,
+        ),
+        Claim(
+            "The retrieval rate falls as τ rises",
+            f"{rates[0]:.0%} to {rates[-1]:.0%}",
+            rates == sorted(rates)[::-1],
+        ),
+        Claim(
+            "The component answers as the sweep says",
+            agreement,
+            agreement.split(" of ")[0] == agreement.split(" of ")[1],
+        ),
+    ]
+    print_claims(claims)
+
+
+def fixed_mode(name: str, cases: Sequence[Case], answers: Sequence[Generation]) -> Mode:
+    """Return a mode that treats all questions alike."""
+    correct = [case.judge(answer.text) for case, answer in zip(cases, answers, strict=True)]
+    retrieves = name in ("standard", "strong")
+    return Mode(name, correct, [answer.prompt_tokens for answer in answers], [retrieves] * len(cases))
+
+
+def lazy_mode(threshold: float, entropies: Sequence[float], first: Mode, strong: Mode) -> Mode:
+    """Return lazy answering at a threshold, from both completed passes (Eq. 4)."""
+    opens = [entropy > threshold for entropy in entropies]
+    return Mode(
+        f"lazy, τ = {threshold:g}",
+        [s if o else f for o, f, s in zip(opens, first.correct, strong.correct, strict=True)],
+        [f + s * o for o, f, s in zip(opens, first.tokens, strong.tokens, strict=True)],
+        opens,
+    )
+
+
+def print_modes(modes: Sequence[Mode], standard: Mode) -> None:
+    """Print Table I."""
+    rows = []
+    for mode in modes:
+        paper = PAPER_TABLE_1[mode.name]
+        change = "" if mode is standard else show(difference(mode.correct, standard.correct), sign=True)
+        rate = "" if mode.name == "oracle" else f"{100 * np.mean(mode.retrieved):.0f}"
+        rows.append(
+            (
+                mode.name,
+                show(share(mode.correct)),
+                change,
+                f"{np.mean(mode.tokens):.0f}",
+                rate,
+                paper[0],
+                paper[1],
+                paper[2],
+            )
+        )
+    columns = (
+        "Mode",
+        "Exact match, %",
+        "to standard, points",
+        "Tokens",
+        "Retrieval, %",
+        "Paper: %",
+        "tokens",
+        "retrieval",
+    )
+    print_table("Table I", columns, rows, "Tokens of lazy modes count both passes where the gate opens.")
+
+
+def print_entropies(entropies: Sequence[float], correct: Sequence[bool]) -> str:
+    """Print the separation of right and wrong answers (V-D), and return the AUROC."""
+    finite = [
+        (entropy, right) for entropy, right in zip(entropies, correct, strict=True) if np.isfinite(entropy)
+    ]
+    wrong = [entropy for entropy, right in finite if not right]
+    good = [entropy for entropy, right in finite if right]
+    found = separation(wrong, good)
+    if found is None:
+        return "n/a"
+    area = show(found, scale=1, digits=2)
+    rows = [
+        ("wrong", len(wrong), f"{np.mean(wrong):.2f}", "2.20"),
+        ("right", len(good), f"{np.mean(good):.2f}", "1.72"),
+    ]
+    print_table(
+        "Entropy of the first pass, nats",
+        ("Answers", "n", "Mean", "Paper"),
+        rows,
+        f"AUROC of wrong against right: {area}",
+    )
+    return f"AUROC {area}"
+
+
+def print_sweep(entropies: Sequence[float], first: Mode, strong: Mode) -> list[float]:
+    """Print Table II over a grid of thresholds, and return the retrieval rates."""
+    grid = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
+    modes = [lazy_mode(threshold, entropies, first, strong) for threshold in grid]
+    rows = [
+        (f"{threshold:g}", show(share(mode.retrieved)), show(share(mode.correct)))
+        for threshold, mode in zip(grid, modes, strict=True)
+    ]
+    print_table("Table II and Figure 4", ("τ, nats", "Retrieval, %", "Exact match, %"), rows)
+    return [float(np.mean(mode.retrieved)) for mode in modes]
+
+
+def print_latency(rates: dict[str, float]) -> None:
+    """Print Table III: milliseconds that a question saves, by the latency of a retrieval (Eq. 8 and 9)."""
+    latencies = (200, 500, 1000)
+    rows = []
+    for name, rate in {**{f"paper, R = {rate}": rate for rate in (0.92, 0.74, 0.54)}, **rates}.items():
+        savings = [f"{latency_saving(rate, latency, GATE_MS):+.0f}" for latency in latencies]
+        rows.append((name, f"{break_even_latency(rate, GATE_MS):.0f}", *savings))
+    columns = ("", "Break-even, ms", *(f"{latency} ms" for latency in latencies))
+    print_table(
+        "Table III: milliseconds saved", columns, rows, f"The gate takes {GATE_MS} ms, as in the paper."
+    )
+
+
+def check_component(
+    setting: Setting, reader: BaseReader, entropies: Sequence[float], answers: dict[str, list[Generation]]
+) -> str:
+    """Run the component on up to 50 questions, and count the answers that equal those of the sweep."""
+    rag = LazyRAG(
+        reader,
+        LookupRetriever(setting.passages),
+        LookupRetriever(setting.summaries),
+        threshold=THRESHOLDS[0],
+        max_tokens=MAX_TOKENS,
+        n_summaries=1,
+        top_n=TOP_N,
+    )
+    cases = setting.cases[:50]
+    results = rag.run_many([case.question for case in cases])
+    expected = [
+        answers["strong" if entropy > THRESHOLDS[0] else "first pass"][place].text
+        for place, entropy in enumerate(entropies[: len(cases)])
+    ]
+    equal = sum(result.answer == text for result, text in zip(results, expected, strict=True))
+    return f"{equal} of {len(cases)}"
+
+
+if __name__ == "__main__":
+    main()

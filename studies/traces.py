@@ -1,0 +1,80 @@
+"""Records of a real reader: does its uncertainty find wrong answers, and where retrieval helps?
+
+Reads a Parquet file with a question a row: ``dataset``, ``golds``, ``answer`` (without retrieval) with its
+uncertainties, ``answer_no_retrieval`` and ``answer_one_retrieval`` (both in another prompt). The records
+behind the printed results are Llama-3.1-8B-Instruct's on NQ and TriviaQA (s-nlp/AdaRAGUE, arXiv 2501.12835).
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from studies.common import console, difference, print_table, separation, share, show
+from surerag.errors import extra
+from surerag.measures import contains
+from surerag.measures.statistics import Estimate, mean_interval
+
+METRICS = ("perplexity", "ln_entropy", "eigen_score")
+RATES = (0.25, 0.5, 0.75)
+
+
+def main() -> None:
+    """Print the tables of each data set in the file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path, help="Parquet file of records")
+    with extra("evaluation"):
+        import pyarrow.parquet as pq
+    rows = pq.read_table(parser.parse_args().file).to_pylist()
+    for name in dict.fromkeys(row["dataset"] for row in rows):
+        print_dataset(name, [row for row in rows if row["dataset"] == name])
+
+
+def print_dataset(name: str, rows: list[dict[str, Any]]) -> None:
+    """Print accuracies, AUROCs, and the gain of retrieving where the reader is least certain."""
+    own = [contains(row["answer"], row["golds"]) for row in rows]
+    without = [contains(row["answer_no_retrieval"], row["golds"]) for row in rows]
+    retrieved = [contains(row["answer_one_retrieval"], row["golds"]) for row in rows]
+    hurt = share([a and not b for a, b in zip(without, retrieved, strict=True)])
+    helped = [b and not a for a, b in zip(without, retrieved, strict=True)]
+    console.print(f"{name}, n = {len(rows)}")
+    print_table(
+        "A reference stands in the answer",
+        ("", "%"),
+        [
+            ("without retrieval", show(share(without))),
+            ("with one retrieval", show(share(retrieved))),
+            ("difference, points", show(difference(retrieved, without), sign=True)),
+            ("questions that retrieval helps", show(share(helped))),
+            ("questions that it hurts", show(hurt)),
+        ],
+    )
+    table = []
+    for metric in METRICS:
+        scores = [float(row[metric]) for row in rows]
+        areas = [
+            separation([s for s, hit in zip(scores, hits, strict=True) if hit],
+                       [s for s, hit in zip(scores, hits, strict=True) if not hit])
+            for hits in ([not right for right in own], helped)
+        ]  # fmt: skip
+        gains = [show(gain(np.array(scores), without, retrieved, rate), sign=True) for rate in RATES]
+        table.append((metric, *(show(a, scale=1, digits=2) if a else "n/a" for a in areas), *gains))
+    columns = ("Uncertainty", "AUROC wrong", "AUROC helps", *(f"gain at {rate:.0%}" for rate in RATES))
+    print_table(
+        "Retrieve where the reader is least certain", columns, table, "Gain in points over random questions."
+    )
+
+
+def gain(scores: NDArray[np.float64], without: list[bool], retrieved: list[bool], rate: float) -> Estimate:
+    """Return accuracy when the least certain questions retrieve, less that of as many at random."""
+    acts = scores >= np.quantile(scores, 1 - rate)
+    change = np.array(retrieved, dtype=float) - np.array(without, dtype=float)
+    return mean_interval(change * (acts - acts.mean()), bounds=None)
+
+
+if __name__ == "__main__":
+    main()

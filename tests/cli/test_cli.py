@@ -1,0 +1,298 @@
+"""The command line, over a fake reader."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from surerag import FakeReader
+from surerag.calibration import AbstentionPolicy, ThresholdPolicy
+from surerag.cli import app, compare, demo, display, doctor, evaluate, models, train_rewriter
+from surerag.encoders import HashingEncoder
+from surerag.errors import ServiceError
+from surerag.evaluation import EvaluationRun
+from surerag.methods.lazy_rag.component import FixedSummary, LazyRAG
+from tests.servers.fake_openai import FakeOpenAI
+
+TOWNS = ["Velm", "Orun", "Tarn", "Sild", "Moor"]
+QUESTIONS = 30
+
+
+def reply(prompt: str) -> str:
+    """Answer with the town that the prompt says the person was born in."""
+    if "entailment" in prompt:
+        return "neutral"
+    person = re.findall(r"Where was (P\d+) born", prompt)
+    if not person:
+        return "a paraphrase"
+    match = re.search(rf"{person[-1]} was born in (\w+)", prompt)
+    return match[1] if match else "I do not know"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with documents and questions, and a fake reader in the place of a model."""
+    (tmp_path / "docs").mkdir()
+    rows = []
+    for i in range(QUESTIONS):
+        town = TOWNS[i % 5]
+        text = f"P{i} was born in {town}. " + f"P{i} wrote letters to friends. " * 10
+        (tmp_path / "docs" / f"p{i}.txt").write_text(text)
+        rows.append({"question": f"Where was P{i} born?", "answers": [town], "contexts": [text]})
+    (tmp_path / "questions.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    reader = FakeReader(reply, entropy=0.1)
+    for module in (compare, doctor, evaluate, train_rewriter):
+        monkeypatch.setattr(module, "load_reader", lambda *_, **__: reader)
+    monkeypatch.setattr(models, "find_spec", lambda name: None)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app.app, arguments)
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+COMPARE = ("compare", "questions.jsonl", "--documents", "docs")
+
+
+def test_compare_prints_a_table_and_writes_a_page(folder: Path) -> None:
+    output = run(*COMPARE, "--price-in", "1", "--at-a-time", "4")
+    assert "Reading the documents in docs" in output and "30 questions" in output
+    assert "Report: run.html. Rows: run.db." in output
+    assert "wall time is divided by their number" in " ".join(output.split())
+    with EvaluationRun("run.db") as rows:
+        assert rows.systems == ["plain", "lazy"] and len(rows.rows) == 2 * QUESTIONS
+        assert sum(rows.values("lazy", "contains").values()) == QUESTIONS
+    assert "<svg" in (folder / "run.html").read_text()
+    assert "60 of 60" in run(*COMPARE)  # nothing is asked again
+
+
+@pytest.mark.parametrize(
+    ("requirement", "code"),
+    [("tokens(lazy) <= 2 * tokens(plain)", 0), ("accuracy(none) >= 0.9", 3), ("accuracy(lazy) >= 0.97", 4)],
+)
+def test_requirements_set_the_exit_code(requirement: str, code: int, folder: Path) -> None:
+    run(*COMPARE, "--systems", "plain,lazy,none", "--require", requirement, code=code)
+    assert ET.parse("run.xml").getroot().attrib["tests"] == "1"
+
+
+def test_a_dry_run_asks_a_few_questions_and_extrapolates(folder: Path) -> None:
+    output = " ".join(run(*COMPARE, "--dry-run", "5").split())
+    assert "30 questions with lazy, extrapolated from 5:" in output
+    assert "30 calls" in output  # one each: no interval of no width
+    assert not Path("run.html").exists()
+    with EvaluationRun("run.db") as rows:
+        assert len(rows.rows) == 10
+    run(*COMPARE)
+
+
+def test_a_changed_run_is_refused(folder: Path) -> None:
+    run(*COMPARE, "--systems", "lazy")
+    path = folder / "questions.jsonl"
+    path.write_text("\n".join(path.read_text().splitlines()[:10]))
+    with pytest.raises(ValueError, match="ask again for what changed"):
+        run(*COMPARE, "--systems", "lazy")
+    run(*COMPARE, "--systems", "lazy", "--ask-again")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--systems", "lasy"),
+        ("--systems", "a,a"),
+        ("--columns", "question"),
+        ("--require", "acc(lazy) > 1"),
+    ],
+)
+def test_wrong_options_are_refused_before_a_model_is_loaded(
+    options: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare, "load_reader", lambda *_: pytest.fail("a model was loaded"))
+    with pytest.raises(ValueError, match=r"lasy|once|field=column|requirement"):
+        run(*COMPARE, *options)
+    assert not Path("run.db").exists()
+
+
+def test_calibrate_reads_a_run(folder: Path) -> None:
+    run(*COMPARE, "--systems", "lazy@inf,lazy@-inf")
+    assert "infeasible at n = 30; about" in run("calibrate", "run.db", code=4)
+    assert run("calibrate", "run.db", "--max-rate", "0.9", "--output", "rate.json").startswith("Threshold ")
+    policy = ThresholdPolicy.load("rate.json")
+    rag = LazyRAG(compare.load_reader(None, None), FixedSummary("x"), "x", threshold=policy)
+    assert rag.run("Where was P1 born?").decision.threshold == policy.threshold
+    assert policy.scope.reader == "scripted" and "entropy" in policy.scope.gate and policy.n == 30
+    output = " ".join(run("calibrate", "run.db", "--max-risk", "0.3", "--output", "abstain.json").split())
+    assert "at most 30 % of the answers given are wrong" in output
+    assert AbstentionPolicy.load("abstain.json").coverage > 0.5
+    with pytest.raises(ValueError, match="no rewritten@inf and rewritten@-inf"):
+        run("calibrate", "run.db", "--system", "rewritten")
+
+
+def test_evaluate_measures_contexts(folder: Path) -> None:
+    output = run("evaluate", "questions.jsonl", "--entailer", "exact", "--run", "contexts.db")
+    assert "delta_seper" in output and "contains" not in output
+    with EvaluationRun("contexts.db", {}) as rows:
+        assert rows.systems == ["contexts"] and rows.scores == ["delta_seper", "seper_after", "seper_before"]
+        assert min(rows.values("contexts", "delta_seper").values()) > 0.9
+    records = [json.loads(line) for line in (folder / "questions.jsonl").read_text().splitlines()[:6]]
+    named = [record | {"system": name} for record in records for name in ("bm25", "dense")]
+    (folder / "two.jsonl").write_text("\n".join(map(json.dumps, named)))
+    assert "bm25" in run(
+        "evaluate", "two.jsonl", "--score", "dense", "--entailer", "exact", "--run", "two.db"
+    )
+    for name in ("contexts", "answers"):
+        lacking = [{key: value for key, value in record.items() if key != name} for record in records]
+        (folder / "lacking.jsonl").write_text("\n".join(map(json.dumps, lacking)))
+        with pytest.raises(ValueError, match=r"contexts|reference answers"):
+            run("evaluate", "lacking.jsonl", "--run", "lacking.db")
+
+
+def test_doctor_tries_the_judge_and_the_methods(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = run("doctor")
+    assert "As a judge: 5 of 10 pairs right, 0 replies unusable. Too few" in output
+    assert "with an NLI classifier" in output and 'gate="entropy"' in output
+    labels = {(premise, hypothesis): label for premise, hypothesis, label in doctor.LABELLED_PAIRS}
+
+    def judge(prompt: str) -> str:
+        there = [pair for pair in labels if all(text in prompt for text in pair)]
+        pair = next(pair for pair in there if prompt.index(pair[0]) < prompt.index(pair[1]))
+        return "entailment" if labels[pair] else "neutral"
+
+    reader = FakeReader(judge, entropy=None, logprob=None)
+    monkeypatch.setattr(doctor, "load_reader", lambda *_, **__: reader)
+    output = run("doctor")
+    assert "10 of 10 pairs right" in output and 'gate="semantic_entropy"' in output
+    assert doctor.try_judge(FakeReader(lambda prompt: "\x1b[2J maybe"))[1].startswith("As a judge: 0 of 10")
+
+
+def test_every_command_has_at_most_12_options() -> None:
+    commands = typer.main.get_command(app.app).commands  # type: ignore[attr-defined]
+    assert set(commands) == {"demo", "doctor", "compare", "evaluate", "calibrate", "train-rewriter"}
+    for command in commands.values():
+        options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
+        assert len([option for option in options if option.name != "help"]) <= 12
+        assert all(option.help for option in options)
+
+
+def started(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
+    monkeypatch.setattr(sys, "argv", ["surerag", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        app.main()
+    return ended.value.code
+
+
+def test_errors_are_one_line_with_the_fix(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert started(monkeypatch, "calibrate", "missing.db") == 1
+    assert capsys.readouterr().err == "Error: there is no run at missing.db\n"
+    assert started(monkeypatch, "compare") == 2
+    capsys.readouterr()
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise ServiceError("the server said \x1b[2J\nnothing", hint="start it")
+
+    monkeypatch.setattr(doctor, "load_reader", fails)
+    assert started(monkeypatch, "doctor") == 1
+    assert capsys.readouterr().err == "Error: the server said nothing. Start it.\n"
+    assert started(monkeypatch, "--help") == 0
+    with pytest.raises(ValueError, match="no model is named"):
+        models.load_reader(None, None)
+
+
+def test_an_interrupted_compare_goes_on(folder: Path) -> None:
+    """Ctrl-C in a process of its own: exit code 130, and the answers so far are in the run."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            sys.argv = ["surerag", *COMPARE]
+            slow = FakeReader(lambda prompt: time.sleep(0.02) or reply(prompt), entropy=0.1)
+            compare.load_reader = lambda *_, **__: slow  # type: ignore[assignment]
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            app.main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        finally:
+            os._exit(code)
+    for _ in range(200):
+        time.sleep(0.02)
+        if Path("run.db").exists():
+            break
+    time.sleep(0.3)
+    os.kill(child, signal.SIGINT)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
+    with EvaluationRun("run.db") as rows:
+        assert 0 < len(rows.rows) < 2 * QUESTIONS
+    run(*COMPARE)
+
+
+def test_untrusted_text_is_printed_without_control_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    display.show("a\x1b[2Jb\u202e[red]c")
+    assert capsys.readouterr().out == "ab[red]c\n"
+    with display.progress_bar("x\x1b[2J") as progress:
+        for done in range(101):
+            progress(done, 100)
+    assert len(capsys.readouterr().err.splitlines()) == 11
+
+
+def test_the_demo_shows_five_methods_and_compares_three(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from surerag import demo as package
+
+    monkeypatch.setattr(
+        package,
+        "load_reader",
+        lambda base, **_: FakeReader(lambda prompt: "gauge bosons", entropy=2.0),
+        raising=False,
+    )
+    monkeypatch.setattr(demo, "packaged_minilm", HashingEncoder)
+    output = run("demo", "--questions", "5", "--output", str(tmp_path / "out"), "--base", "folder")
+    assert "What are the exchanged particles" in output and "entropy 2.00 nats" in output
+    assert "5 questions" in output and (tmp_path / "out" / "demo.html").is_file()
+
+
+def test_a_server_is_asked_what_it_can_do() -> None:
+    with FakeOpenAI(["Velm"]) as server:
+        reader = models.load_reader(server.base_url, "toy")
+        assert reader.capabilities.logprobs
+        output = run("doctor", "--base-url", server.base_url, "--model", "toy")
+        assert (
+            "log-probabilities" in output and "As a judge: 0 of 10 pairs right, 10 replies unusable" in output
+        )
+
+
+def test_train_rewriter_calls_the_training(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = pytest.importorskip("surerag.training")
+    calls: list[Any] = []
+
+    class Report:
+        rewriter = None
+
+        def __str__(self) -> str:
+            return "No stage improves."
+
+    def train(queries: Any, base: str, output: Path, **more: Any) -> Report:
+        calls.append((len(queries), base, more["options"].reward, more["options"].lora_rank))
+        return Report()
+
+    monkeypatch.setattr(training, "train_rewriter", train)
+    options = ("--documents", "docs", "--base", "tiny", "--lora-rank", "0", "--reward", "answer")
+    assert "No stage improves." in run("train-rewriter", "questions.jsonl", *options, code=4)
+    assert calls == [(QUESTIONS, "tiny", "answer", None)]

@@ -1,0 +1,309 @@
+"""One run: rows as they come, resumed after kills, never mixed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from surerag import FakeReader, LazyRAG, Passage, Usage
+from surerag.errors import CapabilityError, ConfigurationError, InputError, ServiceError, StorageError
+from surerag.evaluation import EvaluationAnswer, EvaluationRun, Question, aevaluate, evaluate
+from surerag.methods.lazy_rag.component import FixedSummary
+
+QUESTIONS = [(f"What is {i}?", str(i)) for i in range(12)]
+
+
+def echo(question: str) -> str:
+    return question.removeprefix("What is ").removesuffix("?")
+
+
+def wrong(question: str) -> EvaluationAnswer:
+    return EvaluationAnswer("x", ("a context",), Usage(2, 30, 4), "length", 0.5, True, {"delta": 0.25})
+
+
+def plain_rows(run: EvaluationRun) -> list[tuple[Any, ...]]:
+    return [(row.system, row.question, row.answer, row.error) for row in run.rows]
+
+
+def test_rows_hold_answers_metrics_and_costs() -> None:
+    run = evaluate({"echo": echo, "wrong": wrong}, QUESTIONS)
+    assert run.systems == ["echo", "wrong"] and len(run.rows) == 24
+    assert set(run.values("echo", "exact_match").values()) == {1.0}
+    assert set(run.values("wrong", "contains").values()) == {0.0}
+    assert run.values("echo", "tokens") == {}
+    assert set(run.values("wrong", "tokens").values()) == {34.0}
+    assert set(run.values("wrong", "calls").values()) == {2.0}
+    assert set(run.values("wrong", "delta").values()) == {0.25} and run.scores == ["delta"]
+    assert all(0 <= seconds < 1 for seconds in run.values("echo", "seconds").values())
+    assert run.rows[1].answer == wrong("")
+    with pytest.raises(ConfigurationError, match=r"no system 'x'\. It has echo, wrong"):
+        run.answered("x")
+
+
+def killed_at(seconds: float, work: Callable[[], None]) -> None:
+    """Run work in a forked process that the kernel ends after some time, wherever it is."""
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            work()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("at_a_time", [1, 4])
+def test_a_run_killed_25_times_ends_with_the_same_rows(at_a_time: int, tmp_path: Path) -> None:
+    questions = [(f"What is {i}?", str(i)) for i in range(40)]
+    calls = tmp_path / "calls"
+
+    def slow(question: str) -> str:
+        time.sleep(0.003)
+        with calls.open("a") as file:
+            file.write("x")
+        return echo(question)
+
+    def work() -> None:
+        systems = {"slow": slow, "wrong": wrong}
+        evaluate(systems, questions, tmp_path / "run.db", at_a_time=at_a_time).close()
+
+    rng = random.Random(0)
+    for _ in range(25):
+        killed_at(rng.uniform(0.005, 0.06), work)
+    work()
+    with EvaluationRun(tmp_path / "run.db") as run:
+        expected = evaluate({"slow": echo, "wrong": wrong}, questions)
+        assert plain_rows(run) == plain_rows(expected)
+    # Only what was under way at a kill is asked twice.
+    assert 40 <= len(calls.read_text()) <= 40 + 25 * at_a_time
+    before = calls.stat().st_size
+    work()
+    assert calls.stat().st_size == before
+
+
+def test_errors_are_rows_and_are_asked_again(tmp_path: Path) -> None:
+    fails = {"What is 3?", "What is 7?"}
+
+    def flaky(question: str) -> str:
+        if question in fails:
+            raise TimeoutError("too late")
+        return echo(question)
+
+    run = evaluate({"flaky": flaky}, QUESTIONS, tmp_path / "run.db")
+    assert [row.error for row in run.rows if row.error] == ["TimeoutError: too late"] * 2
+    assert sum(run.values("flaky", "exact_match").values()) == 10  # a failure counts as wrong
+    assert len(run.values("flaky", "seconds")) == 10
+    assert sum(run.values("flaky", "errors").values()) == 2
+    run.close()
+    fails.clear()
+    again = evaluate({"flaky": flaky}, QUESTIONS, tmp_path / "run.db")
+    assert not any(row.error for row in again.rows) and len(again.rows) == 12
+
+
+def test_a_system_that_always_fails_ends_the_run() -> None:
+    def broken(question: str) -> str:
+        raise ConnectionError("no route")
+
+    with pytest.raises(
+        ServiceError, match="broken failed on 5 questions in a row: ConnectionError: no route"
+    ):
+        evaluate({"broken": broken}, QUESTIONS)
+
+    def misconfigured(question: str) -> str:
+        raise CapabilityError("no log-probabilities")
+
+    with pytest.raises(CapabilityError):
+        evaluate({"misconfigured": misconfigured}, QUESTIONS)
+    with pytest.raises(ServiceError, match="InputError: a system returned a int without an answer"):
+        evaluate({"number": lambda question: 3}, QUESTIONS)
+
+
+def test_changed_systems_and_questions_are_refused_or_asked_anew(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    reader = FakeReader(lambda prompt: "Velm", entropy=0.1)
+    rag = LazyRAG(reader, FixedSummary("more"), "Ada was born in Velm.")
+    evaluate({"rag": rag}, ["Where?", "Who?"], path).close()
+    calls = len(reader.history)
+    evaluate({"rag": rag}, ["Where?", "Who?", "Why?"], path).close()  # more questions
+    assert 0 < len(reader.history) - calls < calls
+    changed = rag.with_options(threshold=-1.0)
+    with pytest.raises(ConfigurationError, match="other values of the settings of rag"):
+        evaluate({"rag": changed}, ["Where?", "Who?", "Why?"], path)
+    with pytest.raises(ConfigurationError, match=r"other values of the questions \(3 of 3 are missing\)"):
+        evaluate({"rag": rag}, ["When?"], path)
+    run = evaluate({"rag": changed}, ["Where?", "When?"], path, on_change="ask")
+    assert [row.question.text for row in run.rows] == ["Where?", "When?"]
+    assert all(row.answer is not None and row.answer.acted for row in run.rows)  # no row of before
+    run.close()
+    other = evaluate({"other": echo}, ["Where?", "When?"], path)  # one more system
+    assert other.systems == ["rag", "other"] and len(other.rows) == 4
+
+
+def test_decisions_and_usage_of_components_are_recorded() -> None:
+    rag = LazyRAG(
+        FakeReader(lambda prompt: "Velm", entropy=0.1), FixedSummary("a detail"), "Ada was born in Velm."
+    )
+    [row] = evaluate({"rag": rag}, ["Where?"]).rows
+    assert row.answer is not None and row.answer.usage is not None
+    assert (row.answer.text, row.answer.acted, row.answer.contexts) == (
+        "Velm",
+        False,
+        ("Ada was born in Velm.",),
+    )
+    assert row.answer.uncertainty == pytest.approx(0.1) and row.answer.usage.requests == 1
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        SimpleNamespace(
+            query=lambda q: SimpleNamespace(
+                response=echo(q),
+                source_nodes=[SimpleNamespace(node=SimpleNamespace(text="a context"), text="a context")],
+            )
+        ),
+        SimpleNamespace(
+            invoke=lambda q: {"answer": echo(q), "context": [SimpleNamespace(page_content="a context")]}
+        ),
+        lambda q: {"output": echo(q), "passages": [Passage("a context")]},
+    ],
+    ids=["query engine", "runnable", "function"],
+)
+def test_engines_runnables_and_functions_are_systems(target: Any) -> None:
+    run = evaluate({"target": target}, QUESTIONS)
+    assert [row.answer for row in run.rows] == [
+        EvaluationAnswer(reference, ("a context",)) for _, reference in QUESTIONS
+    ]
+
+
+def test_a_message_reports_tokens() -> None:
+    message = SimpleNamespace(content="x", usage_metadata={"input_tokens": 7, "output_tokens": 2})
+    run = evaluate({"chat": SimpleNamespace(invoke=lambda q: message)}, QUESTIONS)
+    assert set(run.values("chat", "tokens").values()) == {9.0}
+
+
+async def slow_echo(question: str) -> str:
+    await asyncio.sleep(0.05)
+    return echo(question)
+
+
+@pytest.mark.parametrize(
+    "target", [slow_echo, SimpleNamespace(aquery=slow_echo), SimpleNamespace(ainvoke=slow_echo)]
+)
+def test_coroutines_are_awaited_and_seconds_of_a_batch_are_divided(target: Any) -> None:
+    run = evaluate({"slow": target}, QUESTIONS, at_a_time=12)
+    assert sum(run.values("slow", "exact_match").values()) == 12
+    seconds = set(run.values("slow", "seconds").values())
+    assert len(seconds) == 1 and 0.05 / 12 <= seconds.pop() < 0.03
+    assert {row.shared for row in run.rows} == {12}
+
+
+async def test_aevaluate_runs_coroutines_in_the_loop_of_the_caller() -> None:
+    loops = set()
+
+    async def system(question: str) -> str:
+        loops.add(asyncio.get_running_loop())
+        return echo(question)
+
+    run = await aevaluate({"system": system, "echo": echo}, QUESTIONS, at_a_time=3)
+    assert loops == {asyncio.get_running_loop()} and len(run.rows) == 24
+
+
+async def test_a_cancelled_aevaluate_stops(tmp_path: Path) -> None:
+    task = asyncio.create_task(aevaluate({"slow": slow_echo}, QUESTIONS, tmp_path / "run.db"))
+    await asyncio.sleep(0.12)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.sleep(0.1)
+    with EvaluationRun(tmp_path / "run.db") as run:
+        assert 0 < len(run.rows) < 12
+
+
+def test_an_interruption_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    def interrupted(question: str) -> str:
+        calls.append(question)
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return echo(question)
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate({"one": interrupted}, QUESTIONS, tmp_path / "run.db")
+    counts: list[tuple[int, int]] = []
+    evaluate({"one": interrupted}, QUESTIONS, tmp_path / "run.db", progress=lambda *two: counts.append(two))
+    assert counts[0] == (4, 12) and counts[-1] == (12, 12) and len(calls) == 13
+
+
+def test_files_that_are_no_run_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no run at"):
+        EvaluationRun(tmp_path / "none.db")
+    (tmp_path / "x.db").write_text("not a database, but long enough to be read as one" * 10)
+    with pytest.raises(InputError, match="holds no run"):
+        EvaluationRun(tmp_path / "x.db")
+    sqlite3.connect(tmp_path / "other.db").execute("CREATE TABLE other (x)")
+    with pytest.raises(InputError, match="holds no run"):
+        evaluate({"echo": echo}, QUESTIONS, tmp_path / "other.db")
+    with pytest.raises(StorageError):
+        evaluate({"echo": echo}, QUESTIONS, tmp_path / "no folder" / "x.db")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"systems": {}}, "no systems"),
+        ({"systems": {"a": 3}}, "the system 'a' is a int, which answers no questions"),
+        ({"at_a_time": 0}, "at_a_time must be at least 1"),
+        ({"metrics": ("bleu",)}, "no metric 'bleu'"),
+    ],
+)
+def test_unusable_arguments_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        evaluate(**{"systems": {"echo": echo}, "questions": QUESTIONS, **options})
+
+
+def test_metrics_may_be_functions() -> None:
+    run = evaluate({"echo": echo}, QUESTIONS, metrics={"length": lambda answer, _: len(answer) / 10})
+    assert run.values("echo", "length")[Question(*[QUESTIONS[11][0], ("11",)]).key] == 0.2
+
+
+def test_scores_and_metrics_are_finite_numbers() -> None:
+    run = evaluate({"nan": lambda q: EvaluationAnswer("x", scores={"s": float("nan")})}, ["one"])
+    assert "no finite numbers" in run.rows[0].error
+    run = evaluate({"echo": echo}, QUESTIONS, metrics={"length": lambda answer, _: 2 * len(answer)})
+    with pytest.raises(ConfigurationError, match=r"the metric length returned 2, not in \[0, 1\]"):
+        run.values("echo", "length")
+
+
+def test_rows_go_to_parquet(tmp_path: Path) -> None:
+    pq = pytest.importorskip("pyarrow.parquet")
+    evaluate({"echo": echo, "wrong": wrong}, QUESTIONS).to_parquet(tmp_path / "rows.parquet")
+    rows = pq.read_table(tmp_path / "rows.parquet").to_pylist()
+    assert len(rows) == 24
+    assert (rows[0]["answer"], rows[0]["exact_match"], rows[0]["prompt_tokens"]) == ("0", 1.0, None)
+    assert (rows[1]["delta"], rows[1]["prompt_tokens"], rows[1]["contexts"]) == (0.25, 30, ["a context"])
+
+
+def test_a_threshold_is_calibrated_from_a_run() -> None:
+    rag = LazyRAG(FakeReader(lambda prompt: "Velm"), FixedSummary("Velm"), "Ada was born in Velm.")
+    both = {"lazy@inf": rag.with_options(threshold=1e9), "lazy@-inf": rag.with_options(threshold=-1e9)}
+    run = evaluate(both, [("Where?", "Velm"), ("Who?", "Ada")], metrics=("exact_match",))
+    rows = run.calibration_rows()
+    assert [(row.score_without, row.score_with, row.uncertainty) for row in rows] == [
+        (1.0, 1.0, pytest.approx(0.1)),
+        (0.0, 0.0, pytest.approx(0.1)),
+    ]
+    with pytest.raises(ConfigurationError, match="has no lazy@inf and lazy@-inf"):
+        evaluate({"echo": echo}, QUESTIONS).calibration_rows()

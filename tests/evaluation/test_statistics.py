@@ -1,0 +1,211 @@
+"""Statistics, gate and report of a run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from surerag import Usage
+from surerag.errors import ConfigurationError, InputError
+from surerag.evaluation import EvaluationAnswer, EvaluationRun, evaluate
+from surerag.evaluation.gate import check_requirement, write_junit
+from surerag.evaluation.metrics import contains
+from surerag.evaluation.report import forecast, money_spent, summary_rows, terminal_table, write_report
+from surerag.evaluation.statistics import compare_systems, paired_p_value, pareto_front, summarize
+
+
+def system(
+    right: Callable[[int], bool], tokens: int = 100, text: str = "no"
+) -> Callable[[str], EvaluationAnswer]:
+    def answer(question: str) -> EvaluationAnswer:
+        number = int(question.split()[1])
+        usage = Usage(1, tokens + number % 7, 10)
+        return EvaluationAnswer("yes" if right(number) else text, usage=usage)
+
+    return answer
+
+
+def run_of(n: int, **systems: Callable[[str], EvaluationAnswer]) -> EvaluationRun:
+    return evaluate(systems, [(f"q {i}", "yes") for i in range(n)], metrics=("contains", "f1"))
+
+
+@pytest.fixture(scope="module")
+def run() -> EvaluationRun:
+    return run_of(
+        200,
+        plain=system(lambda i: i % 5 > 0, 1000),
+        lazy=system(lambda i: i % 5 > 0 or i == 0, 400),
+        poor=system(lambda i: i % 2 == 0, 900),
+    )
+
+
+def test_means_have_intervals_that_have_a_width(run: EvaluationRun) -> None:
+    summary = summarize(run, "contains")["plain"]
+    assert summary is not None and summary.value == 0.8 and summary.interval is not None
+    assert 0.7 < summary.interval.lower < 0.8 < summary.interval.upper < 0.9
+    alike = run_of(10, a=system(lambda i: True), b=system(lambda i: True))
+    for estimate in (summarize(alike, "contains")["a"], compare_systems(alike, "contains")[0].difference):
+        assert estimate is not None and estimate.interval is not None
+        assert estimate.interval.lower < estimate.interval.upper
+    _, cells = summary_rows(alike)
+    assert not re.search(r"\[([-+.\d]+), \1\]", str(cells))
+
+
+def test_differences_are_paired_and_adjusted(run: EvaluationRun) -> None:
+    lazy, poor = compare_systems(run, "contains", "plain")
+    assert lazy.difference.value == pytest.approx(0.005) and lazy.p_value == 1.0
+    assert poor.p_value < 1e-6 and poor.adjusted >= poor.p_value
+    [tokens, _] = compare_systems(run, "tokens")
+    assert tokens.difference.value == -600 and tokens.p_value < 0.001
+
+
+def test_the_permutation_test_keeps_its_level() -> None:
+    rng = np.random.default_rng(0)
+    rejected = [paired_p_value(*rng.normal(size=(2, 20))) <= 0.05 for _ in range(200)]
+    assert np.mean(rejected) <= 0.05 + 2.33 * np.sqrt(0.05 * 0.95 / 200)
+    assert paired_p_value([0.5] * 10, [0.5] * 10) == 1.0
+
+
+def test_the_front_holds_what_nothing_beats() -> None:
+    points = {"a": (1.0, 0.5), "b": (2.0, 0.5), "c": (3.0, 0.9), "d": (1.0, 0.5)}
+    assert pareto_front(points) == ["a", "d", "c"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "expected"),
+    [
+        ("in Velm.", "Velm", True),
+        ("Velmar", "Velm", False),
+        ("Velm", "in Velm", False),
+        ("", "Velm", False),
+        ("她出生在维尔姆。", "维尔姆", True),
+        ("It was 4:51, 3:08.", "308", False),
+    ],
+)
+def test_contains_compares_words(answer: str, reference: str, expected: bool) -> None:
+    assert contains(answer, [reference]) is expected
+
+
+@pytest.mark.parametrize(
+    ("requirement", "outcome"),
+    [
+        ("accuracy(lazy) >= accuracy(plain) - 0.05", "pass"),
+        ("contains(lazy) >= contains(plain) - 0.02", "pass"),
+        ("f1(lazy) >= f1(plain) - 0.05", "pass"),
+        ("accuracy(poor) >= accuracy(plain) - 0.05", "fail"),
+        ("accuracy(lazy) >= accuracy(plain) + 0.01", "undecided"),
+        ("accuracy(lazy) >= 0.7", "pass"),
+        ("accuracy(lazy) >= 0.79", "undecided"),
+        ("accuracy(poor) >= 0.7", "fail"),
+        ("tokens(lazy) <= 0.8 * tokens(plain)", "pass"),
+        ("tokens(plain) <= tokens(lazy) + 10%", "fail"),
+        ("tokens(plain) <= 2000", "pass"),
+        ("errors(lazy) <= 0.1", "pass"),
+    ],
+)
+def test_requirements_are_tested(requirement: str, outcome: str, run: EvaluationRun) -> None:
+    verdict = check_requirement(run, requirement)
+    assert verdict.outcome == outcome, str(verdict)
+    assert verdict.lower <= verdict.estimate <= verdict.upper and verdict.n == 200
+
+
+@pytest.mark.parametrize(
+    "requirement",
+    [
+        "accuracy of lazy",
+        "accuracy(lazy) <= accuracy(plain)",
+        "tokens(lazy) >= 3",
+        "bleu(lazy) >= 0.1",
+        "f1(lazy) >= accuracy(plain)",
+        "accuracy(other) >= 0.5",
+    ],
+)
+def test_requirements_that_mean_nothing_are_refused(requirement: str, run: EvaluationRun) -> None:
+    with pytest.raises((ConfigurationError, InputError)):
+        check_requirement(run, requirement)
+
+
+def test_a_pipeline_that_lost_the_margin_passes_as_seldom_as_stated() -> None:
+    """True accuracies of 0.85 and 0.80, discordant at random: a margin of 5 points passes 5 times in 100."""
+    rng = np.random.default_rng(0)
+    passed = 0
+    for _ in range(60):
+        kind = rng.choice(4, size=150, p=[0.75, 0.05, 0.10, 0.10])
+        run = run_of(
+            150, new=system(lambda i, k=kind: k[i] < 2), old=system(lambda i, k=kind: k[i] in (0, 2))
+        )  # type: ignore[misc]
+        passed += check_requirement(run, "accuracy(new) >= accuracy(old) - 0.05").outcome == "pass"
+    assert passed <= 3 + 2.33 * np.sqrt(60 * 0.05 * 0.95)
+
+
+def test_few_questions_decide_nothing() -> None:
+    run = run_of(10, new=system(lambda i: True, 100), old=system(lambda i: True, 900))
+    assert check_requirement(run, "accuracy(new) >= accuracy(old) - 0.05").outcome == "undecided"
+    assert check_requirement(run, "tokens(new) <= tokens(old)").outcome == "undecided"
+
+
+def test_verdicts_are_junit(run: EvaluationRun, tmp_path: Path) -> None:
+    texts = ["accuracy(lazy) >= accuracy(plain) - 0.05", "accuracy(poor) >= 0.7", "accuracy(lazy) >= 0.79"]
+    write_junit([check_requirement(run, text) for text in texts], tmp_path / "gate.xml")
+    suite = ET.parse(tmp_path / "gate.xml").getroot()
+    assert suite.attrib == {"name": "surerag", "tests": "3", "failures": "1", "errors": "1"}
+    assert [[child.tag for child in case] for case in suite] == [[], ["failure"], ["error"]]
+
+
+class Page(HTMLParser):
+    """Tags, attributes and texts of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+
+def test_the_page_is_self_contained_and_escapes_texts(tmp_path: Path) -> None:
+    evil = "</dd><script>alert(1)</script> {title} \x1b[31m\u202e"
+    run = run_of(3, plain=system(lambda i: i == 0, text=evil), lazy=system(lambda i: True, 40))
+    verdict = check_requirement(run, "accuracy(lazy) >= accuracy(plain) - 0.05")
+    write_report(run, tmp_path / "report.html", verdicts=[verdict], price_in=1.0, price_out=2.0)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    page = Page(text)
+    assert "script" not in page.tags and page.tags.count("circle") == 2 and page.tags.count("details") == 3
+    assert not [value for name, value in page.attributes if name in ("src", "href", "onclick")]
+    assert "default-src 'none'" in text and "&lt;script&gt;alert(1)" in text and "{title}" in text
+    assert "\x1b" not in text and "\u202e" not in text
+    assert "money" in text and "UNDECIDED" in text and 'name="viewport"' in text
+
+
+def test_a_page_of_a_run_without_references_or_costs(tmp_path: Path) -> None:
+    run = evaluate({"a": lambda question: "x"}, ["one", "two"], at_a_time=2)
+    write_report(run, tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "2 have no reference answers" in text and "svg viewBox" not in text
+    assert "their wall time is divided by their number" in text
+
+
+def test_the_table_of_a_terminal(run: EvaluationRun) -> None:
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: PTH123, SIM115
+    console.print(terminal_table(run, price_in=1.0))
+    text = console.export_text()
+    assert re.search(r"\[0\.7\d\d, 0\.8\d\d\]", text) and "200 questions" in text and "p (Holm)" in text
+    assert money_spent(run, "plain", 1.0, 0.0) == pytest.approx(0.2006, abs=1e-4)
+    free = evaluate({"a": lambda question: "x"}, [("one", "x")])
+    assert money_spent(free, "a", 1.0, 1.0) is None
+
+
+def test_a_forecast_extrapolates_from_real_answers_with_an_interval(run: EvaluationRun) -> None:
+    text = forecast(run, 1000, price_in=1.0)
+    assert re.search(r"1000 questions with lazy, extrapolated from 200: 41\d,\d{3} tokens \(41\d,", text)
+    assert "1,000 calls;" in text and "money 0.40" in text

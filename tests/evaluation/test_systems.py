@@ -1,0 +1,123 @@
+"""Pipelines by name."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from surerag import ClusterCompressor, FakeReader, LazyRAG, Passage
+from surerag.encoders import HashingEncoder
+from surerag.errors import ConfigurationError
+from surerag.evaluation import Question, evaluate
+from surerag.evaluation.systems import NAMES, Parts, as_system, build_system
+from surerag.methods.lazy_rag.component import FixedSummary
+
+PASSAGES = [
+    Passage(
+        "Ada was born in Velm, a town by the river Orun, in a cold spring. " + "It rained. " * 20, id="a"
+    ),
+    Passage("Bo wrote a long book about the birds of the northern hills of Tarn.", id="b"),
+]
+
+
+class Words:
+    """Finds the passages that share most words with the query."""
+
+    def retrieve(self, query: str, k: int | None) -> list[Passage]:
+        words = set(query.lower().split())
+        return sorted(PASSAGES, key=lambda passage: -len(words & set(passage.text.lower().split())))[:k]
+
+
+def reply(prompt: str) -> str:
+    return "Velm" if "Velm" in prompt else "I cannot say"
+
+
+@pytest.fixture
+def parts() -> Parts:
+    summary = FixedSummary("A town by a river.")
+    reader = FakeReader(reply, entropy=2.0)
+    return Parts(reader, Words(), summary, HashingEncoder(), top_n=1, max_tokens=16)
+
+
+@pytest.mark.parametrize(
+    "name", [*NAMES, "lazy+compressed", "lazy@inf", "rewritten@-inf+compressed", "lazy+refined"]
+)
+def test_every_name_answers_a_question(name: str, parts: Parts) -> None:
+    questions = [Question("Where was Ada born?", ("Velm",), (PASSAGES[0].text,))]
+    [row] = evaluate({name: build_system(name, parts)}, questions).rows
+    assert row.answer is not None and row.error == "", row.error
+    assert row.answer.usage is not None and row.answer.usage.requests >= 1
+    expected = "I cannot say" if name in ("none", "lazy@inf") else "Velm"
+    assert row.answer.text == expected
+    assert row.answer.acted == {"lazy": True, "strong": True, "lazy@inf": False}.get(name, row.answer.acted)
+
+
+def test_costs_of_a_further_step_are_counted(parts: Parts) -> None:
+    systems = {name: build_system(name, parts) for name in ("plain", "plain+compressed")}
+    plain, compressed = evaluate(systems, ["Where was Ada born?"]).rows
+    assert plain.answer and compressed.answer and plain.answer.usage and compressed.answer.usage
+    assert compressed.answer.usage.requests > plain.answer.usage.requests == 1
+
+
+def test_the_oracle_needs_contexts(parts: Parts) -> None:
+    [row] = evaluate({"oracle": build_system("oracle", parts)}, ["Where?"]).rows
+    assert "needs the contexts of every question" in row.error
+
+
+def test_a_component_that_does_not_answer_is_refused(parts: Parts) -> None:
+    with pytest.raises(ConfigurationError, match="a ClusterCompressor, which answers no questions"):
+        as_system("compressor", ClusterCompressor(parts.reader, parts.encoder))
+
+
+@pytest.mark.parametrize(
+    "name", ["lasy", "lazy+plain", "plain@1", "lazy@x", "none+compressed", "lazy@nan", ""]
+)
+def test_unknown_names_are_refused(name: str, parts: Parts) -> None:
+    with pytest.raises(ConfigurationError):
+        build_system(name, parts)
+
+
+@pytest.mark.parametrize(
+    ("reader", "gate"),
+    [
+        (FakeReader(reply, entropy=0.1), "entropy"),
+        (FakeReader(reply, entropy=None), "margin"),
+        (FakeReader(reply, entropy=None, logprob=None), "semantic_entropy"),
+    ],
+)
+def test_the_gate_is_one_that_the_reader_can_serve(reader: FakeReader, gate: str, parts: Parts) -> None:
+    system = build_system("lazy", replace(parts, reader=reader))
+    assert system.settings["gate"] == gate
+    assert build_system("rewritten", replace(parts, reader=reader)).settings["metric"]
+
+
+def test_settings_tell_changed_systems_apart(parts: Parts) -> None:
+    assert build_system("lazy", parts).fingerprint == build_system("lazy", parts).fingerprint
+    changes: list[dict[str, Any]] = [{"top_n": 2}, {"reader": FakeReader(reply, name="other")}]
+    for change in changes:
+        for name in ("plain", "lazy", "rewritten", "compressed"):
+            changed = build_system(name, replace(parts, **change))
+            assert changed.fingerprint != build_system(name, parts).fingerprint
+    source = "lambda q: [w for w in q.split() if w in {'a', 'b', 'c'}]"
+    assert as_system("f", eval(source)).fingerprint == as_system("f", eval(source)).fingerprint
+
+    def first(n: int) -> Any:
+        return lambda question: question[:n]
+
+    assert as_system("f", first(1)).fingerprint != as_system("f", first(2)).fingerprint
+    assert as_system("f", lambda q: "a").fingerprint != as_system("f", lambda q: "b").fingerprint
+    rag = LazyRAG(parts.reader, parts.retriever, "A summary.")
+    ends = {as_system("rag", rag.with_options(threshold=end)).fingerprint for end in (math.inf, -math.inf)}
+    assert len(ends) == 2
+    assert (
+        LazyRAG.from_dict(
+            rag.with_options(threshold=math.inf).to_dict(),
+            reader=parts.reader,
+            retriever=parts.retriever,
+            summaries="A summary.",
+        ).threshold
+        == math.inf
+    )

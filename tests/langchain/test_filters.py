@@ -1,0 +1,154 @@
+"""A filter on the retriever holds for the summaries as well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from langchain_classic.retrievers import ContextualCompressionRetriever, EnsembleRetriever
+from langchain_core.documents import Document
+from langchain_core.runnables import ConfigurableField
+from langchain_core.vectorstores import InMemoryVectorStore
+
+from langchain_surerag import ClusterCompressor, LazyRetrievalChain, summaries_of
+from surerag import FakeReader
+from surerag.encoders import HashingEncoder
+from surerag.errors import ConfigurationError, InputError
+from tests.langchain.conftest import HashEmbeddings
+
+SECRET = "The secret of tenant B is Tarn."
+DOCUMENTS = [
+    Document(id="a", page_content="Ada was born in Velm. She left.", metadata={"tenant": "A"}),
+    Document(id="b", page_content=SECRET, metadata={"tenant": "B"}),
+]
+
+
+def of_tenant_a(document: Document) -> bool:
+    return document.metadata["tenant"] == "A"
+
+
+class DictStore(InMemoryVectorStore):
+    """A store whose filter is a mapping, as most have it."""
+
+    def _similarity_search_with_score_by_vector(self, *args: Any, filter: Any = None, **kwargs: Any) -> Any:
+        condition = None if filter is None else lambda document: filter.items() <= document.metadata.items()
+        return super()._similarity_search_with_score_by_vector(*args, filter=condition, **kwargs)
+
+
+def store_of(kind: type[InMemoryVectorStore] = InMemoryVectorStore) -> InMemoryVectorStore:
+    return kind.from_documents(DOCUMENTS, HashEmbeddings())
+
+
+def prompts_of(chain: Any) -> str:
+    reader = chain.core.reader
+    chain.invoke("What is the secret of tenant B?")
+    return "\n".join(reader.prompts)
+
+
+FILTERS: Any = [(InMemoryVectorStore, of_tenant_a), (DictStore, {"tenant": "A"})]
+
+
+@pytest.mark.parametrize(("kind", "condition"), FILTERS)
+@pytest.mark.parametrize("entropy", [0.1, 2.0])
+@pytest.mark.parametrize("around", ["bare", "config", "ensemble", "compression"])
+@pytest.mark.parametrize("tier", ["memory", "store", "retriever"])
+async def test_no_summary_is_shown_that_the_filter_excludes(
+    kind: Any, condition: Any, entropy: float, around: str, tier: str
+) -> None:
+    retriever: Any = store_of(kind).as_retriever(search_kwargs={"filter": condition})
+    if around == "config":
+        retriever = retriever.with_config(tags=["mine"])
+    elif around == "ensemble":
+        retriever = EnsembleRetriever(retrievers=[retriever, retriever])
+    elif around == "compression":
+        compressor = ClusterCompressor(FakeReader(["Ada."]), HashingEncoder())
+        retriever = ContextualCompressionRetriever(base_compressor=compressor, base_retriever=retriever)
+    summaries: Any = summaries_of(DOCUMENTS, embeddings=HashEmbeddings())
+    if tier != "memory":
+        summaries = summaries_of(DOCUMENTS, store=kind(HashEmbeddings()))
+    if tier == "retriever":
+        summaries = summaries.as_retriever(search_kwargs={"filter": condition})
+    reader = FakeReader(lambda _: "?", entropy=entropy)
+    chain = LazyRetrievalChain(reader, retriever, summaries)
+    assert "secret of tenant B is" not in prompts_of(chain)
+    assert "Ada was born in Velm." in prompts_of(chain)
+    output = await chain.ainvoke("What is the secret of tenant B?")
+    assert SECRET not in str(output["context"])
+
+
+def test_without_a_filter_all_summaries_are_shown() -> None:
+    reader = FakeReader(lambda _: "?", entropy=0.1)
+    chain = LazyRetrievalChain.from_documents(DOCUMENTS, reader, store_of().as_retriever(), HashEmbeddings())
+    assert SECRET in prompts_of(chain)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"filter": {"$or": [{"tenant": "A"}]}},
+        {"pre_filter": {"tenant": "A"}},
+        {"namespace": "a"},
+        {"expr": "x"},
+    ],
+)
+def test_where_it_cannot_be_known_it_raises(arguments: Any) -> None:
+    retriever = store_of().as_retriever(search_kwargs=arguments)
+    in_memory = summaries_of(DOCUMENTS, embeddings=HashEmbeddings())
+    unfiltered = store_of().as_retriever()
+    for summaries in (in_memory, unfiltered):
+        with pytest.raises(ConfigurationError, match="cannot be known which summaries"):
+            LazyRetrievalChain(FakeReader(["?"]), retriever, summaries)
+
+
+def test_a_filter_that_the_config_decides_needs_summaries_that_it_decides_too() -> None:
+    field = ConfigurableField(id="search")
+    retriever = store_of().as_retriever().configurable_fields(search_kwargs=field)
+    for summaries in (store_of(), store_of().as_retriever()):
+        with pytest.raises(ConfigurationError, match="configurable field search"):
+            LazyRetrievalChain(FakeReader(["?"]), retriever, summaries)
+    reader = FakeReader(lambda _: "?", entropy=0.1)
+    tier = store_of().as_retriever().configurable_fields(search_kwargs=field)
+    chain = LazyRetrievalChain(reader, retriever, tier)
+    chain.invoke("Tarn?", {"configurable": {"search": {"filter": of_tenant_a}}})
+    assert SECRET not in reader.prompts[0]
+
+
+# Summaries.
+
+
+def test_summaries_in_a_store_are_embedded_once() -> None:
+    embeddings = HashEmbeddings()
+    store = InMemoryVectorStore(embeddings)
+    texts = ["Ada was born in Velm. Bo came later. She stayed.", "Cy is new. He is here. He is old."]
+    summaries_of([Document(texts[0], id="ada"), Document(texts[1])], store=store)
+    assert embeddings.texts == ["Ada was born in Velm. Bo came later.", "Cy is new. He is here."]
+    more = [Document(texts[0], id="ada"), Document(texts[1]), Document("Di is far.", id="di")]
+    summaries_of(iter(more), store=store)
+    assert embeddings.texts[2:] == ["Di is far."]
+
+
+@pytest.mark.parametrize(
+    ("summarize", "expected"),
+    [
+        (1, "Ada was born in Velm."),
+        ("abstract", "About Ada."),
+        (lambda document: document.page_content[:3], "Ada"),
+        (FakeReader(["A model's."]), "A model's."),
+    ],
+)
+def test_ways_to_summarize(summarize: Any, expected: str) -> None:
+    document = Document("Ada was born in Velm. She left.", metadata={"abstract": "About Ada."})
+    index: Any = summaries_of([document], summarize=summarize, embeddings=HashEmbeddings())
+    assert index.retrieve("Ada", 1)[0].text == expected
+
+
+def test_summaries_of_nothing_are_refused() -> None:
+    for documents, settings, error in (
+        ([], {"embeddings": HashEmbeddings()}, InputError),
+        ([Document(" ")], {"embeddings": HashEmbeddings()}, InputError),
+        (DOCUMENTS, {}, ConfigurationError),
+        (DOCUMENTS, {"embeddings": HashEmbeddings(), "summarize": True}, ConfigurationError),
+        (DOCUMENTS, {"embeddings": HashEmbeddings(), "summarize": "none"}, InputError),
+    ):
+        with pytest.raises(error):
+            summaries_of(documents, **settings)  # type: ignore[arg-type]

@@ -1,0 +1,226 @@
+"""Runs, streams and graphs: who sees what, under which parent, and when."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any, TypedDict
+
+import pytest
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableLambda
+from langchain_core.tracers.base import BaseTracer
+from langgraph.graph import END, START, StateGraph
+
+from langchain_surerag import (
+    ClusterCompressor,
+    LazyRetrievalChain,
+    SelectiveAnswer,
+    UncertaintyRewriteRetriever,
+)
+from surerag.calibration import AbstentionPolicy, scope_of
+from surerag.encoders import HashingEncoder
+from surerag.errors import ConfigurationError, InputError
+from tests.langchain.conftest import SUMMARY, SURE, UNSURE, chat, search
+from tests.servers.fake_openai import FakeOpenAI
+
+DRAFT = "I am only a draft that nobody may see at all."
+FINAL = "I am the final answer, after retrieval, of some words."
+KEPT = "I am a draft that was kept, and so the answer of it."
+
+
+class State(TypedDict):
+    question: str
+    answer: str
+
+
+class Tree(BaseTracer):
+    """Collects runs, each as its path of names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paths: list[str] = []
+        self.outputs: dict[str, Any] = {}
+
+    def _persist_run(self, run: Any) -> None:
+        self._walk(run, "")
+
+    def _walk(self, run: Any, before: str) -> None:
+        path = f"{before}/{run.name}"
+        self.paths.append(path)
+        self.outputs[run.name] = run.outputs
+        for child in run.child_runs:
+            self._walk(child, path)
+
+
+def answers(prompt: str) -> str:
+    return FINAL if "Additional details" in prompt else DRAFT
+
+
+def chain_over(server: FakeOpenAI, **options: Any) -> LazyRetrievalChain:
+    return LazyRetrievalChain(chat(server), search, SUMMARY, threshold=0.5, **options)
+
+
+def graph_of(runnable: Any) -> Any:
+    async def aanswer(state: State) -> dict[str, Any]:
+        return {"answer": (await runnable.ainvoke({"question": state["question"]}))["answer"]}
+
+    def answer(state: State) -> dict[str, Any]:
+        return {"answer": runnable.invoke({"question": state["question"]})["answer"]}
+
+    graph = StateGraph(State)
+    graph.add_node("ask", RunnableLambda(answer, afunc=aanswer))
+    graph.add_edge(START, "ask")
+    graph.add_edge("ask", END)
+    return graph.compile()
+
+
+async def tokens_of(events: AsyncIterator[Any]) -> str:
+    return "".join(
+        [event["data"]["chunk"].content async for event in events if event["event"] == "on_chat_model_stream"]
+    )
+
+
+@pytest.mark.parametrize(("logprob", "expected"), [(SURE, KEPT), (UNSURE, FINAL)])
+async def test_langgraph_and_events_stream_the_answer_alone(logprob: float, expected: str) -> None:
+    with FakeOpenAI(
+        lambda prompt: expected if logprob == SURE else answers(prompt), logprob=logprob
+    ) as server:
+        chain = chain_over(server)
+        graph = graph_of(chain)
+        inputs = {"question": "Where?"}
+        texts = [message.content for message, _ in graph.stream(inputs, stream_mode="messages")]
+        assert "".join(texts) == expected
+        assert len(texts) > 3
+        texts = [message.content async for message, _ in graph.astream(inputs, stream_mode="messages")]
+        assert "".join(texts) == expected
+        assert await tokens_of(chain.astream_events("Where?", version="v2")) == expected
+
+
+@pytest.mark.parametrize("asynchronously", [False, True])
+async def test_every_run_has_the_right_parent(asynchronously: bool) -> None:
+    with FakeOpenAI(answers, logprob=UNSURE) as server:
+        tree = Tree()
+        chain = chain_over(server)
+        retriever = RunnableLambda(search.invoke, name="my search")
+        chain = chain.with_options(retriever=retriever)
+        config: Any = {"callbacks": [tree]}
+        if asynchronously:
+            await chain.ainvoke("Where?", config)
+        else:
+            chain.invoke("Where?", config)
+        top = "/LazyRetrievalChain"
+        assert {path for path in tree.paths if path.count("/") < 3} == {
+            top,
+            f"{top}/ChatOpenAI",
+            f"{top}/my search",
+        }
+        assert tree.outputs["LazyRetrievalChain"]["answer"] == FINAL
+        assert len([path for path in tree.paths if path.endswith("ChatOpenAI")]) == 2
+
+
+async def test_decisions_are_custom_events() -> None:
+    with FakeOpenAI(answers, logprob=UNSURE) as server:
+        names = [
+            event["name"]
+            async for event in chain_over(server).astream_events("Where?", version="v2")
+            if event["event"] == "on_custom_event"
+        ]
+        assert names == ["lazy_rag.gate", "lazy_rag.answering"]
+
+
+class Custom(BaseCallbackHandler):
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def on_custom_event(self, name: str, data: Any, **_: Any) -> None:
+        self.events.append((name, data))
+
+
+async def test_compressors_and_retrievers_tell_under_the_run_of_whoever_calls() -> None:
+    with FakeOpenAI(lambda _: "Ada was born in Velm.", logprob=UNSURE) as server:
+        compressor = ClusterCompressor(chat(server), HashingEncoder(), min_tokens=0)
+        inner = RunnableLambda(
+            lambda _: compressor.compress_documents([Document("Ada was born in Velm.")], "Where?"),
+            name="inner",
+        )
+        tree = Tree()
+        inner.invoke("?", {"callbacks": [tree]})
+        assert tree.paths == ["/inner", "/inner/ChatOpenAI"]
+        retriever = UncertaintyRewriteRetriever(chat(server), search)
+        handler, tree = Custom(), Tree()
+        retriever.invoke("?", {"callbacks": [handler, tree]})
+        await retriever.ainvoke("?", {"callbacks": [handler, tree]})
+        assert any(name.startswith("dynqr") for name, _ in handler.events)
+        assert all(path.startswith("/UncertaintyRewriteRetriever") for path in tree.paths)
+        assert any(path.endswith("ChatOpenAI") for path in tree.paths)
+
+
+# Abstaining.
+
+
+def policy(threshold: float) -> AbstentionPolicy:
+    return AbstentionPolicy(threshold, 0.1, 0.95, 100, 0.6, 0.05, None, (0.0, 1.0), (0.9, 0.1))
+
+
+@pytest.mark.parametrize("logprob", [SURE, UNSURE])
+async def test_what_is_withheld_is_neither_streamed_nor_in_the_output(logprob: float) -> None:
+    with FakeOpenAI(answers, logprob=logprob) as server:
+        selective = SelectiveAnswer(chain_over(server), policy(-1.0))
+        graph = graph_of(selective)
+        inputs = {"question": "Where?"}
+        for mode in ("messages", "updates", "values"):
+            assert not leaks([*graph.stream(inputs, stream_mode=mode)])
+            assert not leaks([piece async for piece in graph.astream(inputs, stream_mode=mode)])
+        assert not leaks([event async for event in selective.astream_events("Where?", version="v2")])
+        tree = Tree()
+        output = selective.invoke("Where?", {"callbacks": [tree]})
+        assert output["answer"] == "I do not know."
+        assert output["abstained"]
+        assert tree.paths[0] == "/SelectiveAnswer"
+        assert not leaks(tree.outputs["SelectiveAnswer"])
+        assert "/SelectiveAnswer/LazyRetrievalChain" in tree.paths
+
+
+def leaks(texts: Any) -> bool:
+    return DRAFT[5:20] in str(texts) or FINAL[5:20] in str(texts)
+
+
+async def test_what_is_certain_enough_is_answered() -> None:
+    with FakeOpenAI(answers, logprob=SURE) as server:
+        selective = SelectiveAnswer(chain_over(server), policy(0.5))
+        for output in (selective.invoke("Where?"), await selective.ainvoke("Where?")):
+            assert output["answer"] == DRAFT
+            assert not output["abstained"]
+            assert output["probability"] == pytest.approx(0.9, abs=0.02)
+        with pytest.raises(InputError, match=r"decision\.score"):
+            SelectiveAnswer(RunnableLambda(lambda _: {"answer": "a"}), policy(0.5)).invoke("?")
+
+
+@pytest.mark.parametrize("fault", ["cut", "withheld"])
+def test_an_answer_that_is_not_whole_is_withheld(fault: str) -> None:
+    with FakeOpenAI(answers, logprob=SURE) as server:
+        server.fault = fault
+        assert SelectiveAnswer(chain_over(server), policy(0.9)).invoke("Where?")["abstained"]
+
+
+def test_a_policy_of_another_gate_is_refused() -> None:
+    with FakeOpenAI(answers, logprob=SURE) as server:
+        chain = chain_over(server)
+        other = replace(policy(0.5), scope=scope_of(chain.with_options(gate="margin").core))
+        with pytest.raises(ConfigurationError, match="was calibrated for the gate"):
+            SelectiveAnswer(chain, other)
+
+
+async def test_a_graph_whose_node_returns_messages_shows_the_answer_once() -> None:
+    with FakeOpenAI(lambda _: KEPT, logprob=SURE) as server:
+        chain = chain_over(server)
+        graph = StateGraph(dict)
+        graph.add_node(
+            "ask", lambda state: {"messages": [AIMessage(chain.invoke("Where?")["answer"], id="1")]}
+        )
+        graph.add_edge(START, "ask")
+        pieces = [message for message, _ in graph.compile().stream({}, stream_mode="messages")]
+        assert "".join(piece.content for piece in pieces if piece.id != "1") == KEPT

@@ -1,0 +1,257 @@
+"""The parts inside LlamaIndex's own agents, routers, chat engines and workflows; events and spans."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from llama_index.core.agent.workflow import FunctionAgent, ReActAgent
+from llama_index.core.base.response.schema import Response
+from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
+from llama_index.core.chat_engine import CondenseQuestionChatEngine, ContextChatEngine
+from llama_index.core.indices.query.query_transform.base import HyDEQueryTransform
+from llama_index.core.instrumentation import get_dispatcher
+from llama_index.core.instrumentation.event_handlers import BaseEventHandler
+from llama_index.core.instrumentation.span_handlers import SimpleSpanHandler
+from llama_index.core.llms import MockLLM
+from llama_index.core.query_engine import RouterQueryEngine, SubQuestionQueryEngine, TransformQueryEngine
+from llama_index.core.selectors import LLMSingleSelector
+from llama_index.core.tools import QueryEngineTool
+from llama_index.core.workflow import Context, StartEvent, StopEvent, Workflow, step
+from pydantic import Field
+
+import llama_index_surerag
+from llama_index_surerag import (
+    AnswerStreamEvent,
+    ClusterCompressorPostprocessor,
+    DenseEvaluator,
+    GateDecisionEvent,
+    LazyRetrievalQueryEngine,
+    MethodStreamEvent,
+    UncertaintyRewriteQueryEngine,
+    answer_in,
+    engine_tool,
+    streamed_to,
+)
+from surerag import FakeReader
+from surerag.encoders import HashingEncoder
+from surerag.entailment import ExactEntailer
+from tests.clean_process import loaded_by
+from tests.llama_index import corpus
+from tests.llama_index.corpus import KNOWN, UNKNOWN, knowing, like
+from tests.llama_index.llms import Calling, Own, Scripted, Splitting
+from tests.servers.fake_openai import FakeOpenAI
+
+KNOWN_ANSWER, FOUND_ANSWER = "She was born in Velm", "In the lake of Mir"
+
+
+def lazy(**settings: Any) -> LazyRetrievalQueryEngine:
+    return LazyRetrievalQueryEngine.from_args(
+        corpus.index(), knowing(), **{"top_n": 1, "n_summaries": 1, **settings}
+    )
+
+
+@pytest.fixture
+def tool() -> QueryEngineTool:
+    return QueryEngineTool.from_defaults(lazy(), name="atlas", description="Knows people and rivers.")
+
+
+@pytest.mark.parametrize(("question", "answer"), [(KNOWN, KNOWN_ANSWER), (UNKNOWN, FOUND_ANSWER)])
+async def test_function_agent(tool: QueryEngineTool, question: str, answer: str) -> None:
+    output = await FunctionAgent(tools=[tool], llm=Calling()).run(user_msg=question)
+    assert str(output).startswith(f"Tool: {answer}")
+    [call] = output.tool_calls
+    assert call.tool_output.raw_output.metadata["retrieve"] == (question == UNKNOWN)
+
+
+async def test_react_agent(tool: QueryEngineTool) -> None:
+    thought = f'Thought: I need a tool.\nAction: atlas\nAction Input: {{"input": "{UNKNOWN}"}}'
+    llm = Scripted(texts=[thought, "Thought: I can answer without using any more tools.\nAnswer: Mir"])
+    output = await ReActAgent(tools=[tool], llm=llm).run(user_msg=UNKNOWN)
+    assert str(output) == "Mir"
+    assert f"Observation: {FOUND_ANSWER}" in llm._calls[-1]["prompt"]
+
+
+@pytest.mark.parametrize("use_async", [False, True])
+async def test_sub_questions(tool: QueryEngineTool, use_async: bool) -> None:
+    outer = SubQuestionQueryEngine.from_defaults(
+        [tool], MockLLM(), Splitting(), use_async=False, verbose=False
+    )
+    response = await outer.aquery("Both?") if use_async else outer.query("Both?")
+    # It swallows what its engines raise: only answers show that they worked.
+    assert KNOWN_ANSWER in str(response)
+    assert FOUND_ANSWER in str(response)
+
+
+async def test_router(tool: QueryEngineTool) -> None:
+    choice = '[{"choice": 1, "reason": "it asks"}]'
+    llm = Scripted(texts=[choice, choice])
+    router = RouterQueryEngine(LLMSingleSelector.from_defaults(llm), [tool], llm=MockLLM())
+    for response in (router.query(UNKNOWN), await router.aquery(UNKNOWN)):
+        assert str(response).startswith(FOUND_ANSWER)
+        assert response.metadata["retrieve"] is True
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_condense_question_chat(streaming: bool) -> None:
+    texts = [UNKNOWN, UNKNOWN]
+    chat = CondenseQuestionChatEngine.from_defaults(lazy(streaming=streaming), llm=Scripted(texts=texts))
+    if streaming:
+        assert "".join(chat.stream_chat(KNOWN).response_gen).startswith(KNOWN_ANSWER)
+        later = await chat.astream_chat("And the other?")
+        assert "".join([piece async for piece in later.async_response_gen()]).startswith(FOUND_ANSWER)
+    else:
+        first = chat.chat(KNOWN)
+        assert str(first).startswith(KNOWN_ANSWER)
+        assert [node.node_id for node in first.source_nodes] == ["ada:summary"]
+        assert str(await chat.achat("And the other?")).startswith(FOUND_ANSWER)
+
+
+async def test_context_chat_compresses_what_it_retrieves() -> None:
+    reader = FakeReader(lambda prompt: "Ada was born in Velm.")
+    postprocessor = ClusterCompressorPostprocessor(reader, HashingEncoder(), min_tokens=0)
+    chat = ContextChatEngine.from_defaults(
+        corpus.index().as_retriever(), llm=Own(), node_postprocessors=[postprocessor]
+    )
+    for response in (chat.chat(KNOWN), await chat.achat(KNOWN)):
+        assert str(response).startswith(KNOWN_ANSWER)
+        assert "compressed_from" in response.source_nodes[0].metadata
+
+
+def test_a_query_transform_before_it() -> None:
+    hyde = HyDEQueryTransform(llm=Scripted(texts=["The Orun does end in the lake of Mir."] * 2))
+    assert str(TransformQueryEngine(lazy(), hyde).query(UNKNOWN)).startswith(FOUND_ANSWER)
+
+
+class Asking(Workflow):
+    """Answers and judges, each in a step of its own."""
+
+    @step
+    async def ask(self, ctx: Context, event: StartEvent) -> StopEvent:
+        response = await answer_in(ctx, event.engine, event.question)
+        judge = DenseEvaluator(knowing(), ExactEntailer())
+        with streamed_to(ctx):
+            # A sync call in a thread is heard as well.
+            await asyncio.to_thread(judge.evaluate, event.question, contexts=[])
+        return StopEvent(result=response)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_a_workflow_streams_decisions_and_answer(streaming: bool) -> None:
+    handler = Asking().run(question=UNKNOWN, engine=lazy(streaming=streaming))
+    events = [event async for event in handler.stream_events()]
+    response = await handler
+    assert isinstance(response, Response)
+    assert str(response).startswith(FOUND_ANSWER)
+    decided = {event.name: event for event in events if isinstance(event, MethodStreamEvent)}
+    assert decided["lazy_rag.gate"].data["retrieve"] is True
+    assert decided["dense.invalid"].warning is True
+    pieces = "".join(event.delta for event in events if isinstance(event, AnswerStreamEvent))
+    assert pieces == (str(response) if streaming else "")
+
+
+async def test_an_agents_tool_streams_decisions() -> None:
+    engine = lazy(streaming=True)
+    handler = FunctionAgent(
+        tools=[engine_tool(engine, name="atlas", description="Rivers.")], llm=Calling()
+    ).run(user_msg=UNKNOWN)
+    events = [event async for event in handler.stream_events()]
+    output = await handler
+    assert str(output).startswith(f"Tool: {FOUND_ANSWER}")
+    assert any(isinstance(event, MethodStreamEvent) and event.name == "lazy_rag.gate" for event in events)
+    assert any(isinstance(event, AnswerStreamEvent) for event in events)
+
+
+# Events and spans
+
+
+class Recorder(BaseEventHandler):
+    """Keeps every event."""
+
+    events: list[Any] = Field(default_factory=list)
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "Recorder"
+
+    def handle(self, event: Any, **kwargs: Any) -> None:
+        self.events.append(event)
+
+
+@pytest.fixture
+def spans() -> Iterator[tuple[Recorder, SimpleSpanHandler]]:
+    root, recorder, spans = get_dispatcher(), Recorder(events=[]), SimpleSpanHandler()
+    root.add_event_handler(recorder)
+    root.add_span_handler(spans)
+    yield recorder, spans
+    root.event_handlers.remove(recorder)
+    root.span_handlers.remove(spans)
+
+
+@pytest.mark.parametrize("use_async", [False, True])
+async def test_events_and_spans_nest_under_the_query(
+    spans: tuple[Recorder, SimpleSpanHandler], use_async: bool
+) -> None:
+    recorder, handler = spans
+    with FakeOpenAI(corpus.answer, logprob=-1.5) as server:
+        engine = lazy_over(like(server))
+        response = await engine.aquery(UNKNOWN) if use_async else engine.query(UNKNOWN)
+    assert response.metadata["retrieve"] is True
+    [decision] = [event for event in recorder.events if isinstance(event, GateDecisionEvent)]
+    assert decision.retrieve is True
+    names = {span.id_: span for span in handler.completed_spans}
+
+    def path(span: Any) -> list[str]:
+        parents = [] if span.parent_id not in names else path(names[span.parent_id])
+        return [*parents, span.id_.split("-")[0]]
+
+    paths = [path(span) for span in handler.completed_spans]
+    query = "_aquery" if use_async else "_query"
+    for part in ("chat", "retrieve"):
+        [*results] = [one for one in paths if one[-1].endswith(part)]
+        assert results
+        assert all(any(name.endswith(query) for name in one) for one in results)
+    assert handler.open_spans == {}
+
+
+def lazy_over(llm: Any) -> LazyRetrievalQueryEngine:
+    return LazyRetrievalQueryEngine.from_args(corpus.index(), llm, threshold=0.5)
+
+
+async def test_callbacks_are_balanced() -> None:
+    debug = LlamaDebugHandler(print_trace_on_end=False)
+    manager = CallbackManager([debug])
+    postprocessor = ClusterCompressorPostprocessor(FakeReader(lambda prompt: "NONE"), HashingEncoder())
+    engine = lazy(callback_manager=manager, node_postprocessors=[postprocessor])
+    engine.query(UNKNOWN)
+    await engine.aquery(UNKNOWN)
+    for kind in (CBEventType.QUERY, CBEventType.RERANKING):
+        pairs = debug.get_event_pairs(kind)
+        assert len(pairs) == 2
+        assert all(len(pair) == 2 for pair in pairs)
+
+
+def test_no_handler_stays_on_the_root_dispatcher() -> None:
+    root = get_dispatcher()
+    before = (list(root.event_handlers), list(root.span_handlers))
+    lazy().query(UNKNOWN)
+    UncertaintyRewriteQueryEngine.from_args(corpus.index(), knowing()).query(KNOWN)
+    assert (root.event_handlers, root.span_handlers) == before
+
+
+# The package
+
+
+def test_every_public_name_is_there() -> None:
+    assert sorted(llama_index_surerag.__all__) == dir(llama_index_surerag)
+    for name in llama_index_surerag.__all__:
+        assert getattr(llama_index_surerag, name).__name__ == name
+    with pytest.raises(AttributeError, match="Nothing"):
+        _ = llama_index_surerag.Nothing
+
+
+def test_importing_it_loads_no_model_library() -> None:
+    code = "import llama_index_surerag as li\n[getattr(li, name) for name in li.__all__]"
+    assert loaded_by(code, "torch", "transformers", "langchain_core", "openai") == []

@@ -1,0 +1,139 @@
+"""Uncertainty-guided rewriting as a query engine, and the engine that abstains."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from llama_index.core import VectorStoreIndex
+from llama_index.core.base.llms.types import ChatMessage
+
+from llama_index_surerag import AbstainingQueryEngine, LazyRetrievalQueryEngine, UncertaintyRewriteQueryEngine
+from surerag import FakeReader
+from surerag.calibration import AbstentionPolicy, scope_of
+from surerag.errors import CapabilityError, ConfigurationError, InputError
+from surerag.readers.fake import reply
+from tests.llama_index import corpus
+from tests.llama_index.corpus import KEY, KNOWN, UNKNOWN, HashEmbedding, knowing, like
+from tests.llama_index.llms import Own
+from tests.servers.fake_openai import FakeOpenAI
+
+VAGUE = "It is long and cold, and where is its rest?"
+
+
+def reader() -> FakeReader:
+    """Rewrites the vague question, is unsure of it, and sure where it is shown the end of the river."""
+
+    def reply_to(prompt: str) -> Any:
+        if "Rewrite the query" in prompt:
+            return reply(UNKNOWN)
+        if "lake of Mir" in prompt:
+            return reply("In the lake of Mir", logprobs=-0.05)
+        return reply("In Tarn", logprobs=-1.0)
+
+    return FakeReader(reply_to)
+
+
+def engine(llm: Any = None, index: Any = None, **settings: Any) -> UncertaintyRewriteQueryEngine:
+    source = corpus.index() if index is None else index
+    return UncertaintyRewriteQueryEngine.from_args(
+        source, reader() if llm is None else llm, **{"top_n": 1, **settings}
+    )
+
+
+async def test_rewrites_and_returns_the_less_uncertain_answer() -> None:
+    rewriting = engine()
+    for response in (rewriting.query(VAGUE), await rewriting.aquery(VAGUE)):
+        assert str(response) == "In the lake of Mir"
+        metadata = response.metadata
+        assert metadata["query"] == UNKNOWN
+        assert metadata["acted"] is metadata["rewritten"] is True
+        assert metadata["original_answer"] == "In Tarn"
+        assert metadata["uncertainty"] < 1.2 < metadata["original_uncertainty"]
+        assert metadata["finish"] == "stop"
+        assert [node.node_id for node in response.source_nodes] == ["orun-1"]
+
+
+def test_a_certain_answer_stands() -> None:
+    metadata = engine().query(UNKNOWN).metadata
+    assert (metadata["acted"], metadata["calls"]) == (False, 1)
+
+
+def test_a_rewriter_of_its_own_is_asked() -> None:
+    rewriter = FakeReader([UNKNOWN])
+    assert str(engine(rewriter=rewriter).query(VAGUE)) == "In the lake of Mir"
+    assert len(rewriter.history) == 1
+
+
+async def test_a_conversation_goes_before_the_question() -> None:
+    model = reader()
+    history = [ChatMessage(role="user", content="Rivers?"), ChatMessage(role="assistant", content="Yes.")]
+    rewriting = engine(model)
+    assert str(rewriting.query_in_conversation(VAGUE, history)) == "In the lake of Mir"
+    assert any(
+        "Rivers?" in prompt and "conversation above" in prompt for c in model.history for prompt in c.prompts
+    )
+    assert str(await rewriting.aquery_in_conversation(UNKNOWN, history)) == "In the lake of Mir"
+
+
+def test_works_over_a_server_and_keeps_the_key_to_itself() -> None:
+    with FakeOpenAI(corpus.answer) as server:
+        rewriting = engine(like(server))
+        response = rewriting.query(UNKNOWN)
+        assert str(response).startswith("In the lake of Mir")
+        assert KEY not in str(rewriting.to_dict())
+    assert server.requests[0]["logprobs"] is True
+
+
+def test_refuses_an_llm_without_what_the_metric_needs() -> None:
+    llm = type("Ollama", (Own,), {"__module__": "llama_index.llms.ollama"})()
+    with pytest.raises(CapabilityError, match="Ollama is asked for text only"):
+        engine(llm)
+    assert engine(llm, metric="semantic_entropy")
+
+
+def test_an_empty_index_answers_as_llama_index_does() -> None:
+    assert (
+        str(engine(index=VectorStoreIndex([], embed_model=HashEmbedding())).query(KNOWN)) == "Empty Response"
+    )
+
+
+def policy(threshold: float) -> AbstentionPolicy:
+    return AbstentionPolicy(threshold, 0.1, 0.95, 100, 0.6, 0.05, None, (0.0, 1.0), (0.9, 0.1))
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_abstains_above_the_threshold(streaming: bool) -> None:
+    inner = LazyRetrievalQueryEngine.from_args(corpus.index(), knowing(), threshold=9, streaming=streaming)
+    abstaining = AbstainingQueryEngine(inner, policy(0.5), abstention="No idea.")
+    for response in (abstaining.query(KNOWN), await abstaining.aquery(KNOWN)):
+        assert str(response).startswith("She was born in Velm")
+        assert response.metadata["abstained"] is False
+    for response in (abstaining.query(UNKNOWN), await abstaining.aquery(UNKNOWN)):
+        assert str(response) == "No idea."
+        assert response.metadata["abstained"] is True
+        assert "far land" not in str(response.metadata)
+        assert response.source_nodes
+
+
+def test_a_policy_of_another_reader_is_refused() -> None:
+    inner = LazyRetrievalQueryEngine.from_args(corpus.index(), knowing())
+    other = replace(policy(0.5), scope=replace(scope_of(inner.core), reader="other"))
+    with pytest.raises(ConfigurationError, match="calibrated for the reader 'other'"):
+        AbstainingQueryEngine(inner, other)
+    assert scope_of(inner.core).retriever == "VectorIndexRetriever"
+
+
+def test_an_answer_that_was_cut_is_withheld() -> None:
+    with FakeOpenAI(corpus.answer) as server:
+        server.fault = "cut"
+        inner = UncertaintyRewriteQueryEngine.from_args(corpus.index(), like(server))
+        response = AbstainingQueryEngine(inner, policy(99.0)).query(KNOWN)
+    assert response.metadata["abstained"] is True
+
+
+def test_refuses_an_engine_without_an_uncertainty() -> None:
+    plain = corpus.index().as_query_engine(llm=Own())
+    with pytest.raises(InputError, match="score or uncertainty"):
+        AbstainingQueryEngine(plain, policy(1.0)).query(KNOWN)

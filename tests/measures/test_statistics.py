@@ -1,0 +1,108 @@
+"""Intervals and tests of samples; no interval has a width of zero."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surerag.measures.statistics import (
+    Interval,
+    auroc,
+    binomial_cdf,
+    clopper_pearson,
+    constant_interval,
+    difference_interval,
+    exact_paired_test,
+    holm,
+    mean_interval,
+    paired_difference,
+    wilson,
+)
+
+
+@pytest.mark.parametrize("method", ["percentile", "bca"])
+def test_the_bootstrap_covers_the_mean_about_as_often_as_it_should(method: str) -> None:
+    rng = np.random.default_rng(0)
+    covered = 0
+    for seed in range(100):
+        interval = mean_interval(rng.random(40), method=method, seed=seed).interval  # type: ignore[arg-type]
+        assert interval is not None
+        covered += interval.lower <= 0.5 <= interval.upper
+    assert 86 <= covered <= 100
+
+
+@given(
+    st.lists(st.sampled_from([0.0, 0.3, 1.0]), min_size=1, max_size=30),
+    st.sampled_from(["percentile", "bca"]),
+)
+def test_no_interval_of_a_bounded_sample_has_no_width(values: list[float], method: str) -> None:
+    value, interval, n = mean_interval(values, method=method)  # type: ignore[arg-type]
+    assert n == len(values)
+    assert interval is not None and interval.upper > interval.lower
+    assert interval.lower - 1e-9 <= value <= interval.upper + 1e-9
+
+
+@pytest.mark.parametrize(("value", "expected"), [(1.0, (0.6915, 1.0)), (0.0, (0.0, 0.3085))])
+def test_equal_values_have_the_exact_interval_of_their_number(
+    value: float, expected: tuple[float, float]
+) -> None:
+    assert mean_interval([value] * 10).interval == pytest.approx(expected, abs=1e-4)
+    assert clopper_pearson(int(10 * value), 10) == pytest.approx(expected, abs=1e-4)
+    assert mean_interval([9.0] * 10).interval is None
+    assert constant_interval(0.5, 5, None) is None
+
+
+def test_few_values_that_are_nearly_equal_are_no_certainty_and_many_are() -> None:
+    few = mean_interval([0.999, 0.9995, 0.9999, 1.0, 0.9992]).interval
+    assert few is not None and few.lower == pytest.approx(0.478, abs=1e-3)
+    many = mean_interval(np.random.default_rng(0).uniform(0.999, 1.0, 5000)).interval
+    assert many is not None and 0.998 < many.lower < 0.9996
+
+
+def test_paired_differences() -> None:
+    value, interval, _ = paired_difference([1, 1, 1, 0] * 20, [0, 1, 1, 0] * 20)
+    assert value == 0.25
+    assert interval is not None and 0.1 < interval.lower < 0.25 < interval.upper < 0.4
+    same = paired_difference([1] * 20, [1] * 20)
+    assert same.interval == pytest.approx((-0.168, 0.168), abs=1e-3)
+    with pytest.raises(ValueError, match="equal lengths"):
+        paired_difference([1], [1, 2])
+
+
+def test_intervals_of_shares_against_published_values() -> None:
+    # Newcombe (1998), tables I and II: 81 of 263, 15 of 148, 0 of 20; 56/70 against 48/80 by method 10.
+    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)
+    assert clopper_pearson(15, 148) == pytest.approx((0.0578, 0.1617), abs=1e-4)
+    assert clopper_pearson(0, 20) == pytest.approx((0, 0.1684), abs=1e-4)
+    found = difference_interval(56 / 70, wilson(56, 70), 48 / 80, wilson(48, 80))
+    assert found == pytest.approx((0.0524, 0.3339), abs=1e-4)
+    with pytest.raises(ValueError, match="at most n"):
+        wilson(3, 2)
+
+
+def test_paired_tests_and_holm() -> None:
+    assert exact_paired_test(5, 0) == pytest.approx(2 / 32)
+    assert exact_paired_test(3, 3) == 1.0
+    assert binomial_cdf(500, 1000, 0.5) == pytest.approx(0.5126, abs=1e-4)
+    assert binomial_cdf(3, 3, 0.2) == 1.0
+    assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+
+
+def test_auroc_by_hand_and_where_nothing_is_confused() -> None:
+    assert auroc([1, 2, 3, 4], [False, True, False, True]).value == 0.75
+    assert auroc([1, 1], [False, True]).value == 0.5
+    value, interval, n = auroc([0.1, 0.2, 0.8, 0.9, 0.7], [False, False, True, True, True])
+    assert (value, n) == (1.0, 5)
+    assert isinstance(interval, Interval) and interval.lower == pytest.approx(math.sqrt(0.025))
+    with pytest.raises(ValueError, match="both classes"):
+        auroc([1, 2], [True, True])
+
+
+def test_what_is_no_sample_is_refused() -> None:
+    for values in ([], [math.nan], [[1.0]]):
+        with pytest.raises(ValueError, match="finite value"):
+            mean_interval(values)

@@ -1,0 +1,183 @@
+"""The public fake: a queue, a history, and honest handles."""
+
+import pickle
+
+import pytest
+
+from surerag.errors import CapabilityError, ConfigurationError, ServiceError, TransientServiceError
+from surerag.messages import EntropyTrace, Generation, Message, SamplingParams
+from surerag.readers.fake import FakeReader, reply
+from surerag.readers.protocol import Capabilities
+
+GREEDY = SamplingParams()
+
+
+def test_replies_come_in_order_for_each_sample_of_each_prompt() -> None:
+    reader = FakeReader(["a", "b", "c", "d"])
+    answers = reader.generate(["first", "second"], SamplingParams(n=2, temperature=1.0))
+    assert [[g.text for g in row] for row in answers] == [["a", "b"], ["c", "d"]]
+    assert reader.remaining == 0
+
+
+def test_an_empty_queue_says_which_prompt_found_it_empty() -> None:
+    reader = FakeReader(["Paris"])
+    reader.generate(["one"], GREEDY)
+    with pytest.raises(ServiceError, match=r"reply 2 was asked for, to 'Where is Velm\?'.*default"):
+        reader.generate(["Where is Velm?"], GREEDY)
+
+
+def test_a_function_answers_every_prompt_from_its_text() -> None:
+    reader = FakeReader(lambda prompt: "yes" if "Velm" in prompt else "no")
+    conversation = (Message("system", "Be brief."), Message("user", "Velm?"))
+    assert [row[0].text for row in reader.generate([conversation, "Orun?"], GREEDY)] == ["yes", "no"]
+    assert reader.prompts == ["Be brief.\nVelm?", "Orun?"]
+
+
+def test_a_mapping_answers_by_the_first_key_in_the_prompt() -> None:
+    reader = FakeReader({"Velm": "yes", "Orun": "no"})
+    assert [row[0].text for row in reader.generate(["Is Velm?", "Is Orun?"], GREEDY)] == ["yes", "no"]
+    with pytest.raises(ServiceError, match="no key"):
+        reader.generate(["Paris?"], GREEDY)
+
+
+def test_errors_are_raised_where_they_stand_in_the_queue() -> None:
+    reader = FakeReader([TransientServiceError("busy"), "then", KeyError])
+    with pytest.raises(TransientServiceError, match="busy"):
+        reader.generate(["q"], GREEDY)
+    assert reader.generate(["q"], GREEDY)[0][0].text == "then"
+    with pytest.raises(KeyError):
+        reader.generate(["q"], GREEDY)
+
+
+def test_default_answers_once_the_queue_is_empty() -> None:
+    reader = FakeReader(["once"], default="always")
+    assert [row[0].text for row in reader.generate(["q"] * 3, GREEDY)] == ["once", "always", "always"]
+
+
+def test_entropies_and_logprobs_per_token_or_for_all() -> None:
+    trace = reply("In old Velm.", entropy=[0.2, 2.0, 0.1], logprobs=-0.5).trace
+    assert trace is not None
+    assert trace.entropy is not None
+    assert trace.tokens == ("In", " old", " Velm.")
+    assert trace.entropy == EntropyTrace((0.2, 2.0, 0.1), (0.2, 2.0, 0.1), exact=True)
+    assert trace.logprobs == (-0.5,) * 3
+    with pytest.raises(ConfigurationError, match=r"2 values for 3 tokens"):
+        reply("In old Velm.", entropy=[0.2, 2.0])
+
+
+def test_begin_emits_only_what_was_asked_for_and_finish_the_rest() -> None:
+    reader = FakeReader(["one two three four"])
+    (begun,) = reader.begin(["q"], 2, GREEDY)
+    assert (begun.partial.text, begun.partial.finish, begun.done) == ("one two", "partial", False)
+    assert (reader.tokens_emitted, reader.open_handles) == (2, 1)
+    (whole,) = reader.finish([begun])
+    assert (whole.text, whole.finish, whole.completion_tokens) == ("one two three four", "stop", 4)
+    assert (reader.tokens_emitted, reader.open_handles) == (4, 0)
+    with pytest.raises(ServiceError, match="finished already"):
+        reader.finish([begun])
+
+
+def test_begin_of_a_short_answer_is_done_and_finish_returns_it() -> None:
+    reader = FakeReader(["Paris"])
+    (begun,) = reader.begin(["q"], 8, GREEDY)
+    assert begun.done
+    assert begun.partial.finish == "stop"
+    assert reader.open_handles == 0
+    assert reader.finish([begun]) == [begun.partial]
+
+
+def test_cancel_frees_is_idempotent_and_ends_the_handle() -> None:
+    reader = FakeReader(["one two three"])
+    (begun,) = reader.begin(["q"], 1, GREEDY)
+    reader.cancel([begun])
+    reader.cancel([begun])
+    assert (reader.open_handles, reader.tokens_emitted) == (0, 1)
+    with pytest.raises(ServiceError, match="cancelled already"):
+        reader.finish([begun])
+
+
+def test_stop_texts_and_token_limits_cut_as_a_server_would() -> None:
+    reader = FakeReader(lambda _: "one two three four")
+    assert reader.generate(["q"], SamplingParams(stop=("thr",)))[0][0].text == "one two"
+    limited = reader.generate(["q"], SamplingParams(max_tokens=3))[0][0]
+    assert (limited.text, limited.finish) == ("one two three", "length")
+    assert limited.trace is not None
+    assert len(limited.trace) == limited.completion_tokens == 3
+
+
+def test_an_abandoned_stream_emits_no_more_than_was_taken() -> None:
+    reader = FakeReader(["one two three four"])
+    stream = reader.stream("q", GREEDY)
+    assert [next(stream).text for _ in range(2)] == ["one", " two"]
+    assert reader.tokens_emitted == 2
+
+
+def test_finish_stream_starts_at_the_first_word_and_counts_only_new_ones() -> None:
+    reader = FakeReader(["one two three"])
+    (begun,) = reader.begin(["q"], 2, GREEDY)
+    chunks = list(reader.finish_stream(begun))
+    assert "".join(chunk.text for chunk in chunks) == "one two three"
+    assert chunks[-1].generation is not None
+    assert reader.tokens_emitted == 3
+
+
+def test_a_reader_without_logprobs_gives_no_trace_and_claims_none() -> None:
+    reader = FakeReader(["Paris"], logprob=None)
+    generation = reader.generate(["q"], GREEDY)[0][0]
+    assert generation.trace is None
+    assert generation.completion_tokens == 1
+    assert not reader.capabilities.logprobs
+    assert reader.capabilities.entropy is None
+    with pytest.raises(CapabilityError, match="cannot score"):
+        reader.score(["q"], ["Paris"])
+
+
+def test_given_capabilities_are_kept_to() -> None:
+    bounded = FakeReader(
+        [reply("Paris")], capabilities=Capabilities(logprobs=True, entropy="bounded", begin="native")
+    )
+    trace = bounded.generate(["q"], GREEDY)[0][0].trace
+    assert trace is not None
+    assert trace.entropy is not None
+    assert not trace.entropy.exact
+    mute = FakeReader([reply("Paris")], capabilities=Capabilities(logprobs=False, entropy=None))
+    assert mute.generate(["q"], GREEDY)[0][0].trace is None
+
+
+def test_generations_can_be_scripted_whole() -> None:
+    given = Generation("Paris", prompt_tokens=12, finish="length")
+    answer = FakeReader([given]).generate(["q"], GREEDY)[0][0]
+    assert (answer.text, answer.prompt_tokens, answer.finish) == ("Paris", 12, "length")
+
+
+def test_scores_come_from_the_function() -> None:
+    reader = FakeReader(score=lambda prompt, answer: -0.1 if answer in prompt else -4.0)
+    traces = reader.score(["Velm lies in Orun"] * 2, ["Velm", "Paris France"])
+    assert [trace.logprobs for trace in traces] == [(-0.1,), (-4.0, -4.0)]
+
+
+def test_history_tells_verbs_sampling_and_prompts() -> None:
+    reader = FakeReader(default="a b c")
+    (begun,) = reader.begin(["first"], 1, GREEDY)
+    reader.cancel([begun])
+    reader.generate(["second"], SamplingParams(seed=7))
+    assert [call.verb for call in reader.history] == ["begin", "cancel", "generate"]
+    assert [call.prompts for call in reader.history] == [("first",), ("first",), ("second",)]
+    assert reader.history[0].n_tokens == 1
+    assert reader.history[2].sampling == SamplingParams(seed=7)
+    assert reader.usage.requests == 2
+
+
+async def test_async_twins_share_queue_and_history() -> None:
+    reader = FakeReader(["one two three", "x", "s t"])
+    (begun,) = await reader.abegin(["q"], 1, GREEDY)
+    assert (await reader.afinish([begun]))[0].text == "one two three"
+    assert (await reader.agenerate(["q"], GREEDY))[0][0].text == "x"
+    assert "".join([chunk.text async for chunk in reader.astream("q", GREEDY)]) == "s t"
+    await reader.acancel([begun])
+    assert [call.verb for call in reader.history] == ["begin", "finish", "generate", "stream", "cancel"]
+
+
+def test_pickles_with_its_queue() -> None:
+    reader = pickle.loads(pickle.dumps(FakeReader(["left"])))
+    assert reader.generate(["q"], GREEDY)[0][0].text == "left"

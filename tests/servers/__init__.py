@@ -1,0 +1,1 @@
+"""Servers in this process, for tests."""

@@ -1,0 +1,113 @@
+"""Studies print their tables and claims; the closed world is the same for a seed in every process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from studies.world import World, is_correct
+from surerag import FakeReader
+from surerag.encoders import HashingEncoder
+
+
+def answer(prompt: str) -> str:
+    """Answer with the last word of the prompt's longest line: now right, now wrong, never empty."""
+    if "entail" in prompt:
+        return "entailment" if len(prompt) % 2 else "neutral"
+    if "yes or no" in prompt:
+        return "yes"
+    return max(prompt.splitlines(), key=len).split()[-1].strip("?.")
+
+
+@pytest.mark.parametrize("name", ["lazy_rag", "seper", "edc2", "dense", "dynqr"])
+def test_a_study_prints_tables_and_claims(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study, common = import_module(f"studies.{name}"), import_module("studies.common")
+    reader = FakeReader(answer, entropy=0.7)
+    for module in (study, common):
+        monkeypatch.setattr(module, "load_reader", lambda name: reader)
+        monkeypatch.setattr(module, "load_encoder", HashingEncoder)
+    monkeypatch.setattr(common.console, "file", sys.stdout)
+    monkeypatch.setattr(sys, "argv", [name, "-n", "12", "--seed", "5"])
+    study.main()
+    printed = capsys.readouterr().out
+    assert "Claims" in printed
+    assert "nan" not in printed
+
+
+def test_lazy_rag_reads_squad(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    context = "Velm lies by the sea. It has a harbour. Ada was born there in 1900. " * 12
+    question = {"question": "When was Ada born?", "answers": [{"text": "1900"}], "is_impossible": False}
+    asked = [{**question, "question": f"When was Ada born, {at}?"} for at in range(4)]
+    data = {"data": [{"title": "Velm", "paragraphs": [{"context": context, "qas": asked}]}]}
+    (tmp_path / "squad.json").write_text(json.dumps(data))
+    study, common = import_module("studies.lazy_rag"), import_module("studies.common")
+    monkeypatch.setattr(study, "load_reader", lambda name: FakeReader(answer, entropy=0.7))
+    monkeypatch.setattr(study, "load_encoder", HashingEncoder)
+    monkeypatch.setattr(common.console, "file", sys.stdout)
+    monkeypatch.setattr(sys, "argv", ["lazy_rag", "--squad", str(tmp_path / "squad.json")])
+    study.main()
+    printed = capsys.readouterr().out
+    assert "SQuAD 2.0" in printed
+    assert "78.2" in printed  # the paper's figures stand beside
+
+
+def test_traces_compare_retrieving_when_uncertain_with_random(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    # Of 40 questions the reader is wrong, and helped by retrieving, where it is uncertain.
+    wrong = [at % 4 == 0 for at in range(40)]
+    rows = {
+        "dataset": ["made"] * 40,
+        "golds": [["Velm"]] * 40,
+        **{name: ["Orun" if bad else "Velm" for bad in wrong] for name in ("answer", "answer_no_retrieval")},
+        "answer_one_retrieval": ["Velm"] * 40,
+        **{
+            name: [2.0 if bad else 1.0 for bad in wrong]
+            for name in ("perplexity", "ln_entropy", "eigen_score")
+        },
+    }
+    pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
+    study, common = import_module("studies.traces"), import_module("studies.common")
+    monkeypatch.setattr(common.console, "file", sys.stdout)
+    monkeypatch.setattr(sys, "argv", ["traces", str(tmp_path / "rows.parquet")])
+    study.main()
+    printed = capsys.readouterr().out
+    assert "1.00 [" in printed  # the AUROC of a perfect uncertainty
+    assert "+18.8 [" in printed  # a quarter of the questions, all mended, against a quarter of them at random
+
+
+def test_a_world_is_the_same_for_a_seed() -> None:
+    world = World(seed=7, size=60)
+    text = "".join(passage.text for passage in world.passages)
+    assert hashlib.sha256(text.encode()).hexdigest()[:12] == "b1d9577fe62f"
+    assert world.passages == World(seed=7, size=60).passages
+    assert world.passages != World(seed=8, size=60).passages
+
+
+def test_gold_passages_hold_the_answer() -> None:
+    world = World(seed=7, size=60)
+    for question in world.questions(40):
+        told = " ".join(world.passage[name].text for name in question.gold_passages)
+        assert question.answers[0] in told
+        assert is_correct(question, question.answers[0])
+        assert not is_correct(question, "nobody knows")
+
+
+def test_contexts_have_the_composition_asked_for() -> None:
+    world = World(seed=7, size=60)
+    question = world.questions(5)[0]
+    context = world.context(question, 10, noise=0.5, redundancy=0.2)
+    assert len(context) == 10
+    assert set(question.gold_passages) <= {passage.id for passage in context}
+    assert sum("~" in passage.id for passage in context) == 2
+    assert not set(question.gold_passages) & {p.id for p in world.contexts.lacking(question)}

@@ -1,0 +1,344 @@
+"""Calibration: the guarantee holds as often as stated, and where there is none the policy says so."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from surerag import calibration
+from surerag.calibration import (
+    CalibrationRow,
+    CalibrationWarning,
+    PolicyScope,
+    betting_p_value,
+    calibrate_abstention,
+    calibrate_threshold,
+    calibration_rows,
+    paired_p_value,
+    risk_coverage,
+)
+from surerag.effects import emit
+from surerag.errors import ConfigurationError, InputError
+from surerag.messages import BothAnswers
+from surerag.methods.lazy_rag.component import FixedSummary, LazyRAG
+from surerag.readers.fake import FakeReader
+from surerag.services import Services
+
+
+def rows_of(
+    uncertainty: Sequence[float], without: Sequence[float], with_: Sequence[float]
+) -> list[CalibrationRow]:
+    return [CalibrationRow(*map(float, row)) for row in zip(uncertainty, without, with_, strict=True)]
+
+
+def draw(
+    rng: np.random.Generator, n: int, *, repairs: float = 0.2, spoils: float = 0.1, informs: float = 0.0
+) -> list[CalibrationRow]:
+    """Questions on which acting repairs and spoils, with an uncertainty that informs about it or not."""
+    kind = rng.choice(3, size=n, p=[repairs, spoils, 1 - repairs - spoils])
+    right = rng.random(n) < 0.5
+    without = np.where(kind == 0, 0.0, np.where(kind == 1, 1.0, right))
+    with_ = np.where(kind == 0, 1.0, np.where(kind == 1, 0.0, right))
+    return rows_of(rng.standard_normal(n) + informs * ((kind == 0) * 1.0 - (kind == 1)), without, with_)
+
+
+def loss_of(rows: list[CalibrationRow], threshold: float) -> float:
+    return float(
+        np.mean([(r.score_with - r.score_without) * (r.uncertainty <= threshold) for r in rows])  # type: ignore[operator]
+    )
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.95])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"repairs": 0.12, "spoils": 0.1},
+        {"informs": 1.0},
+        {"informs": -1.0},
+        {"repairs": 0.1, "spoils": 0.0},
+    ],
+    ids=["useless", "useful", "perverse", "no harm"],
+)
+def test_the_guarantee_is_broken_as_seldom_as_stated(confidence: float, kind: dict[str, float]) -> None:
+    rng = np.random.default_rng(7)
+    truth = draw(rng, 20_000, **kind)
+    samples = [draw(rng, 250, **kind) for _ in range(40)]
+    broken = sum(
+        loss_of(truth, calibrate_threshold(rows, confidence=confidence).threshold) > 0.02 for rows in samples
+    )
+    allowed = 1 - confidence
+    assert broken / 40 <= allowed + 2.33 * math.sqrt(allowed * confidence / 40)
+
+
+def test_graded_scores_are_bounded_by_betting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uncertainties inform about nothing: a threshold at the quantile s loses s times the mean benefit."""
+    monkeypatch.setattr(calibration, "TEST_EACH", 300)
+    monkeypatch.setattr(calibration, "_SET_ASIDE", 100)
+    for n in (250, 600):  # each threshold is tested, and a grid
+        thresholds = []
+        for seed in range(80):
+            rng = np.random.default_rng(seed)
+            without = np.round(rng.random(n), 2) * 0.5
+            rows = rows_of(rng.random(n), without, without + 0.5 * (rng.random(n) < 0.4))
+            thresholds.append(calibrate_threshold(rows, max_loss=0.08, confidence=0.9).threshold)
+        assert sum(0.2 * threshold > 0.08 for threshold in thresholds) / 80 <= 0.1 + 2.33 * math.sqrt(
+            0.09 / 80
+        )
+        assert sum(math.isfinite(threshold) for threshold in thresholds) > 40
+
+
+def test_the_exact_test_has_power_where_few_answers_differ() -> None:
+    assert paired_p_value(500, 3, 2, 0.02) < 0.005  # a loss of 0.2 points on the sample
+    assert paired_p_value(250, 6, 1, 0.02) == 1.0
+    assert betting_p_value(np.zeros(250), 0.02) < 0.05
+
+
+def test_the_exact_test_keeps_its_level() -> None:
+    """At a true loss equal to the bound, at most five samples in a hundred are called better."""
+    rng = np.random.default_rng(0)
+    for repaired, spoiled in ((0.02, 0.0), (0.06, 0.04), (0.26, 0.24)):
+        counts = rng.multinomial(250, [repaired, spoiled, 1 - repaired - spoiled], 2000)
+        rejected = np.mean([paired_p_value(250, int(a), int(b), 0.02) <= 0.05 for a, b, _ in counts])
+        assert rejected <= 0.05 + 2.33 * math.sqrt(0.05 * 0.95 / 2000)
+
+
+def test_the_first_threshold_that_fails_ends_the_search() -> None:
+    benefit = [1.0] * 100 + [-1.0] * 100 + [0.0] * 400
+    rows = rows_of(range(600), [b < 0 for b in benefit], [b > 0 for b in benefit])
+    assert calibrate_threshold(rows, max_loss=0.02).rate > 0.95
+    best = calibrate_threshold(rows, target="best")
+    assert (best.rate, best.verdict) == (0, "no guarantee")
+    assert "no guarantee for other questions" in best.guarantee
+
+
+def test_a_sample_that_is_too_small_says_how_many_would_do() -> None:
+    rng = np.random.default_rng(3)
+    rows = draw(rng, 100, repairs=0.02, spoils=0.02)
+    policy = calibrate_threshold(rows)
+    assert (policy.verdict, policy.threshold, policy.rate) == ("infeasible", -math.inf, 1.0)
+    assert policy.needed is not None and policy.needed >= 149
+    assert f"infeasible at n = 100; about {policy.needed:,} would be needed" in policy.guarantee
+    assert calibrate_threshold(rows, on_infeasible="never").threshold == math.inf
+    with pytest.raises(InputError, match=r"no threshold can be certified at n = 100; about \d"):
+        calibrate_threshold(rows, on_infeasible="raise")
+    assert calibrate_threshold(rows_of(range(300), [0] * 300, [1] * 300)).needed is None
+
+
+def test_a_gain_is_shown_only_where_there_is_one() -> None:
+    policy = calibrate_threshold(rows_of(range(400), [i < 300 for i in range(400)], [True] * 400))
+    assert policy.verdict == "holds" and policy.gain is not None and policy.gain.lower > 0.1
+    assert "Gain over acting at random on 24 % of questions" in policy.guarantee
+    rng = np.random.default_rng(5)
+    assert [calibrate_threshold(draw(rng, 250)).verdict for _ in range(60)].count("holds") <= 3
+    same = calibrate_threshold(rows_of(range(300), [1] * 300, [1] * 300))
+    assert same.verdict == "no gain shown" and "[" not in same.guarantee  # no interval of no width
+
+
+def test_the_interval_of_a_gain_covers_zero_although_the_threshold_was_selected() -> None:
+    rng = np.random.default_rng(11)
+    above = 0
+    for _ in range(100):
+        uncertainty, benefit = rng.standard_normal(200), rng.choice([-1.0, 0, 1], size=200, p=[0.1, 0.7, 0.2])
+        gains = [
+            calibration._gain(uncertainty, benefit, at, 0.95)
+            for at in np.quantile(uncertainty, [0.2, 0.4, 0.6, 0.8])
+        ]
+        above += max(gains, key=lambda gain: gain.value).lower > 0
+    assert above / 100 <= 0.06
+
+
+def test_a_rate_holds_with_or_without_scores() -> None:
+    rng = np.random.default_rng(2)
+    broken = 0
+    for _ in range(200):
+        rows = [CalibrationRow(float(value)) for value in rng.standard_normal(200)]
+        policy = calibrate_threshold(rows, target="rate", max_rate=0.5, confidence=0.9)
+        broken += 0.5 * math.erfc(policy.threshold / math.sqrt(2)) > 0.5
+        assert 0.35 <= policy.rate <= 0.5
+    assert broken / 200 <= 0.1 + 2.33 * math.sqrt(0.09 / 200)
+    assert (policy.verdict, policy.loss, policy.gain) == ("holds", None, None)
+    assert "nothing is guaranteed about answers" in policy.guarantee
+    few = calibrate_threshold(rows[:3], target="rate", max_rate=0.5)
+    assert (few.verdict, few.threshold, few.needed) == ("infeasible", math.inf, 5)
+    with pytest.raises(InputError, match="3 of 3 rows have no scores"):
+        calibrate_threshold(rows[:3])
+
+
+def test_a_policy_is_refused_for_another_reader_gate_retriever_or_setting() -> None:
+    scope = PolicyScope("llama", "entropy of 8 tokens", "index", "abc")
+    policy = calibrate_threshold(rows_of(range(300), [1] * 300, [1] * 300), component=scope)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        policy.check(scope)
+        policy.check(replace(scope, retriever=""))  # a retriever without a name
+    for part in ("reader", "gate", "retriever", "settings"):
+        with pytest.raises(ConfigurationError, match=f"calibrated for the {part} "):
+            policy.check(replace(scope, **{part: "another"}))
+    with pytest.warns(CalibrationWarning, match="does not record for which gate, retriever, settings"):
+        replace(policy, scope=PolicyScope("llama")).check(scope)
+
+
+@pytest.mark.parametrize("suffix", ["threshold", "abstention"])
+def test_policies_are_read_back_from_json(suffix: str, tmp_path: Path) -> None:
+    path, rng = tmp_path / "policy.json", np.random.default_rng(5)
+    for rows in (draw(rng, 250, informs=1.0), draw(rng, 20)):
+        if suffix == "threshold":
+            policy: Any = calibrate_threshold(rows, component=PolicyScope("llama"))
+        else:
+            policy = calibrate_abstention(rows, max_risk=0.2)
+        policy.save(path)
+        assert type(policy).load(path) == policy
+    written = json.loads(path.read_text())
+    for text in (
+        None,
+        "[]",
+        "{}",
+        json.dumps(written | {"threshold": "x"}),
+        json.dumps(written | {"more": 1}),
+    ):
+        path.unlink(missing_ok=True)
+        if text is not None:
+            path.write_text(text)
+        with pytest.raises(InputError):
+            type(policy).load(path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target": "gain"}, "target must be one of loss, rate, best"),
+        ({"max_loss": 0}, r"max_loss must be in \(0, 1\]"),
+        ({"target": "rate"}, "needs max_rate"),
+        ({"max_rate": 0.5}, "has no max_rate"),
+        ({"confidence": 1}, "confidence must be in"),
+        ({"on_infeasible": "x"}, "on_infeasible must be one of"),
+    ],
+)
+def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        calibrate_threshold(rows_of([1], [1], [1]), **options)
+
+
+@pytest.mark.parametrize("values", [(math.nan,), ("1",), (True,), (1.0, 2.0), (1.0, None, -0.1)])
+def test_rows_hold_numbers(values: tuple[Any, ...]) -> None:
+    with pytest.raises(InputError, match="must be"):
+        CalibrationRow(*values)
+
+
+class Answerer:
+    """Right without acting for even questions, always right after acting."""
+
+    services = Services()
+
+    def program_both(self, question: str) -> Any:
+        yield from emit("answered")
+        number = int(question)
+        uncertainty = math.inf if number == 0 else float(number % 2)
+        return BothAnswers(question, uncertainty, "no" if number % 2 else "yes", "yes")
+
+
+def test_rows_are_made_from_a_component() -> None:
+    questions = [str(i) for i in range(10)]
+    rows = calibration_rows(Answerer(), questions, [["yes"]] * 10)
+    assert [row.score_without for row in rows] == [1, 0] * 5
+    assert all(row.score_with == 1 for row in rows)
+    assert (rows[0].uncertainty, rows[1].uncertainty, rows[1].id) == (math.inf, 1.0, "1")
+    assert calibration_rows(Answerer(), questions)[0].score_with is None
+    for bad in ([], [["yes"]] * 9):
+        with pytest.raises(InputError):
+            calibration_rows(Answerer(), questions if bad else [], bad)
+    run = SimpleNamespace(calibration_rows=lambda: rows_of(range(300), [1] * 300, [1] * 300))
+    assert calibrate_threshold(run).n == 300  # type: ignore[arg-type]
+
+
+def test_a_policy_of_a_pipeline_serves_that_pipeline_alone() -> None:
+    """A policy from a component's own rows is its threshold; another reader, gate or prompt refuses it."""
+    rag = LazyRAG(FakeReader(lambda prompt: "Velm"), FixedSummary("Velm"), "Ada was born in Velm.")
+    rows = calibration_rows(rag, ["Where?"] * 160, [["Velm"]] * 160)
+    policy = calibrate_threshold(rows, component=rag, on_infeasible="raise")
+    assert rag.with_options(threshold=policy).run("Where?").decision.retrieve is False
+    for change in (
+        {"reader": FakeReader(["Velm"], name="another")},
+        {"gate": "margin"},
+        {"top_n": 2},
+    ):
+        with pytest.raises(ConfigurationError, match="the policy was calibrated for"):
+            rag.with_options(threshold=policy, **change)
+
+
+def answers(rng: np.random.Generator, n: int, *, informs: float = 2.0) -> list[CalibrationRow]:
+    """Answers of which six in ten are right."""
+    right = rng.random(n) < 0.6
+    return [
+        CalibrationRow(float(u), float(r))
+        for u, r in zip(rng.standard_normal(n) - informs * right, right, strict=True)
+    ]
+
+
+def test_the_risk_among_answers_is_broken_as_seldom_as_stated() -> None:
+    rng = np.random.default_rng(1)
+    truth = answers(rng, 20_000)
+    uncertainty = np.array([row.uncertainty for row in truth])
+    right = np.array([row.score_without for row in truth]) == 1
+    broken, coverage = 0, []
+    for _ in range(200):
+        policy = calibrate_abstention(answers(rng, 250), max_risk=0.2, confidence=0.9)
+        given = uncertainty <= policy.threshold
+        broken += bool(given.any() and (~right[given]).mean() > 0.2)
+        coverage.append(given.mean())
+    assert broken / 200 <= 0.1 + 2.33 * math.sqrt(0.09 / 200)
+    assert np.mean(coverage) > 0.4
+
+
+def test_probabilities_are_calibrated() -> None:
+    rng = np.random.default_rng(4)
+    policy = calibrate_abstention(answers(rng, 1000), max_risk=0.2)
+    fresh = answers(rng, 5000)
+    probability = np.array([policy.probability(row.uncertainty) for row in fresh])
+    right = np.array([row.score_without for row in fresh])
+    for low, high in ((0, 0.3), (0.3, 0.7), (0.7, 1.01)):
+        inside = (probability >= low) & (probability < high)
+        assert right[inside].mean() == pytest.approx(probability[inside].mean(), abs=0.08)
+    assert policy.probability(math.inf) <= policy.probability(0.0) <= policy.probability(-math.inf)
+
+
+def test_nothing_is_answered_where_uncertainty_does_not_inform() -> None:
+    policy = calibrate_abstention(answers(np.random.default_rng(2), 250, informs=0.0), max_risk=0.1)
+    assert (policy.threshold, policy.coverage, policy.risk, policy.needed) == (-math.inf, 0.0, None, 51)
+    assert "infeasible at n = 250" in policy.guarantee
+    assert policy.select("Velm", -9.0).abstained
+
+
+def test_an_empty_answer_and_an_abstention_are_withheld() -> None:
+    policy = calibrate_abstention([CalibrationRow(i, 1) for i in range(200)], max_risk=0.1)
+    assert policy.coverage == 1.0 and "100 % are answered" in policy.guarantee
+    assert not policy.select("Velm", 3.0).abstained
+    for answer, uncertainty in (("  ", 3.0), ("Velm", None), ("i do not know", 3.0)):
+        assert policy.select(answer, uncertainty, "I do not know.").abstained
+    with pytest.raises(ConfigurationError):
+        policy.select("Velm", 3.0, " ")
+    with pytest.raises(ConfigurationError, match=r"max_risk must be in \(0, 1\), got 1"):
+        calibrate_abstention([CalibrationRow(1.0, 1)], max_risk=1)
+    with pytest.raises(InputError, match="1 of 1 answers have no score"):
+        calibrate_abstention([CalibrationRow(1.0)], max_risk=0.1)
+    with pytest.raises(InputError, match="no rows"):
+        calibrate_abstention([], max_risk=0.1)
+
+
+def test_the_risk_coverage_curve() -> None:
+    curve = risk_coverage([CalibrationRow(i, right) for i, right in enumerate((1, 0, 1, 0), 1)])
+    assert [(point.coverage, point.risk) for point in curve] == [
+        (0.25, 0),
+        (0.5, 0.5),
+        (0.75, 1 / 3),
+        (1, 0.5),
+    ]

@@ -1,0 +1,84 @@
+"""Every Python block of README and docs runs, and prints what the page says; links lead somewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from surerag import OpenAIReader, TransformersReader
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+_BLOCK = re.compile(r"^(<!-- not run: .*? -->\n)?```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_PRINTS = re.compile(r"# prints: (.*)$", re.MULTILINE)
+_LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)#\s]+)?(#[^)\s]+)?\)")
+
+
+def run_blocks(page: Path) -> None:
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for match in _BLOCK.finditer(page.read_text(encoding="utf-8")):
+        if match[1]:
+            continue
+        line = page.read_text(encoding="utf-8")[: match.start(2)].count("\n")
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            exec(compile("\n" * line + match[2], str(page), "exec"), namespace)
+        expected = _PRINTS.findall(match[2])
+        assert output.getvalue().splitlines() == expected, f"{page.name}, line {line + 1}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_a_page_prints_what_it_says(page: Path) -> None:
+    run_blocks(page)
+
+
+def anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for target, anchor in _LINK.findall(page.read_text(encoding="utf-8")):
+        if target.startswith("http"):
+            continue
+        other = (page.parent / target).resolve() if target else page
+        if not other.exists() or (anchor and other.suffix == ".md" and anchor[1:] not in anchors(other)):
+            broken.append(target + anchor)
+    assert broken == []
+
+
+def test_pages_stay_short() -> None:
+    pages = [page for page in PAGES if page.name != "README.md"]
+    words = sum(len(page.read_text(encoding="utf-8").split()) for page in pages)
+    assert len(pages) <= 21
+    assert words <= 20_000
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+@pytest.mark.parametrize(
+    "package",
+    ["surerag", "langchain_surerag", "llama_index_surerag", "surerag.evaluation", "surerag.training"],
+)
+def test_the_reference_has_every_public_name(package: str) -> None:
+    sections = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8").split("\n## ")
+    own = [section for section in sections if section.split(":")[0].splitlines()[0] == package]
+    listed = {name for section in own for name in re.findall(r"`([A-Za-z_0-9]+)`", section)}
+    assert set(import_module(package).__all__) - listed == set()
+
+
+@pytest.mark.parametrize("reader", [OpenAIReader, TransformersReader])
+def test_the_page_of_models_has_every_option_of_a_reader(reader: type) -> None:
+    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    options = inspect.signature(reader).parameters.values()
+    missing = {option.name for option in options if option.kind is option.KEYWORD_ONLY} - {
+        name for row in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE) for name in re.findall(r"\w+", row)
+    }
+    assert missing == set()

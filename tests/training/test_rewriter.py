@@ -1,0 +1,144 @@
+"""Training of a rewriter: what it learns from, its three stages on a tiny model, and what decides."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from studies.world import embedded_reader_path
+from surerag import FakeReader, Passage
+from surerag.errors import ConfigurationError, InputError, ServiceError
+from surerag.measures.statistics import Estimate, Interval
+from surerag.readers.fake import reply
+from surerag.training import (
+    Query,
+    RewriterTraining,
+    StageMeans,
+    collect_rewrites,
+    preference_pairs,
+    sample_preferences,
+    train_rewriter,
+)
+
+pytest.importorskip("trl")
+
+
+class Search:
+    """Finds the query itself."""
+
+    def retrieve(self, query: str, k: int | None) -> list[Passage]:
+        return [Passage(f"About {query}", id="p")]
+
+
+def rewriting(replies: Callable[[str], object]) -> FakeReader:
+    return FakeReader(lambda prompt: replies(prompt.rsplit("Query: ", 1)[-1]))
+
+
+def answering(prompt: str) -> object:
+    """Surer, and right, where the passage is about a clear query."""
+    clear = "About clear" in prompt
+    return reply("yes" if clear else "no", logprobs=-0.1 if clear else -2.0)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "pairs"),
+    [
+        ([-1.5, -1.0, -1.5, -4.0], [(1, 3, 3.0), (0, 3, 2.5), (2, 3, 2.5)]),
+        ([1.0], []),
+        ([0.0, float("-inf")], [(0, 1, float("inf"))]),
+    ],
+)
+def test_pairs_have_the_largest_differences(
+    rewards: list[float], pairs: list[tuple[int, int, float]]
+) -> None:
+    assert preference_pairs(rewards) == pairs
+
+
+def test_a_reward_that_is_no_number_is_refused() -> None:
+    with pytest.raises(InputError, match="not a number"):
+        preference_pairs([0.0, float("nan")])
+
+
+def test_refusals_thoughts_and_unchanged_rewrites_are_not_learnt() -> None:
+    replies = {
+        "a": "clear a",
+        "b": "I'm sorry, I cannot do that.",
+        "c": "c",
+        "d": "<think>What is asked?",
+        "e": "Rewritten query: clear e",
+    }
+    pairs = collect_rewrites([Query(text) for text in replies], rewriting(lambda query: replies[query]))
+    assert pairs == [("a", "clear a"), ("e", "clear e")]
+
+
+def test_a_teacher_without_a_usable_rewrite_is_an_error() -> None:
+    with pytest.raises(ServiceError, match="none of 1 rewrites"):
+        collect_rewrites([Query("a")], rewriting(lambda query: query))
+
+
+def test_preferences_prefer_the_surer_answer() -> None:
+    drawn = iter(["clear a", "murky a", "murky a"] * 3)
+    preferences = sample_preferences(
+        [Query("a")],
+        rewriting(lambda _: next(drawn)),
+        FakeReader(answering),
+        Search(),
+        RewriterTraining(n_rewrites=3),
+    )
+    assert [(item.better, item.worse) for item in preferences] == [("clear a", "murky a")]
+
+
+def test_the_reward_answer_needs_references() -> None:
+    options = RewriterTraining(reward="answer")
+    with pytest.raises(InputError, match="needs references"):
+        sample_preferences([Query("a")], FakeReader(["b"]), FakeReader(answering), Search(), options)
+
+
+def stage(change: Estimate | None, correct: Estimate | None = None) -> StageMeans:
+    return StageMeans("aligned", 0.1, change, None, correct)
+
+
+@pytest.mark.parametrize(
+    ("means", "helps"),
+    [
+        (stage(Estimate(-0.2, Interval(-0.3, -0.1), 20)), True),
+        (stage(Estimate(-0.2, Interval(-0.5, 0.1), 20)), False),
+        (stage(Estimate(-0.2, Interval(-0.3, -0.1), 20), Estimate(0.0, Interval(-0.1, 0.1), 20)), False),
+        (stage(None), False),
+    ],
+)
+def test_right_answers_decide_where_they_are_known(means: StageMeans, helps: bool) -> None:
+    assert means.helps is helps
+
+
+@pytest.mark.timeout(240)
+def test_three_stages_and_a_verdict(tmp_path: Path) -> None:
+    queries = [Query(f"murky {at}", ("yes",)) for at in range(40)]
+    options = RewriterTraining(n_rewrites=2, trainer={"max_steps": 2}, lora_rank=4)
+    teacher = rewriting(lambda query: query.replace("murky", "clear"))
+
+    def train(options: RewriterTraining) -> object:
+        return train_rewriter(
+            queries,
+            embedded_reader_path(),
+            tmp_path,
+            reader=FakeReader(answering),
+            retriever=Search(),
+            teacher=teacher,
+            options=options,
+        )
+
+    report = train(options)
+    assert [item.name for item in report.stages][:2] == ["as asked", "distilled"]
+    assert report.n_held_out == 8
+    assert report.rewriter is None or (report.rewriter / "config.json").exists()
+    assert (tmp_path / "distilled" / "model.safetensors").exists()
+    assert "8 held-out queries" in str(report)
+    assert json.loads((tmp_path / "report.json").read_text())["n_distilled"] == 16
+    # A repeated call goes on from the files; another run is not mixed in.
+    assert train(options).stages == report.stages
+    with pytest.raises(ConfigurationError, match="other queries or options"):
+        train(options.with_options(seed=1))
