@@ -22,7 +22,7 @@ from surerag.evaluation.systems import Parts, build_system
 from surerag.messages import Passage
 from surerag.retrieval import PassageIndex, lead_summary
 
-TOP_N, MAX_TOKENS = 5, 24
+TOP_N, MAX_TOKENS = 3, 24
 SYSTEMS = {"plain": "plain RAG", "lazy": "L-RAG", "compressed": "EDC²-RAG", "rewritten": "DynQR"}
 
 NQuestions = Annotated[int, typer.Option("--questions", min=5, help="Questions to compare systems on.")]
@@ -167,6 +167,9 @@ def _verdict(run: EvaluationRun) -> str:
         )
     if helps:
         sentences.append(f"{_joined(helps)} answered better than plain RAG.")
+    acted = [row.answer.acted for row in run.rows if row.system == "lazy" and row.answer is not None]
+    if acted:
+        sentences.append(f"L-RAG searched for {100 * sum(map(bool, acted)) / len(acted):.0f} % of them.")
     plain = _mean_tokens(run, "plain")
     changes = [
         f"{label} {100 * (_mean_tokens(run, name) / plain - 1):+.0f} %"
