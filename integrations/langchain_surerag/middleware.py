@@ -181,7 +181,8 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
             generations = [self._generation(request, message) for _, message in answers]
         except (LogprobsError, InputError) as error:
             logger.warning("lazy_rag.unmeasured: %s", error)
-            return self._decision(None, f"the answer could not be measured: {error}"), None
+            flaw = f"the answer could not be measured: {error}"
+            return self._gate.decide(None, None, self.threshold, flaw), None
         chosen, first_pass = generations[0], FirstPass(generations[0])
         if self._gate.n_samples:
             clusters = _clusters([one.text for one in generations])
@@ -189,16 +190,9 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
             first_pass = FirstPass(chosen, tuple(generations), tuple(clusters))
         score = self._gate.score(first_pass)
         reason = "the first answer was cut off" if chosen.finish == "length" else ""
-        decision = self._decision(score, reason, self._gate.interval(first_pass))
+        decision = self._gate.decide(score, self._gate.interval(first_pass), self.threshold, reason)
         place = next(index for index, one in enumerate(generations) if one is chosen)
         return decision, None if decision.retrieve else answers[place][0]
-
-    def _decision(
-        self, score: float | None, flaw: str, interval: tuple[float, float] | None = None
-    ) -> GateDecision:
-        opens = bool(flaw) or score is None or score > self.threshold
-        reason = flaw or f"{self._gate.name} {'above' if opens else 'at or below'} threshold"
-        return GateDecision(opens, reason, self._gate.name, score, interval, self.threshold)
 
     def _generation(self, request: ModelRequest[Any], message: AIMessage) -> Generation:
         trace = None

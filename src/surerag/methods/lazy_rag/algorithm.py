@@ -169,13 +169,7 @@ class _FirstAnswer:
     def decision(self, failure: str) -> GateDecision:
         """Compare the score with the threshold (Eq. 4)."""
         threshold = self.options.resolved_threshold
-        flaw = failure or self.flaw or ("" if self.score is not None else "empty first answer")
-        opens = bool(flaw) or (self.score is not None and self.score > threshold)
-        score = "" if self.score is None else f" {self.score:.3g}"
-        reason = (
-            flaw or f"{self.gate.name}{score} {'above' if opens else 'at or below'} threshold {threshold:g}"
-        )
-        return GateDecision(opens, reason, self.gate.name, self.score, self.interval, threshold)
+        return self.gate.decide(self.score, self.interval, threshold, failure or self.flaw)
 
     def finish(self) -> Program[Generation]:
         """Return the whole answer; nothing is generated twice."""

@@ -129,6 +129,16 @@ class Gate(ABC):
         score = self.score(first_pass)
         return None if score is None else (score, score)
 
+    def decide(
+        self, score: float | None, interval: Interval | None, threshold: float, flaw: str = ""
+    ) -> GateDecision:
+        """Compare a score with the threshold (Eq. 4); a flaw of the first pass opens the gate."""
+        flaw = flaw or ("empty first answer" if score is None else "")
+        opens = bool(flaw) or (score is not None and score > threshold)
+        side = "above" if opens else "at or below"
+        reason = flaw or f"{self.name} {score:.3g} {side} threshold {threshold:g}"
+        return GateDecision(opens, reason, self.name, score, interval, threshold)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the name and the settings as plain values."""
         return {"name": self.name, **asdict(self)}
