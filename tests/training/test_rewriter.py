@@ -114,6 +114,26 @@ def test_right_answers_decide_where_they_are_known(means: StageMeans, helps: boo
     assert means.helps is helps
 
 
+def test_a_base_without_safetensors_is_refused_before_the_teacher_is_asked(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    base.mkdir()
+    for file in Path(embedded_reader_path()).glob("*.json"):
+        (base / file.name).write_bytes(file.read_bytes())
+    (base / "pytorch_model.bin").write_bytes(b"pickled")
+    teacher = rewriting(lambda query: query)
+    for at in (base, tmp_path / "nowhere"):
+        with pytest.raises(ConfigurationError, match="base model"):
+            train_rewriter(
+                [f"murky {number}" for number in range(40)],
+                at,
+                tmp_path / "out",
+                reader=FakeReader(answering),
+                retriever=Search(),
+                teacher=teacher,
+            )
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.timeout(240)
 def test_three_stages_and_a_verdict(tmp_path: Path) -> None:
     queries = [Query(f"murky {at}", ("yes",)) for at in range(40)]

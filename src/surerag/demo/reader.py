@@ -54,7 +54,7 @@ def load_reader(
     where = str(base if base is not None else base_folder() if base_folder().is_dir() else HUB_ID)
     try:
         tokenizer = AutoTokenizer.from_pretrained(where)
-        model: Any = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32)
+        model: Any = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32, use_safetensors=True)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ConfigurationError(

@@ -27,7 +27,7 @@ from surerag.training.sampling import (
     sample_preferences,
     try_query,
 )
-from surerag.training.tuning import align, distil
+from surerag.training.tuning import align, distil, load_base
 
 MIN_QUERIES = 20
 
@@ -115,7 +115,7 @@ def train_rewriter(
 
     Raises:
         InputError: If there are too few queries.
-        ConfigurationError: If ``output`` belongs to other queries or options.
+        ConfigurationError: If ``base`` cannot be loaded, or ``output`` belongs to other queries or options.
         ServiceError: If the teacher wrote no usable rewrite.
         MissingExtraError: If TRL is not installed.
     """
@@ -124,13 +124,16 @@ def train_rewriter(
     if len(items) < MIN_QUERIES:
         raise InputError(f"{len(items)} distinct queries are too few to train on", hint=f"give {MIN_QUERIES}")
     texts = [item.text for item in items]
+    pairs_file, preferences_file = folder / "rewrites.json", folder / "preferences.json"
+    if not pairs_file.exists():
+        # A base that cannot be loaded is known before the teacher has worked for hours.
+        load_base(base)
     _claim(folder, {"base": str(base), "queries": texts, **options.model_dump(mode="json")})
     random.Random(options.seed).shuffle(items)
     n_held_out = max(round(len(items) * options.held_out_share), 1)
     held_out, rest = items[:n_held_out], items[n_held_out:]
     n_distil = max(round(len(rest) * options.distil_share), 1)
 
-    pairs_file, preferences_file = folder / "rewrites.json", folder / "preferences.json"
     if not pairs_file.exists():
         _write_whole(
             pairs_file, collect_rewrites(rest[:n_distil], teacher or reader, options, progress=progress)

@@ -36,7 +36,7 @@ def distil(
     with extra("train"):
         from datasets import Dataset
         from trl import SFTConfig, SFTTrainer
-    model, tokenizer = _load(base)
+    model, tokenizer = load_base(base)
     rows = [_row(options, tokenizer, query, completion=rewrite) for query, rewrite in pairs]
     arguments = _arguments(output, options, options.distil_rate, len(rows))
     trainer = SFTTrainer(
@@ -71,7 +71,7 @@ def align(
     with extra("train"):
         from datasets import Dataset
         from trl import DPOConfig, DPOTrainer
-    model, tokenizer = _load(base)
+    model, tokenizer = load_base(base)
     rows = [
         _row(options, tokenizer, item.query, chosen=item.better, rejected=item.worse) for item in preferences
     ]
@@ -87,15 +87,30 @@ def align(
     return _train_and_save(trainer, tokenizer, output)
 
 
-def _load(base: str | Path) -> tuple[Any, Any]:
+def load_base(base: str | Path) -> tuple[Any, Any]:
+    """Load a model to train and its tokenizer.
+
+    Raises:
+        ConfigurationError: If there is no such model in safetensors, or its tokenizer has no end token.
+        MissingExtraError: If TRL is not installed.
+    """
     with extra("train"):
+        import trl  # noqa: F401
         from transformers import AutoModelForCausalLM, AutoTokenizer
-    tokenizer = AutoTokenizer.from_pretrained(str(base))
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(base))
+        # Safetensors only: pickled weights could run code.
+        model = AutoModelForCausalLM.from_pretrained(str(base), dtype="float32", use_safetensors=True)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"the base model {str(base)!r} cannot be loaded: {str(error).strip().splitlines()[0]}",
+            hint="give a causal model's Hugging Face id that can be reached, or a folder with safetensors",
+        ) from error
     if tokenizer.eos_token is None:
         raise ConfigurationError(f"the tokenizer of {base} has no end token", hint="take another base model")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    return AutoModelForCausalLM.from_pretrained(str(base), dtype="float32"), tokenizer
+    return model, tokenizer
 
 
 def _row(options: RewriterTraining, tokenizer: Any, query: str, **texts: str) -> dict[str, Any]:
