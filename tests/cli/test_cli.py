@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -22,6 +23,7 @@ from surerag.cli import app, compare, demo, display, doctor, evaluate, models, t
 from surerag.encoders import HashingEncoder
 from surerag.errors import ServiceError
 from surerag.evaluation import EvaluationRun
+from surerag.evaluation import evaluate as evaluate_systems
 from surerag.methods.lazy_rag.component import FixedSummary, LazyRAG
 from tests.servers.fake_openai import FakeOpenAI
 
@@ -296,3 +298,21 @@ def test_train_rewriter_calls_the_training(folder: Path, monkeypatch: pytest.Mon
     options = ("--documents", "docs", "--base", "tiny", "--lora-rank", "0", "--reward", "answer")
     assert "No stage improves." in run("train-rewriter", "questions.jsonl", *options, code=4)
     assert calls == [(QUESTIONS, "tiny", "answer", None)]
+
+
+def test_the_demo_calls_only_significant_differences_better_or_worse() -> None:
+    def right_below(limit: int) -> Callable[[str], str]:
+        return lambda question: "yes" if int(question.split()[1]) < limit else "no"
+
+    systems: dict[str, Any] = {
+        "plain": right_below(20),
+        "lazy": right_below(15),  # Five questions: their interval excludes 0, but p = 0.0625.
+        "compressed": right_below(8),
+        "rewritten": right_below(36),
+    }
+    evaluated = evaluate_systems(
+        systems, [(f"q {number}", "yes") for number in range(40)], metrics=("contains",)
+    )
+    verdict = demo._verdict(evaluated)
+    assert "EDC²-RAG answered worse" in verdict and "DynQR answered better" in verdict
+    assert "40 questions show no difference between plain RAG and L-RAG." in verdict

@@ -23,6 +23,8 @@ from surerag.messages import Passage
 from surerag.retrieval import PassageIndex, lead_summary
 
 TOP_N, MAX_TOKENS = 3, 24
+SIGNIFICANCE = 0.05
+"""Of a difference, after Holm's adjustment for the number of methods."""
 SYSTEMS = {"plain": "plain RAG", "lazy": "L-RAG", "compressed": "EDC²-RAG", "rewritten": "DynQR"}
 
 NQuestions = Annotated[int, typer.Option("--questions", min=5, help="Questions to compare systems on.")]
@@ -147,16 +149,11 @@ def _verdict(run: EvaluationRun) -> str:
     for name, label in SYSTEMS.items():
         if name == "plain":
             continue
-        interval = found[name].difference.interval if name in found else None
-        group = (
-            undecided
-            if interval is None
-            else helps
-            if interval.lower > 0
-            else hurts
-            if interval.upper < 0
-            else undecided
-        )
+        one = found.get(name)
+        if one is None or one.adjusted >= SIGNIFICANCE:
+            group = undecided
+        else:
+            group = helps if one.difference.value > 0 else hurts
         group.append(label)
     sentences = []
     if hurts:
@@ -176,7 +173,8 @@ def _verdict(run: EvaluationRun) -> str:
         for name, label in SYSTEMS.items()
         if name != "plain" and plain
     ]
-    sentences.append(f"Tokens a question against plain RAG: {', '.join(changes)}.")
+    if changes:
+        sentences.append(f"Tokens a question against plain RAG: {', '.join(changes)}.")
     return " ".join(sentences)
 
 
