@@ -230,23 +230,22 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.chat = "chat" in self.path
         fault = self.fake.enter({**body, "path": self.path, "headers": dict(self.headers)})
-        try:
-            time.sleep(self.fake.options["seconds"])
-            refused = [name for name in self.fake.options["refuses"] if name in body]
-            if fault:
-                from tests.servers.faults import FAULTS
+        time.sleep(self.fake.options["seconds"])
+        # Before the answer is sent: a client may send its next request before this thread goes on.
+        self.fake.leave()
+        refused = [name for name in self.fake.options["refuses"] if name in body]
+        if fault:
+            from tests.servers.faults import FAULTS
 
-                self.close_connection = True
-                FAULTS[fault](self, body)
-            elif refused:
-                message = self.fake.options["refusal"].format(refused[0])
-                self.send(400, json.dumps({"error": {"message": message}}).encode())
-            elif body.get("stream"):
-                self.stream(self.pieces(body))
-            else:
-                self.send(200, json.dumps(self.whole(body)).encode())
-        finally:
-            self.fake.leave()
+            self.close_connection = True
+            FAULTS[fault](self, body)
+        elif refused:
+            message = self.fake.options["refusal"].format(refused[0])
+            self.send(400, json.dumps({"error": {"message": message}}).encode())
+        elif body.get("stream"):
+            self.stream(self.pieces(body))
+        else:
+            self.send(200, json.dumps(self.whole(body)).encode())
 
     def send(self, status: int, body: bytes, **headers: str) -> None:
         """Send a whole response."""
