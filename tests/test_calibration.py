@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,16 +21,13 @@ from surerag.calibration import (
     betting_p_value,
     calibrate_abstention,
     calibrate_threshold,
-    calibration_rows,
     paired_p_value,
     risk_coverage,
 )
-from surerag.effects import emit
 from surerag.errors import ConfigurationError, InputError
-from surerag.messages import BothAnswers
+from surerag.evaluation import evaluate
 from surerag.methods.lazy_rag.component import FixedSummary, LazyRAG
 from surerag.readers.fake import FakeReader
-from surerag.services import Services
 
 
 def rows_of(
@@ -234,37 +230,26 @@ def test_rows_hold_numbers(values: tuple[Any, ...]) -> None:
         CalibrationRow(*values)
 
 
-class Answerer:
-    """Right without acting for even questions, always right after acting."""
-
-    services = Services()
-
-    def program_both(self, question: str) -> Any:
-        yield from emit("answered")
-        number = int(question)
-        uncertainty = math.inf if number == 0 else float(number % 2)
-        return BothAnswers(question, uncertainty, "no" if number % 2 else "yes", "yes")
-
-
-def test_rows_are_made_from_a_component() -> None:
-    questions = [str(i) for i in range(10)]
-    rows = calibration_rows(Answerer(), questions, [["yes"]] * 10)
-    assert [row.score_without for row in rows] == [1, 0] * 5
-    assert all(row.score_with == 1 for row in rows)
-    assert (rows[0].uncertainty, rows[1].uncertainty, rows[1].id) == (math.inf, 1.0, "1")
-    assert calibration_rows(Answerer(), questions)[0].score_with is None
-    for bad in ([], [["yes"]] * 9):
-        with pytest.raises(InputError):
-            calibration_rows(Answerer(), questions if bad else [], bad)
-    run = SimpleNamespace(calibration_rows=lambda: rows_of(range(300), [1] * 300, [1] * 300))
-    assert calibrate_threshold(run).n == 300  # type: ignore[arg-type]
+def test_scores_that_say_nothing_are_warned_of() -> None:
+    for rare, common in ((5, 0.0), (0, 0.0)):
+        rows = [CalibrationRow(i, common, float(i < rare)) for i in range(200)]
+        with pytest.warns(CalibrationWarning, match=rf"^{rare} of 200 .* \(metrics="):
+            calibrate_threshold(rows)
+    with pytest.warns(CalibrationWarning, match="0 of 200 questions have a right answer"):
+        calibrate_abstention([CalibrationRow(i, 0.0) for i in range(200)], max_risk=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        calibrate_threshold([CalibrationRow(i, 0.0, float(i < 20)) for i in range(200)])
+        calibrate_threshold([CalibrationRow(i) for i in range(200)], target="rate", max_rate=0.3)
 
 
 def test_a_policy_of_a_pipeline_serves_that_pipeline_alone() -> None:
-    """A policy from a component's own rows is its threshold; another reader, gate or prompt refuses it."""
+    """A policy from a component's run is its threshold; another reader, gate or prompt refuses it."""
     rag = LazyRAG(FakeReader(lambda prompt: "Velm"), FixedSummary("Velm"), "Ada was born in Velm.")
-    rows = calibration_rows(rag, ["Where?"] * 160, [["Velm"]] * 160)
-    policy = calibrate_threshold(rows, component=rag, on_infeasible="raise")
+    ends = {f"lazy@{end}": rag.with_options(threshold=float(end)) for end in ("inf", "-inf")}
+    run = evaluate(ends, [(f"Where, {place}?", "Velm") for place in range(160)])
+    policy = calibrate_threshold(run, component=rag, on_infeasible="raise")
+    assert policy.n == 160
     assert rag.with_options(threshold=policy).run("Where?").decision.retrieve is False
     for change in (
         {"reader": FakeReader(["Velm"], name="another")},

@@ -22,7 +22,7 @@ from langchain.agents.middleware import (
 from langchain.chat_models import init_chat_model
 from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage
 from langchain_core.retrievers import RetrieverLike
 from langchain_core.runnables.config import ensure_config, merge_configs, set_config_context
 from langgraph.runtime import Runtime
@@ -73,7 +73,7 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
     answer. Where it opens, the draft is dropped and nobody sees it; passages are retrieved for the user's
     message, and the model answers once more with them before the question. The conversation in the agent's
     state keeps the question as it was. A model that calls a tool, or reads the result of one, is left alone.
-    An answer without log-probabilities, as a fallback model may give it, opens the gate.
+    An empty answer, or one without log-probabilities, as a fallback model may give it, opens the gate.
 
     The state gets ``context`` and ``retrieval``; the message has the decision in
     ``response_metadata["surerag"]["retrieval"]``. Images and files in the user's message stay.
@@ -175,6 +175,8 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
         """
         messages = [answer_of(draft) for draft in drafts]
         if messages[0] is None:
+            if _is_empty(drafts[0]):
+                return self._gate.decide(None, None, self.threshold, "empty first answer"), None
             return None, drafts[0]
         answers = [(draft, one) for draft, one in zip(drafts, messages, strict=True) if one is not None]
         try:
@@ -227,8 +229,8 @@ class UncertaintyMiddleware(AgentMiddleware[Any, Any, Any]):
 
     Every answer in words has its entropy in ``response_metadata["surerag"]["uncertainty"]``: ``entropy``
     (mean, in nats), ``lower``, ``upper``, ``largest``, ``n_tokens``, ``threshold`` and ``uncertain``. An
-    answer without log-probabilities, as a fallback model may give it, passes with ``uncertain`` None and the
-    ``reason``. Tool calls are left alone.
+    empty answer is uncertain. One without log-probabilities, as a fallback model may give it, passes with
+    ``uncertain`` None and the ``reason``. Tool calls are left alone.
 
     Args:
         threshold: An answer is uncertain if its mean entropy exceeds this, in nats.
@@ -271,7 +273,7 @@ class UncertaintyMiddleware(AgentMiddleware[Any, Any, Any]):
         if self.larger_model is None:
             return self._noted(request, handler(measured))
         draft = self._noted(request, _as_draft(handler, measured))
-        return handler(self._larger(request)) if _is_uncertain(answer_of(draft)) else draft
+        return handler(self._larger(request)) if _is_uncertain(draft.result[-1]) else draft
 
     async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Any:
         """Like ``wrap_model_call``, without blocking the event loop."""
@@ -279,7 +281,7 @@ class UncertaintyMiddleware(AgentMiddleware[Any, Any, Any]):
         if self.larger_model is None:
             return self._noted(request, await handler(measured))
         draft = self._noted(request, await _as_adraft(handler, measured))
-        return await handler(self._larger(request)) if _is_uncertain(answer_of(draft)) else draft
+        return await handler(self._larger(request)) if _is_uncertain(draft.result[-1]) else draft
 
     def after_model(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Pass an uncertain answer to ``on_uncertain``."""
@@ -313,9 +315,13 @@ class UncertaintyMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def _noted(self, request: ModelRequest[Any], response: ModelResponse[Any]) -> ModelResponse[Any]:
         message = answer_of(response)
+        note: dict[str, Any] = {"threshold": self.threshold}
+        if _is_empty(response):
+            [empty] = response.result
+            note |= {"uncertain": True, "reason": "empty answer"}
+            return _with_note(response, cast("AIMessage", empty), "uncertainty", note)
         if message is None:
             return response
-        note: dict[str, Any] = {"threshold": self.threshold}
         try:
             entropy = entropy_of(
                 message,
@@ -399,6 +405,14 @@ def answer_of(response: ModelResponse[Any]) -> AIMessage | None:
     return None if last.tool_calls or not str(last.text).strip() else last
 
 
+def _is_empty(response: ModelResponse[Any]) -> bool:
+    """Whether the model neither answered nor called a tool."""
+    message = response.result[0] if len(response.result) == 1 else None
+    if not isinstance(message, AIMessage) or message.tool_calls or message.invalid_tool_calls:
+        return False
+    return not str(message.text).strip()
+
+
 def _with_note(
     response: ModelResponse[Any], message: AIMessage, name: str, note: Mapping[str, Any]
 ) -> ModelResponse[Any]:
@@ -437,8 +451,8 @@ def _with_text(question: HumanMessage, text: str) -> str | list[str | dict[Any, 
     return [{"type": "text", "text": text}, *others]
 
 
-def _is_uncertain(message: AIMessage | None) -> bool:
-    notes = {} if message is None else message.response_metadata.get(NOTES) or {}
+def _is_uncertain(message: BaseMessage) -> bool:
+    notes = message.response_metadata.get(NOTES) or {}
     return bool((notes.get("uncertainty") or {}).get("uncertain"))
 
 

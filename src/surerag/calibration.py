@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from numbers import Real
@@ -23,9 +23,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, get_args, runtime_c
 import numpy as np
 from numpy.typing import NDArray
 
-from surerag.drivers import run_many
 from surerag.errors import ConfigurationError, InputError, extra
-from surerag.measures import exact_match
 from surerag.text import ABSTENTION, check_abstention, is_abstention
 
 Floats = NDArray[np.float64]
@@ -42,6 +40,7 @@ _NUISANCE_POINTS = 32
 _PRIOR_DISCORDANT = 0.5
 """Added to the number of discordant questions, in units of the losses that the bound allows, where outcomes
 are ordered. It keeps the variance of small samples from looking small; it changes power, not level."""
+_FEWEST_RIGHT = 0.05
 _ABSTENTION_NODES = 10
 """Coverages that are tested: a tenth of the sample, two tenths, …, all of it."""
 
@@ -327,6 +326,9 @@ def calibrate_threshold(
         InputError: If there are no rows, scores are missing, or (with ``"raise"``) nothing can be certified.
         MissingExtraError: If scipy is not installed.
 
+    Warns:
+        CalibrationWarning: If fewer than one in twenty questions has a right answer, with or without acting.
+
     Example:
         >>> rows = [CalibrationRow(i, score_without=i < 300, score_with=True) for i in range(400)]
         >>> policy = calibrate_threshold(rows, max_loss=0.02)
@@ -336,6 +338,7 @@ def calibrate_threshold(
     _check(target, max_loss, max_rate, confidence, on_infeasible)
     rows = rows.calibration_rows() if isinstance(rows, HasCalibrationRows) else rows
     sample = _sample(rows)
+    _warn_if_nothing_is_right(rows)
     n, level = len(sample.uncertainty), 1 - confidence
     benefit = sample.benefit
     threshold: float | None
@@ -387,41 +390,6 @@ def calibrate_threshold(
     )
 
 
-def calibration_rows(
-    component: Any,
-    questions: Sequence[str],
-    references: Sequence[Sequence[str]] | None = None,
-    *,
-    score: Callable[[str, Sequence[str]], float] = exact_match,
-) -> list[CalibrationRow]:
-    """Answer each question with and without acting, and return the rows to calibrate on.
-
-    Args:
-        component: A ``LazyRAG`` or ``UncertaintyRewriter``; its threshold is ignored.
-        questions: The sample.
-        references: Right answers of each question; without them rows serve the target ``"rate"`` alone.
-        score: Score of an answer by its references, in [0, 1].
-
-    Raises:
-        InputError: If there are no questions, or references of another number.
-    """
-    if not questions:
-        raise InputError("the sample holds no questions", hint="the papers take 100 or more")
-    if references is not None and len(references) != len(questions):
-        raise InputError(f"got references of {len(references)} questions for {len(questions)} questions")
-    programs = [component.program_both(question) for question in questions]
-    rows = []
-    for at, result in enumerate(run_many(programs, component.services)):
-        scores: tuple[float | None, float | None] = (None, None)
-        if references is not None:
-            scores = (
-                float(score(result.answer_without, references[at])),
-                float(score(result.answer_with, references[at])),
-            )
-        rows.append(CalibrationRow(result.uncertainty, *scores, id=questions[at]))
-    return rows
-
-
 class _Sample(NamedTuple):
     """Rows as arrays; ``benefit`` is score_with - score_without, or None where a score is missing."""
 
@@ -442,6 +410,20 @@ def _sample(rows: Sequence[CalibrationRow]) -> _Sample:
         bool(np.isin(scores, (0, 1)).all()),
         unscored,
     )
+
+
+def _warn_if_nothing_is_right(rows: Sequence[CalibrationRow]) -> None:
+    """Warn where scores say nothing: a strict metric, for one, never finds a sentence right."""
+    scores = [max(row.score_without or 0.0, row.score_with or 0.0) for row in rows]
+    scored = any(row.score_without is not None or row.score_with is not None for row in rows)
+    right = sum(score >= 0.5 for score in scores)
+    if scored and right < len(rows) * _FEWEST_RIGHT:
+        warnings.warn(
+            f"{right} of {len(rows)} questions have a right answer: look at some, and take a metric that "
+            'fits how the model answers (metrics=["contains"] for sentences)',
+            CalibrationWarning,
+            stacklevel=4,
+        )
 
 
 class _Steps(NamedTuple):
@@ -759,6 +741,9 @@ def calibrate_abstention(
         ConfigurationError: If a bound is out of range.
         InputError: If there are no rows, or one has no score.
         MissingExtraError: If scipy is not installed.
+
+    Warns:
+        CalibrationWarning: If fewer than one in twenty answers is right.
     """
     with extra("evaluation"):
         from scipy.optimize import isotonic_regression
@@ -838,6 +823,7 @@ def _answers(rows: Sequence[CalibrationRow] | HasCalibrationRows) -> tuple[Float
     unscored = sum(row.score_without is None for row in rows)
     if unscored:
         raise InputError(f"{unscored} of {len(rows)} answers have no score", hint="pass reference answers")
+    _warn_if_nothing_is_right(rows)
     return uncertainty, np.array([float(row.score_without or 0.0) >= 0.5 for row in rows])
 
 

@@ -26,7 +26,6 @@ from surerag.drivers.session import Listener
 from surerag.drivers.streaming import AnswerStream, AsyncAnswerStream
 from surerag.effects import Program
 from surerag.errors import InputError
-from surerag.messages import BothAnswers
 from surerag.options import Options
 from surerag.services import Services
 
@@ -168,7 +167,7 @@ class Component(Options, Generic[R]):
 class AnsweringComponent(Component[R], Generic[R]):
     """A method that answers questions, and acts where its uncertainty exceeds a threshold.
 
-    Its answers can be streamed, and its threshold calibrated.
+    Its answers can be streamed.
     """
 
     def stream(self, *case: Any, **more: Any) -> AnswerStream[R]:
@@ -178,22 +177,3 @@ class AnsweringComponent(Component[R], Generic[R]):
     async def astream(self, *case: Any, **more: Any) -> AsyncAnswerStream[R]:
         """Answer piece by piece without blocking the event loop."""
         return await drivers.astream(self.program(*case, **more), self.services, on_event=self.on_event)
-
-    def program_both(self, question: str) -> Program[BothAnswers]:
-        """Return a program that answers a question without acting and with it, whatever the threshold."""
-        raise NotImplementedError
-
-    def run_both(self, question: str) -> BothAnswers:
-        """Answer a question without acting and with it."""
-        return drivers.run(self.program_both(question), self.services)
-
-    async def arun_both(self, question: str) -> BothAnswers:
-        """Answer a question without acting and with it, without blocking the event loop."""
-        return await drivers.arun(self.program_both(question), self.services)
-
-    def run_both_many(
-        self, questions: Iterable[str], *, window: int = 64, progress: Progress = False
-    ) -> list[BothAnswers]:
-        """Answer many questions without acting and with it; see :meth:`Component.run_many`."""
-        programs = [self.program_both(question) for question in questions]
-        return drivers.run_many(programs, self.services, window=window, progress=progress)

@@ -322,20 +322,3 @@ class Result:
     """
 
     usage: Usage = field(default=Usage(), kw_only=True, compare=False)
-
-
-@dataclass(frozen=True)
-class BothAnswers(Result):
-    """A question answered without acting and with it, whatever the threshold: material of a calibration.
-
-    Attributes:
-        question: The question.
-        uncertainty: What the method compares with its threshold; infinite where it acts at any threshold.
-        answer_without: Answer without retrieving (L-RAG), or before rewriting (DynQR).
-        answer_with: Answer after it.
-    """
-
-    question: str
-    uncertainty: float
-    answer_without: str
-    answer_with: str

@@ -103,10 +103,6 @@ class Contexts:
         rng.shuffle(chosen)
         return tuple(chosen)
 
-    def facts_of(self, passage: Passage) -> tuple[Fact, ...]:
-        """Return the facts that a passage of this world tells, truly."""
-        return tuple(self._told[passage.id])
-
     def paraphrase(self, passage: Passage, number: int = 1) -> Passage:
         """Say what a passage says in other words.
 

@@ -171,11 +171,6 @@ def phrase(value: str, kind: Kind) -> str:
     return _PHRASES[kind].replace("{v}", value)
 
 
-def generic(kind: Kind) -> str:
-    """Say no more of a value than its kind."""
-    return f"some {kind.value}"
-
-
 def aliases(fact: Fact) -> tuple[str, ...]:
     """Return the forms of an answer: a word, a phrase, a sentence."""
     return (fact.value, phrase(fact.value, fact.relation.value), state(fact, fact.relation.statements[0]))

@@ -6,10 +6,8 @@ which a vague query is rewritten. Slots: ``{e}`` the entity, ``{v}`` the value, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from types import MappingProxyType
 
 from studies.world.lexicon import ENTITY_KINDS, Kind
 
@@ -241,16 +239,3 @@ def relations_of(kind: Kind) -> tuple[Relation, ...]:
 def two_hop_pairs() -> tuple[tuple[Relation, Relation], ...]:
     """Pairs of relations where the first one's value is an entity that the second one is about."""
     return tuple((a, b) for a in RELATIONS for b in RELATIONS if b.subject is a.value and a.name != b.name)
-
-
-@cache
-def same_value_relations() -> Mapping[str, tuple[Relation, ...]]:
-    """For each relation, the others of the same subject with the same kind of value."""
-    return MappingProxyType(
-        {
-            r.name: tuple(
-                o for o in RELATIONS if o.subject is r.subject and o.value is r.value and o is not r
-            )
-            for r in RELATIONS
-        }
-    )

@@ -208,6 +208,28 @@ async def test_a_cut_draft_opens_the_gate(server: FakeOpenAI) -> None:
     assert state["retrieval"]["reason"] == "the first answer was cut off"
 
 
+@pytest.mark.parametrize("text", ["", "  "])
+@both
+async def test_an_empty_draft_opens_the_gate(text: str, asynchronously: bool) -> None:
+    options: dict[str, Any] = {"gate": "semantic_entropy", "n_samples": 3, "threshold": SHUT}
+    model = ScriptedChat(*[AIMessage(text)] * 3, AIMessage(ANSWER))
+    state = await run(create_agent(model, middleware=[lazy(**options)]), asynchronously)
+    assert state["messages"][-1].text == ANSWER
+    assert state["retrieval"]["reason"] == "empty first answer" and state["retrieval"]["retrieve"]
+
+
+@both
+async def test_an_empty_answer_is_uncertain(asynchronously: bool) -> None:
+    larger = FakeListChatModel(responses=[ANSWER])
+    with FakeOpenAI(lambda prompt: "") as empty:
+        agent = create_agent(chat(empty), middleware=[UncertaintyMiddleware(larger_model=larger)])
+        state = await run(agent, asynchronously)
+        assert state["messages"][-1].text == ANSWER
+        alone = await run(create_agent(chat(empty), middleware=[UncertaintyMiddleware()]), asynchronously)
+    note = alone["messages"][-1].response_metadata["surerag"]["uncertainty"]
+    assert note["uncertain"] is True and note["reason"] == "empty answer"
+
+
 async def test_state_survives_a_checkpointer(server: FakeOpenAI) -> None:
     agent = create_agent(chat(server), middleware=[lazy(threshold=OPEN)], checkpointer=InMemorySaver())
     config: Any = {"configurable": {"thread_id": "1"}}

@@ -156,9 +156,7 @@ class EvaluationRun:
             ConfigurationError: If there is no such system.
         """
         if system not in self.systems:
-            raise ConfigurationError(
-                f"the run has no system {system!r}", hint=f"it has {', '.join(self.systems)}"
-            )
+            raise self._unknown(system)
         return {row.question.key: row for row in self.rows if row.system == system and row.answer is not None}
 
     def values(self, system: str, measure: str) -> dict[str, float]:
@@ -193,6 +191,11 @@ class EvaluationRun:
                 values[key] = float(value)
         return values
 
+    def _unknown(self, system: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"the run has no system {system!r}", hint=f"it has {', '.join(self.systems)}"
+        )
+
     @property
     def scores(self) -> list[str]:
         """Names of the measurements that systems reported themselves."""
@@ -205,9 +208,15 @@ class EvaluationRun:
         return [*(self.metrics if with_references else ()), *self.scores]
 
     def scope(self, system: str) -> PolicyScope:
-        """Return what a policy calibrated on a system belongs to, as far as the system reports it."""
-        [text] = self._db.execute("SELECT settings FROM systems WHERE name = ?", (system,)).fetchone()
-        return PolicyScope(**json.loads(text).get("scope", {}))
+        """Return what a policy calibrated on a system belongs to, as far as the system reports it.
+
+        Raises:
+            ConfigurationError: If there is no such system.
+        """
+        found = self._db.execute("SELECT settings FROM systems WHERE name = ?", (system,)).fetchone()
+        if found is None:
+            raise self._unknown(system)
+        return PolicyScope(**json.loads(found[0]).get("scope", {}))
 
     def calibration_rows(self, system: str = "", metric: str = "") -> list[CalibrationRow]:
         """Return rows to calibrate the threshold of a system, from its answers at ``@inf`` and ``@-inf``.

@@ -310,7 +310,7 @@ def build_system(name: str, parts: Parts) -> System:
 
 def _scope(component: Any) -> dict[str, Any]:
     """Return what a policy for a component belongs to, where it takes one."""
-    return {"scope": asdict(scope_of(component))} if hasattr(component, "program_both") else {}
+    return {"scope": asdict(scope_of(component))} if isinstance(component, AnsweringComponent) else {}
 
 
 def _build_method(base: str, parts: Parts, threshold: float | None) -> Component[Any]:

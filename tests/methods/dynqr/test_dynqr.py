@@ -194,12 +194,6 @@ def test_a_conversation_is_shown_to_reader_and_rewriter() -> None:
     assert [result.answer for result in part.run_many([(VAGUE, history), CLEAR])] == ["In Velm", "In Velm"]
 
 
-def test_both_answers_of_a_question_whatever_the_threshold() -> None:
-    both = UncertaintyRewriter(reader(), Library(), threshold=math.inf).run_both(VAGUE)
-    assert (both.answer_without, both.answer_with) == ("perhaps Orun", "In Velm")
-    assert both.uncertainty == pytest.approx(math.exp(-UNSURE))
-
-
 def test_settings_survive_json() -> None:
     part = UncertaintyRewriter(reader(), Library(), metric="ln_entropy", threshold=0.3, n_candidates=2)
     settings = json.loads(json.dumps(part.to_dict()))

@@ -100,7 +100,6 @@ def test_an_answer_that_is_none_opens_the_gate_however_sure_the_reader_is(
     rag, _, _ = pipeline(FakeReader(answer), gate=gate, abstention=UNKNOWN, max_tokens=5)
     result = rag.run("Where?")
     assert (result.answer, result.decision.retrieve, result.decision.reason) == ("Velm", True, reason)
-    assert rag.run_both("Where?").uncertainty == math.inf
 
 
 def test_an_answer_that_turns_out_empty_opens_the_gate() -> None:
@@ -198,13 +197,6 @@ def test_events_hold_plain_values_and_the_plan() -> None:
         result.passages,
         result.summaries,
     )
-
-
-def test_both_answers_of_a_question() -> None:
-    rag, corpus, _ = pipeline(FakeReader(["Orun", "Velm"], entropy=0.3))
-    both = rag.run_both("Where?")
-    assert (both.answer_without, both.answer_with, both.uncertainty) == ("Orun", "Velm", pytest.approx(0.3))
-    assert (both.usage.requests, len(corpus.queries)) == (2, 1)
 
 
 class Policy:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from surerag.component import AnsweringComponent, Service
 from surerag.effects import Program
-from surerag.messages import BothAnswers, Message
+from surerag.messages import Message
 from surerag.methods.dynqr.algorithm import rewrite_when_uncertain
 from surerag.methods.dynqr.metrics import check_metric
 from surerag.methods.dynqr.options import DynQROptions
@@ -86,8 +85,3 @@ class UncertaintyRewriter(DynQROptions, AnsweringComponent[DynQRResult]):
             ServiceError: If the first retrieval or the first answer fails.
         """
         return rewrite_when_uncertain(question, self, self.resolved_threshold, self.answer_tokens, history)
-
-    def program_both(self, question: str) -> Program[BothAnswers]:
-        """Return a program that answers a question without rewriting and with it, for a calibration."""
-        result = yield from rewrite_when_uncertain(question, self, -math.inf, self.answer_tokens)
-        return BothAnswers(question, result.original.uncertainty, result.original.answer, result.answer)

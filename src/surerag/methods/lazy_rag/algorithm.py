@@ -5,7 +5,6 @@ Voloshyn, "L-RAG: Balancing Context and Retrieval with Entropy-Based Lazy Loadin
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -20,7 +19,6 @@ from surerag.effects import (
     start_generation,
 )
 from surerag.messages import (
-    BothAnswers,
     Generation,
     PartialGeneration,
     Passage,
@@ -86,24 +84,6 @@ def lazy_rag(question: str, options: LazyRAGOptions, max_tokens: int) -> Program
     prompt = _prompt(question, options, first.summaries, passages)
     [[answer]] = yield from generate([prompt], first.sampling, answer=True)
     return (yield from _result(question, options, decision, passages, first.summaries, answer))
-
-
-def answer_both_ways(question: str, options: LazyRAGOptions, max_tokens: int) -> Program[BothAnswers]:
-    """Answer a question without retrieving and with it, whatever the threshold: a row of a calibration.
-
-    Raises:
-        InputError: If the question is empty.
-        ServiceError: If anything fails.
-    """
-    check_question(question)
-    first = _FirstAnswer(question, options, max_tokens)
-    yield from first.start()
-    uncertainty = math.inf if first.flaw or first.score is None else first.score
-    without = yield from first.finish()
-    passages = yield from _retrieved(question, options)
-    prompt = _prompt(question, options, first.summaries, passages)
-    [[answer]] = yield from generate([prompt], first.sampling)
-    return BothAnswers(question, uncertainty, without.text, answer.text)
 
 
 class _FirstAnswer:

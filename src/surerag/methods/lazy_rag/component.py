@@ -11,8 +11,8 @@ from pydantic import PrivateAttr
 from surerag.component import AnsweringComponent, Service
 from surerag.effects import Program
 from surerag.errors import InputError
-from surerag.messages import BothAnswers, Passage
-from surerag.methods.lazy_rag.algorithm import answer_both_ways, lazy_rag
+from surerag.messages import Passage
+from surerag.methods.lazy_rag.algorithm import lazy_rag
 from surerag.methods.lazy_rag.gates import check_gate
 from surerag.methods.lazy_rag.options import LazyRAGOptions
 from surerag.methods.lazy_rag.result import LazyRAGResult
@@ -104,10 +104,6 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
         result = yield from lazy_rag(question, self, self.answer_tokens)
         self._watch_samples(result)
         return result
-
-    def program_both(self, question: str) -> Program[BothAnswers]:
-        """Return a program that answers a question without retrieving and with it, for a calibration."""
-        return answer_both_ways(question, self, self.answer_tokens)
 
     def _watch_samples(self, result: LazyRAGResult) -> None:
         """Warn once if a gate that samples saw no difference on many questions in a row."""
