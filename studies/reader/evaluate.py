@@ -21,6 +21,7 @@ from scipy import stats
 from studies.reader.examples import (
     ABSTENTION,
     ASK_TO_ABSTAIN,
+    EXTRACT,
     MultiHop,
     Paragraph,
     Question,
@@ -262,7 +263,7 @@ def entailing(reader: Any, rows: Sequence[tuple[str, str, str]]) -> dict[str, An
 
 
 def _extract(question: Question, texts: Sequence[str]) -> str:
-    return wording.EXTRACT.render(examples="", question=question.text, passages=format_passages(texts))
+    return EXTRACT.render(question=question.text, passages=format_passages(texts))
 
 
 def main() -> None:

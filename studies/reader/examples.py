@@ -14,28 +14,35 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from surerag import prompts as wording
-from surerag.prompts import NOTHING_TO_EXTRACT, format_passages
+from surerag.demo import EXTRACT_PROMPT
+from surerag.prompts import NOTHING_TO_EXTRACT, PromptTemplate, format_passages
+from surerag.text import Sentence, split_sentences
 
 ABSTENTION = "I do not know."
 ASK_TO_ABSTAIN = f"Where nothing supports an answer, reply only: {ABSTENTION}\n"
 """What the methods put before a prompt that allows an abstention."""
 
-_SENTENCE = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]?[A-Z0-9])")
-_ABBREVIATION = re.compile(
-    r"(?:\b[A-Z]|\b(?:Mr|Mrs|Dr|St|vs|etc|No|c|ca|Jr|Sr|Inc|Prof|Gen|Col|Lt|Rev|Fr))\.$"
-)
+EXTRACT = PromptTemplate("extract", EXTRACT_PROMPT, "the demo's reader")
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question on a paragraph; without references it has no answer there."""
+    """A question on a paragraph; without references it has no answer there.
+
+    Attributes:
+        text: What is asked.
+        references: Its answers.
+        place: Where in the paragraph its answer begins, or what looks like one; None where nobody marked it.
+    """
 
     text: str
     references: tuple[str, ...]
+    place: int | None = None
 
     @property
     def answer(self) -> str:
@@ -82,15 +89,25 @@ class MultiHop:
     facts: tuple[str, ...] = ()
 
 
+@cache
+def _cut(text: str) -> list[Sentence]:
+    return split_sentences(text)
+
+
 def sentences(text: str) -> list[str]:
     """Cut a paragraph into its sentences."""
-    whole: list[str] = []
-    for piece in _SENTENCE.split(text):
-        if whole and _ABBREVIATION.search(whole[-1]):
-            whole[-1] = f"{whole[-1]} {piece}"
-        else:
-            whole.append(piece)
-    return whole
+    return [one.text for one in _cut(text)]
+
+
+_POINTS_BACK = re.compile(r"(?:He|She|It|They|This|These|Those|That|Such|His|Her|Its|Their|However|Here)\b")
+
+
+def supporting(text: str, place: int) -> str:
+    """Return the sentence at a place of a paragraph; with the one before it where it points back."""
+    found = _cut(text)
+    at = next(number for number, one in enumerate(found) if place < one.end)
+    first = found[at - 1] if at and _POINTS_BACK.match(found[at].text) else found[at]
+    return text[first.start : found[at].end]
 
 
 def read_squad(*paths: Path) -> dict[str, list[Paragraph]]:
@@ -106,7 +123,10 @@ def read_squad(*paths: Path) -> dict[str, list[Paragraph]]:
                     asked = " ".join(qa["question"].split())
                     if asked not in seen:
                         references = tuple(" ".join(answer["text"].split()) for answer in qa["answers"])
-                        paragraph.questions.append(Question(asked, references))
+                        marked = qa["answers"] or qa.get("plausible_answers", ())
+                        before = each["context"][: marked[0]["answer_start"]] if marked else None
+                        place = None if before is None else len(" ".join(f"{before}|".split())) - 1
+                        paragraph.questions.append(Question(asked, references, place))
     return {title: list(paragraphs.values()) for title, paragraphs in articles.items()}
 
 
@@ -166,16 +186,20 @@ def read_snli(path: Path) -> list[tuple[str, str, str]]:
     return [row for row in rows if row[2] in ("entailment", "contradiction", "neutral")]
 
 
-_BEFORE = (
-    "hey, ", "hi there, ", "hello! ", "please tell me, ", "can you tell me ", "i was wondering ", "um, so ",
-    "i need help with my homework: ", "quick question, ", "do you happen to know ",
-    "sorry to bother you, but ",
-    "my teacher asked us ", "we talked about this at dinner and nobody knew: ", "i forgot, ", "ok so ",
-    "i am trying to find out ", "could you look up for me ", "someone asked me ", "not sure how to put it, ",
+_GREETINGS = (
+    "", "", "", "hi, ", "hello! ", "hey there, ", "good morning, ", "um, ", "ok so ",
+    "sorry to bother you, but ", "quick question, ", "dear all, ", "hi everyone, ",
+    "i need help with my homework: ",
+)  # fmt: skip
+_OPENINGS = (
+    "", "", "do you know ", "do you happen to know ", "can you tell me ", "could you please tell me ",
+    "i was wondering ", "please tell me ", "i would like to know ", "could you look up for me ", "i forgot, ",
+    "my teacher asked us ", "we talked about this at dinner and nobody knew: ", "any chance you know ",
+    "i am trying to find out ", "someone asked me ", "not sure how to put it, ",
 )  # fmt: skip
 _AFTER = (
     "", "", "", " thanks!", " thank you so much", " any idea?", " i really can't remember", " please help",
-    " i looked everywhere", " it's for a quiz", " or something like that", " if you know", " asap",
+    " i looked everywhere", " it's for a quiz", " or something like that", " if you know", " asap", " cheers",
 )  # fmt: skip
 _MOVABLE = re.compile(
     r"(?:In|During|After|Before|On|At|By|From|Since|Under|As|For|With|Until) [^,.]{3,60}, ([^.]+)\."
@@ -209,12 +233,12 @@ class Examples:
         """Go through all paragraphs again and again, each time with other prompts and other company."""
         while True:
             groups = [group for paragraph in self._paragraphs for group in self._of_paragraph(paragraph)]
-            hops = self._chance.sample(self._hops, len(self._hops) // 2)
+            hops = self._chance.sample(self._hops, -(-len(self._hops) // 3))
             groups += [self._of_hop(hop) for hop in hops]
             each = len(self._paragraphs)
-            groups += [self._rewrites() for _ in range(each // 14)]
-            groups += [self._closed_book() for _ in range(each // 14)]
-            groups += [self._entailments() for _ in range(each // 10)]
+            groups += [self._rewrites() for _ in range(1 + each // 12)]
+            groups += [self._closed_book() for _ in range(1 + each // 24)]
+            groups += [self._entailments() for _ in range(1 + each // 4)]
             self._chance.shuffle(groups)
             yield from (group for group in groups if group.pairs)
 
@@ -223,7 +247,7 @@ class Examples:
         kinds = [self._plain, self._numbered, self._two_tiers, self._dynqr, self._seper]
         for make in chance.choices(kinds, (8, 2, 2, 2, 1), k=2):
             yield make(paragraph)
-        optional = ((self._dense, 0.3), (self._extract, 0.9), (self._sufficient, 0.15))
+        optional = ((self._dense, 0.3), (self._extract, 1.0), (self._sufficient, 0.3))
         more = ((self._first_pass, 0.15), (self._summarize, 0.06), (self._rephrase, 0.06))
         for one, share in (*optional, *more):
             if chance.random() < share:
@@ -325,23 +349,19 @@ class Examples:
         )
 
     def _extract(self, paragraph: Paragraph) -> Group:
-        pairs = []
-        for question in self._some(paragraph.answerable, 2):
-            texts = self._among(paragraph, 1, 2) if self._chance.random() < 0.3 else [paragraph.text]
-            said = next((one for one in sentences(paragraph.text) if question.answer in one), None)
-            if said is not None:
-                prompt = wording.EXTRACT.render(
-                    examples="", question=question.text, passages=format_passages(texts)
-                )
-                pairs.append((prompt, said))
-        if self._chance.random() < 0.25:
-            prompt = wording.EXTRACT.render(
-                examples="",
-                question=self._foreign(paragraph.title).text,
-                passages=format_passages([paragraph.text]),
-            )
-            pairs.append((prompt, NOTHING_TO_EXTRACT))
-        return Group("extract", tuple(pairs))
+        """Ask for the sentence that bears on a question, also where it only looks like an answer."""
+        shown = format_passages(self._among(paragraph, 0, self._chance.choice((0, 1, 2))))
+        asked = [
+            (question, supporting(paragraph.text, question.place))
+            for question in self._some([q for q in paragraph.questions if q.place is not None], 10)
+            if question.place is not None
+        ]
+        foreign = self._chance.choice((0, 1, 1, 2))
+        asked += [(self._foreign(paragraph.title), NOTHING_TO_EXTRACT) for _ in range(foreign)]
+        self._chance.shuffle(asked)
+        return Group(
+            "extract", tuple((EXTRACT.render(passages=shown, question=q.text), said) for q, said in asked)
+        )
 
     def _sufficient(self, paragraph: Paragraph) -> Group:
         shown = format_passages(self._among(paragraph, 0, 1))
@@ -379,7 +399,7 @@ class Examples:
         if hop.facts and chance.random() < 0.4:
             texts = [*hop.supporting, *chance.sample(hop.others, min(1, len(hop.others)))]
             chance.shuffle(texts)
-            prompt = wording.EXTRACT.render(examples="", question=hop.text, passages=format_passages(texts))
+            prompt = EXTRACT.render(question=hop.text, passages=format_passages(texts))
             return Group("extract", ((prompt, " ".join(hop.facts)),))
         abstain = chance.random() < 0.3
         supported = not abstain or chance.random() < 0.6
@@ -405,7 +425,7 @@ class Examples:
             text = question.text
             if chance.random() < 0.8:
                 query = text.rstrip("?").strip()
-                query = chance.choice(_BEFORE) + query[0].lower() + query[1:]
+                query = chance.choice(_GREETINGS) + chance.choice(_OPENINGS) + query[0].lower() + query[1:]
                 query += chance.choice(("?", "")) + chance.choice(_AFTER)
                 query = query.lower() if chance.random() < 0.3 else query
             else:
@@ -425,12 +445,12 @@ class Examples:
     def _entailments(self) -> Group:
         """Pairs of SNLI, or two answers to one question."""
         chance = self._chance
-        if chance.random() < 0.5:
+        if chance.random() < 0.7:
             asked = chance.choice(("What does the picture show?", "What is happening?", "What is true?"))
-            rows = [(asked, *row) for row in chance.sample(self._pairs, 8)]
+            rows = [(asked, *row) for row in chance.sample(self._pairs, 12)]
         else:
             rows = []
-            while len(rows) < 8:
+            while len(rows) < 12:
                 paragraph = chance.choice(self._paragraphs)
                 if len(paragraph.answerable) < 2:
                     continue

@@ -1,8 +1,11 @@
-"""Train the adapter of the demo's reader: a LoRA on SmolLM2-135M-Instruct, on one CPU core.
+"""Train the adapter of the demo's reader: a LoRA on SmolLM2-135M-Instruct, on CPU cores.
 
 A paragraph and all its questions are read as one tree: the prompts' common beginning once, then a branch for
 each question, which sees the beginning and itself alone. So a question costs about forty tokens, not two
 hundred. The base stays in bfloat16, the adapter in float32; the loss is on answers alone.
+
+``torchrun --nproc-per-node 2 -m studies.reader.train`` takes two cores: each process has examples of its own,
+and their gradients are averaged before each step.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
@@ -189,7 +193,7 @@ class Encoder:
             branch += [number] * len(new)
             at += range(len(ids) - len(answer), len(ids))
             targets += answer
-            weights += [len(answer) ** -0.5] * len(answer)
+            weights += _weights(group.task, len(answer))
             examples += 1
         if not examples:
             return None
@@ -204,6 +208,16 @@ class Encoder:
             torch.tensor([ids]), torch.tensor([positions]), mask,
             torch.tensor(at), torch.tensor(targets), torch.tensor(weights), examples, shared // STEP * STEP,
         )  # fmt: skip
+
+
+def _weights(task: str, length: int) -> list[float]:
+    """Return how much each token of an answer counts.
+
+    The first tokens of an extract choose its sentence; what follows is copied.
+    """
+    if task == "extract":
+        return [0.6] * min(length, 5) + [0.1] * max(0, length - 5)
+    return [length**-0.5] * length
 
 
 def _shared(prompts: Sequence[Sequence[int]]) -> int:
@@ -274,16 +288,37 @@ def load_adapter(loras: dict[str, Lora], path: Path) -> None:
             lora.merge()
 
 
+def _largest(value: float) -> float:
+    """Return the largest of all processes' values: they stop together."""
+    tensor = torch.tensor(value)
+    dist.all_reduce(tensor, dist.ReduceOp.MAX)
+    return float(tensor)
+
+
+def _average_gradients(parameters: Sequence[nn.Parameter]) -> None:
+    """Replace each gradient by the mean of all processes' gradients."""
+    flat = torch.cat([parameter.grad.flatten() for parameter in parameters if parameter.grad is not None])
+    dist.all_reduce(flat)
+    flat /= dist.get_world_size()
+    start = 0
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad.copy_(flat[start : start + parameter.numel()].view_as(parameter))
+            start += parameter.numel()
+
+
 def train(args: argparse.Namespace) -> None:
     """Train until the time is up; the learning rate follows a cosine over that time."""
     torch.manual_seed(args.seed)
+    dist.init_process_group("gloo")
+    rank, processes = dist.get_rank(), dist.get_world_size()
     torch.set_num_threads(args.threads)
     tokenizer = AutoTokenizer.from_pretrained(args.base)
     encoder = Encoder(tokenizer)
     titles = held_out_titles(args.squad2, args.xquad)
     articles = {t: a for t, a in read_squad(args.squad2, args.xquad).items() if t not in titles}
     hops = [*read_hotpot(args.hotpot)[20:], *read_2wiki(args.wiki)[100:]]
-    groups = iter(Examples(articles, hops, read_snli(args.snli)[1000:], args.seed))
+    groups = iter(Examples(articles, hops, read_snli(args.snli)[1000:], args.seed * processes + rank))
     if args.check:
         model = AutoModelForCausalLM.from_pretrained(args.base, dtype=torch.float32)
         print("largest difference of a loss, tree and separate:", check(model, encoder, groups))
@@ -300,7 +335,7 @@ def train(args: argparse.Namespace) -> None:
     tokens = examples = step = 0
     tasks: Counter[str] = Counter()
     recent: dict[str, list[float]] = {}
-    while (progress := (time.monotonic() - begun) / (60 * args.minutes)) < 1:
+    while (progress := _largest((time.monotonic() - begun) / (60 * args.minutes))) < 1:
         rate = args.rate * max(0.03, (1 + math.cos(math.pi * progress)) / 2) * min(1.0, (step + 1) / 30)
         for parameters in optimizer.param_groups:
             parameters["lr"] = rate
@@ -318,13 +353,14 @@ def train(args: argparse.Namespace) -> None:
             tokens += tree.ids.numel()
             examples += tree.examples
             tasks[task] += tree.examples
+        _average_gradients(trained)
         nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
         for lora in loras.values():
             lora.merge()
         optimizer.zero_grad(set_to_none=True)
         step += 1
-        if step % 20 == 0:
+        if step % 20 == 0 and rank == 0:
             row = {
                 "step": step, "minutes": round((time.monotonic() - begun) / 60, 2), "tokens": tokens,
                 "examples": examples, "rate": round(rate, 6), "tasks": dict(tasks),
@@ -332,9 +368,11 @@ def train(args: argparse.Namespace) -> None:
             }  # fmt: skip
             print(json.dumps(row), file=log, flush=True)
             recent = {}
-        if time.monotonic() - saved > 60 * args.save_every:
+        if rank == 0 and time.monotonic() - saved > 60 * args.save_every:
             save_adapter(loras, args.out / "adapter.safetensors")
             saved = time.monotonic()
+    if rank:
+        return
     save_adapter(loras, args.out / "adapter.safetensors")
     (args.out / "recipe.json").write_text(
         json.dumps(
@@ -343,6 +381,7 @@ def train(args: argparse.Namespace) -> None:
                 "tasks": dict(tasks),
                 "rank": args.rank, "first_layer": args.first_layer, "rate": args.rate, "batch": args.batch,
                 "minutes": args.minutes,
+                "processes": processes,
             },
             indent=1,
         )
@@ -365,7 +404,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--first-layer", type=int, default=10)
     parser.add_argument("--rate", type=float, default=8e-4)
     parser.add_argument("--decay", type=float, default=0.01)
-    parser.add_argument("--batch", type=int, default=2400, help="tokens before a step")
+    parser.add_argument("--batch", type=int, default=1300, help="tokens of a process before a step")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()

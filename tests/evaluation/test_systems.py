@@ -94,6 +94,27 @@ def test_the_gate_is_one_that_the_reader_can_serve(reader: FakeReader, gate: str
     assert build_system("rewritten", replace(parts, reader=reader)).settings["metric"]
 
 
+def test_options_reach_each_method_and_a_threshold_in_the_name_comes_before_them(parts: Parts) -> None:
+    options: dict[str, dict[str, Any]] = {
+        "lazy": {"gate": "margin", "n_tokens": 3, "threshold": 0.1},
+        "rewritten": {"n_candidates": 2},
+        "compressed": {"prompts": {"extract": "{passages}\n{question}"}},
+        "refined": {"max_rounds": 1},
+    }
+    own = replace(parts, options=options)
+    lazy = build_system("lazy", own).settings
+    assert (lazy["gate"], lazy["n_tokens"], lazy["threshold"]) == ("margin", 3, 0.1)
+    assert build_system("lazy@0.8", own).settings["threshold"] == 0.8
+    assert build_system("rewritten", own).settings["n_candidates"] == 2
+    steps = build_system("lazy+compressed+refined", own).settings
+    assert steps["compressed"]["prompts"] == options["compressed"]["prompts"]
+    assert steps["refined"]["max_rounds"] == 1
+    with pytest.raises(ConfigurationError, match="n_tokens"):
+        build_system("lazy", replace(parts, options={"lazy": {"n_token": 3}}))
+    with pytest.raises(ConfigurationError, match="plain"):
+        replace(parts, options={"plain": {}})
+
+
 def test_settings_tell_changed_systems_apart(parts: Parts) -> None:
     assert build_system("lazy", parts).fingerprint == build_system("lazy", parts).fingerprint
     changes: list[dict[str, Any]] = [{"top_n": 2}, {"reader": FakeReader(reply, name="other")}]

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from surerag import ClusterCompressor, DenseEvaluator, LazyRAG, SePer, UncertaintyRewriter
 from surerag.cli.display import progress_bar, show, step
+from surerag.demo import EXTRACT_PROMPT
 from surerag.encoders import packaged_minilm
 from surerag.entailment import ExactEntailer
 from surerag.errors import ConfigurationError
@@ -71,7 +72,8 @@ def _load(base: str | None) -> Parts:
         passages = PassageIndex.from_passages(corpus, encoder)
         leads = [Passage(lead_summary(item.text), id=item.id, metadata=item.metadata) for item in corpus]
         summaries = PassageIndex.from_passages(leads, encoder)
-    return Parts(reader, passages, summaries, encoder, top_n=TOP_N, max_tokens=MAX_TOKENS)
+    options = {"compressed": {"prompts": {"extract": EXTRACT_PROMPT}}}
+    return Parts(reader, passages, summaries, encoder, top_n=TOP_N, max_tokens=MAX_TOKENS, options=options)
 
 
 def _sample(n: int) -> list[Question]:
@@ -92,7 +94,8 @@ def _show_one(parts: Parts, question: Question) -> None:
     with step("One question, five methods"):
         passages = parts.retriever.retrieve(question.text, TOP_N)
         lazy = LazyRAG(parts.reader, parts.retriever, parts.summaries, **options).run(question.text)
-        compressed = ClusterCompressor(parts.reader, parts.encoder).run(question.text, passages)
+        compressor = ClusterCompressor(parts.reader, parts.encoder, **parts.options["compressed"])
+        compressed = compressor.run(question.text, passages)
         dense = DenseEvaluator(parts.reader, ExactEntailer(), max_tokens=MAX_TOKENS).run(
             question.text, passages[:3]
         )

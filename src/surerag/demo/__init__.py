@@ -17,7 +17,19 @@ _MODULE_OF = {
     "load_reader": "surerag.demo.reader",
 }
 
-__all__ = ["DemoQuestion", "fetch_base", "load_corpus", "load_questions", "load_reader"]
+EXTRACT_PROMPT = (
+    "Documents:\n{passages}\n"
+    "Extract from the documents only what is relevant to the question, without inferring anything. "
+    "If nothing is relevant, reply: No content to extract\n"
+    "Question: {question}\nExtracted:"
+)
+"""How the demo's reader was trained to extract: EDC²-RAG's prompt with the question after the documents.
+
+A model of this size finds what is asked for when it has read the question last. Give it to the compressor:
+``ClusterCompressor(..., prompts={"extract": EXTRACT_PROMPT})``.
+"""
+
+__all__ = ["EXTRACT_PROMPT", "DemoQuestion", "fetch_base", "load_corpus", "load_questions", "load_reader"]
 
 
 def __getattr__(name: str) -> Any:

@@ -221,7 +221,9 @@ class Parts:
         entailer: For ``refined``; None asks the reader.
         top_n: Passages to show; None for all that the retriever returns.
         max_tokens: Longest answer in tokens; None for the reader's limit.
-        gate: Of ``lazy``; None for the best one that the reader can serve.
+        options: Options of the methods by their names here, such as
+            ``{"lazy": {"n_tokens": 4}, "compressed": {"token_limit": 500}}``. Without them each has its
+            defaults, with a gate and a metric that the reader can serve.
     """
 
     reader: Reader
@@ -231,7 +233,18 @@ class Parts:
     entailer: Entailer | None = None
     top_n: int | None = None
     max_tokens: int | None = None
-    gate: Any = None
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check the names of the methods."""
+        if wrong := sorted(set(self.options) - set(_CONFIGURABLE)):
+            raise ConfigurationError(
+                f"options of {', '.join(wrong)}, which take none",
+                hint=f"choose of {', '.join(_CONFIGURABLE)}",
+            )
+
+
+_CONFIGURABLE = ("lazy", "rewritten", "compressed", "refined")
 
 
 @dataclass(frozen=True)
@@ -314,24 +327,27 @@ def _scope(component: Any) -> dict[str, Any]:
 
 
 def _build_method(base: str, parts: Parts, threshold: float | None) -> Component[Any]:
-    common: dict[str, Any] = {"top_n": parts.top_n, "max_tokens": parts.max_tokens}
-    if base == "rewritten":
-        logprobs = parts.reader.capabilities.logprobs
-        metric = "perplexity" if logprobs else "semantic_entropy"
-        return UncertaintyRewriter(
-            parts.reader, parts.retriever, threshold=threshold, metric=metric, **common
-        )
     can = parts.reader.capabilities
-    gate = parts.gate or ("entropy" if can.entropy else "margin" if can.logprobs else "semantic_entropy")
+    settings: dict[str, Any] = {"top_n": parts.top_n, "max_tokens": parts.max_tokens}
+    if base == "rewritten":
+        settings["metric"] = "perplexity" if can.logprobs else "semantic_entropy"
+    else:
+        settings["gate"] = "entropy" if can.entropy else "margin" if can.logprobs else "semantic_entropy"
+    settings |= parts.options.get("rewritten" if base == "rewritten" else "lazy", {})
     if base == "strong":
         threshold = -math.inf
-    return LazyRAG(parts.reader, parts.retriever, parts.summaries, gate=gate, threshold=threshold, **common)
+    if threshold is not None:
+        settings["threshold"] = threshold
+    if base == "rewritten":
+        return UncertaintyRewriter(parts.reader, parts.retriever, **settings)
+    return LazyRAG(parts.reader, parts.retriever, parts.summaries, **settings)
 
 
 def _build_step(step: str, parts: Parts) -> Component[Any]:
+    settings = parts.options.get(step, {})
     if step == "compressed":
-        return ClusterCompressor(parts.reader, parts.encoder)
-    return DenseRefiner(parts.reader, entailer=parts.entailer)
+        return ClusterCompressor(parts.reader, parts.encoder, **settings)
+    return DenseRefiner(parts.reader, entailer=parts.entailer, **settings)
 
 
 def _merge(services: Sequence[Services], parts: Parts) -> Services:
