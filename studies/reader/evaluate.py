@@ -189,7 +189,7 @@ class Card:
 
     def _extracting(self, texts: Callable[[Paragraph], list[str]]) -> dict[str, Any]:
         """Return what extracts hold."""
-        found = answers(self._reader, [_extract(q, texts(p)) for p, q in self._answerable], 96)
+        found = answers(self._reader, [_extract(q, texts(p)) for p, q in self._answerable], 192)
         rows = [(answer.text, *pair) for answer, pair in zip(found, self._answerable, strict=True)]
         return {
             "holds_the_answer": share([contains(text, q.references) for text, _, q in rows]),

@@ -99,15 +99,14 @@ def sentences(text: str) -> list[str]:
     return [one.text for one in _cut(text)]
 
 
-_POINTS_BACK = re.compile(r"(?:He|She|It|They|This|These|Those|That|Such|His|Her|Its|Their|However|Here)\b")
-
-
 def supporting(text: str, place: int) -> str:
-    """Return the sentence at a place of a paragraph; with the one before it where it points back."""
+    """Return the sentence at a place of a paragraph, with the one before it and the one after it.
+
+    They say what its pronouns mean; and a reader that misses the sentence by one still extracts it.
+    """
     found = _cut(text)
     at = next(number for number, one in enumerate(found) if place < one.end)
-    first = found[at - 1] if at and _POINTS_BACK.match(found[at].text) else found[at]
-    return text[first.start : found[at].end]
+    return text[found[max(at - 1, 0)].start : found[min(at + 1, len(found) - 1)].end]
 
 
 def read_squad(*paths: Path) -> dict[str, list[Paragraph]]:
@@ -349,11 +348,11 @@ class Examples:
         )
 
     def _extract(self, paragraph: Paragraph) -> Group:
-        """Ask for the sentence that bears on a question, also where it only looks like an answer."""
+        """Ask for what bears on a question, also where it only looks like an answer."""
         shown = format_passages(self._among(paragraph, 0, self._chance.choice((0, 1, 2))))
         asked = [
             (question, supporting(paragraph.text, question.place))
-            for question in self._some([q for q in paragraph.questions if q.place is not None], 10)
+            for question in self._some([q for q in paragraph.questions if q.place is not None], 7)
             if question.place is not None
         ]
         foreign = self._chance.choice((0, 1, 1, 2))

@@ -213,10 +213,10 @@ class Encoder:
 def _weights(task: str, length: int) -> list[float]:
     """Return how much each token of an answer counts.
 
-    The first tokens of an extract choose its sentence; what follows is copied.
+    The first tokens of an extract choose where it begins; what follows is copied.
     """
     if task == "extract":
-        return [0.6] * min(length, 5) + [0.1] * max(0, length - 5)
+        return [0.6] * min(length, 5) + [0.03] * max(0, length - 5)
     return [length**-0.5] * length
 
 

@@ -42,9 +42,11 @@ def articles(tmp_path: Path) -> dict[str, list[Paragraph]]:
     return read_squad(path)
 
 
-def test_an_extract_is_the_sentence_that_holds_the_answer_and_what_it_points_back_to() -> None:
-    assert supporting(FIRST, FIRST.index("Velm")) == "Ada was born in Velm in 1815."
-    assert supporting(FIRST, FIRST.index("Orun")) == "Ada was born in Velm in 1815. She lived in Orun."
+def test_an_extract_is_the_sentence_that_holds_the_answer_and_its_neighbours() -> None:
+    text = f"{FIRST} The end."
+    assert supporting(text, text.index("Velm")) == "Ada was born in Velm in 1815. She lived in Orun."
+    assert supporting(text, text.index("Orun")) == FIRST
+    assert supporting(text, text.index("end")) == "In 1830, the king moved the court to Tarn. The end."
 
 
 def test_each_task_has_examples_in_the_prompts_of_today(articles: dict[str, list[Paragraph]]) -> None:
