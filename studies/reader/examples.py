@@ -38,11 +38,13 @@ class Question:
         text: What is asked.
         references: Its answers.
         place: Where in the paragraph its answer begins, or what looks like one; None where nobody marked it.
+        plausible: What looks like an answer, where there is none.
     """
 
     text: str
     references: tuple[str, ...]
     place: int | None = None
+    plausible: str = ""
 
     @property
     def answer(self) -> str:
@@ -125,7 +127,8 @@ def read_squad(*paths: Path) -> dict[str, list[Paragraph]]:
                         marked = qa["answers"] or qa.get("plausible_answers", ())
                         before = each["context"][: marked[0]["answer_start"]] if marked else None
                         place = None if before is None else len(" ".join(f"{before}|".split())) - 1
-                        paragraph.questions.append(Question(asked, references, place))
+                        plausible = "" if references or not marked else " ".join(marked[0]["text"].split())
+                        paragraph.questions.append(Question(asked, references, place, plausible))
     return {title: list(paragraphs.values()) for title, paragraphs in articles.items()}
 
 
@@ -256,7 +259,11 @@ class Examples:
         """Choose questions for one beginning, and the answer to each."""
         chance = self._chance
         asked = [(question, question.answer) for question in self._some(paragraph.answerable, most)]
-        if abstain:
+        if not abstain:
+            # Who may not abstain gives the likeliest answer.
+            guessable = [question for question in paragraph.unanswerable if question.plausible]
+            asked += [(question, question.plausible) for question in self._some(guessable, most // 3)]
+        else:
             without = self._some(paragraph.unanswerable, max(1, len(asked) // 3))
             foreign = [self._foreign(paragraph.title) for _ in range(chance.choice((1, 1, 2)))]
             asked += [(question, ABSTENTION) for question in (*without, *foreign)]
