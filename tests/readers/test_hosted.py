@@ -437,12 +437,7 @@ def test_a_probe_shows_what_a_server_can_do(fake_openai: FakeOpenAI) -> None:
     reader = reader_of(fake_openai)
     result = reader.probe()
     assert (result.logprobs, result.top_logprobs, result.raw_logprobs) == (True, 3, False)
-    assert (result.samples, result.streams, result.stream_logprobs, result.seeded) == (
-        False,
-        True,
-        False,
-        False,
-    )
+    assert (result.samples, result.streams, result.stream_logprobs) == (False, True, False)
     assert result.rejected == ("seed",)
     # Log-probabilities after temperature are not the model's own.
     assert not reader.capabilities.logprobs

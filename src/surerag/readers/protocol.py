@@ -171,8 +171,7 @@ class BaseReader:
 
     def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
         """Yield an answer (the first sample) piece by piece; the last chunk holds the generation."""
-        generation = self.generate([prompt], replace(sampling, n=1))[0][0]
-        yield Chunk(generation.text, generation)
+        yield from self.finish_stream(self.begin([prompt], 1, sampling)[0])
 
     def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
         """Yield what was begun from its first token on; the last chunk holds the generation."""

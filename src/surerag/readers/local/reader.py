@@ -341,15 +341,10 @@ class TransformersReader(BaseReader):
             if isinstance(item.state, Handle):
                 item.state.close("cancelled")
 
-    def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
-        """Yield the first sample as it grows: whole characters, no part of a stop text.
+    def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
+        """Yield what was begun from its first token on: whole characters, no part of a stop text.
 
         The model is free for other calls between two pieces. Closing the iterator frees the memory.
-        """
-        yield from self.finish_stream(self.begin([prompt], 1, sampling)[0])
-
-    def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
-        """Yield what was begun from its first token on; see :meth:`stream`.
 
         Raises:
             InputError: If it was finished or cancelled before, or begun by another reader.
