@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from surerag.errors import CapabilityError, ConfigurationError, ServiceError
 from surerag.messages import (
@@ -26,6 +26,7 @@ from surerag.readers.protocol import BaseReader, Capabilities, first_tokens
 
 __all__ = ["Call", "FakeReader", "Reply", "Verb", "reply"]
 
+R = TypeVar("R")
 Verb = Literal["generate", "score", "begin", "finish", "cancel", "stream", "finish_stream"]
 Answer = str | Generation | BaseException | type[BaseException]
 Reply = Answer | Callable[[str], Answer]
@@ -279,7 +280,10 @@ class FakeReader(BaseReader):
         """Return the whole replies; each once."""
         handles = [_handle(item) for item in begun]
         self._note("finish", [handle.prompt for handle in handles], None)
-        return [self._finish(handle) for handle in handles]
+        for handle in handles:
+            handle.close()
+            self._count(0, handle.whole.completion_tokens - handle.emitted, requests=0)
+        return [handle.whole for handle in handles]
 
     def cancel(self, begun: Sequence[PartialGeneration]) -> None:
         """Close handles; those already closed stay as they are."""
@@ -303,27 +307,8 @@ class FakeReader(BaseReader):
         handle.close()
         yield from self._pieces(handle.whole, handle.emitted)
 
-    async def agenerate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
-        """Like ``generate``; nothing here blocks."""
-        return self.generate(prompts, sampling)
-
-    async def ascore(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
-        """Like ``score``; nothing here blocks."""
-        return self.score(prompts, continuations)
-
-    async def abegin(
-        self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
-    ) -> list[PartialGeneration]:
-        """Like ``begin``; nothing here blocks."""
-        return self.begin(prompts, n_tokens, sampling)
-
-    async def afinish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
-        """Like ``finish``; nothing here blocks."""
-        return self.finish(begun)
-
-    async def acancel(self, begun: Sequence[PartialGeneration]) -> None:
-        """Like ``cancel``; nothing here blocks."""
-        self.cancel(begun)
+    async def _call(self, verb: Callable[..., R], *arguments: Any) -> R:
+        return verb(*arguments)
 
     async def astream(self, prompt: Prompt, sampling: SamplingParams) -> AsyncIterator[Chunk]:
         """Like ``stream``; nothing here blocks."""
@@ -401,11 +386,6 @@ class FakeReader(BaseReader):
         self._count(whole.prompt_tokens, handle.emitted)
         partial = whole if handle.done else replace(_head(whole, handle.emitted), finish="partial")
         return PartialGeneration(partial, handle.done, handle)
-
-    def _finish(self, handle: _Handle) -> Generation:
-        handle.close()
-        self._count(0, handle.whole.completion_tokens - handle.emitted, requests=0)
-        return handle.whole
 
     def _pieces(self, generation: Generation, emitted: int) -> Iterator[Chunk]:
         """Yield word by word; words beyond those emitted before count when they are taken."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from surerag.errors import CapabilityError, ConfigurationError
 from surerag.messages import (
@@ -178,27 +178,31 @@ class BaseReader:
         generation = self.finish([begun])[0]
         yield Chunk(generation.text, generation)
 
+    async def _call(self, verb: Callable[..., R], *arguments: Any) -> R:
+        """Await a verb in a thread; a reader whose verbs never block overrides this."""
+        return await in_thread(verb, *arguments)
+
     async def agenerate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         """Like ``generate``, without blocking the event loop."""
-        return await in_thread(self.generate, prompts, sampling)
+        return await self._call(self.generate, prompts, sampling)
 
     async def ascore(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
         """Like ``score``, without blocking the event loop."""
-        return await in_thread(self.score, prompts, continuations)
+        return await self._call(self.score, prompts, continuations)
 
     async def abegin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[PartialGeneration]:
         """Like ``begin``, without blocking the event loop."""
-        return await in_thread(self.begin, prompts, n_tokens, sampling)
+        return await self._call(self.begin, prompts, n_tokens, sampling)
 
     async def afinish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
         """Like ``finish``, without blocking the event loop."""
-        return await in_thread(self.finish, begun)
+        return await self._call(self.finish, begun)
 
     async def acancel(self, begun: Sequence[PartialGeneration]) -> None:
         """Like ``cancel``, without blocking the event loop."""
-        await in_thread(self.cancel, begun)
+        await self._call(self.cancel, begun)
 
     async def astream(self, prompt: Prompt, sampling: SamplingParams) -> AsyncIterator[Chunk]:
         """Like ``stream``, without blocking the event loop."""
