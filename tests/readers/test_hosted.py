@@ -569,12 +569,6 @@ def test_one_failure_ends_the_others(fake_openai: FakeOpenAI) -> None:
     assert len(fake_openai.requests) < 5
 
 
-def test_an_address_that_is_no_text_is_refused() -> None:
-    address: Any = 5
-    with pytest.raises(ConfigurationError, match="base_url must be a text"):
-        OpenAIReader("toy", base_url=address, api_key="k")
-
-
 @pytest.mark.parametrize("api", ["chat", "completions"])
 def test_white_space_at_the_cut_is_among_the_tokens(api: Any) -> None:
     with FakeOpenAI(["Velm\n\n"] * 2) as server:

@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from surerag.errors import (
     ConfigurationError,
+    ContextLengthError,
     LogprobsRefusedError,
     MissingExtraError,
     RefusedError,
@@ -127,10 +128,10 @@ class Client:
         self,
         base_url: str | None,
         api_key: str | None,
-        *,
         timeout: float,
         max_retries: int,
         max_concurrency: int,
+        *,
         own: AsyncOpenAI | None,
         secrets: Json,
     ) -> None:
@@ -142,8 +143,6 @@ class Client:
             )
         if own is not None:
             base_url, api_key = str(own.base_url), own.api_key
-        if not isinstance(base_url, str | None):
-            raise ConfigurationError(f"base_url must be a text, got {type(base_url).__name__}")
         self.base_url = (base_url or os.environ.get("OPENAI_BASE_URL") or _OPENAI).rstrip("/")
         self._key = _checked_key(api_key)
         self._timeout = timeout
@@ -287,33 +286,32 @@ class Client:
 
     def _explained(self, error: Exception, body: Json) -> ServiceError:
         """Return our error for one of the SDK's."""
-        cause = error.__cause__ or error
-        reply = getattr(error, "body", None)
+        cause, reply = error.__cause__ or error, getattr(error, "body", None)
         message = self.masked(_message_in(reply) if reply else str(cause) or str(error))[:300].rstrip(". ")
         kind, status = kind_of(error, message), status_of(error)
-        answered = f"{self.address} answered {status}: {message}" if status else ""
-        if "logprob" in message.lower() and "logprobs" in body and kind is RefusedError:
+        if kind is RefusedError and "logprob" in message.lower() and "logprobs" in body:
             return LogprobsRefusedError(
                 f"{self.address} gives no log-probabilities: {message}", hint=NO_LOGPROBS_HINT
             )
-        if kind is TransientServiceError and not status:
-            if isinstance(error, TimeoutError) or "Timeout" in type(error).__name__:
-                return kind(f"{self.address} did not answer in time", hint=PASSING_HINT)
-            return kind(f"the connection to {self.address} failed: {message}", hint=PASSING_HINT)
-        if kind is TransientServiceError:
-            return kind(answered, hint=PASSING_HINT)
-        if kind is RefusedError:
-            named = [PARAMETER_HINTS[name] for name in PARAMETER_HINTS if name in body and name in message]
-            return kind(
-                answered or f"{self.address} cannot be asked: {type(cause).__name__}: {message}",
-                hint=named[0] if named else _HINTS.get(status or 0, REFUSED_HINT),
-            )
-        if kind is not ServiceError:
-            return kind(f"the prompt does not fit the model's window: {message}", hint=TOO_LONG_HINT)
-        if status or reply is not None:
-            return kind(answered or f"{self.address} failed while it answered: {message}")
-        sent = self.masked(excerpt(getattr(error, "doc", None) or getattr(error, "object", None) or message))
-        return kind(f"{self.address} sent a reply that cannot be read ({type(error).__name__}): {sent}")
+        named = [hint for name, hint in PARAMETER_HINTS.items() if name in body and name in message]
+        hints = {
+            RefusedError: named[0] if named else _HINTS.get(status or 0, REFUSED_HINT),
+            TransientServiceError: PASSING_HINT,
+            ContextLengthError: TOO_LONG_HINT,
+        }
+        if status:
+            happened = f"answered {status}: {message}"
+        elif reply is not None:
+            happened = f"failed while it answered: {message}"
+        elif kind is TransientServiceError:
+            late = isinstance(error, TimeoutError) or "Timeout" in type(error).__name__
+            happened = "did not answer in time" if late else f"could not be reached: {message}"
+        elif kind is RefusedError:
+            happened = f"cannot be asked: {type(cause).__name__}: {message}"
+        else:
+            sent = excerpt(getattr(error, "doc", None) or getattr(error, "object", None) or message)
+            happened = f"sent a reply that cannot be read ({type(error).__name__}): {self.masked(sent)}"
+        return kind(f"{self.address} {happened}", hint=hints.get(kind, ""))
 
     def masked(self, text: str) -> str:
         """Return a text without the secrets that this client holds."""

@@ -100,17 +100,16 @@ class OpenAIReader(BaseReader):
             if not value >= least:
                 raise ConfigurationError(f"{name} must be at least {least}, got {value!r}")
         self._max_tokens = max_tokens
-        client_of_model = Client(
-            base_url,
-            api_key,
-            timeout=timeout,
-            max_retries=max_retries,
-            max_concurrency=max_concurrency,
-            own=client,
-            secrets=extra_body or {},
+        fields = dict(extra_body or {})
+        self._service = Service(
+            Client(base_url, api_key, timeout, max_retries, max_concurrency, own=client, secrets=fields),
+            model,
+            api,
+            TokenDetails(True, _TOP_LOGPROBS[api] if top_logprobs is None else top_logprobs),
+            thinking,
+            fields,
+            thinks=thinking is True,
         )
-        details = TokenDetails(True, _TOP_LOGPROBS[api] if top_logprobs is None else top_logprobs)
-        self._service = Service(client_of_model, model, api, details, thinking, extra_body or {})
 
     def __repr__(self) -> str:
         service = self._service

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from surerag.errors import CapabilityError, ConfigurationError, RefusedError, ThinkingBudgetError
@@ -31,48 +31,41 @@ Json = Mapping[str, Any]
 R = TypeVar("R")
 
 
+@dataclass(eq=False)
 class Service:
     """A model, asked over a client.
 
     Attributes:
+        client: Sends the requests.
         model: Its name, as the server has it.
         api: Which of the server's APIs is used.
         details: What is requested of each token, where a method wants it.
         thinking: False where thinking was switched off.
+        extra_body: Further fields of every request, which win over all others.
         thinks: Whether the model is known to think before it answers.
         supported: What the model is known to reject.
         scoring: How given text can be scored; None until a probe found a way.
         streams: Whether answers can be streamed with all that is requested of them.
         together: Whether several answers can be requested at once.
         usage: What was asked so far.
-        client: Sends the requests.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        model: str,
-        api: Api,
-        details: TokenDetails,
-        thinking: bool | None,
-        extra_body: Mapping[str, Any],
-    ) -> None:
-        self.client = client
-        self.model = model
-        self.api: Api = api
-        self.details = details
-        self.thinking = thinking
-        self.thinks = thinking is True
-        self.supported = SupportedParameters()
-        self.scoring: Scoring | None = None
-        self.streams = True
-        self.together = True
-        self.usage = UsageCounter()
-        self._opened = False
-        self._extra_body = dict(extra_body)
+    client: Client
+    model: str
+    api: Api
+    details: TokenDetails
+    thinking: bool | None
+    extra_body: Json
+    thinks: bool = False
+    supported: SupportedParameters = field(default_factory=SupportedParameters)
+    scoring: Scoring | None = None
+    streams: bool = True
+    together: bool = True
+    usage: UsageCounter = field(default_factory=UsageCounter)
+    _opened: bool = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_extra_body": without_secrets(self._extra_body)}
+        return {**self.__dict__, "extra_body": without_secrets(self.extra_body)}
 
     @property
     def name(self) -> str:
@@ -225,8 +218,8 @@ class Service:
     ) -> R:
         """Send a request; again without what the model rejects and the answer can do without."""
         switches = THINKING_OFF if self.thinking is False and self.api == "chat" else {}
-        whole = {**switches, **body, **self._extra_body}
-        needed = {*needed, *self._extra_body}
+        whole = {**switches, **body, **self.extra_body}
+        needed = {*needed, *self.extra_body}
         while True:
             if missing := sorted(self.supported.drop & needed & set(whole)):
                 raise RefusedError(

@@ -8,7 +8,7 @@ from typing import Literal
 
 from surerag.errors import ServiceError, TransientServiceError
 from surerag.messages import Chunk, Generation, PartialGeneration
-from surerag.readers.hosted.answers import Draft, streamed_choice, usage_of
+from surerag.readers.hosted.answers import Draft, choices_of, usage_of
 from surerag.readers.hosted.client import EventStream, background_loop
 from surerag.readers.pieces import TrimmedPieces
 
@@ -40,8 +40,8 @@ class OpenAnswer:
             return None
         if isinstance(piece.get("usage"), dict):
             self.draft.usage = usage_of(piece)
-        choice = streamed_choice(piece)
-        return self.draft.feed(choice) if choice is not None else ""
+        # The piece that carries the usage may have no choice.
+        return self.draft.feed(choices_of(piece)[0]) if piece.get("choices") else ""
 
     async def read(self, tokens: int) -> PartialGeneration:
         """Read so many tokens of the answer, or to the end of a shorter one."""

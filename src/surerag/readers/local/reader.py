@@ -30,7 +30,7 @@ from surerag.readers.local.sequences import Detokenizer, GrowingAnswer, Request,
 from surerag.readers.pieces import TrimmedPieces, UsageCounter
 from surerag.readers.protocol import BaseReader, Capabilities, begun_from_whole
 from surerag.readers.thinking import THINKING_TOKENS
-from surerag.readers.threads import CancelledWorkError, cancel_when, renew_after_fork
+from surerag.readers.threads import renew_after_fork
 
 _readers: weakref.WeakSet[TransformersReader] = weakref.WeakSet()
 
@@ -305,8 +305,7 @@ class TransformersReader(BaseReader):
         """Go on with what was begun, in any calls, in common batches.
 
         Raises:
-            InputError: If one was finished or cancelled before, or begun by another reader, or all were
-                cancelled meanwhile.
+            InputError: If one was finished or cancelled before, or begun by another reader.
             ServiceError: If the device has too little memory for one; the others can be finished again.
         """
         with self._lock:
@@ -314,17 +313,8 @@ class TransformersReader(BaseReader):
             if len(set(map(id, handles))) < len(handles):
                 raise InputError("the same generation is to be finished twice")
             before = _written([handle.answer for handle in handles])
-
-            def unwanted() -> bool:
-                return bool(handles) and all(handle.fate == "cancelled" for handle in handles)
-
             try:
-                with cancel_when(unwanted):
-                    self._engine.finish(handles)
-            except CancelledWorkError:
-                if unwanted():
-                    raise InputError("this generation was cancelled while it was finished") from None
-                raise
+                self._engine.finish(handles)
             finally:
                 self._usage.add(_written([handle.answer for handle in handles], before))
             for handle in handles:
@@ -332,10 +322,7 @@ class TransformersReader(BaseReader):
             return [handle.answer.generation() for handle in handles]
 
     def cancel(self, begun: Sequence[PartialGeneration]) -> None:
-        """Free what was begun; doing so again, or after finishing, does nothing.
-
-        What another thread is finishing ends at its next step, once all of that call are cancelled.
-        """
+        """Free what was begun; doing so again, or while or after finishing, does nothing."""
         # No lock: a garbage collector may call this in the middle of anything.
         for item in begun:
             if isinstance(item.state, Handle):
