@@ -135,12 +135,7 @@ class _Questions:
         for requested in dict.fromkeys((details, _TEXT)):
             try:
                 opened = await self._service.open(self._prompt, _SHORT, requested)
-                try:
-                    while await opened.next() is not None:
-                        pass
-                    return opened.whole().trace is not None
-                finally:
-                    await opened.aclose()
+                return (await opened.read(_SHORT.max_tokens + 1)).partial.trace is not None
             except ServiceError as error:
                 self._note(error)
         return None

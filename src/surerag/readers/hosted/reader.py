@@ -217,10 +217,12 @@ class OpenAIReader(BaseReader):
             yield from super().finish_stream(begun)
             return
         try:
-            while (chunk := run(answer.chunk())) is not None:
+            chunk = Chunk("")
+            while chunk.generation is None:
+                chunk = run(answer.chunk())
                 yield chunk
         finally:
-            answer.abandon()
+            answer.end()
 
     async def astream(self, prompt: Prompt, sampling: SamplingParams) -> AsyncIterator[Chunk]:
         """Like ``stream``, without blocking the event loop."""
@@ -237,10 +239,12 @@ class OpenAIReader(BaseReader):
             yield Chunk(whole.text, whole)
             return
         try:
-            while (chunk := await arun(answer.chunk())) is not None:
+            chunk = Chunk("")
+            while chunk.generation is None:
+                chunk = await arun(answer.chunk())
                 yield chunk
         finally:
-            answer.abandon()
+            answer.end()
 
     def probe(self, prompt: Prompt | None = None) -> Probe:
         """Find out what the server can do, by asking it about ten small questions.

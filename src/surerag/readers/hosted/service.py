@@ -200,11 +200,8 @@ class Service:
         answer = claim(begun)
         if answer is None:
             return begun.partial if begun.done else begun.state
-        whole = None
         async with await self.client.turn():
-            while (chunk := await answer.chunk()) is not None:
-                whole = chunk.generation
-        return whole or answer.whole()
+            return await answer.rest()
 
     async def _send(
         self,
