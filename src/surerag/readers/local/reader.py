@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -162,7 +163,7 @@ class TransformersReader(BaseReader):
                 "a reader around a model that was built in place cannot be pickled",
                 hint="load it with TransformersReader.from_pretrained, or pass the reader in after loading",
             )
-        return _rebuild, (type(self), self._settings)
+        return partial(type(self).from_pretrained, **self._settings), ()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TransformersReader:
         """Return this reader itself: its weights need no copy."""
@@ -365,7 +366,7 @@ class TransformersReader(BaseReader):
             limit, window = self._thinking_tokens, self._model.window
             left = limit if window is None else min(limit, window - len(ids) - sampling.max_tokens)
             thinks = bool(opened) or self._encoder.expects_thoughts
-            requests.append(Request(tuple(ids), sampling, opened, thinks, left, limit))
+            requests.append(Request(tuple(ids), sampling, opened, thinks, left))
         return requests
 
     def _check_lengths(self, prompts: Sequence[Prompt], lengths: Sequence[tuple[int, int]]) -> None:
@@ -373,10 +374,9 @@ class TransformersReader(BaseReader):
         unfit = [i for i, (length, further) in enumerate(lengths) if window and length + further > window]
         if window and unfit:
             length, further = lengths[unfit[0]]
-            others = f" ({len(unfit) - 1} more do not fit either)" if len(unfit) > 1 else ""
             raise ContextLengthError(
                 f"prompt {unfit[0]} has {length} tokens, {further} more are to follow, and the model's "
-                f"window holds {window}: {length + further - window} too many{others}",
+                f"window holds {window}: {length + further - window} too many",
                 hint="shorten the context by that many tokens, or lower max_tokens",
                 inputs=[prompts[index] for index in unfit],
             )
@@ -402,10 +402,6 @@ def _written(sequences: Sequence[GrowingAnswer], before: Usage | None = None) ->
         completion_tokens=sum(map(len, sequences)) - before.completion_tokens,
         thinking_tokens=sum(sequence.thinking_tokens for sequence in sequences) - before.thinking_tokens,
     )
-
-
-def _rebuild(kind: type[TransformersReader], settings: dict[str, Any]) -> TransformersReader:
-    return kind.from_pretrained(**settings)
 
 
 def _renew_after_fork() -> None:
