@@ -104,10 +104,7 @@ class BaseReader:
         return Usage()
 
     def count_tokens(self, text: str) -> int:
-        """Return how many tokens a text has for this model; an estimate, where it has no tokenizer at hand.
-
-        Budgets and chunks are measured with it, so it has to answer at once: a server is not asked.
-        """
+        """Return how many tokens a text has for this model; an estimate, where only a server could count."""
         return estimated_tokens(text)
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
@@ -130,8 +127,7 @@ class BaseReader:
     ) -> list[PartialGeneration]:
         """Return the first ``n_tokens`` tokens of each prompt (first sample), ready to go on.
 
-        This default generates the whole answer and shows its beginning, so that an accepted answer
-        is still generated only once.
+        This default generates the whole answer and shows its beginning.
         """
         answers = self.generate(prompts, replace(sampling, n=1))
         return [begun_from_whole(answer[0], n_tokens) for answer in answers]

@@ -154,10 +154,10 @@ class _Questions:
         lists = []
         for temperature in (0.5, 2.0):
             draft = await self._ask(replace(_SHORT, temperature=temperature), details, "temperature")
-            if draft is None or not draft.entries:
+            first = draft.entries[0].get("top_logprobs") if draft is not None and draft.entries else None
+            if not first:
                 return None
-            listed = sorted((item["logprob"] for item in draft.entries[0]["top_logprobs"]), reverse=True)
-            lists.append(listed[: details.top])
+            lists.append(sorted((item["logprob"] for item in first), reverse=True)[: details.top])
         return not _differ(*lists)
 
     async def scoring(self, details: TokenDetails) -> Scoring | None:
