@@ -437,12 +437,7 @@ def test_a_probe_shows_what_a_server_can_do(fake_openai: FakeOpenAI) -> None:
     reader = reader_of(fake_openai)
     result = reader.probe()
     assert (result.logprobs, result.top_logprobs, result.raw_logprobs) == (True, 3, False)
-    assert (result.samples, result.streams, result.stream_logprobs, result.seeded) == (
-        False,
-        True,
-        False,
-        False,
-    )
+    assert (result.samples, result.streams, result.stream_logprobs) == (False, True, False)
     assert result.rejected == ("seed",)
     # Log-probabilities after temperature are not the model's own.
     assert not reader.capabilities.logprobs
@@ -466,10 +461,9 @@ def test_a_key_that_no_header_can_carry_is_refused_unseen() -> None:
 
 
 def test_no_key_is_in_an_error_a_repr_or_a_pickle(fake_openai: FakeOpenAI) -> None:
-    secret = "hidden-token-123"
     address = fake_openai.base_url.replace("//", "//user:password-9@")
-    reader = reader_of(fake_openai, base_url=address, extra_body={"auth_token": secret, "penalty": 1})
-    fake_openai.options["refusal"] = f"bad key {KEY!r} and {secret} and password-9 {{}}"
+    reader = reader_of(fake_openai, base_url=address)
+    fake_openai.options["refusal"] = f"bad key {KEY!r} and password-9 {{}}"
     fake_openai.options["refuses"] = ("model",)
     with pytest.raises(RefusedError) as caught:
         reader.generate(["q"], GREEDY)
@@ -477,10 +471,9 @@ def test_no_key_is_in_an_error_a_repr_or_a_pickle(fake_openai: FakeOpenAI) -> No
     assert error.__cause__ is None and error.__context__ is None
     shown = [str(error), repr(reader), reader.name, repr(pickle.dumps(reader))]
     for text in shown:
-        for word in (KEY, secret, "password-9"):
+        for word in (KEY, "password-9"):
             assert word not in text
     assert "[key]" in shown[0]
-    assert "penalty" in shown[3]
 
 
 def test_a_reader_pickles_and_asks_again(fake_openai: FakeOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -572,12 +565,6 @@ def test_one_failure_ends_the_others(fake_openai: FakeOpenAI) -> None:
     with pytest.raises(SureragError):
         reader_of(fake_openai, max_concurrency=1).generate(["q"] * 30, GREEDY)
     assert len(fake_openai.requests) < 5
-
-
-def test_an_address_that_is_no_text_is_refused() -> None:
-    address: Any = 5
-    with pytest.raises(ConfigurationError, match="base_url must be a text"):
-        OpenAIReader("toy", base_url=address, api_key="k")
 
 
 @pytest.mark.parametrize("api", ["chat", "completions"])

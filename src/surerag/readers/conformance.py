@@ -23,7 +23,7 @@ import asyncio
 import math
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -86,9 +86,14 @@ class Trial:
         """One answer to each prompt, without chance."""
         return SamplingParams(max_tokens=self.max_tokens)
 
-    def sampled(self, n: int, seed: int = 1) -> SamplingParams:
+    def sampled(self, n: int) -> SamplingParams:
         """Several answers to each prompt, by chance."""
-        return SamplingParams(n=n, temperature=1.0, max_tokens=self.max_tokens, seed=seed)
+        return SamplingParams(n=n, temperature=1.0, max_tokens=self.max_tokens, seed=1)
+
+    @property
+    def repeatable(self) -> list[SamplingParams]:
+        """Ways of asking that give the same answers each time."""
+        return [self.greedy, *([self.sampled(2)] if self.seeded else [])]
 
     def answers(self, reader: BaseReader) -> list[Generation]:
         """Return the greedy answer to each prompt."""
@@ -171,24 +176,19 @@ def text_is_stripped(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def traces_are_there_as_claimed(reader: BaseReader, trial: Trial) -> None:
-    """Every generation has a trace of all its tokens; or none has one, and none is claimed."""
+    """Every generation has a trace of all its tokens, with energies if claimed; or none has one."""
+    claimed = reader.capabilities
     for answer in _some_of_each(reader, trial):
-        if not reader.capabilities.logprobs:
+        if not claimed.logprobs:
             _demand(answer.trace is None, "it claims no log-probabilities and returns some")
             continue
         trace = _trace(answer)
         _demand(bool(len(trace)) or not answer.text, f"the trace of {answer.text!r} is empty")
         counted = answer.completion_tokens
         _demand(counted == len(trace), f"{counted} tokens are counted and {len(trace)} are in the trace")
-
-
-@_check
-def logprobs_are_natural_logs(reader: BaseReader, trial: Trial) -> None:
-    """Log-probabilities are finite and not above zero."""
-    _applies(reader.capabilities.logprobs, "it has no log-probabilities")
-    for answer in _some_of_each(reader, trial):
-        for value in _trace(answer).logprobs:
+        for value in trace.logprobs:
             _demand(math.isfinite(value) and value <= 0, f"a log-probability is {value!r}")
+        _demand((trace.logsumexp is not None) == claimed.energy, "energies are not there as claimed")
 
 
 @_check
@@ -206,15 +206,6 @@ def entropies_are_possible(reader: BaseReader, trial: Trial) -> None:
         for low, high in zip(entropy.lower, entropy.upper, strict=True):
             _demand(-1e-9 <= low <= high <= most, f"an entropy lies in [{low}, {high}], the most is {most}")
             _demand(low == high or not entropy.exact, f"an exact entropy is an interval [{low}, {high}]")
-
-
-@_check
-def energies_are_there_as_claimed(reader: BaseReader, trial: Trial) -> None:
-    """Traces carry log-sum-exp of the logits exactly if that is claimed."""
-    _applies(reader.capabilities.logprobs, "it has no log-probabilities")
-    for answer in _some_of_each(reader, trial):
-        has = _trace(answer).logsumexp is not None
-        _demand(has == reader.capabilities.energy, "energies are not there as claimed")
 
 
 @_check
@@ -250,26 +241,18 @@ def stop_texts_end_an_answer(reader: BaseReader, trial: Trial) -> None:
 
 
 @_check
-def greedy_answers_repeat(reader: BaseReader, trial: Trial) -> None:
-    """At temperature 0 the same request gives the same answer."""
-    for one, other in zip(trial.answers(reader), trial.answers(reader), strict=True):
-        trial.same("asked twice", one, other)
-
-
-@_check
-def seeds_repeat(reader: BaseReader, trial: Trial) -> None:
-    """The same seed gives the same samples."""
-    _applies(trial.seeded, "it does not promise that seeds repeat")
-    first, again = (reader.generate(trial.prompts, trial.sampled(3)) for _ in range(2))
-    for one, other in zip(_flat(first), _flat(again), strict=True):
-        trial.same("with one seed", one, other)
+def answers_repeat(reader: BaseReader, trial: Trial) -> None:
+    """At temperature 0 the same request gives the same answer, and so does the same seed, if promised."""
+    for sampling in trial.repeatable:
+        first, again = (reader.generate(trial.prompts, sampling) for _ in range(2))
+        for one, other in zip(_flat(first), _flat(again), strict=True):
+            trial.same(f"asked twice at temperature {sampling.temperature:g}", one, other)
 
 
 @_check
 def alone_or_in_a_batch_is_the_same(reader: BaseReader, trial: Trial) -> None:
     """A prompt's answers do not depend on what else is asked with it, or in what order."""
-    settings = [trial.greedy, *([trial.sampled(2)] if trial.seeded else [])]
-    for sampling in settings:
+    for sampling in trial.repeatable:
         together = reader.generate(trial.prompts, sampling)
         backwards = reader.generate(trial.prompts[::-1], sampling)[::-1]
         alone = [reader.generate([prompt], sampling)[0] for prompt in trial.prompts]
@@ -314,19 +297,13 @@ def begin_shows_the_first_tokens(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def begin_and_finish_is_generate(reader: BaseReader, trial: Trial) -> None:
-    """To begin and finish gives what generating gives, in order."""
-    finished = reader.finish(reader.begin(trial.prompts, trial.n_tokens, trial.greedy))
-    for one, other in zip(finished, trial.answers(reader), strict=True):
-        trial.same("begun and finished", one, other)
-
-
-@_check
-def begin_past_the_end_is_the_whole(reader: BaseReader, trial: Trial) -> None:
-    """To begin more tokens than there are shows the whole answer, which can be finished."""
-    begun = reader.begin(trial.prompts, trial.max_tokens + 1, trial.greedy)
-    for item, one, other in zip(begun, reader.finish(begun), trial.answers(reader), strict=True):
-        trial.same("begun to its end", one, other)
-        _demand(item.partial.text == other.text, f"it shows {item.partial.text!r} of {other.text!r}")
+    """To begin and finish gives what generating gives, in order; begun past its end, the whole is shown."""
+    for n_tokens in (trial.n_tokens, trial.max_tokens + 1):
+        begun = reader.begin(trial.prompts, n_tokens, trial.greedy)
+        for item, one, other in zip(begun, reader.finish(begun), trial.answers(reader), strict=True):
+            trial.same("begun and finished", one, other)
+            if n_tokens > trial.max_tokens:
+                _demand(item.partial.text == other.text, f"it shows {item.partial.text!r} of {other.text!r}")
 
 
 @_check
@@ -343,21 +320,13 @@ def cancel_frees(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def streams_join_to_the_text(reader: BaseReader, trial: Trial) -> None:
-    """Pieces join to the answer, and the last one carries the generation."""
+    """Pieces join to the answer, more than one if streaming is claimed; the last carries the generation."""
     for prompt, answer in zip(trial.prompts, trial.answers(reader), strict=True):
-        _check_chunks(trial, list(reader.stream(prompt, trial.greedy)), answer)
-
-
-@_check
-def streams_come_in_pieces_as_claimed(reader: BaseReader, trial: Trial) -> None:
-    """An answer of several words comes in more than one piece, if streaming is claimed."""
-    _applies(reader.capabilities.stream, "it does not claim to stream")
-    for prompt, answer in zip(trial.prompts, trial.answers(reader), strict=True):
-        if len(answer.text.split()) > 1:
-            pieces = [chunk.text for chunk in reader.stream(prompt, trial.greedy) if chunk.text]
+        chunks = list(reader.stream(prompt, trial.greedy))
+        _check_chunks(trial, chunks, answer)
+        if reader.capabilities.stream and len(answer.text.split()) > 1:
+            pieces = [chunk.text for chunk in chunks if chunk.text]
             _demand(len(pieces) > 1, f"{answer.text!r} came in one piece")
-            return
-    raise NotApplicableError("no greedy answer has two words")
 
 
 @_check
@@ -417,6 +386,11 @@ def async_twins_do_the_same(reader: BaseReader, trial: Trial) -> None:
     for answers in _in_new_loop(ask):
         for one, other in zip(answers, trial.answers(reader), strict=True):
             trial.same("async", one, other)
+    if reader.capabilities.score:
+        texts = ["The river."] * len(trial.prompts)
+        scored = _in_new_loop(lambda: reader.ascore(trial.prompts, texts))
+        for trace, other_trace in zip(scored, reader.score(trial.prompts, texts), strict=True):
+            trial.same_trace("scored async", trace, other_trace)
 
 
 @_check
@@ -425,30 +399,15 @@ def async_streams_do_the_same(reader: BaseReader, trial: Trial) -> None:
     prompt = trial.prompts[0]
 
     async def ask() -> list[list[Chunk]]:
-        streams: list[Any] = [reader.astream(prompt, trial.greedy)]
         begun = await reader.abegin([prompt], trial.n_tokens, trial.greedy)
-        streams.append(reader.afinish_stream(begun[0]))
-        collected = []
+        streams: list[Any] = [reader.astream(prompt, trial.greedy), reader.afinish_stream(begun[0])]
         try:
-            for stream in streams:
-                async with aclosing(stream):
-                    collected.append([chunk async for chunk in stream])
+            return [[chunk async for chunk in stream] for stream in streams]
         finally:
             await reader.acancel(begun)
-        return collected
 
     for chunks in _in_new_loop(ask):
         _check_chunks(trial, chunks, trial.answers(reader)[0])
-
-
-@_check
-def async_scores_do_the_same(reader: BaseReader, trial: Trial) -> None:
-    """Scores are the same over their async twin."""
-    _applies(reader.capabilities.score, "it does not claim to score")
-    texts = ["The river."] * len(trial.prompts)
-    scored = _in_new_loop(lambda: reader.ascore(trial.prompts, texts))
-    for one, other in zip(scored, reader.score(trial.prompts, texts), strict=True):
-        trial.same_trace("scored async", one, other)
 
 
 @contextmanager
@@ -567,13 +526,9 @@ class ConformanceReport:
         return sum(outcome.status == status for outcome in self.outcomes)
 
     def __str__(self) -> str:
-        lines = [f"  {o.status:<8}{o.check}{': ' if o.detail else ''}{o.detail}" for o in self.outcomes]
-        return "\n".join([self._title, *lines])
-
-    @property
-    def _title(self) -> str:
         counts = ", ".join(f"{self.count(status)} {status}" for status in ("passed", "failed", "skipped"))
-        return f"{self.reader}: {counts}"
+        lines = [f"  {o.status:<8}{o.check}{': ' if o.detail else ''}{o.detail}" for o in self.outcomes]
+        return "\n".join([f"{self.reader}: {counts}", *lines])
 
 
 def conformance_cases() -> list[Case]:

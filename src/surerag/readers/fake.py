@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from surerag.errors import CapabilityError, ConfigurationError, ServiceError
 from surerag.messages import (
@@ -21,11 +20,12 @@ from surerag.messages import (
     Usage,
     as_messages,
 )
-from surerag.readers.pieces import TrimmedPieces, cut_at_stop
+from surerag.readers.pieces import TrimmedPieces, UsageCounter, cut_at_stop
 from surerag.readers.protocol import BaseReader, Capabilities, first_tokens
 
 __all__ = ["Call", "FakeReader", "Reply", "Verb", "reply"]
 
+R = TypeVar("R")
 Verb = Literal["generate", "score", "begin", "finish", "cancel", "stream", "finish_stream"]
 Answer = str | Generation | BaseException | type[BaseException]
 Reply = Answer | Callable[[str], Answer]
@@ -165,7 +165,6 @@ class FakeReader(BaseReader):
 
     Attributes:
         history: Every call so far, in order.
-        tokens_emitted: Tokens handed out so far, over all verbs.
 
     Example:
         >>> reader = FakeReader(["Paris"], entropy=0.1)
@@ -202,22 +201,13 @@ class FakeReader(BaseReader):
             stream=True,
             native_async=True,
         )
-        # Re-entrant, because a finaliser may cancel what was begun.
-        self._lock = threading.RLock()
         self._asked = 0
         self._handles: list[_Handle] = []
         self.history: list[Call] = []
-        self.tokens_emitted = 0
-        self._usage = Usage()
+        self._usage = UsageCounter()
 
     def __repr__(self) -> str:
         return f"FakeReader({len(self._queue)} replies left, {len(self.history)} calls)"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_lock": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.RLock())
 
     @property
     def name(self) -> str:
@@ -232,7 +222,12 @@ class FakeReader(BaseReader):
     @property
     def usage(self) -> Usage:
         """Calls that generated or scored, and words that went in and came out."""
-        return self._usage
+        return self._usage.total
+
+    @property
+    def tokens_emitted(self) -> int:
+        """Tokens handed out so far, over all verbs."""
+        return self._usage.total.completion_tokens
 
     @property
     def remaining(self) -> int:
@@ -279,7 +274,10 @@ class FakeReader(BaseReader):
         """Return the whole replies; each once."""
         handles = [_handle(item) for item in begun]
         self._note("finish", [handle.prompt for handle in handles], None)
-        return [self._finish(handle) for handle in handles]
+        for handle in handles:
+            handle.close()
+            self._count(0, handle.whole.completion_tokens - handle.emitted, requests=0)
+        return [handle.whole for handle in handles]
 
     def cancel(self, begun: Sequence[PartialGeneration]) -> None:
         """Close handles; those already closed stay as they are."""
@@ -303,27 +301,8 @@ class FakeReader(BaseReader):
         handle.close()
         yield from self._pieces(handle.whole, handle.emitted)
 
-    async def agenerate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
-        """Like ``generate``; nothing here blocks."""
-        return self.generate(prompts, sampling)
-
-    async def ascore(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
-        """Like ``score``; nothing here blocks."""
-        return self.score(prompts, continuations)
-
-    async def abegin(
-        self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
-    ) -> list[PartialGeneration]:
-        """Like ``begin``; nothing here blocks."""
-        return self.begin(prompts, n_tokens, sampling)
-
-    async def afinish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
-        """Like ``finish``; nothing here blocks."""
-        return self.finish(begun)
-
-    async def acancel(self, begun: Sequence[PartialGeneration]) -> None:
-        """Like ``cancel``; nothing here blocks."""
-        self.cancel(begun)
+    async def _await_verb(self, verb: Callable[..., R], *arguments: Any) -> R:
+        return verb(*arguments)
 
     async def astream(self, prompt: Prompt, sampling: SamplingParams) -> AsyncIterator[Chunk]:
         """Like ``stream``; nothing here blocks."""
@@ -345,14 +324,15 @@ class FakeReader(BaseReader):
         continuations: tuple[str, ...] = (),
     ) -> tuple[str, ...]:
         texts = tuple(_text(prompt) for prompt in prompts)
-        with self._lock:
-            self.history.append(Call(verb, texts, sampling, n_tokens, continuations))
+        self.history.append(Call(verb, texts, sampling, n_tokens, continuations))
         return texts
 
     def _next(self, prompt: str, sampling: SamplingParams) -> Generation:
-        with self._lock:
-            self._asked += 1
-            answer = self._queue.popleft() if self._queue else self._default
+        self._asked += 1
+        try:
+            answer: Reply | None = self._queue.popleft()
+        except IndexError:
+            answer = self._default
         if answer is None:
             raise ServiceError(
                 f"the script of {self._name} is empty: reply {self._asked} was asked for, to {prompt[:80]!r}",
@@ -389,23 +369,15 @@ class FakeReader(BaseReader):
         return generation
 
     def _count(self, read: int, emitted: int, requests: int = 1) -> None:
-        with self._lock:
-            self._usage += Usage(requests, read, emitted)
-            self.tokens_emitted += emitted
+        self._usage.add(Usage(requests, read, emitted))
 
     def _begin(self, prompt: str, n_tokens: int, sampling: SamplingParams) -> PartialGeneration:
         whole = self._next(prompt, sampling)
         handle = _Handle(prompt, whole, min(n_tokens, whole.completion_tokens))
-        with self._lock:
-            self._handles.append(handle)
+        self._handles.append(handle)
         self._count(whole.prompt_tokens, handle.emitted)
         partial = whole if handle.done else replace(_head(whole, handle.emitted), finish="partial")
         return PartialGeneration(partial, handle.done, handle)
-
-    def _finish(self, handle: _Handle) -> Generation:
-        handle.close()
-        self._count(0, handle.whole.completion_tokens - handle.emitted, requests=0)
-        return handle.whole
 
     def _pieces(self, generation: Generation, emitted: int) -> Iterator[Chunk]:
         """Yield word by word; words beyond those emitted before count when they are taken."""

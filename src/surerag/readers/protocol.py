@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from surerag.errors import CapabilityError, ConfigurationError
 from surerag.messages import (
@@ -104,10 +104,7 @@ class BaseReader:
         return Usage()
 
     def count_tokens(self, text: str) -> int:
-        """Return how many tokens a text has for this model; an estimate, where it has no tokenizer at hand.
-
-        Budgets and chunks are measured with it, so it has to answer at once: a server is not asked.
-        """
+        """Return how many tokens a text has for this model; an estimate, where only a server could count."""
         return estimated_tokens(text)
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
@@ -130,8 +127,7 @@ class BaseReader:
     ) -> list[PartialGeneration]:
         """Return the first ``n_tokens`` tokens of each prompt (first sample), ready to go on.
 
-        This default generates the whole answer and shows its beginning, so that an accepted answer
-        is still generated only once.
+        This default generates the whole answer and shows its beginning.
         """
         answers = self.generate(prompts, replace(sampling, n=1))
         return [begun_from_whole(answer[0], n_tokens) for answer in answers]
@@ -171,35 +167,38 @@ class BaseReader:
 
     def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
         """Yield an answer (the first sample) piece by piece; the last chunk holds the generation."""
-        generation = self.generate([prompt], replace(sampling, n=1))[0][0]
-        yield Chunk(generation.text, generation)
+        yield from self.finish_stream(self.begin([prompt], 1, sampling)[0])
 
     def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
         """Yield what was begun from its first token on; the last chunk holds the generation."""
         generation = self.finish([begun])[0]
         yield Chunk(generation.text, generation)
 
+    async def _await_verb(self, verb: Callable[..., R], *arguments: Any) -> R:
+        """Await a verb in a thread; a reader whose verbs never block overrides this."""
+        return await in_thread(verb, *arguments)
+
     async def agenerate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         """Like ``generate``, without blocking the event loop."""
-        return await in_thread(self.generate, prompts, sampling)
+        return await self._await_verb(self.generate, prompts, sampling)
 
     async def ascore(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
         """Like ``score``, without blocking the event loop."""
-        return await in_thread(self.score, prompts, continuations)
+        return await self._await_verb(self.score, prompts, continuations)
 
     async def abegin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[PartialGeneration]:
         """Like ``begin``, without blocking the event loop."""
-        return await in_thread(self.begin, prompts, n_tokens, sampling)
+        return await self._await_verb(self.begin, prompts, n_tokens, sampling)
 
     async def afinish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
         """Like ``finish``, without blocking the event loop."""
-        return await in_thread(self.finish, begun)
+        return await self._await_verb(self.finish, begun)
 
     async def acancel(self, begun: Sequence[PartialGeneration]) -> None:
         """Like ``cancel``, without blocking the event loop."""
-        await in_thread(self.cancel, begun)
+        await self._await_verb(self.cancel, begun)
 
     async def astream(self, prompt: Prompt, sampling: SamplingParams) -> AsyncIterator[Chunk]:
         """Like ``stream``, without blocking the event loop."""

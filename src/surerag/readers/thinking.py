@@ -1,7 +1,7 @@
 """Separate a model's thoughts from its answer, in text, and in streams; no I/O.
 
-Reasoning models write their thoughts before the answer, between marks. What is measured (entropies,
-likelihoods, the first tokens that a gate looks at) and what is counted belongs to the answer alone::
+Reasoning models write their thoughts before the answer, between marks. What is measured and
+counted belongs to the answer alone::
 
     thoughts, answer = split_thoughts("<think>Rhine? Velm.</think>Velm")
 
@@ -10,11 +10,9 @@ likelihoods, the first tokens that a gate looks at) and what is counted belongs 
         show(splitter.feed(piece))
     show(splitter.end())
 
-In a list of tokens with log-probabilities, :func:`surerag.readers.logprobs.answer_tokens` separates them.
-
-The marks are ``<think>`` (DeepSeek-R1, Qwen3 and most that follow them), ``<thinking>``, ``<thought>``,
-``<reasoning>``, ``[THINK]`` (Magistral), ``<seed:think>`` (Seed-OSS), the thought channel of Gemma 4, and the
-channels of gpt-oss (harmony), in which an analysis, and perhaps a commentary, come before ``final``.
+Most mark them as DeepSeek-R1 and Qwen3 do (``<think>``); Magistral, Seed-OSS and Gemma 4 have marks of their
+own, and gpt-oss (harmony) writes channels, in which an analysis comes before ``final``. In a list of tokens
+with log-probabilities, :func:`surerag.readers.logprobs.answer_tokens` separates them.
 """
 
 from __future__ import annotations

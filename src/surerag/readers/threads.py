@@ -1,16 +1,6 @@
 """Blocking calls in threads of their own, and work that stops when nobody waits for it.
 
-Names for other rooms:
-
-- ``await in_thread(function, *arguments)``: call a blocking function without blocking the event loop.
-- ``start_in_thread(function, *arguments) -> Future``: the same from ordinary code.
-- ``with cancel_when(predicate):`` and ``raise_if_cancelled()``: a model that generates in a thread cannot be
-  interrupted, so it calls ``raise_if_cancelled`` before every step; that raises ``CancelledWorkError`` once
-  the predicate of a surrounding ``cancel_when`` returns True.
-- ``renew_after_fork(callback)``: call a function at the beginning of every forked process, where threads of
-  the parent are gone and its locks may be held for ever.
-- ``close_in_loop_when_dropped(handle, aclose)``: await ``aclose()`` in the running event loop once the handle
-  is garbage; a finaliser itself must neither wait nor take a lock.
+A model that generates in a thread cannot be interrupted; it calls ``raise_if_cancelled`` before every step.
 
 A thread here is a daemon that belongs to one call: an event loop's own pool is small, and the loop waits for
 it when it ends, so that a cancelled call that still blocks would hold up the end of the program.
@@ -105,7 +95,7 @@ async def in_thread(function: Callable[..., R], *arguments: Any) -> R:
 
 
 def renew_after_fork(callback: Callable[[], object]) -> None:
-    """Call a function at the beginning of every process that is forked from this one."""
+    """Call a function at the beginning of every forked process, where the parent's locks may stay held."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=callback)
 
@@ -115,7 +105,7 @@ _closing: set[asyncio.Task[object]] = set()
 
 
 def close_in_loop_when_dropped(handle: object, aclose: Callable[[], Coroutine[Any, Any, object]]) -> None:
-    """Await ``aclose()`` in the running event loop once ``handle`` is garbage.
+    """Await ``aclose()`` in the running event loop once ``handle`` is garbage; a finaliser must not wait.
 
     Args:
         handle: What the caller holds; ``aclose`` must not refer to it, or it is never dropped.

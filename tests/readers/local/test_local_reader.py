@@ -377,27 +377,6 @@ async def test_a_cancelled_task_stops_its_generation(reader: TransformersReader)
     assert pace.made <= 6
 
 
-def test_an_answer_can_be_cancelled_while_it_is_finished(reader: TransformersReader) -> None:
-    begun = reader.begin(PROMPTS, 2, SamplingParams(temperature=1.0, max_tokens=400, seed=4))
-    pace, outcome = Pace(3), []
-
-    def finish() -> None:
-        try:
-            reader.finish(begun)
-        except InputError as error:
-            outcome.append(str(error))
-
-    with watched(tiny_model("llama"), pace):
-        thread = threading.Thread(target=finish)
-        thread.start()
-        assert pace.there.wait(20)
-        reader.cancel(begun)  # does not wait for the one who finishes
-        pace.go.set()
-        thread.join(20)
-    assert "cancelled" in outcome[0]
-    assert pace.made <= 4
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_lock_held_by_another_thread_does_not_hang_a_forked_child(reader: TransformersReader) -> None:
     pace = Pace(3)

@@ -153,10 +153,10 @@ def test_too_long_a_thought_is_an_error_with_numbers() -> None:
             lambda: reader.begin(["x"], 2, SAMPLED),
             lambda: list(reader.stream("x", SAMPLED)),
         ):
-            with pytest.raises(ThinkingBudgetError, match=r"after 21 tokens.*thinking_tokens is 20"):
+            with pytest.raises(ThinkingBudgetError, match=r"after 21 tokens.*allow 20"):
                 work()
         assert (reader.usage.completion_tokens, reader.usage.thinking_tokens) == (0, 21 * (3 + 1 + 1))
-        with pytest.raises(ThinkingBudgetError, match=r"the window leaves no more beside \d+ tokens"):
+        with pytest.raises(ThinkingBudgetError, match=r"window, beside \d+ tokens"):
             qwen3(model, window=40).generate(["x"], SAMPLED)
 
 
@@ -255,7 +255,7 @@ def test_options_of_the_template_are_the_callers() -> None:
         with pytest.raises(ConfigurationError):
             PromptEncoder(harmony, options=options)
     for setting in ({"thinking": False}, {"options": {"enable_thinking": False}}):
-        with pytest.raises(ConfigurationError, match="no chat template in use"):
+        with pytest.raises(ConfigurationError, match=r"no (chat template in use|switch for thinking)"):
             PromptEncoder(tokenizer, False, **setting)  # type: ignore[arg-type]  # of both options
 
 

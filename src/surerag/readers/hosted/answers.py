@@ -275,15 +275,6 @@ def choices_of(answer: Json) -> list[Json]:
     return sorted(choices, key=lambda choice: choice.get("index") or 0)
 
 
-def streamed_choice(piece: Json) -> Json | None:
-    """Return the choice in one piece of a stream; None where it has none, as the one that carries the usage.
-
-    Raises:
-        ServiceError: If it is no choice.
-    """
-    return choices_of(piece)[0] if piece.get("choices") else None
-
-
 def usage_of(answer: Json) -> Usage:
     """Return the server's own count of tokens for one request; zeros where it gives none.
 
@@ -294,10 +285,7 @@ def usage_of(answer: Json) -> Usage:
     counts = reported if isinstance(reported, Mapping) else {}
     details = counts.get("completion_tokens_details")
     thinking = token_count(details.get("reasoning_tokens")) if isinstance(details, Mapping) else 0
-    prompt, completion = (
-        token_count(counts.get("prompt_tokens")),
-        token_count(counts.get("completion_tokens")),
-    )
+    prompt, completion = (token_count(counts.get(f"{name}_tokens")) for name in ("prompt", "completion"))
     beside = token_count(counts.get("total_tokens")) == prompt + completion + thinking
     if thinking and thinking <= completion and not beside:
         completion -= thinking
@@ -309,5 +297,4 @@ def usage_of(answer: Json) -> Usage:
 
 def token_count(value: object) -> int:
     """Return a number of tokens; 0 for what is none, as where a server does not count."""
-    number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**53
-    return int(value) if number else 0  # type: ignore[call-overload]  # a number, as was just checked
+    return int(value) if isinstance(value, int | float) and 0 <= value < 2**53 else 0

@@ -1,21 +1,17 @@
-"""A probe: shows what a server can do by asking it about a dozen small questions."""
+"""A probe: shows what a server can do by asking it about ten small questions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
 
 from surerag.errors import ServiceError
-from surerag.messages import Generation, Prompt, SamplingParams
-from surerag.readers.hosted.answers import choices_of
-from surerag.readers.hosted.requests import THINKING_OFF, Scoring, TokenDetails, body_of, scoring_body
-from surerag.readers.hosted.scoring import score_trace
+from surerag.messages import Prompt, SamplingParams
+from surerag.readers.hosted.answers import Draft
+from surerag.readers.hosted.requests import THINKING_OFF, Scoring, TokenDetails
+from surerag.readers.hosted.service import Service
 
-if TYPE_CHECKING:
-    from surerag.readers.hosted.reader import OpenAIReader
-
-PROBE_PROMPTS = (
+_PROMPTS = (
     "Count from one to twenty in words, separated by single spaces.",
     "Answer the question.\nQuestion: Where does the river Rhine begin?\nAnswer:",
     "Once upon a time, there was",
@@ -24,6 +20,7 @@ PROBE_PROMPTS = (
 
 _TOPS = (20, 5, 1, 0)
 _SHORT = SamplingParams(max_tokens=3)
+_TEXT = TokenDetails(False, 0)
 _SAME = 0.02
 """Log-probabilities nearer than this are the same: servers that batch differ in the last digits."""
 
@@ -41,11 +38,9 @@ class Probe:
         samples: Whether ``n`` is honoured.
         streams: Whether answers can be streamed.
         stream_logprobs: Whether streamed tokens come with log-probabilities.
-        seeded: Whether the same seed gave the same sample.
         scoring: How given text can be scored; None if it cannot.
         thinks: Whether the model thinks before it answers, as it is asked by this reader.
-        thinking_off: Whether ``thinking=False`` stops that; None if it does not think as it is.
-        rejected: Parameters that the service rejects; requests that can do without go without them.
+        rejected: Parameters that requests go without, because the service rejects them.
         limits: The largest values that it takes of others.
         notes: What the server said where it refused.
     """
@@ -57,26 +52,22 @@ class Probe:
     samples: bool
     streams: bool
     stream_logprobs: bool
-    seeded: bool
     scoring: Scoring | None
-    thinks: bool = False
-    thinking_off: bool | None = None
+    thinks: bool
     rejected: tuple[str, ...] = ()
     limits: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         raw = {True: "the model's own", False: "after temperature", None: "of unknown kind"}
-        off = "thinking=False switches it off" if self.thinking_off else "and it cannot be switched off"
         rows = [
             ("log-probabilities", f"yes, {raw[self.raw_logprobs]}" if self.logprobs else "no"),
             ("likeliest tokens listed", str(self.top_logprobs)),
             ("n samples a request", "yes" if self.samples else "no, requested one by one"),
             ("streaming", "yes" if self.streams else "no"),
             ("log-probabilities in streams", "yes" if self.stream_logprobs else "no"),
-            ("seeds", "yes" if self.seeded else "no"),
             ("scoring of given text", self.scoring or "no"),
-            ("thinks before it answers", f"yes, {off}" if self.thinks else "no"),
+            ("thinks before it answers", "yes; thinking=False may switch it off" if self.thinks else "no"),
             ("rejects", ", ".join(self.rejected) or "nothing that was sent"),
             *((f"largest {name}", str(most)) for name, most in self.limits),
         ]
@@ -84,137 +75,107 @@ class Probe:
         return "\n".join(lines + [f"  note: {note}" for note in self.notes])
 
 
-async def probe(reader: OpenAIReader, prompts: Sequence[Prompt]) -> Probe:
+async def probe(service: Service, prompt: Prompt | None) -> Probe:
     """Ask one small question after another, and return what the answers show.
 
     Raises:
         CapabilityError: If the model thinks although thinking was switched off.
         ServiceError: If a plain question is not answered, or none with more than silence.
     """
-    questions = _Questions(reader)
-    await questions.settle_prompt(prompts)
+    questions = _Questions(service, await _answered(service, _PROMPTS if prompt is None else (prompt,)))
     top = await questions.largest_top()
     details = TokenDetails(top is not None, top or 0)
     streamed = await questions.streamed(details)
-    supported = reader._supported
     return Probe(
-        name=reader.name,
+        name=service.name,
         logprobs=top is not None,
         top_logprobs=top or 0,
         raw_logprobs=await questions.raw(details) if top else None,
         samples=await questions.samples(),
         streams=streamed is not None,
-        stream_logprobs=streamed is not None and streamed.trace is not None,
-        seeded=await questions.seeded(),
+        stream_logprobs=bool(streamed),
         scoring=await questions.scoring(details) if top is not None else None,
-        thinks=reader._thinks,
-        thinking_off=await questions.thinking_off() if reader._thinks else None,
-        rejected=tuple(sorted((supported.drop | questions.rejected) - set(THINKING_OFF))),
-        limits=tuple(sorted(supported.cap.items())),
+        thinks=service.thinks,
+        rejected=tuple(sorted(service.supported.drop - set(THINKING_OFF))),
+        limits=tuple(sorted(service.supported.cap.items())),
         notes=tuple(dict.fromkeys(questions.notes)),
+    )
+
+
+async def _answered(service: Service, prompts: Sequence[Prompt]) -> Prompt:
+    """Return the first prompt that the model has something to say to; learn whether it thinks."""
+    for prompt in prompts:
+        # Long enough to see thoughts end whose beginning is not marked.
+        ((answer,),) = await service.generate([prompt], SamplingParams(max_tokens=256, trace="none"))
+        if answer.text:
+            return prompt
+    raise ServiceError(
+        "the model says nothing to any of the probe's questions",
+        hint="pass probe(prompt=…) one that it answers with a few words",
     )
 
 
 class _Questions:
     """The questions, and what the server said where it refused."""
 
-    def __init__(self, reader: OpenAIReader) -> None:
+    def __init__(self, service: Service, prompt: Prompt) -> None:
         self.notes: list[str] = []
-        self.rejected: set[str] = set()
-        self._reader = reader
-        self._prompt: Prompt = ""
-
-    async def settle_prompt(self, prompts: Sequence[Prompt]) -> None:
-        """Choose a prompt that the model has something to say to; learn whether it thinks."""
-        for self._prompt in prompts:
-            # Long enough to see thoughts end whose beginning is not marked.
-            answers = await self._reader._samples(self._prompt, SamplingParams(max_tokens=256, trace="none"))
-            if answers[0].text:
-                return
-        raise ServiceError(
-            "the model says nothing to any of the probe's questions",
-            hint="pass probe(prompt=…) one that it answers with a few words",
-        )
+        self._service, self._prompt = service, prompt
 
     async def largest_top(self) -> int | None:
         """Return the most alternatives that the server lists; None if it has no log-probabilities."""
         for top in _TOPS:
-            answer = await self._answer(TokenDetails(True, top))
-            if answer is not None and answer[0].trace:
-                return min(top, max(answer[1], default=0))
+            draft = await self._ask(_SHORT, TokenDetails(True, top))
+            if draft is not None and draft.generation().trace:
+                return min(top, max(len(entry.get("top_logprobs") or ()) for entry in draft.entries))
         return None
 
-    async def streamed(self, details: TokenDetails) -> Generation | None:
-        """Stream a few tokens, without log-probabilities if it must be."""
-        for requested in dict.fromkeys((details, TokenDetails(False, 0))):
+    async def streamed(self, details: TokenDetails) -> bool | None:
+        """Stream a few tokens, and return whether log-probabilities came with them; None if nothing came."""
+        for requested in dict.fromkeys((details, _TEXT)):
             try:
-                opened = await self._reader._open(self._prompt, _SHORT, requested)
-                try:
-                    while await opened.next() is not None:
-                        pass
-                    return opened.whole()
-                finally:
-                    await opened.aclose()
+                opened = await self._service.open(self._prompt, _SHORT, requested)
+                return (await opened.read(_SHORT.max_tokens + 1)).partial.trace is not None
             except ServiceError as error:
-                self._note(error, ["stream"])
+                self._note(error)
         return None
 
     async def samples(self) -> bool:
         """See whether two samples come to one request."""
-        body = body_of(
-            self._reader._api,
-            self._reader._model,
-            self._prompt,
-            replace(_SHORT, n=2, temperature=1.0),
-            TokenDetails(False, 0),
-        )
         try:
-            return len(choices_of(await self._reader._post(body, {"n"}))) == 2
+            two = replace(_SHORT, n=2, temperature=1.0)
+            return len(await self._service.ask(self._prompt, two, _TEXT, {"n"})) == 2
         except ServiceError as error:
-            self._note(error, ["n"])
+            self._note(error)
             return False
 
     async def raw(self, details: TokenDetails) -> bool | None:
         """Compare the first token's alternatives at two temperatures, which should change nothing."""
         lists = []
         for temperature in (0.5, 2.0):
-            answer = await self._answer(details, temperature=temperature)
-            if answer is None or not answer[2]:
+            draft = await self._ask(replace(_SHORT, temperature=temperature), details, "temperature")
+            first = draft.entries[0].get("top_logprobs") if draft is not None and draft.entries else None
+            if not first:
                 return None
-            lists.append(answer[2][: details.top])
+            lists.append(sorted((item["logprob"] for item in first), reverse=True)[: details.top])
         return not _differ(*lists)
-
-    async def seeded(self) -> bool:
-        """Sample three times with one seed."""
-        texts = set()
-        for _ in range(3):
-            answer = await self._answer(
-                TokenDetails(False, 0), needed={"seed", "temperature"}, temperature=1.5, max_tokens=12
-            )
-            if answer is None:
-                return False
-            texts.add(answer[0].text)
-        return len(texts) == 1
 
     async def scoring(self, details: TokenDetails) -> Scoring | None:
         """Have the model's own words read back, in each way that the API may have.
 
         A way counts only if they are as likely read as they were when generated: a server may be off by one.
         """
-        answer, reader = await self._answer(details), self._reader
-        trace = answer[0].trace if answer else None
-        ways: tuple[Scoring, ...] = (
-            ("echo", "prompt_logprobs") if reader._api == "completions" else ("prompt_logprobs",)
-        )
-        if trace is None:
+        draft = await self._ask(_SHORT, details)
+        if draft is None or (trace := draft.generation().trace) is None:
             return None
+        ways: tuple[Scoring, ...] = ("prompt_logprobs",)
+        if self._service.api == "completions":
+            ways = ("echo", "prompt_logprobs")
         for how in ways:
-            text = "".join(trace.tokens)
-            body = scoring_body(how, reader._api, reader._model, self._prompt, text, details)
             try:
-                read = score_trace(how, await reader._post(body, set(body)), self._prompt, text, details)
+                read = await self._service.read_back(how, self._prompt, "".join(trace.tokens), details)
             except ServiceError as error:
-                self._note(error, [how])
+                self._note(error)
                 continue
             if len(read) != len(trace):
                 self.notes.append(f"{how} splits what the model said into other tokens")
@@ -226,49 +187,23 @@ class _Questions:
                 return how
         return None
 
-    async def thinking_off(self) -> bool:
-        """See whether a model that thinks stops it when thinking is switched off."""
-        reader = self._reader
-        body = (
-            body_of(reader._api, reader._model, self._prompt, _SHORT, TokenDetails(False, 0)) | THINKING_OFF
-        )
+    async def _ask(self, sampling: SamplingParams, details: TokenDetails, *needed: str) -> Draft | None:
+        """Ask once; return the answer if it came with what was requested of its tokens."""
+        needed = ("model", "messages", "prompt", "logprobs", *needed)
+        if details.top:
+            needed += ("top_logprobs",)
         try:
-            draft = reader._draft(TokenDetails(False, 0), _SHORT, budget=1)
-            draft.feed(choices_of(await reader._post(body, set(body)))[0])
+            draft = (await self._service.ask(self._prompt, sampling, details, needed))[0]
+            draft.generation()
         except ServiceError as error:
-            self._note(error, [])
-            return False
-        return not draft.thought
-
-    async def _answer(
-        self, details: TokenDetails, *, needed: set[str] | None = None, **sampling: Any
-    ) -> tuple[Generation, list[int], list[float]] | None:
-        """Ask once; return the answer, how many alternatives each token has, and those of the first."""
-        reader, params = self._reader, replace(_SHORT, **sampling)
-        body = body_of(reader._api, reader._model, self._prompt, params, details, reader._budget)
-        keep = {
-            "model",
-            "messages",
-            "prompt",
-            "logprobs",
-            *(["top_logprobs"] if details.top else []),
-            *(needed or ()),
-        }
-        try:
-            draft = reader._read(await reader._post(body, keep), details, params, reader._budget)[0]
-            generation = draft.generation()
-        except ServiceError as error:
-            self._note(error, ["temperature", "seed", "logprobs", "top_logprobs"])
+            self._note(error)
             return None
-        rows = [entry.get("top_logprobs") or [] for entry in draft.entries]
-        first = sorted((item["logprob"] for item in rows[0]), reverse=True) if rows and details.top else []
-        return generation, [len(row) for row in rows], first
+        return draft
 
-    def _note(self, error: ServiceError, names: Sequence[str]) -> None:
-        """Keep what the service said without our advice, and which of these parameters it rejects by that."""
+    def _note(self, error: ServiceError) -> None:
+        """Keep what the service said, without our advice."""
         advice = f". {error.hint[:1].upper()}{error.hint[1:]}." if error.hint else ""
         self.notes.append(str(error).removesuffix(advice))
-        self.rejected |= {name for name in names if f"'{name}'" in str(error)}
 
 
 def _differ(one: Sequence[float], other: Sequence[float]) -> bool:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from surerag.errors import ServiceError, TransientServiceError
 from surerag.messages import Chunk, Generation, PartialGeneration
-from surerag.readers.hosted.answers import Draft, streamed_choice, usage_of
+from surerag.readers.hosted.answers import Draft, choices_of, usage_of
 from surerag.readers.hosted.client import EventStream, background_loop
 from surerag.readers.pieces import TrimmedPieces
 
@@ -29,37 +29,36 @@ class OpenAnswer:
         self._ended = ended
         self._pieces: list[str] = []
         self._trimmed = TrimmedPieces()
-        self._last: Generation | None = None
         self._hang_up = weakref.finalize(self, _close_soon, events)
         self._hang_up.atexit = False
 
-    async def next(self) -> str | None:
+    async def _next(self) -> str | None:
         """Read the next piece of text; None behind the last one."""
         piece = None if self.draft.full else await self._events.next()
         if piece is None:
             return None
         if isinstance(piece.get("usage"), dict):
             self.draft.usage = usage_of(piece)
-        choice = streamed_choice(piece)
-        return self.draft.feed(choice) if choice is not None else ""
+        # The piece that carries the usage may have no choice.
+        return self.draft.feed(choices_of(piece)[0]) if piece.get("choices") else ""
 
     async def read(self, tokens: int) -> PartialGeneration:
         """Read so many tokens of the answer, or to the end of a shorter one."""
         try:
-            while (piece := await self.next()) is not None:
+            while (piece := await self._next()) is not None:
                 self._pieces.append(piece)
                 if self.draft.finish is None and self.draft.tokens >= tokens:
                     if self.draft.starved:
                         raise self.draft.budget_error()
                     return PartialGeneration(self.draft.generation(tokens), done=False, state=self)
-            whole = self.whole()
+            whole = self._whole()
             if self.draft.starved:
                 raise self.draft.budget_error()
         except BaseException:
             self.close()
             raise
         self.claim()
-        self._end()
+        self.end()
         return PartialGeneration(whole, done=True, state=self)
 
     def claim(self) -> None:
@@ -72,52 +71,41 @@ class OpenAnswer:
             raise ServiceError(f"what was begun is {self.state} already", hint="begin it again")
         self.state = "finished"
 
-    async def chunk(self) -> Chunk | None:
-        """Return the next chunk from the first token on, the last one with the generation; then None."""
-        if self._last is not None:
-            return None
-        text = ""
+    async def chunk(self) -> Chunk:
+        """Return the next chunk from the first token on; the last one holds the generation."""
         try:
-            while not text:
-                piece = "".join(self._pieces) if self._pieces else await self.next()
+            while True:
+                piece = "".join(self._pieces) if self._pieces else await self._next()
                 self._pieces = []
                 if piece is None:
-                    self._last = self.whole()
-                    self._end()
-                    return Chunk("", self._last)
-                text = self._trimmed.feed(piece)
+                    whole = self._whole()
+                    self.end()
+                    return Chunk("", whole)
+                if text := self._trimmed.feed(piece):
+                    return Chunk(text)
         except BaseException:
-            self._end()
+            self.end()
             raise
-        return Chunk(text)
 
-    def whole(self) -> Generation:
-        """Return the whole answer.
+    async def rest(self) -> Generation:
+        """Read to the end and return the whole answer."""
+        while (whole := (await self.chunk()).generation) is None:
+            pass
+        return whole
 
-        Raises:
-            TransientServiceError: If the stream broke off.
-        """
+    def _whole(self) -> Generation:
         if self.draft.finish is None:
             raise TransientServiceError("the server's stream broke off before the answer ended")
         return self.draft.generation()
-
-    async def aclose(self) -> None:
-        """Close the connection and wait for it."""
-        self.close()
-        await self._events.aclose()
 
     def close(self) -> None:
         """Close the connection, if the answer was not taken over; never waits."""
         if self.state == "open":
             self.state = "cancelled"
-            self._end()
+            self.end()
 
-    def abandon(self) -> None:
-        """Close the connection of an answer that was taken over and is not read on."""
-        if self._last is None:
-            self._end()
-
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Close the connection and note what it cost; once."""
         if self._hang_up.alive:
             self._hang_up()
             self._ended(self.draft)

@@ -62,11 +62,9 @@ class PromptEncoder:
         self._template = str(tokenizer.chat_template or "") if chat_template else ""
         self.options = dict(options or {})
         _check_options(self.options)
-        if not self._template and (self.options or thinking is False):
+        if self.options and not self._template:
             raise ConfigurationError(
-                "there is no chat template in use that could heed "
-                + ("template_options" if self.options else "thinking=False"),
-                hint="leave it out; thoughts are told from answers all the same",
+                "there is no chat template in use that could heed template_options", hint="leave them out"
             )
         switch = self._switch() if self._template else None
         on = None if switch is None else bool(self.options.get(switch, thinking))

@@ -142,21 +142,21 @@ class Engine:
         rows = [[next(grown) for _ in range(n)] for n in counts]
         return [row * (one.sampling.n // n) for one, n, row in zip(requests, counts, rows, strict=True)]
 
-    def _grow(self, samples: Sequence[tuple[Request, int]]) -> list[GrowingAnswer]:
-        def grow(some: Sequence[int], rows: Sequence[CachedRow]) -> list[GrowingAnswer]:
-            answers = [GrowingAnswer(self.vocabulary, *samples[i]) for i in some]
-            return Batch(self._model, answers, rows).finish()
-
-        return self._after_reading([one.ids for one, _ in samples], [one.further for one, _ in samples], grow)
-
     def begin(self, requests: Sequence[Request], n_tokens: int) -> list[Handle]:
         """Grow the first answer to each request to so many tokens; keep what can go on."""
+        return self._in_batches([(one, 0) for one in requests], lambda batch: batch.begin(self, n_tokens))
 
-        def grow(some: Sequence[int], rows: Sequence[CachedRow]) -> list[Handle]:
-            answers = [GrowingAnswer(self.vocabulary, requests[i]) for i in some]
-            return Batch(self._model, answers, rows).begin(self, n_tokens)
+    def _grow(self, samples: Sequence[tuple[Request, int]]) -> list[GrowingAnswer]:
+        return self._in_batches(samples, Batch.finish)
 
-        return self._after_reading([one.ids for one in requests], [one.further for one in requests], grow)
+    def _in_batches(
+        self, samples: Sequence[tuple[Request, int]], grow: Callable[[Batch], Sequence[R]]
+    ) -> list[R]:
+        def work(some: Sequence[int], rows: Sequence[CachedRow]) -> Sequence[R]:
+            answers = [GrowingAnswer(self.vocabulary, *samples[i]) for i in some]
+            return grow(Batch(self._model, answers, rows))
+
+        return self._after_reading([one.ids for one, _ in samples], [one.further for one, _ in samples], work)
 
     def finish(self, handles: Sequence[Handle]) -> None:
         """Grow what was begun until it ends; should a later batch fail, those before it have ended."""

@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ from surerag.readers.local.sequences import Detokenizer, GrowingAnswer, Request,
 from surerag.readers.pieces import TrimmedPieces, UsageCounter
 from surerag.readers.protocol import BaseReader, Capabilities, begun_from_whole
 from surerag.readers.thinking import THINKING_TOKENS
-from surerag.readers.threads import CancelledWorkError, cancel_when, renew_after_fork
+from surerag.readers.threads import renew_after_fork
 
 _readers: weakref.WeakSet[TransformersReader] = weakref.WeakSet()
 
@@ -162,7 +163,7 @@ class TransformersReader(BaseReader):
                 "a reader around a model that was built in place cannot be pickled",
                 hint="load it with TransformersReader.from_pretrained, or pass the reader in after loading",
             )
-        return _rebuild, (type(self), self._settings)
+        return partial(type(self).from_pretrained, **self._settings), ()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TransformersReader:
         """Return this reader itself: its weights need no copy."""
@@ -305,8 +306,7 @@ class TransformersReader(BaseReader):
         """Go on with what was begun, in any calls, in common batches.
 
         Raises:
-            InputError: If one was finished or cancelled before, or begun by another reader, or all were
-                cancelled meanwhile.
+            InputError: If one was finished or cancelled before, or begun by another reader.
             ServiceError: If the device has too little memory for one; the others can be finished again.
         """
         with self._lock:
@@ -314,17 +314,8 @@ class TransformersReader(BaseReader):
             if len(set(map(id, handles))) < len(handles):
                 raise InputError("the same generation is to be finished twice")
             before = _written([handle.answer for handle in handles])
-
-            def unwanted() -> bool:
-                return bool(handles) and all(handle.fate == "cancelled" for handle in handles)
-
             try:
-                with cancel_when(unwanted):
-                    self._engine.finish(handles)
-            except CancelledWorkError:
-                if unwanted():
-                    raise InputError("this generation was cancelled while it was finished") from None
-                raise
+                self._engine.finish(handles)
             finally:
                 self._usage.add(_written([handle.answer for handle in handles], before))
             for handle in handles:
@@ -332,24 +323,16 @@ class TransformersReader(BaseReader):
             return [handle.answer.generation() for handle in handles]
 
     def cancel(self, begun: Sequence[PartialGeneration]) -> None:
-        """Free what was begun; doing so again, or after finishing, does nothing.
-
-        What another thread is finishing ends at its next step, once all of that call are cancelled.
-        """
+        """Free what was begun; doing so again, or while or after finishing, does nothing."""
         # No lock: a garbage collector may call this in the middle of anything.
         for item in begun:
             if isinstance(item.state, Handle):
                 item.state.close("cancelled")
 
-    def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
-        """Yield the first sample as it grows: whole characters, no part of a stop text.
+    def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
+        """Yield what was begun from its first token on: whole characters, no part of a stop text.
 
         The model is free for other calls between two pieces. Closing the iterator frees the memory.
-        """
-        yield from self.finish_stream(self.begin([prompt], 1, sampling)[0])
-
-    def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
-        """Yield what was begun from its first token on; see :meth:`stream`.
 
         Raises:
             InputError: If it was finished or cancelled before, or begun by another reader.
@@ -383,7 +366,7 @@ class TransformersReader(BaseReader):
             limit, window = self._thinking_tokens, self._model.window
             left = limit if window is None else min(limit, window - len(ids) - sampling.max_tokens)
             thinks = bool(opened) or self._encoder.expects_thoughts
-            requests.append(Request(tuple(ids), sampling, opened, thinks, left, limit))
+            requests.append(Request(tuple(ids), sampling, opened, thinks, left))
         return requests
 
     def _check_lengths(self, prompts: Sequence[Prompt], lengths: Sequence[tuple[int, int]]) -> None:
@@ -391,10 +374,9 @@ class TransformersReader(BaseReader):
         unfit = [i for i, (length, further) in enumerate(lengths) if window and length + further > window]
         if window and unfit:
             length, further = lengths[unfit[0]]
-            others = f" ({len(unfit) - 1} more do not fit either)" if len(unfit) > 1 else ""
             raise ContextLengthError(
                 f"prompt {unfit[0]} has {length} tokens, {further} more are to follow, and the model's "
-                f"window holds {window}: {length + further - window} too many{others}",
+                f"window holds {window}: {length + further - window} too many",
                 hint="shorten the context by that many tokens, or lower max_tokens",
                 inputs=[prompts[index] for index in unfit],
             )
@@ -420,10 +402,6 @@ def _written(sequences: Sequence[GrowingAnswer], before: Usage | None = None) ->
         completion_tokens=sum(map(len, sequences)) - before.completion_tokens,
         thinking_tokens=sum(sequence.thinking_tokens for sequence in sequences) - before.thinking_tokens,
     )
-
-
-def _rebuild(kind: type[TransformersReader], settings: dict[str, Any]) -> TransformersReader:
-    return kind.from_pretrained(**settings)
 
 
 def _renew_after_fork() -> None:

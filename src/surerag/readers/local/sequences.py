@@ -89,7 +89,6 @@ class Request(NamedTuple):
         opened: Mark of the thoughts that the prompt leaves open; empty if there are none.
         thinks: Whether the answer is known to begin with thoughts.
         thinking_tokens: Tokens of thoughts that caller and window allow.
-        limit: Tokens of thoughts that the caller allows.
     """
 
     ids: tuple[int, ...]
@@ -97,7 +96,6 @@ class Request(NamedTuple):
     opened: str = ""
     thinks: bool = False
     thinking_tokens: int = 0
-    limit: int = 0
 
     @property
     def further(self) -> int:
@@ -229,7 +227,13 @@ class GrowingAnswer:
             ThinkingBudgetError: If the thoughts took too long.
         """
         if self.ended == "thinking":
-            raise self._overrun()
+            raise ThinkingBudgetError(
+                f"the model was still thinking after {self.thinking_tokens} tokens; thinking_tokens and the "
+                f"window, beside {len(self.request.ids)} tokens of the prompt, allow "
+                f"{self.request.thinking_tokens}",
+                hint="raise thinking_tokens or the window, shorten the prompt, or have the model think less "
+                "or not at all (thinking=False)",
+            )
         pieces, position = [], 0
         for piece in self._pieces:
             if piece and position >= len(self._text):
@@ -239,16 +243,6 @@ class GrowingAnswer:
         trace = trace_of(self._tokens[: len(pieces)], pieces)
         prompt, thought = len(self.request.ids), self.thinking_tokens
         return Generation(self._text.strip(), prompt, trace, self.ended or "partial", len(self), thought)
-
-    def _overrun(self) -> ThinkingBudgetError:
-        limit, ways = self.request.limit, "have it think less or not at all (thinking=False)"
-        reason = f"thinking_tokens is {limit}"
-        if limit > self.request.thinking_tokens:
-            reason = f"the window leaves no more beside {len(self.request.ids)} tokens of the prompt"
-        return ThinkingBudgetError(
-            f"the model was still thinking after {self.thinking_tokens} tokens, and {reason}",
-            hint=f"raise thinking_tokens or the window, shorten the prompt, or {ways}",
-        )
 
 
 def trace_of(tokens: Sequence[ScoredToken], pieces: Sequence[str]) -> TokenTrace:
