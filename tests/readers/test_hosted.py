@@ -461,9 +461,10 @@ def test_a_key_that_no_header_can_carry_is_refused_unseen() -> None:
 
 
 def test_no_key_is_in_an_error_a_repr_or_a_pickle(fake_openai: FakeOpenAI) -> None:
+    secret = "hidden-token-123"
     address = fake_openai.base_url.replace("//", "//user:password-9@")
-    reader = reader_of(fake_openai, base_url=address)
-    fake_openai.options["refusal"] = f"bad key {KEY!r} and password-9 {{}}"
+    reader = reader_of(fake_openai, base_url=address, extra_body={"auth_token": secret, "penalty": 1})
+    fake_openai.options["refusal"] = f"bad key {KEY!r} and {secret} and password-9 {{}}"
     fake_openai.options["refuses"] = ("model",)
     with pytest.raises(RefusedError) as caught:
         reader.generate(["q"], GREEDY)
@@ -471,9 +472,10 @@ def test_no_key_is_in_an_error_a_repr_or_a_pickle(fake_openai: FakeOpenAI) -> No
     assert error.__cause__ is None and error.__context__ is None
     shown = [str(error), repr(reader), reader.name, repr(pickle.dumps(reader))]
     for text in shown:
-        for word in (KEY, "password-9"):
+        for word in (KEY, secret, "password-9"):
             assert word not in text
     assert "[key]" in shown[0]
+    assert "penalty" in shown[3]
 
 
 def test_a_reader_pickles_and_asks_again(fake_openai: FakeOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ WAYS: dict[str, Callable[[OpenAIReader], Generation | None]] = {
 }
 
 
-SLOW = {"drips", "comments for ever"}
+SLOW = {"drips", "comments for ever", "flood"}
 """Faults that end with the deadline; asked in two ways only."""
 
 

@@ -117,6 +117,12 @@ def _until_hung_up(data: bytes) -> Fault:
     return fault
 
 
+def _flood(handler: Any, body: Json) -> None:
+    handler.wfile.write(_head(body))
+    for _ in range(300):
+        handler.wfile.write(b" " * 2**20)
+
+
 def _midway(handler: Any, body: Json) -> None:
     if body.get("stream"):
         sent = b"".join(
@@ -152,6 +158,7 @@ FAULTS: dict[str, Fault] = {
     "no HTTP": _raw(b"SSH-2.0-OpenSSH_9.6\r\n"),
     "drips": _until_hung_up(b" "),
     "comments for ever": _until_hung_up(b": still here\n\n"),
+    "flood": _flood,
     "redirects for ever": lambda handler, body: handler.send(307, b"", Location=handler.path),
     "500": _status(500),
     "429": _status(429),

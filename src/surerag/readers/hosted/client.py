@@ -1,7 +1,7 @@
 """One asynchronous client on one background event loop, for verbs of either kind.
 
-The openai SDK retries, obeys Retry-After, times out and reads streams. Added here: one deadline for each
-request, errors of surerag that show no key, and a new loop and client in a forked process.
+The openai SDK retries, obeys Retry-After, times out and reads streams. Added here: a limit of bytes and one
+deadline for each request, errors of surerag that show no key, and a new loop and client in a forked process.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import os
 import re
 import threading
 import weakref
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from surerag.errors import (
     ConfigurationError,
@@ -38,10 +38,16 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 Json = Mapping[str, Any]
 
+MAX_BYTES = 64 * 2**20
+"""Size of one response at most."""
+
 DEADLINE = 10
 """How many times the time-out one request may take in all, retries and reading included."""
 
 _OPENAI = "https://api.openai.com/v1"
+_SECRET_NAME = re.compile(
+    r"(?i)(^|[_.-])((api|access|auth|secret|private|session|refresh|id)?[_-]?(key|token)|secret|passw(or)?d|authorization|auth|bearer|credentials?)$"
+)
 _HINTS = {
     401: "set OPENAI_API_KEY, or pass api_key=…",
     403: "set OPENAI_API_KEY, or pass api_key=…",
@@ -127,6 +133,7 @@ class Client:
         max_concurrency: int,
         *,
         own: AsyncOpenAI | None,
+        secrets: Json,
     ) -> None:
         openai = _sdk()
         if own is not None and not isinstance(own, openai.AsyncOpenAI):
@@ -142,13 +149,16 @@ class Client:
         self._max_retries = max_retries
         self._max_concurrency = max_concurrency
         self._own = own
+        self._body_secrets = tuple(_secrets_of(secrets))
         _check_url(self.base_url)
         if own is None:
             self._resolved_key()
-        # Set by ``turn``, and again in a forked process.
+        self._reset()
+
+    def _reset(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: AsyncOpenAI | None = None
-        self._turns: asyncio.Semaphore | None = None
+        self._turns = asyncio.Semaphore(self._max_concurrency)
 
     def __getstate__(self) -> dict[str, Any]:
         if self._own is not None:
@@ -159,10 +169,15 @@ class Client:
             **self.__dict__,
             "base_url": f"{urlsplit(self.base_url).scheme}://{self.address}",
             "_key": None,
+            "_body_secrets": (),
             "_loop": None,
             "_client": None,
             "_turns": None,
         }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._reset()
 
     @property
     def address(self) -> str:
@@ -173,7 +188,7 @@ class Client:
     async def turn(self) -> asyncio.Semaphore:
         """Return what limits requests under way; on a new loop after a fork."""
         loop = asyncio.get_running_loop()
-        if self._turns is None or self._loop is not loop:
+        if self._loop is not loop:
             if self._own is not None and self._loop is not None:
                 raise ConfigurationError(
                     "this reader's own client was used before the process was forked", hint="make it anew"
@@ -202,11 +217,11 @@ class Client:
 
     async def _post(self, body: Json) -> Json:
         async with self._create(body) as response:
-            return checked(await self._json(response.http_response))
+            return checked(await self._json(_limited(response.http_response)))
 
     async def _open(self, body: Json) -> EventStream:
         response = await self._create({**body, "stream": True}).__aenter__()
-        http = response.http_response
+        http = _limited(response.http_response)
         try:
             if "event-stream" not in http.headers.get("content-type", "event-stream"):
                 raise malformed(checked(await self._json(http)))
@@ -217,24 +232,27 @@ class Client:
 
     def _create(self, body: Json) -> Any:
         """Return the SDK's context manager of a response that is still to be read."""
-        client = self._client = self._client or self._own or self._new_client()
-        typed = {name: body[name] for name in ("model", "messages", "prompt", "stream") if name in body}
-        others = {name: value for name, value in body.items() if name not in typed}
-        completions: Any = client.chat.completions if "messages" in typed else client.completions
-        return completions.with_streaming_response.create(**typed, extra_body=others)
+        client = self._client = self._client or self._own_or_new()
+        fields = dict(body)
+        typed = {
+            name: fields.pop(name) for name in ("model", "messages", "prompt", "stream") if name in fields
+        }
+        completions = client.chat.completions if "messages" in typed else client.completions
+        return completions.with_streaming_response.create(**typed, extra_body=fields)
 
-    def _new_client(self) -> AsyncOpenAI:
+    def _own_or_new(self) -> Any:
+        if self._own is not None:
+            return self._own
         openai = _sdk()
         http = openai.DefaultAsyncHttpxClient(timeout=self._timeout, limits=openai.DEFAULT_CONNECTION_LIMITS)
         weakref.finalize(self, _close_later, background_loop(), http).atexit = False
-        client: AsyncOpenAI = openai.AsyncOpenAI(
+        return openai.AsyncOpenAI(
             base_url=self.base_url,
             api_key=self._resolved_key(),
             timeout=self._timeout,
             max_retries=self._max_retries,
             http_client=http,
         )
-        return client
 
     def _resolved_key(self) -> str:
         key = self._key or _checked_key(os.environ.get("OPENAI_API_KEY"))
@@ -297,13 +315,21 @@ class Client:
 
     def masked(self, text: str) -> str:
         """Return a text without the secrets that this client holds."""
-        parts = urlsplit(self.base_url)
-        of_url = (unquote(part or "") for part in (parts.password, parts.username))
-        for secret in (*of_url, self._key, os.environ.get("OPENAI_API_KEY")):
-            # Shorter ones, such as "none", are ordinary words.
-            if secret and len(secret) >= 8:
+        for secret in sorted(set(self._secrets()), key=len, reverse=True):
+            if len(secret) >= 8:
                 text = text.replace(secret, "[key]")
+            elif secret:
+                text = re.sub(rf"(?<![\w-]){re.escape(secret)}(?![\w-])", "[key]", text)
         return without_surrogates(text)
+
+    def _secrets(self) -> Iterator[str]:
+        parts = urlsplit(self.base_url)
+        headers = dict(self._own.default_headers) if self._own is not None else {}
+        yield from (unquote(secret) for secret in (parts.password, parts.username) if secret)
+        yield from (value for _, value in parse_qsl(parts.query))
+        yield from (str(value) for name, value in headers.items() if _SECRET_NAME.search(name))
+        yield from self._body_secrets
+        yield from (key for key in (self._key, os.environ.get("OPENAI_API_KEY")) if key)
 
 
 class EventStream:
@@ -337,6 +363,28 @@ class EventStream:
         await self._response.aclose()
 
 
+def _limited(response: httpx.Response) -> httpx.Response:
+    """Limit the bytes that may be read of a response."""
+    import httpx
+
+    stream: Any = response.stream
+
+    class Limited(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            size = 0
+            async for piece in stream:
+                size += len(piece)
+                if size > MAX_BYTES:
+                    raise ServiceError(f"the server's answer is larger than {MAX_BYTES // 2**20} MiB")
+                yield piece
+
+        async def aclose(self) -> None:
+            await stream.aclose()
+
+    response.stream = Limited()
+    return response
+
+
 def checked(answer: Any) -> Json:
     """Return an answer, or a piece of one, if it is a JSON object that reports no failure."""
     if not isinstance(answer, Mapping):
@@ -368,6 +416,25 @@ def _message_in(body: object) -> str:
     if isinstance(metadata, Mapping) and metadata.get("raw"):
         words.append(str(metadata["raw"]))
     return ": ".join(words) or str(body)
+
+
+def _secrets_of(body: object, name: str = "") -> Iterator[str]:
+    """Yield the texts that a body holds under names of secrets."""
+    if isinstance(body, Mapping):
+        for key, value in body.items():
+            yield from _secrets_of(value, name if _SECRET_NAME.search(name) else str(key))
+    elif isinstance(body, str) and _SECRET_NAME.search(name):
+        yield body
+
+
+def without_secrets(body: Json) -> dict[str, Any]:
+    """Return a body without the fields that hold secrets.
+
+    Example:
+        >>> without_secrets({"repeat_penalty": 1.0, "auth": {"api_key": "k"}, "max_tokens": 3})
+        {'repeat_penalty': 1.0, 'max_tokens': 3}
+    """
+    return {key: value for key, value in body.items() if not any(_secrets_of({key: value}))}
 
 
 def _checked_key(key: str | None) -> str | None:

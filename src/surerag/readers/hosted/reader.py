@@ -100,13 +100,14 @@ class OpenAIReader(BaseReader):
             if not value >= least:
                 raise ConfigurationError(f"{name} must be at least {least}, got {value!r}")
         self._max_tokens = max_tokens
+        fields = dict(extra_body or {})
         self._service = Service(
-            Client(base_url, api_key, timeout, max_retries, max_concurrency, own=client),
+            Client(base_url, api_key, timeout, max_retries, max_concurrency, own=client, secrets=fields),
             model,
             api,
             TokenDetails(True, _TOP_LOGPROBS[api] if top_logprobs is None else top_logprobs),
             thinking,
-            dict(extra_body or {}),
+            fields,
             thinks=thinking is True,
         )
 

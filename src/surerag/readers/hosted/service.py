@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from surerag.errors import CapabilityError, ConfigurationError, RefusedError, ThinkingBudgetError
 from surerag.messages import Generation, PartialGeneration, Prompt, SamplingParams, TokenTrace, Usage
 from surerag.readers.hosted.answers import Draft, OpenedThoughtsError, choices_of, usage_of
-from surerag.readers.hosted.client import PARAMETER_HINTS, Client, each
+from surerag.readers.hosted.client import PARAMETER_HINTS, Client, each, without_secrets
 from surerag.readers.hosted.parameters import SupportedParameters, needed_parameters, warn_of_dropped
 from surerag.readers.hosted.requests import (
     THINKING_OFF,
@@ -63,6 +63,9 @@ class Service:
     together: bool = True
     usage: UsageCounter = field(default_factory=UsageCounter)
     _opened: bool = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "extra_body": without_secrets(self.extra_body)}
 
     @property
     def name(self) -> str:
