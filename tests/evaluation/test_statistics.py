@@ -16,9 +16,9 @@ from surerag import Usage
 from surerag.errors import ConfigurationError, InputError
 from surerag.evaluation import EvaluationAnswer, EvaluationRun, evaluate
 from surerag.evaluation.gate import check_requirement, write_junit
-from surerag.evaluation.metrics import contains
 from surerag.evaluation.report import forecast, money_spent, summary_rows, terminal_table, write_report
 from surerag.evaluation.statistics import compare_systems, paired_p_value, pareto_front, summarize
+from surerag.measures import contains
 
 
 def system(

@@ -21,7 +21,7 @@ from surerag.errors import ConfigurationError, extra
 from surerag.evaluation.metrics import ALIASES
 from surerag.evaluation.run import EvaluationRun
 from surerag.evaluation.statistics import COSTS, is_binary, pairs
-from surerag.measures.statistics import clopper_pearson, constant_interval
+from surerag.measures.statistics import constant_interval
 
 Outcome = Literal["pass", "fail", "undecided"]
 EXIT_CODES: dict[Outcome, int] = {"pass": 0, "fail": 3, "undecided": 4}
@@ -88,6 +88,8 @@ def check_requirement(run: EvaluationRun, text: str, confidence: float = 0.95) -
         ConfigurationError: If it cannot be read, or names a metric or system that the run does not have.
         InputError: If the systems have no question in common.
     """
+    with extra("evaluation"):
+        from scipy.stats import binomtest
     match = parse_requirement(text)
     measure, system, sign, factor, other, reference, direction, size, percent, number = match.groups()
     measure = _measure(run, measure, text)
@@ -115,8 +117,7 @@ def check_requirement(run: EvaluationRun, text: str, confidence: float = 0.95) -
     shows_pass, shows_fail = lower > bound, upper < bound
     if is_binary(a) and is_binary(b) and measure in run.metrics:
         if number is not None:
-            exact = clopper_pearson(round(a.sum()), len(a), 2 * confidence - 1)
-            lower, upper = exact.lower, exact.upper
+            lower, upper = binomtest(round(a.sum()), len(a)).proportion_ci(2 * confidence - 1)
             shows_pass, shows_fail = lower > bound, upper < bound
         elif scale == 1 and bound < 0:
             lost, gained = int((values < 0).sum()), int((values > 0).sum())
