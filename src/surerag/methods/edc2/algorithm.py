@@ -6,6 +6,7 @@ section 4.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -35,7 +36,7 @@ Measure = Callable[[Passage], int]
 """Tokens of a passage as the pipeline shows it."""
 
 _SHORT = "too short to gain"
-_WORD_END = re.compile(r"\S(?!\S)")
+_WORD_END, _CHARACTER = re.compile(r"\S(?!\S)"), re.compile(r"\S")
 
 
 def compress_clusters(
@@ -128,11 +129,7 @@ def _compress(
     replies = yield from _replies(prompts, options)
     for place, reply in zip(long, replies, strict=True):
         reports[place] = _read(reports[place], reply, options)
-    places = [place for place in long if reports[place].outcome == "compressed"]
-    guarded = yield from _guard(query, [reports[place] for place in places], passages, options)
-    for place, report in zip(places, guarded, strict=True):
-        reports[place] = _unless_longer(report, passages, measure)
-    return reports
+    return (yield from _guard(query, reports, passages, options, measure))
 
 
 def _report(
@@ -184,28 +181,21 @@ def _read(report: ClusterReport, reply: Generation | Exception, options: EDC2Opt
 
 
 def _guard(
-    query: str, reports: Sequence[ClusterReport], passages: Sequence[Passage], options: EDC2Options
+    query: str,
+    reports: Sequence[ClusterReport],
+    passages: Sequence[Passage],
+    options: EDC2Options,
+    measure: Measure,
 ) -> Program[list[ClusterReport]]:
-    """Set each sentence's source, and remove sentences without one."""
+    """Set each sentence's source, and remove sentences without one; what is longer then is not used."""
     claims = [
         Claim(sentence.text, [passages[at].text for at in report.members])
         for report in reports
         for sentence in report.sentences
     ]
     if not claims:
-        return []
-    template = options.prompts["extract"].text
-    try:
-        sources = iter((yield from supporting_sources(claims, options.guard, template, query)))
-    except MUST_RAISE:
-        raise
-    except Exception as error:
-        if options.on_failure == "raise":
-            raise
-        reason = f"the compression could not be checked: {type(error).__name__}: {error}"
-        return [
-            replace(report, outcome="passed", reason=reason, sentences=(), warning=True) for report in reports
-        ]
+        return list(reports)
+    sources = iter((yield from supporting_sources(claims, options.guard, query)))
     guarded = []
     for report in reports:
         sentences = []
@@ -215,20 +205,15 @@ def _guard(
         supported = [one for one in sentences if one.source is not None or options.guard == "off"]
         removed = tuple(one.text for one in sentences if one not in supported)
         report = replace(report, sentences=tuple(supported), removed=removed)
-        if not supported:
+        if sentences and not supported:
             reason = "no source supports the compression"
             report = replace(report, outcome="dropped", reason=reason, warning=True)
+        elif sentences:
+            passage = compressed_passage(supported, report.members, passages)
+            if measure(passage) > report.tokens_before:
+                report = replace(report, outcome="passed", reason="longer than its sources", sentences=())
         guarded.append(report)
     return guarded
-
-
-def _unless_longer(report: ClusterReport, passages: Sequence[Passage], measure: Measure) -> ClusterReport:
-    """Let the passages through in place of a compression that is longer."""
-    if report.outcome != "compressed":
-        return report
-    if measure(compressed_passage(report.sentences, report.members, passages)) > report.tokens_before:
-        return replace(report, outcome="passed", reason="longer than its sources", sentences=())
-    return report
 
 
 class _Offer(NamedTuple):
@@ -254,7 +239,7 @@ def _within_limit(
     offers.sort(key=lambda offer: offer.rank)
     settled = list(reports)
     context: list[Passage] = []
-    room = limit
+    room = math.inf if limit is None else limit
     for offer in offers:
         report = settled[offer.cluster]
         fitted = _fitted(offer, room, report, passages, measure)
@@ -263,12 +248,12 @@ def _within_limit(
             settled[offer.cluster] = replace(report, left_out=(*report.left_out, *lost))
             continue
         tokens = measure(fitted)
-        room = None if room is None else room - tokens
+        room -= tokens
         context.append(fitted)
         settled[offer.cluster] = replace(report, tokens_after=report.tokens_after + tokens)
     texts = [offer for offer in offers if offer.passage.text.strip()]
-    if texts and limit is not None and not any(passage.text.strip() for passage in context):
-        first, passage = _first_words(texts, limit, measure)
+    if texts and not any(passage.text.strip() for passage in context):
+        first, passage = _first_words(texts, limit or 0, measure)
         report = settled[first.cluster]
         left = tuple(name for name in report.left_out if name != first.passage.id)
         settled[first.cluster] = replace(report, tokens_after=measure(passage), left_out=left)
@@ -277,10 +262,10 @@ def _within_limit(
 
 
 def _fitted(
-    offer: _Offer, room: int | None, report: ClusterReport, passages: Sequence[Passage], measure: Measure
+    offer: _Offer, room: float, report: ClusterReport, passages: Sequence[Passage], measure: Measure
 ) -> Passage | None:
     """Return a passage that fits: an original whole, a compression by its first sentences; else None."""
-    if room is None or measure(offer.passage) <= room:
+    if measure(offer.passage) <= room:
         return offer.passage
     for end in range(len(offer.sentences) - 1, 0, -1):
         shorter = compressed_passage(offer.sentences[:end], report.members, passages)
@@ -290,29 +275,17 @@ def _fitted(
 
 
 def _first_words(offers: Sequence[_Offer], limit: int, measure: Measure) -> tuple[_Offer, Passage]:
-    """Return the longest beginning that fits of the best passage: by sentences, words or characters.
+    """Return the longest beginning that fits of the best passage: by words, or else by characters.
 
     Raises:
         ConfigurationError: If not even one character fits.
     """
-    for ends_of in (_sentence_ends, _word_ends, _character_ends):
+    for end in (_WORD_END, _CHARACTER):
         for offer in offers:
-            for end in reversed(ends_of(offer.passage.text)):
-                metadata = {k: v for k, v in offer.passage.metadata.items() if k != SENTENCES_KEY}
-                piece = offer.passage.text[:end]
+            metadata = {k: v for k, v in offer.passage.metadata.items() if k != SENTENCES_KEY}
+            for match in reversed(list(end.finditer(offer.passage.text))):
+                piece = offer.passage.text[: match.end()]
                 shorter = replace(offer.passage, text=piece, metadata=metadata, embedding=None)
                 if measure(shorter) <= limit:
                     return offer, shorter
     raise ConfigurationError(f"token_limit={limit} has no room for any text", hint="raise it")
-
-
-def _sentence_ends(text: str) -> list[int]:
-    return [sentence.end for sentence in split_sentences(text)]
-
-
-def _word_ends(text: str) -> list[int]:
-    return [match.end() for match in _WORD_END.finditer(text)]
-
-
-def _character_ends(text: str) -> list[int]:
-    return [at + 1 for at, character in enumerate(text) if not character.isspace()]
