@@ -193,7 +193,7 @@ def exact_paired_test(wins: int, losses: int) -> float:
     """
     n = wins + losses
     ways = sum(math.comb(n, k) for k in range(min(wins, losses) + 1))
-    return min(1.0, 2 * ways / 2**n)
+    return min(1.0, ways / 2 ** (n - 1)) if n else 1.0
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

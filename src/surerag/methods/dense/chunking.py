@@ -17,6 +17,7 @@ from surerag.messages import Passage
 from surerag.methods.dense.options import SemanticChunkerOptions
 from surerag.methods.dense.result import SemanticChunk
 from surerag.methods.service_answers import embed_unit
+from surerag.methods.shared import check_passages
 from surerag.text import estimated_tokens, split_sentences
 
 _DECIMALS = 6
@@ -59,14 +60,9 @@ def chunk_passages(documents: Sequence[Passage], options: SemanticChunkerOptions
         ``document``, ``start`` and ``end`` besides.
 
     Raises:
-        InputError: If an item is no passage.
+        InputError: If documents are no list of passages.
     """
-    for document in documents:
-        if not isinstance(document, Passage):
-            raise InputError(
-                f"expected a document to cut, got a {type(document).__name__}",
-                hint="make one with surerag.Passage(text, id=…)",
-            )
+    check_passages(documents)
     count: Count = getattr(options, "count_tokens", None) or estimated_tokens
     chunked = yield from semantic_chunks([document.text for document in documents], options, count)
     return [
