@@ -22,6 +22,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, get_args, runtime_c
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict, TypeAdapter
 
 from surerag.errors import ConfigurationError, InputError, extra
 from surerag.text import ABSTENTION, check_abstention, is_abstention
@@ -122,14 +123,16 @@ class Gain:
     upper: float
 
 
-class _Saved:
-    """Reads and writes a frozen dataclass as JSON; infinities as ``"inf"`` and ``"-inf"``."""
+class _Policy:
+    """What policies share: a file, and the check that they serve what they were calibrated for."""
 
     __slots__ = ()
+    __pydantic_config__ = ConfigDict(extra="forbid")
+    threshold: float
     scope: PolicyScope
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON values."""
+        """Return JSON values; infinities as ``"inf"`` and ``"-inf"``."""
         values = asdict(self)  # type: ignore[call-overload]  # a dataclass, as every subclass is
         return {
             name: str(value) if isinstance(value, float) and math.isinf(value) else value
@@ -143,24 +146,15 @@ class _Saved:
         Raises:
             InputError: If the values are not those of this class.
         """
-        names = {item.name for item in fields(cls)}  # type: ignore[arg-type]
-        hint = f"load a file that {cls.__name__}.save() wrote"
-        if not isinstance(values, Mapping) or set(values) != names:
-            raise InputError(f"this is no {cls.__name__}", hint=hint)
-        read = dict(values)
         try:
-            read["threshold"] = float(read["threshold"])
-            read["scope"] = PolicyScope(**read["scope"])
-            if read.get("gain") is not None:
-                read["gain"] = Gain(**read["gain"])
-            for name in ("knots", "probabilities"):
-                if name in read:
-                    read[name] = tuple(map(float, read[name]))
-        except (TypeError, ValueError) as error:
-            raise InputError(f"this is no {cls.__name__}: {error}", hint=hint) from error
-        if math.isnan(read["threshold"]):
-            raise InputError(f"the threshold of this {cls.__name__} is no number", hint=hint)
-        return cls(**read)
+            policy = TypeAdapter(cls).validate_python(values)
+            if math.isnan(policy.threshold):
+                raise ValueError("the threshold is no number")
+        except ValueError as error:
+            raise InputError(
+                f"this is no {cls.__name__}: {error}", hint=f"load a file that {cls.__name__}.save() wrote"
+            ) from error
+        return policy
 
     def save(self, path: str | Path) -> None:
         """Write this as JSON."""
@@ -175,10 +169,8 @@ class _Saved:
         """
         try:
             values = json.loads(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise InputError(f"{path} cannot be read: {error.strerror}") from error
-        except ValueError as error:
-            raise InputError(f"{path} is not JSON: {error}") from error
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} cannot be read: {error}") from error
         return cls.from_dict(values)
 
     def check(self, component: Any) -> None:
@@ -216,7 +208,7 @@ class _Saved:
 
 
 @dataclass(frozen=True, slots=True)
-class ThresholdPolicy(_Saved):
+class ThresholdPolicy(_Policy):
     """Act (retrieve, rewrite, compress) iff the uncertainty exceeds a threshold, with a guarantee.
 
     The guarantee is about the mean over questions drawn like those of the sample, for the same reader,
@@ -336,16 +328,18 @@ def calibrate_threshold(
         ('holds', 0.2425, 0.0075)
     """
     _check(target, max_loss, max_rate, confidence, on_infeasible)
-    rows = rows.calibration_rows() if isinstance(rows, HasCalibrationRows) else rows
     sample = _sample(rows)
-    _warn_if_nothing_is_right(rows)
-    n, level = len(sample.uncertainty), 1 - confidence
-    benefit = sample.benefit
+    uncertainty, benefit, n, level = (
+        sample.uncertainty,
+        sample.benefit,
+        len(sample.uncertainty),
+        1 - confidence,
+    )
     threshold: float | None
     needed = None
     if target == "rate":
         assert max_rate is not None  # noqa: S101  # checked above
-        threshold = _bounded_rate(sample.uncertainty, max_rate, level)
+        threshold = _bounded_rate(uncertainty, max_rate, level)
         if threshold == math.inf and max_rate > 0:
             threshold, needed = None, math.ceil(math.log(level) / math.log1p(-max_rate))
     elif benefit is None:
@@ -353,14 +347,14 @@ def calibrate_threshold(
             f"{sample.unscored} of {n} rows have no scores", hint='pass reference answers, or target="rate"'
         )
     elif target == "best":
-        steps = _steps(sample.uncertainty, benefit)
+        steps = _steps(uncertainty, benefit)
         loss = np.append(0.0, steps.loss)
         best = len(loss) - 1 - int(np.argmin(np.round(loss[::-1], 12)))
         threshold = float(np.append(-math.inf, steps.thresholds)[best])
     else:
-        threshold = _bounded_loss(sample.uncertainty, benefit, sample.binary, max_loss, level)
+        threshold = _bounded_loss(uncertainty, benefit, sample.binary, max_loss, level)
         if threshold == -math.inf:
-            threshold, needed = None, _needed_for_loss(sample.uncertainty, benefit, max_loss, level)
+            threshold, needed = None, _needed_for_loss(uncertainty, benefit, max_loss, level)
     if threshold is None and on_infeasible == "raise":
         more = f"about {needed:,} would be needed" if needed else "no number of such questions would do"
         raise InputError(
@@ -369,8 +363,8 @@ def calibrate_threshold(
         )
     fallback = -math.inf if on_infeasible == "always" and target != "rate" else math.inf
     at = fallback if threshold is None else threshold
-    acts = sample.uncertainty > at
-    gain = None if benefit is None else _gain(sample.uncertainty, benefit, at, confidence)
+    acts = uncertainty > at
+    gain = None if benefit is None else _gain(uncertainty, benefit, at, confidence)
     verdict: Verdict = "holds" if gain is None or gain.lower > 0 else "no gain shown"
     if target == "best":
         verdict = "no guarantee"
@@ -391,39 +385,45 @@ def calibrate_threshold(
 
 
 class _Sample(NamedTuple):
-    """Rows as arrays; ``benefit`` is score_with - score_without, or None where a score is missing."""
+    """Rows as arrays; NaN stands for a score that is missing."""
 
     uncertainty: Floats
-    benefit: Floats | None
-    binary: bool
-    unscored: int
+    without: Floats
+    with_: Floats
+
+    @property
+    def unscored(self) -> int:
+        """Rows that lack one of the scores."""
+        return int(np.isnan(self.without + self.with_).sum())
+
+    @property
+    def benefit(self) -> Floats | None:
+        """What acting adds to the score of each row; None where a score is missing."""
+        return None if self.unscored else self.with_ - self.without
+
+    @property
+    def binary(self) -> bool:
+        """Whether all answers are right or wrong."""
+        return bool(np.isin([self.without, self.with_], (0, 1)).all())
 
 
-def _sample(rows: Sequence[CalibrationRow]) -> _Sample:
+def _sample(rows: Sequence[CalibrationRow] | HasCalibrationRows) -> _Sample:
+    """Return rows as arrays; warn where scores say nothing: a strict metric finds no sentence right."""
+    rows = rows.calibration_rows() if isinstance(rows, HasCalibrationRows) else rows
     if not len(rows):
         raise InputError("there are no rows to calibrate on", hint="the papers take 100 questions or more")
-    unscored = sum(row.score_without is None or row.score_with is None for row in rows)
-    scores = np.array([(row.score_without or 0.0, row.score_with or 0.0) for row in rows], np.float64)
-    return _Sample(
-        np.array([row.uncertainty for row in rows], np.float64),
-        None if unscored else scores[:, 1] - scores[:, 0],
-        bool(np.isin(scores, (0, 1)).all()),
-        unscored,
-    )
-
-
-def _warn_if_nothing_is_right(rows: Sequence[CalibrationRow]) -> None:
-    """Warn where scores say nothing: a strict metric, for one, never finds a sentence right."""
-    scores = [max(row.score_without or 0.0, row.score_with or 0.0) for row in rows]
-    scored = any(row.score_without is not None or row.score_with is not None for row in rows)
-    right = sum(score >= 0.5 for score in scores)
+    table = [(row.uncertainty, row.score_without, row.score_with) for row in rows]
+    sample = _Sample(*np.array(table, np.float64).T)  # None becomes NaN
+    right = int(((sample.without >= 0.5) | (sample.with_ >= 0.5)).sum())
+    scored = not np.isnan([sample.without, sample.with_]).all()
     if scored and right < len(rows) * _FEWEST_RIGHT:
         warnings.warn(
             f"{right} of {len(rows)} questions have a right answer: look at some, and take a metric that "
             'fits how the model answers (metrics=["contains"] for sentences)',
             CalibrationWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
+    return sample
 
 
 class _Steps(NamedTuple):
@@ -535,12 +535,7 @@ def _gain(uncertainty: Floats, benefit: Floats, threshold: float, confidence: fl
         np.abs(rng.standard_normal((min(blocks, 1000 - start), n)) @ studentised).max(axis=1)
         for start in range(0, 1000, blocks)
     ]
-    half = (
-        float(np.quantile(np.concatenate(widest), confidence))
-        / math.sqrt(n)
-        * float(spread[0])
-        / math.sqrt(n)
-    )
+    half = float(np.quantile(np.concatenate(widest), confidence) * spread[0]) / n
     return Gain(value, value - half, value + half)
 
 
@@ -642,7 +637,7 @@ class SelectedAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class AbstentionPolicy(_Saved):
+class AbstentionPolicy(_Policy):
     """Answer iff the uncertainty is at most a threshold, with a bounded share of wrong answers.
 
     The guarantee is about the share of wrong answers among questions that are answered, drawn like those of
@@ -818,13 +813,10 @@ def risk_coverage(rows: Sequence[CalibrationRow] | HasCalibrationRows) -> tuple[
 
 def _answers(rows: Sequence[CalibrationRow] | HasCalibrationRows) -> tuple[Floats, NDArray[np.bool_]]:
     """Return the uncertainties of the answers without acting, and whether each is right."""
-    rows = rows.calibration_rows() if isinstance(rows, HasCalibrationRows) else rows
-    uncertainty = _sample(rows).uncertainty
-    unscored = sum(row.score_without is None for row in rows)
-    if unscored:
-        raise InputError(f"{unscored} of {len(rows)} answers have no score", hint="pass reference answers")
-    _warn_if_nothing_is_right(rows)
-    return uncertainty, np.array([float(row.score_without or 0.0) >= 0.5 for row in rows])
+    uncertainty, scores, _ = _sample(rows)
+    if unscored := int(np.isnan(scores).sum()):
+        raise InputError(f"{unscored} of {len(scores)} answers have no score", hint="pass reference answers")
+    return uncertainty, scores >= 0.5
 
 
 def _check(
