@@ -8,7 +8,7 @@ import hashlib
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
@@ -59,8 +59,7 @@ class Question:
     @property
     def key(self) -> str:
         """Fingerprint of everything that is asked and compared; rows of a run are stored by it."""
-        parts = json.dumps([self.text, self.references, self.contexts, self.id, self.system])
-        return hashlib.sha256(parts.encode()).hexdigest()[:24]
+        return hashlib.sha256(json.dumps(astuple(self)).encode()).hexdigest()[:24]
 
 
 def read_questions(
@@ -102,15 +101,11 @@ def as_questions(items: Iterable[Any] | str | Path) -> list[Question]:
         return read_questions(items)
     questions: dict[str, Question] = {}
     for place, item in enumerate(items, 1):
-        where = f"question {place}"
-        if isinstance(item, Question):
-            question = item
-        elif isinstance(item, str):
-            question = Question(_text(item, where))
+        if isinstance(item, str):
+            item = {"question": item}
         elif isinstance(item, tuple) and len(item) == 2:
-            question = Question(_text(item[0], where), _texts(item[1], where))
-        else:
-            question = _question(item, {}, where)
+            item = dict(zip(("question", "references"), item, strict=True))
+        question = item if isinstance(item, Question) else _question(item, {}, f"question {place}")
         questions.setdefault(question.key, question)
     if not questions:
         raise InputError("there are no questions")
