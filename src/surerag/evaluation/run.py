@@ -69,9 +69,19 @@ class Row:
     def tokens(self) -> int | None:
         """Tokens that were read and written; None where the system does not report them."""
         usage = None if self.answer is None else self.answer.usage
-        return (
-            None if usage is None else usage.prompt_tokens + usage.completion_tokens + usage.thinking_tokens
-        )
+        if usage is None:
+            return None
+        return usage.prompt_tokens + usage.completion_tokens + usage.thinking_tokens
+
+    def measured(self, name: str) -> float | None:
+        """Return tokens, calls, seconds or a score that the system reported; None where there is none."""
+        if self.answer is None:
+            return None
+        if name in ("tokens", "seconds"):
+            return self.tokens if name == "tokens" else self.seconds
+        if name in ("calls", *_USAGE):
+            return getattr(self.answer.usage, "requests" if name == "calls" else name, None)
+        return self.answer.scores.get(name)
 
 
 class EvaluationRun:
@@ -153,41 +163,32 @@ class EvaluationRun:
         Raises:
             ConfigurationError: If there is no such system.
         """
-        if system not in self.systems:
-            raise self._unknown(system)
-        return {row.question.key: row for row in self.rows if row.system == system and row.answer is not None}
+        return {row.question.key: row for row in self._rows_of(system) if row.answer is not None}
 
     def values(self, system: str, measure: str) -> dict[str, float]:
         """Return a metric, or one of tokens, calls, seconds, errors, by the key of the question.
 
         Questions without references have no metric; a failed answer counts 0, and has no cost.
         """
-        rows = self.answered(system)
-        values: dict[str, float] = {}
+        rows = self._rows_of(system)
         if measure == "errors":
-            return {r.question.key: float(r.answer is None) for r in self.rows if r.system == system}
-        if measure in self.metrics:
-            metric = self.metrics[measure]
-            for row in self.rows:
-                if row.system == system and row.question.references:
-                    score = 0.0 if row.answer is None else metric(row.answer.text, row.question.references)
-                    if not 0 <= score <= 1:
-                        raise ConfigurationError(f"the metric {measure} returned {score!r}, not in [0, 1]")
-                    values[row.question.key] = float(score)
-            return values
-        for key, row in rows.items():
-            assert row.answer is not None  # noqa: S101  # answered() leaves out the others
-            usage = row.answer.usage
-            value: float | None = row.answer.scores.get(measure)
-            if measure == "tokens":
-                value = row.tokens
-            elif measure == "seconds":
-                value = row.seconds
-            elif usage is not None and measure in ("calls", *_USAGE):
-                value = getattr(usage, "requests" if measure == "calls" else measure)
-            if value is not None:
-                values[key] = float(value)
+            return {row.question.key: float(row.answer is None) for row in rows}
+        if measure not in self.metrics:
+            measured = {row.question.key: row.measured(measure) for row in rows}
+            return {key: float(value) for key, value in measured.items() if value is not None}
+        values = {}
+        for row in rows:
+            if references := row.question.references:
+                score = 0.0 if row.answer is None else self.metrics[measure](row.answer.text, references)
+                if not 0 <= score <= 1:
+                    raise ConfigurationError(f"the metric {measure} returned {score!r}, not in [0, 1]")
+                values[row.question.key] = float(score)
         return values
+
+    def _rows_of(self, system: str) -> list[Row]:
+        if system not in self.systems:
+            raise self._unknown(system)
+        return [row for row in self.rows if row.system == system]
 
     def _unknown(self, system: str) -> ConfigurationError:
         return ConfigurationError(
@@ -262,27 +263,27 @@ class EvaluationRun:
         with extra("evaluation"):
             import pyarrow as pa
             import pyarrow.parquet as pq
-        metrics = {(s, m): self.values(s, m) for s in self.systems for m in [*self.metrics, *self.scores]}
+        names = [*self.metrics, *self.scores]
+        values = {(system, name): self.values(system, name) for system in self.systems for name in names}
         records = []
         for row in self.rows:
-            answer, key = row.answer, row.question.key
-            usage = None if answer is None else answer.usage
+            answer, question = row.answer, row.question
             records.append(
                 {
                     "system": row.system,
-                    "question": row.question.text,
-                    "references": list(row.question.references),
-                    "id": row.question.id,
-                    "key": key,
+                    "question": question.text,
+                    "references": list(question.references),
+                    "id": question.id,
+                    "key": question.key,
                     "answer": None if answer is None else answer.text,
                     "contexts": [] if answer is None else list(answer.contexts),
                     "error": row.error,
-                    **{name: None if usage is None else getattr(usage, name) for name in _USAGE},
+                    **{name: row.measured(name) for name in _USAGE},
                     "seconds": row.seconds,
                     "asked_at_a_time": row.shared,
                     "uncertainty": None if answer is None else answer.uncertainty,
                     "acted": None if answer is None else answer.acted,
-                    **{m: metrics[row.system, m].get(key) for m in [*self.metrics, *self.scores]},
+                    **{name: values[row.system, name].get(question.key) for name in names},
                 }
             )
         pq.write_table(pa.Table.from_pylist(records), path)
@@ -314,26 +315,23 @@ class EvaluationRun:
                 "INSERT OR REPLACE INTO questions VALUES (?, ?, ?)",
                 [(q.key, place, json.dumps(astuple(q))) for place, q in enumerate(questions)],
             )
-            place = len(stored)
-            for system in systems:
-                settings = json.dumps(system.settings, default=str)
-                self._db.execute(
-                    "INSERT INTO systems VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET "
-                    "fingerprint = excluded.fingerprint, settings = excluded.settings",
-                    (system.name, place, system.fingerprint, settings),
-                )
-                place += 1
+            self._db.executemany(
+                "INSERT INTO systems VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET "
+                "fingerprint = excluded.fingerprint, settings = excluded.settings",
+                [
+                    (system.name, place, system.fingerprint, json.dumps(system.settings, default=str))
+                    for place, system in enumerate(systems, len(stored))
+                ],
+            )
         self._rows = None
 
     def missing(self, system: System, questions: Iterable[Question]) -> list[Question]:
         """Return the questions that a system has not answered, or only failed to answer."""
-        there = {
-            key
-            for (key,) in self._db.execute(
-                "SELECT key FROM rows WHERE system = ? AND fingerprint = ? AND error = ''",
-                (system.name, system.fingerprint),
-            )
-        }
+        stored = self._db.execute(
+            "SELECT key FROM rows WHERE system = ? AND fingerprint = ? AND error = ''",
+            (system.name, system.fingerprint),
+        )
+        there = {key for (key,) in stored}
         return [question for question in questions if question.key not in there]
 
     def add(self, system: System, row: Row) -> None:
