@@ -543,7 +543,8 @@ def _storage_errors(path: str | Path | None) -> Iterator[None]:
 
 
 def _question(text: str) -> Question:
-    return Question(*(tuple(part) if isinstance(part, list) else part for part in json.loads(text)))
+    asked, references, contexts, name, system = json.loads(text)
+    return Question(asked, tuple(references), tuple(contexts), name, system)
 
 
 def _answer(text: str) -> EvaluationAnswer | None:
