@@ -29,15 +29,6 @@ async def test_concurrent_callers_of_a_local_model_share_batches() -> None:
     assert len(reader.batches) <= 2
 
 
-async def test_a_poisoned_request_does_not_spoil_its_batch() -> None:
-    services = Services(LocalReader())
-    results = await asyncio.gather(
-        *(arun(ask_once(prompt), services) for prompt in ("a", "poison", "b")), return_exceptions=True
-    )
-    assert (results[0], results[2]) == ("a", "b")
-    assert isinstance(results[1], ServiceError)
-
-
 async def test_the_loop_goes_on_while_a_local_model_works() -> None:
     reader = LocalReader()
     reader.gate.clear()

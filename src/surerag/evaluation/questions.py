@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
 from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -71,7 +72,7 @@ def read_questions(
         path: On this machine; or an address that pyarrow opens, such as ``s3://bucket/questions.jsonl``.
         columns: Names of columns by field (question, references, contexts, id, system), where
             :data:`ALIASES` has them not.
-        limit: How many to read at most.
+        limit: How many rows to read at most.
 
     Raises:
         InputError: If the file cannot be read, has no column of questions, or a row has no question.
@@ -80,15 +81,11 @@ def read_questions(
     names = dict(columns or {})
     if unknown := set(names) - set(ALIASES):
         raise InputError(f"there is no field {sorted(unknown)[0]!r}; fields are {', '.join(ALIASES)}")
-    questions: dict[str, Question] = {}
-    for place, record in enumerate(_records(str(path)), 1):
-        if limit is not None and len(questions) >= limit:
-            break
-        question = _question(record, names, f"{path}, row {place}")
-        questions.setdefault(question.key, question)
+    records = enumerate(islice(_records(str(path)), limit), 1)
+    questions = [_question(record, names, f"{path}, row {place}") for place, record in records]
     if not questions:
         raise InputError(f"{path} holds no questions")
-    return list(questions.values())
+    return list(dict.fromkeys(questions))
 
 
 def as_questions(items: Iterable[Any] | str | Path) -> list[Question]:
@@ -99,17 +96,17 @@ def as_questions(items: Iterable[Any] | str | Path) -> list[Question]:
     """
     if isinstance(items, str | Path):
         return read_questions(items)
-    questions: dict[str, Question] = {}
+    questions = []
     for place, item in enumerate(items, 1):
         if isinstance(item, str):
             item = {"question": item}
         elif isinstance(item, tuple) and len(item) == 2:
             item = dict(zip(("question", "references"), item, strict=True))
-        question = item if isinstance(item, Question) else _question(item, {}, f"question {place}")
-        questions.setdefault(question.key, question)
+        is_question = isinstance(item, Question)
+        questions.append(item if is_question else _question(item, {}, f"question {place}"))
     if not questions:
         raise InputError("there are no questions")
-    return list(questions.values())
+    return list(dict.fromkeys(questions))
 
 
 def _records(path: str) -> Iterator[Any]:

@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from numpy.typing import ArrayLike
 
@@ -216,76 +215,54 @@ def _guard(
     return guarded
 
 
-class _Offer(NamedTuple):
-    """A passage that may be returned, its cluster and its rank; ``sentences`` of a compression."""
-
-    cluster: int
-    rank: int
-    passage: Passage
-    sentences: tuple[SupportedSentence, ...] = ()
-
-
 def _within_limit(
     reports: Sequence[ClusterReport], passages: Sequence[Passage], limit: int | None, measure: Measure
 ) -> tuple[list[Passage], list[ClusterReport]]:
     """Return what fits the token limit, in order of rank: whole passages, of compressions first sentences."""
-    offers: list[_Offer] = []
+    offers: list[tuple[int, int, list[Passage]]] = []  # rank, cluster, and a passage with its shorter forms
     for at, report in enumerate(reports):
-        if report.outcome == "compressed":
-            passage = compressed_passage(report.sentences, report.members, passages)
-            offers.append(_Offer(at, min(report.members), passage, report.sentences))
-        elif report.outcome == "passed":
-            offers += [_Offer(at, member, passages[member]) for member in report.members]
-    offers.sort(key=lambda offer: offer.rank)
+        if report.outcome == "passed":
+            offers += [(member, at, [passages[member]]) for member in report.members]
+        elif report.outcome == "compressed":
+            ends = range(len(report.sentences), 0, -1)
+            forms = [compressed_passage(report.sentences[:end], report.members, passages) for end in ends]
+            offers.append((min(report.members), at, forms))
+    offers.sort(key=lambda offer: offer[0])
     settled = list(reports)
     context: list[Passage] = []
     room = math.inf if limit is None else limit
-    for offer in offers:
-        report = settled[offer.cluster]
-        fitted = _fitted(offer, room, report, passages, measure)
+    for _, at, forms in offers:
+        report = settled[at]
+        fitted = next((form for form in forms if measure(form) <= room), None)
         if fitted is None:
-            lost = report.sources if offer.sentences else (offer.passage.id,)
-            settled[offer.cluster] = replace(report, left_out=(*report.left_out, *lost))
+            lost = report.sources if report.sentences else (forms[0].id,)
+            settled[at] = replace(report, left_out=(*report.left_out, *lost))
             continue
         tokens = measure(fitted)
         room -= tokens
         context.append(fitted)
-        settled[offer.cluster] = replace(report, tokens_after=report.tokens_after + tokens)
-    texts = [offer for offer in offers if offer.passage.text.strip()]
+        settled[at] = replace(report, tokens_after=report.tokens_after + tokens)
+    texts = [(at, forms[0]) for _, at, forms in offers if forms[0].text.strip()]
     if texts and not any(passage.text.strip() for passage in context):
-        first, passage = _first_words(texts, limit or 0, measure)
-        report = settled[first.cluster]
-        left = tuple(name for name in report.left_out if name != first.passage.id)
-        settled[first.cluster] = replace(report, tokens_after=measure(passage), left_out=left)
+        at, passage = _first_words(texts, limit or 0, measure)
+        left = tuple(name for name in settled[at].left_out if name != passage.id)
+        settled[at] = replace(settled[at], tokens_after=measure(passage), left_out=left)
         context = [passage]
     return context, settled
 
 
-def _fitted(
-    offer: _Offer, room: float, report: ClusterReport, passages: Sequence[Passage], measure: Measure
-) -> Passage | None:
-    """Return a passage that fits: an original whole, a compression by its first sentences; else None."""
-    if measure(offer.passage) <= room:
-        return offer.passage
-    for end in range(len(offer.sentences) - 1, 0, -1):
-        shorter = compressed_passage(offer.sentences[:end], report.members, passages)
-        if measure(shorter) <= room:
-            return shorter
-    return None
-
-
-def _first_words(offers: Sequence[_Offer], limit: int, measure: Measure) -> tuple[_Offer, Passage]:
-    """Return the longest beginning that fits of the best passage: by words, or else by characters.
+def _first_words(offers: Sequence[tuple[int, Passage]], limit: int, measure: Measure) -> tuple[int, Passage]:
+    """Return the longest beginning that fits of the best passage, with its cluster: by words, or characters.
 
     Raises:
         ConfigurationError: If not even one character fits.
     """
     for end in (_WORD_END, _CHARACTER):
-        for offer in offers:
-            metadata = {k: v for k, v in offer.passage.metadata.items() if k != SENTENCES_KEY}
-            for match in reversed(list(end.finditer(offer.passage.text))):
-                piece = offer.passage.text[: match.end()]
-                shorter = replace(offer.passage, text=piece, metadata=metadata, embedding=None)
+        for at, passage in offers:
+            metadata = {name: value for name, value in passage.metadata.items() if name != SENTENCES_KEY}
+            for match in reversed(list(end.finditer(passage.text))):
+                piece = passage.text[: match.end()]
+                shorter = replace(passage, text=piece, metadata=metadata, embedding=None)
                 if measure(shorter) <= limit:
-                    return offer, shorter
+                    return at, shorter
     raise ConfigurationError(f"token_limit={limit} has no room for any text", hint="raise it")
