@@ -353,15 +353,6 @@ class EvaluationRun:
             self._db.execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?, ?, ?)", values)
         self._rows = None
 
-    def share_seconds(self, system: System, questions: Sequence[Question], seconds: float) -> None:
-        """Set the seconds of questions that were asked at a time: their wall time divided by their number."""
-        with _storage_errors(self.path), self._db:
-            self._db.executemany(
-                "UPDATE rows SET seconds = ? WHERE fingerprint = ? AND key = ? AND system = ?",
-                [(seconds, system.fingerprint, question.key, system.name) for question in questions],
-            )
-        self._rows = None
-
 
 def evaluate(
     systems: Mapping[str, Any],
@@ -462,11 +453,12 @@ def _evaluate(
         for start in range(0, len(asked), at_a_time):
             for system in chosen:
                 batch = [q for q in asked[start : start + at_a_time] if q.key in missing[system.name]]
-                started = time.perf_counter()
+                started, rows = time.perf_counter(), []
                 for row in _ask(system, batch, loop):
                     if stop.is_set():
                         return run
                     run.add(system, row)
+                    rows.append(row)
                     done += 1
                     failures[system.name] = failures[system.name] + 1 if row.error else 0
                     if progress is not None:
@@ -476,8 +468,10 @@ def _evaluate(
                             f"{system.name} failed on {FAILURES} questions in a row: {row.error}",
                             hint="every answer so far is stored; the same call goes on from there",
                         )
-                if len(batch) > 1:
-                    run.share_seconds(system, batch, (time.perf_counter() - started) / len(batch))
+                if len(rows) > 1:
+                    seconds = (time.perf_counter() - started) / len(rows)
+                    for row in rows:
+                        run.add(system, replace(row, seconds=seconds))
     except BaseException:
         run.close()
         raise

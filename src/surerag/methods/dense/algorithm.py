@@ -59,10 +59,7 @@ def measure(
 ) -> Program[DenseResult]:
     """Rephrase, answer under k + 1 contexts, link the answers, take the entropy (Algorithm 1).
 
-    Args:
-        session: The question's.
-        passages: The context.
-        tested: Number of chunks to rephrase, the first ones; None for all.
+    Only the first ``tested`` chunks are rephrased; None is all.
     """
     before = session.budget.spent, session.unusable
     rephrased = yield from session.rephrase(passages[:tested])
@@ -115,11 +112,7 @@ def label(session: DenseSession, result: DenseResult, most: int | None = None) -
     """Tell necessary chunks from unnecessary ones by the answer without each uncertain one (Eq. 9 and 10).
 
     A chunk is unnecessary where the answer stays equivalent; entailment in one direction only is not enough.
-
-    Args:
-        session: The question's.
-        result: The measured context.
-        most: Chunks to label at most, the first uncertain ones; None for all.
+    Only the first ``most`` uncertain chunks are labelled; None is all.
     """
     before = session.budget.spent, session.unusable
     context = [chunk.passage.text for chunk in result.chunks]

@@ -32,13 +32,8 @@ def semantic_chunks(
 ) -> Program[list[list[SemanticChunk]]]:
     """Cut texts into chunks (Algorithm 2); the encoder is asked once for the sentences of all.
 
-    Args:
-        texts: Any texts; one without words has no chunks.
-        options: Options of the chunking.
-        count: Counts the tokens of a text.
-
-    Returns:
-        Chunks of each text in order, with offsets in characters. Together they hold all but white space.
+    Together the chunks of a text hold all but white space; a text without words has none. ``count`` counts
+    tokens.
 
     Raises:
         InputError: If a single character is longer than T_max, or an item is no text.

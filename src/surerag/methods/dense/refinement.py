@@ -38,16 +38,8 @@ def refine_context(
 ) -> Program[DenseRefinerResult]:
     """Measure, prune, refill and measure again; return the best context (Algorithm 3).
 
-    Args:
-        session: The question's.
-        passages: Best first; the first ``top_n`` are the context, the others candidates.
-        options: Options of the method.
-        documents: The documents behind the passages, whole, to be cut anew.
-        chunker: How to cut them; None leaves chunks as they are.
-        retrieves: Whether there is a retriever to ask for more candidates.
-
-    Raises:
-        InputError: If the question is no text, or empty, or a passage is none.
+    Arguments and errors are those of :meth:`surerag.DenseRefiner.program`. Documents are cut by ``chunker``;
+    None leaves chunks as they are. ``retrieves`` tells whether there is a retriever to ask for candidates.
     """
     question = session.question
     check_question(question)

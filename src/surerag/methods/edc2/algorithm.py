@@ -47,15 +47,7 @@ def compress_clusters(
 ) -> Program[EDC2Result]:
     """Cluster, compress, drop what is irrelevant, and return the originals where all is (section 4).
 
-    Args:
-        query: A question, not empty.
-        passages: The retrieved passages, best first.
-        options: Options of the method.
-        measure: Counts the tokens of a passage.
-        query_vector: The query's vector by the model that made the passages', if the caller has it.
-
-    Raises:
-        InputError: If the query is empty.
+    Arguments and errors are those of :meth:`surerag.ClusterCompressor.program`; ``measure`` counts tokens.
     """
     check_question(query)
     check_passages(passages)
