@@ -50,6 +50,9 @@ class CalibrationWarning(UserWarning):
     """A calibration sample or policy does not support the way it is used."""
 
 
+# Samples, policies, and what a policy belongs to
+
+
 @dataclass(frozen=True, slots=True)
 class CalibrationRow:
     """One question, answered with and without acting (retrieving, rewriting, compressing).
@@ -101,7 +104,12 @@ class PolicyScope:
 
 
 def scope_of(component: Any) -> PolicyScope:
-    """Return what a policy for a component belongs to: a ``LazyRAG`` or ``UncertaintyRewriter``."""
+    """Return what a policy for a component belongs to: a ``LazyRAG`` or ``UncertaintyRewriter``.
+
+    A scope is its own, and None has an empty one.
+    """
+    if component is None or isinstance(component, PolicyScope):
+        return component or PolicyScope()
     options = component.model_dump(mode="json", include=set(component.option_names()) - {"threshold"})
     gate = getattr(component, "resolved_gate", None)
     uncertainty = options.get("metric") if gate is None else {**gate.to_dict(), "threshold": None}
@@ -185,7 +193,7 @@ class _Policy:
         Warns:
             CalibrationWarning: If the policy does not record a part of its scope.
         """
-        scope = component if isinstance(component, PolicyScope) else scope_of(component)
+        scope = scope_of(component)
         missing = []
         for part in fields(PolicyScope):
             mine, yours = getattr(self.scope, part.name), getattr(scope, part.name)
@@ -205,6 +213,85 @@ class _Policy:
                 CalibrationWarning,
                 stacklevel=3,
             )
+
+
+@runtime_checkable
+class HasCalibrationRows(Protocol):
+    """A run of :func:`surerag.evaluate` that holds both answers of each question."""
+
+    def calibration_rows(self) -> list[CalibrationRow]:
+        """Return one row a question."""
+
+
+class _Sample(NamedTuple):
+    """Rows as arrays; NaN stands for a score that is missing."""
+
+    uncertainty: Floats
+    without: Floats
+    with_: Floats
+
+    @property
+    def unscored(self) -> int:
+        """Rows that lack one of the scores."""
+        return int(np.isnan(self.without + self.with_).sum())
+
+    @property
+    def benefit(self) -> Floats | None:
+        """What acting adds to the score of each row; None where a score is missing."""
+        return None if self.unscored else self.with_ - self.without
+
+    @property
+    def binary(self) -> bool:
+        """Whether all answers are right or wrong."""
+        return bool(np.isin([self.without, self.with_], (0, 1)).all())
+
+
+def _sample(rows: Sequence[CalibrationRow] | HasCalibrationRows) -> _Sample:
+    """Return rows as arrays; warn where scores say nothing: a strict metric finds no sentence right."""
+    rows = rows.calibration_rows() if isinstance(rows, HasCalibrationRows) else rows
+    if not len(rows):
+        raise InputError("there are no rows to calibrate on", hint="the papers take 100 questions or more")
+    table = [(row.uncertainty, row.score_without, row.score_with) for row in rows]
+    sample = _Sample(*np.array(table, np.float64).T)  # None becomes NaN
+    right = int(((sample.without >= 0.5) | (sample.with_ >= 0.5)).sum())
+    scored = not np.isnan([sample.without, sample.with_]).all()
+    if scored and right < len(rows) * _FEWEST_RIGHT:
+        warnings.warn(
+            f"{right} of {len(rows)} questions have a right answer: look at some, and take a metric that "
+            'fits how the model answers (metrics=["contains"] for sentences)',
+            CalibrationWarning,
+            stacklevel=3,
+        )
+    return sample
+
+
+class _Steps(NamedTuple):
+    """Distinct finite uncertainties in ascending order, and sums over the questions at or below each.
+
+    ``repaired`` are scores that acting would add, ``spoiled`` those that it would take away.
+    """
+
+    thresholds: Floats
+    skipped: NDArray[np.int_]
+    repaired: Floats
+    spoiled: Floats
+    n: int
+
+    @property
+    def loss(self) -> Floats:
+        """Loss against always acting at each threshold."""
+        return (self.repaired - self.spoiled) / self.n
+
+
+def _steps(uncertainty: Floats, benefit: Floats) -> _Steps:
+    order = np.argsort(uncertainty, kind="stable")
+    ascending = uncertainty[order]
+    ends = np.append(ascending[1:] != ascending[:-1], True) & np.isfinite(ascending)
+    repaired, spoiled = (np.cumsum(np.maximum(sign * benefit[order], 0.0))[ends] for sign in (1, -1))
+    return _Steps(ascending[ends], np.flatnonzero(ends) + 1, repaired, spoiled, len(uncertainty))
+
+
+# Thresholds
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,14 +363,6 @@ class ThresholdPolicy(_Policy):
             f"{text} {word} over acting at random on {100 * self.rate:.0f} % of questions: "
             f"{100 * self.gain.value:+.1f} [{low:+.1f}, {high:+.1f}] points."
         )
-
-
-@runtime_checkable
-class HasCalibrationRows(Protocol):
-    """A run of :func:`surerag.evaluate` that holds both answers of each question."""
-
-    def calibration_rows(self) -> list[CalibrationRow]:
-        """Return one row a question."""
 
 
 def calibrate_threshold(
@@ -380,76 +459,29 @@ def calibrate_threshold(
         gain=gain,
         verdict="infeasible" if threshold is None else verdict,
         needed=needed,
-        scope=_scope(component),
+        scope=scope_of(component),
     )
 
 
-class _Sample(NamedTuple):
-    """Rows as arrays; NaN stands for a score that is missing."""
-
-    uncertainty: Floats
-    without: Floats
-    with_: Floats
-
-    @property
-    def unscored(self) -> int:
-        """Rows that lack one of the scores."""
-        return int(np.isnan(self.without + self.with_).sum())
-
-    @property
-    def benefit(self) -> Floats | None:
-        """What acting adds to the score of each row; None where a score is missing."""
-        return None if self.unscored else self.with_ - self.without
-
-    @property
-    def binary(self) -> bool:
-        """Whether all answers are right or wrong."""
-        return bool(np.isin([self.without, self.with_], (0, 1)).all())
-
-
-def _sample(rows: Sequence[CalibrationRow] | HasCalibrationRows) -> _Sample:
-    """Return rows as arrays; warn where scores say nothing: a strict metric finds no sentence right."""
-    rows = rows.calibration_rows() if isinstance(rows, HasCalibrationRows) else rows
-    if not len(rows):
-        raise InputError("there are no rows to calibrate on", hint="the papers take 100 questions or more")
-    table = [(row.uncertainty, row.score_without, row.score_with) for row in rows]
-    sample = _Sample(*np.array(table, np.float64).T)  # None becomes NaN
-    right = int(((sample.without >= 0.5) | (sample.with_ >= 0.5)).sum())
-    scored = not np.isnan([sample.without, sample.with_]).all()
-    if scored and right < len(rows) * _FEWEST_RIGHT:
-        warnings.warn(
-            f"{right} of {len(rows)} questions have a right answer: look at some, and take a metric that "
-            'fits how the model answers (metrics=["contains"] for sentences)',
-            CalibrationWarning,
-            stacklevel=3,
+def _check(
+    target: str, max_loss: float, max_rate: float | None, confidence: float, on_infeasible: str
+) -> None:
+    for name, value, choices in (
+        ("target", target, get_args(Target)),
+        ("on_infeasible", on_infeasible, get_args(OnInfeasible)),
+    ):
+        if value not in choices:
+            raise ConfigurationError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+    if target == "loss" and not 0 < max_loss <= 1:
+        raise ConfigurationError(
+            f"max_loss must be in (0, 1], got {max_loss!r}", hint="no finite sample shows a loss of exactly 0"
         )
-    return sample
-
-
-class _Steps(NamedTuple):
-    """Distinct finite uncertainties in ascending order, and sums over the questions at or below each.
-
-    ``repaired`` are scores that acting would add, ``spoiled`` those that it would take away.
-    """
-
-    thresholds: Floats
-    skipped: NDArray[np.int_]
-    repaired: Floats
-    spoiled: Floats
-    n: int
-
-    @property
-    def loss(self) -> Floats:
-        """Loss against always acting at each threshold."""
-        return (self.repaired - self.spoiled) / self.n
-
-
-def _steps(uncertainty: Floats, benefit: Floats) -> _Steps:
-    order = np.argsort(uncertainty, kind="stable")
-    ascending = uncertainty[order]
-    ends = np.append(ascending[1:] != ascending[:-1], True) & np.isfinite(ascending)
-    repaired, spoiled = (np.cumsum(np.maximum(sign * benefit[order], 0.0))[ends] for sign in (1, -1))
-    return _Steps(ascending[ends], np.flatnonzero(ends) + 1, repaired, spoiled, len(uncertainty))
+    if target == "rate" and not (max_rate is not None and 0 <= max_rate <= 1):
+        raise ConfigurationError(f'target="rate" needs max_rate in [0, 1], got {max_rate!r}')
+    if target != "rate" and max_rate is not None:
+        raise ConfigurationError(f"the target {target!r} has no max_rate", hint='pass target="rate"')
+    if not 0 < confidence < 1:
+        raise ConfigurationError(f"confidence must be in (0, 1), got {confidence!r}")
 
 
 def _bounded_loss(uncertainty: Floats, benefit: Floats, binary: bool, max_loss: float, level: float) -> float:
@@ -484,7 +516,7 @@ def _bounded_rate(uncertainty: Floats, max_rate: float, level: float) -> float:
         return -math.inf
     n = len(uncertainty)
     most = int(binom.ppf(level, n, max_rate))
-    while most >= 0 and binom.cdf(most, n, max_rate) > level:
+    if binom.cdf(most, n, max_rate) > level:
         most -= 1
     if most < 0:
         return math.inf
@@ -615,6 +647,9 @@ def betting_p_value(losses: Floats, bound: float, confidence: float = 0.95) -> f
     stake = np.minimum(stakes / np.sqrt(n * variance), 0.9 / fair)
     capital = np.cumsum(np.log1p(stake * (saved - fair)))
     return min(1.0, math.exp(-float(capital.max(initial=0.0))))
+
+
+# Abstention
 
 
 @dataclass(frozen=True, slots=True)
@@ -778,7 +813,7 @@ def calibrate_abstention(
         needed=None if threshold > -math.inf else math.ceil(math.log(level) / math.log1p(-max_risk)),
         knots=tuple(knots[ends].tolist()),
         probabilities=tuple(probabilities[ends].tolist()),
-        scope=_scope(component),
+        scope=scope_of(component),
     )
 
 
@@ -817,30 +852,3 @@ def _answers(rows: Sequence[CalibrationRow] | HasCalibrationRows) -> tuple[Float
     if unscored := int(np.isnan(scores).sum()):
         raise InputError(f"{unscored} of {len(scores)} answers have no score", hint="pass reference answers")
     return uncertainty, scores >= 0.5
-
-
-def _check(
-    target: str, max_loss: float, max_rate: float | None, confidence: float, on_infeasible: str
-) -> None:
-    for name, value, choices in (
-        ("target", target, get_args(Target)),
-        ("on_infeasible", on_infeasible, get_args(OnInfeasible)),
-    ):
-        if value not in choices:
-            raise ConfigurationError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
-    if target == "loss" and not 0 < max_loss <= 1:
-        raise ConfigurationError(
-            f"max_loss must be in (0, 1], got {max_loss!r}", hint="no finite sample shows a loss of exactly 0"
-        )
-    if target == "rate" and not (max_rate is not None and 0 <= max_rate <= 1):
-        raise ConfigurationError(f'target="rate" needs max_rate in [0, 1], got {max_rate!r}')
-    if target != "rate" and max_rate is not None:
-        raise ConfigurationError(f"the target {target!r} has no max_rate", hint='pass target="rate"')
-    if not 0 < confidence < 1:
-        raise ConfigurationError(f"confidence must be in (0, 1), got {confidence!r}")
-
-
-def _scope(component: Any) -> PolicyScope:
-    if component is None or isinstance(component, PolicyScope):
-        return component or PolicyScope()
-    return scope_of(component)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from rich import box
@@ -173,24 +174,17 @@ def write_report(
         + "</tr>"
         for line in cells
     )
-    page = _PAGE
-    parts = {
-        "{head}": "".join(f"<th>{_html(name)}</th>" for name in head),
-        "{title}": _html(title or f"{', '.join(run.systems)}: {len(run.questions)} questions"),
-        "{introduction}": f"<p>{_html(introduction)}</p>" if introduction else "",
-        "{notes}": _html(notes(run)),
-        "{gates}": gates,
-        "{body}": body,
-        "{picture}": pareto_picture(run),
-        "{questions}": _question_list(run),
-    }
-    # One pass, so that a text of a document cannot stand in for another part.
-    start, pieces = 0, []
-    for name in sorted(parts, key=page.index):
-        place = page.index(name)
-        pieces += [page[start:place], parts[name]]
-        start = place + len(name)
-    Path(path).write_text("".join(pieces) + page[start:], encoding="utf-8")
+    page = Template(_PAGE).substitute(
+        head="".join(f"<th>{_html(name)}</th>" for name in head),
+        title=_html(title or f"{', '.join(run.systems)}: {len(run.questions)} questions"),
+        introduction=f"<p>{_html(introduction)}</p>" if introduction else "",
+        notes=_html(notes(run)),
+        gates=gates,
+        body=body,
+        picture=pareto_picture(run),
+        questions=_question_list(run),
+    )
+    Path(path).write_text(page, encoding="utf-8")
 
 
 def pareto_picture(run: EvaluationRun) -> str:
@@ -325,14 +319,14 @@ dd { margin: 0 0 .4rem; white-space: pre-wrap; }
 </style>
 </head>
 <body>
-<h1>{title}</h1>
-{introduction}
-{gates}
-<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>
-<p><small>{notes}</small></p>
-{picture}
+<h1>$title</h1>
+$introduction
+$gates
+<table><thead><tr>$head</tr></thead><tbody>$body</tbody></table>
+<p><small>$notes</small></p>
+$picture
 <h2>Questions</h2>
-{questions}
+$questions
 </body>
 </html>
 """
