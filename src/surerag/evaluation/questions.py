@@ -85,7 +85,7 @@ def read_questions(
     questions = [_question(record, names, f"{path}, row {place}") for place, record in records]
     if not questions:
         raise InputError(f"{path} holds no questions")
-    return list(dict.fromkeys(questions))
+    return list({question.key: question for question in questions}.values())
 
 
 def as_questions(items: Iterable[Any] | str | Path) -> list[Question]:
@@ -106,7 +106,7 @@ def as_questions(items: Iterable[Any] | str | Path) -> list[Question]:
         questions.append(item if is_question else _question(item, {}, f"question {place}"))
     if not questions:
         raise InputError("there are no questions")
-    return list(dict.fromkeys(questions))
+    return list({question.key: question for question in questions}.values())
 
 
 def _records(path: str) -> Iterator[Any]:
