@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -146,43 +146,36 @@ def _link_matrix(session: DenseSession, answers: Sequence[str]) -> Program[NDArr
 _YES_OR_NO = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
 
 
+@dataclass(eq=False)
 class DenseSession:
     """Asks the models about one question; nothing is asked twice.
 
-    Args:
+    Attributes:
         question: The question.
         options: Options of the method.
         max_tokens: Longest answer.
         reader: Name of the reader, for the cache.
         rephrasings: The cache.
-
-    Attributes:
         budget: Calls so far, and at most.
         unusable: Judgements so far that could not be used.
     """
 
-    def __init__(
-        self,
-        question: str,
-        options: DenseOptions | DenseRefinerOptions,
-        max_tokens: int,
-        reader: str,
-        rephrasings: Rephrasings,
-    ) -> None:
-        self.question = question
-        self.options = options
-        self.max_tokens = max_tokens
-        self.budget = CallBudget(options.max_calls)
+    question: str
+    options: DenseOptions | DenseRefinerOptions
+    max_tokens: int
+    reader: str
+    rephrasings: Rephrasings
+
+    def __post_init__(self) -> None:
+        self.budget = CallBudget(self.options.max_calls)
         self.unusable = 0
-        self._reader = reader
-        self._rephrasings = rephrasings
         self._answers: dict[Prompt, Generation] = {}
         self._entails: dict[tuple[str, str], bool] = {}
 
     def cost(self, passages: Sequence[Passage], tested: int) -> int:
         """Return the calls that measuring needs at most, of which ``tested`` chunks are rephrased."""
         keys = {self._key(passage.text) for passage in passages[:tested] if passage.text.strip()}
-        new = sum(self._rephrasings.get(key) is None for key in keys)
+        new = sum(self.rephrasings.get(key) is None for key in keys)
         return new + (tested + 1) + tested * (tested + 1)
 
     def affordable(self, passages: Sequence[Passage]) -> int:
@@ -195,7 +188,7 @@ class DenseSession:
     def rephrase(self, passages: Sequence[Passage]) -> Program[list[tuple[str, Rephrasing]]]:
         """Rephrase each chunk on its own (Eq. 3); a chunk without a usable rephrasing stays as it is."""
         texts = list(dict.fromkeys(passage.text for passage in passages if passage.text.strip()))
-        rephrased = {text: self._rephrasings.get(self._key(text)) for text in texts}
+        rephrased = {text: self.rephrasings.get(self._key(text)) for text in texts}
         new = [text for text in texts if rephrased[text] is None]
         if new:
             sampling = SamplingParams(max_tokens=self.options.rephrase_max_tokens, trace="none")
@@ -203,7 +196,7 @@ class DenseSession:
             for text, reply in zip(new, replies, strict=True):
                 if not reply.is_cut:
                     rephrased[text] = reply.text.strip()
-                    self._rephrasings.put(self._key(text), reply.text.strip())
+                    self.rephrasings.put(self._key(text), reply.text.strip())
 
         def outcome(text: str) -> tuple[str, Rephrasing]:
             changed = rephrased.get(text, "")
@@ -272,7 +265,7 @@ class DenseSession:
         return self.options.prompts["rephrase"].render(passage=text)  # type: ignore[no-any-return]
 
     def _key(self, text: str) -> tuple[str, int, Prompt]:
-        return self._reader, self.options.rephrase_max_tokens, self._rephrase_prompt(text)
+        return self.reader, self.options.rephrase_max_tokens, self._rephrase_prompt(text)
 
 
 def is_yes(reply: str) -> bool | None:
