@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 import time
@@ -14,7 +13,7 @@ import pytest
 from surerag.drivers import run
 from surerag.drivers.answering import Answered, Failed, ask_merged
 from surerag.drivers.merging import queue_of
-from surerag.effects import Generate, StartGeneration
+from surerag.effects import Generate
 from surerag.errors import ConfigurationError
 from surerag.messages import Generation, Prompt, SamplingParams
 from surerag.services import Services
@@ -103,19 +102,6 @@ def test_a_program_that_is_busy_elsewhere_is_waited_for_once() -> None:
         queue.ask(Generate((f"q{turn}",), SamplingParams()))
     assert time.perf_counter() - started < 100 * 0.004
     assert len(reader.batches) == 101
-
-
-def test_what_is_begun_for_a_caller_that_has_gone_is_freed() -> None:
-    queue = queue_of(reader := LocalReader(answer=lambda prompt: "one two three"))
-    reader.gate.clear()
-
-    async def give_up() -> None:
-        await asyncio.wait_for(queue.aask(StartGeneration(("q",), 1, SamplingParams())), 0.05)
-
-    with pytest.raises(TimeoutError):
-        asyncio.run(give_up())
-    reader.gate.set()
-    assert eventually(lambda: ("begin", 1) in reader.batches and not reader.open)
 
 
 def test_a_service_without_identity_is_refused() -> None:

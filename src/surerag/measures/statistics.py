@@ -203,12 +203,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
         >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
         [0.03, 0.06, 0.06]
     """
-    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
-    adjusted, largest = [0.0] * len(p_values), 0.0
-    for rank, place in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        adjusted[place] = largest
-    return adjusted
+    values = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(values)
+    adjusted = np.empty(len(values))
+    adjusted[order] = np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1))
+    return [min(1.0, float(p)) for p in adjusted]
 
 
 def auroc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.95, seed: int = 0) -> Estimate:
