@@ -22,6 +22,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, get_args, runtime_c
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict, TypeAdapter
 
 from surerag.errors import ConfigurationError, InputError, extra
 from surerag.text import ABSTENTION, check_abstention, is_abstention
@@ -47,6 +48,9 @@ _ABSTENTION_NODES = 10
 
 class CalibrationWarning(UserWarning):
     """A calibration sample or policy does not support the way it is used."""
+
+
+# Samples, policies, and what a policy belongs to
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,12 @@ class PolicyScope:
 
 
 def scope_of(component: Any) -> PolicyScope:
-    """Return what a policy for a component belongs to: a ``LazyRAG`` or ``UncertaintyRewriter``."""
+    """Return what a policy for a component belongs to: a ``LazyRAG`` or ``UncertaintyRewriter``.
+
+    A scope is its own, and None has an empty one.
+    """
+    if component is None or isinstance(component, PolicyScope):
+        return component or PolicyScope()
     options = component.model_dump(mode="json", include=set(component.option_names()) - {"threshold"})
     gate = getattr(component, "resolved_gate", None)
     uncertainty = options.get("metric") if gate is None else {**gate.to_dict(), "threshold": None}
@@ -122,14 +131,16 @@ class Gain:
     upper: float
 
 
-class _Saved:
-    """Reads and writes a frozen dataclass as JSON; infinities as ``"inf"`` and ``"-inf"``."""
+class _Policy:
+    """What policies share: a file, and the check that they serve what they were calibrated for."""
 
     __slots__ = ()
+    __pydantic_config__ = ConfigDict(extra="forbid")
+    threshold: float
     scope: PolicyScope
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON values."""
+        """Return JSON values; infinities as ``"inf"`` and ``"-inf"``."""
         values = asdict(self)  # type: ignore[call-overload]  # a dataclass, as every subclass is
         return {
             name: str(value) if isinstance(value, float) and math.isinf(value) else value
@@ -143,24 +154,15 @@ class _Saved:
         Raises:
             InputError: If the values are not those of this class.
         """
-        names = {item.name for item in fields(cls)}  # type: ignore[arg-type]
-        hint = f"load a file that {cls.__name__}.save() wrote"
-        if not isinstance(values, Mapping) or set(values) != names:
-            raise InputError(f"this is no {cls.__name__}", hint=hint)
-        read = dict(values)
         try:
-            read["threshold"] = float(read["threshold"])
-            read["scope"] = PolicyScope(**read["scope"])
-            if read.get("gain") is not None:
-                read["gain"] = Gain(**read["gain"])
-            for name in ("knots", "probabilities"):
-                if name in read:
-                    read[name] = tuple(map(float, read[name]))
-        except (TypeError, ValueError) as error:
-            raise InputError(f"this is no {cls.__name__}: {error}", hint=hint) from error
-        if math.isnan(read["threshold"]):
-            raise InputError(f"the threshold of this {cls.__name__} is no number", hint=hint)
-        return cls(**read)
+            policy = TypeAdapter(cls).validate_python(values)
+            if math.isnan(policy.threshold):
+                raise ValueError("the threshold is no number")
+        except ValueError as error:
+            raise InputError(
+                f"this is no {cls.__name__}: {error}", hint=f"load a file that {cls.__name__}.save() wrote"
+            ) from error
+        return policy
 
     def save(self, path: str | Path) -> None:
         """Write this as JSON."""
@@ -175,10 +177,8 @@ class _Saved:
         """
         try:
             values = json.loads(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise InputError(f"{path} cannot be read: {error.strerror}") from error
-        except ValueError as error:
-            raise InputError(f"{path} is not JSON: {error}") from error
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} cannot be read: {error}") from error
         return cls.from_dict(values)
 
     def check(self, component: Any) -> None:
@@ -193,7 +193,7 @@ class _Saved:
         Warns:
             CalibrationWarning: If the policy does not record a part of its scope.
         """
-        scope = component if isinstance(component, PolicyScope) else scope_of(component)
+        scope = scope_of(component)
         missing = []
         for part in fields(PolicyScope):
             mine, yours = getattr(self.scope, part.name), getattr(scope, part.name)
@@ -215,8 +215,87 @@ class _Saved:
             )
 
 
+@runtime_checkable
+class HasCalibrationRows(Protocol):
+    """A run of :func:`surerag.evaluate` that holds both answers of each question."""
+
+    def calibration_rows(self) -> list[CalibrationRow]:
+        """Return one row a question."""
+
+
+class _Sample(NamedTuple):
+    """Rows as arrays; NaN stands for a score that is missing."""
+
+    uncertainty: Floats
+    without: Floats
+    with_: Floats
+
+    @property
+    def unscored(self) -> int:
+        """Rows that lack one of the scores."""
+        return int(np.isnan(self.without + self.with_).sum())
+
+    @property
+    def benefit(self) -> Floats | None:
+        """What acting adds to the score of each row; None where a score is missing."""
+        return None if self.unscored else self.with_ - self.without
+
+    @property
+    def binary(self) -> bool:
+        """Whether all answers are right or wrong."""
+        return bool(np.isin([self.without, self.with_], (0, 1)).all())
+
+
+def _sample(rows: Sequence[CalibrationRow] | HasCalibrationRows) -> _Sample:
+    """Return rows as arrays; warn where scores say nothing: a strict metric finds no sentence right."""
+    rows = rows.calibration_rows() if isinstance(rows, HasCalibrationRows) else rows
+    if not len(rows):
+        raise InputError("there are no rows to calibrate on", hint="the papers take 100 questions or more")
+    table = [(row.uncertainty, row.score_without, row.score_with) for row in rows]
+    sample = _Sample(*np.array(table, np.float64).T)  # None becomes NaN
+    right = int(((sample.without >= 0.5) | (sample.with_ >= 0.5)).sum())
+    scored = not np.isnan([sample.without, sample.with_]).all()
+    if scored and right < len(rows) * _FEWEST_RIGHT:
+        warnings.warn(
+            f"{right} of {len(rows)} questions have a right answer: look at some, and take a metric that "
+            'fits how the model answers (metrics=["contains"] for sentences)',
+            CalibrationWarning,
+            stacklevel=3,
+        )
+    return sample
+
+
+class _Steps(NamedTuple):
+    """Distinct finite uncertainties in ascending order, and sums over the questions at or below each.
+
+    ``repaired`` are scores that acting would add, ``spoiled`` those that it would take away.
+    """
+
+    thresholds: Floats
+    skipped: NDArray[np.int_]
+    repaired: Floats
+    spoiled: Floats
+    n: int
+
+    @property
+    def loss(self) -> Floats:
+        """Loss against always acting at each threshold."""
+        return (self.repaired - self.spoiled) / self.n
+
+
+def _steps(uncertainty: Floats, benefit: Floats) -> _Steps:
+    order = np.argsort(uncertainty, kind="stable")
+    ascending = uncertainty[order]
+    ends = np.append(ascending[1:] != ascending[:-1], True) & np.isfinite(ascending)
+    repaired, spoiled = (np.cumsum(np.maximum(sign * benefit[order], 0.0))[ends] for sign in (1, -1))
+    return _Steps(ascending[ends], np.flatnonzero(ends) + 1, repaired, spoiled, len(uncertainty))
+
+
+# Thresholds
+
+
 @dataclass(frozen=True, slots=True)
-class ThresholdPolicy(_Saved):
+class ThresholdPolicy(_Policy):
     """Act (retrieve, rewrite, compress) iff the uncertainty exceeds a threshold, with a guarantee.
 
     The guarantee is about the mean over questions drawn like those of the sample, for the same reader,
@@ -286,14 +365,6 @@ class ThresholdPolicy(_Saved):
         )
 
 
-@runtime_checkable
-class HasCalibrationRows(Protocol):
-    """A run of :func:`surerag.evaluate` that holds both answers of each question."""
-
-    def calibration_rows(self) -> list[CalibrationRow]:
-        """Return one row a question."""
-
-
 def calibrate_threshold(
     rows: Sequence[CalibrationRow] | HasCalibrationRows,
     *,
@@ -336,16 +407,18 @@ def calibrate_threshold(
         ('holds', 0.2425, 0.0075)
     """
     _check(target, max_loss, max_rate, confidence, on_infeasible)
-    rows = rows.calibration_rows() if isinstance(rows, HasCalibrationRows) else rows
     sample = _sample(rows)
-    _warn_if_nothing_is_right(rows)
-    n, level = len(sample.uncertainty), 1 - confidence
-    benefit = sample.benefit
+    uncertainty, benefit, n, level = (
+        sample.uncertainty,
+        sample.benefit,
+        len(sample.uncertainty),
+        1 - confidence,
+    )
     threshold: float | None
     needed = None
     if target == "rate":
         assert max_rate is not None  # noqa: S101  # checked above
-        threshold = _bounded_rate(sample.uncertainty, max_rate, level)
+        threshold = _bounded_rate(uncertainty, max_rate, level)
         if threshold == math.inf and max_rate > 0:
             threshold, needed = None, math.ceil(math.log(level) / math.log1p(-max_rate))
     elif benefit is None:
@@ -353,14 +426,14 @@ def calibrate_threshold(
             f"{sample.unscored} of {n} rows have no scores", hint='pass reference answers, or target="rate"'
         )
     elif target == "best":
-        steps = _steps(sample.uncertainty, benefit)
+        steps = _steps(uncertainty, benefit)
         loss = np.append(0.0, steps.loss)
         best = len(loss) - 1 - int(np.argmin(np.round(loss[::-1], 12)))
         threshold = float(np.append(-math.inf, steps.thresholds)[best])
     else:
-        threshold = _bounded_loss(sample.uncertainty, benefit, sample.binary, max_loss, level)
+        threshold = _bounded_loss(uncertainty, benefit, sample.binary, max_loss, level)
         if threshold == -math.inf:
-            threshold, needed = None, _needed_for_loss(sample.uncertainty, benefit, max_loss, level)
+            threshold, needed = None, _needed_for_loss(uncertainty, benefit, max_loss, level)
     if threshold is None and on_infeasible == "raise":
         more = f"about {needed:,} would be needed" if needed else "no number of such questions would do"
         raise InputError(
@@ -369,8 +442,8 @@ def calibrate_threshold(
         )
     fallback = -math.inf if on_infeasible == "always" and target != "rate" else math.inf
     at = fallback if threshold is None else threshold
-    acts = sample.uncertainty > at
-    gain = None if benefit is None else _gain(sample.uncertainty, benefit, at, confidence)
+    acts = uncertainty > at
+    gain = None if benefit is None else _gain(uncertainty, benefit, at, confidence)
     verdict: Verdict = "holds" if gain is None or gain.lower > 0 else "no gain shown"
     if target == "best":
         verdict = "no guarantee"
@@ -386,70 +459,29 @@ def calibrate_threshold(
         gain=gain,
         verdict="infeasible" if threshold is None else verdict,
         needed=needed,
-        scope=_scope(component),
+        scope=scope_of(component),
     )
 
 
-class _Sample(NamedTuple):
-    """Rows as arrays; ``benefit`` is score_with - score_without, or None where a score is missing."""
-
-    uncertainty: Floats
-    benefit: Floats | None
-    binary: bool
-    unscored: int
-
-
-def _sample(rows: Sequence[CalibrationRow]) -> _Sample:
-    if not len(rows):
-        raise InputError("there are no rows to calibrate on", hint="the papers take 100 questions or more")
-    unscored = sum(row.score_without is None or row.score_with is None for row in rows)
-    scores = np.array([(row.score_without or 0.0, row.score_with or 0.0) for row in rows], np.float64)
-    return _Sample(
-        np.array([row.uncertainty for row in rows], np.float64),
-        None if unscored else scores[:, 1] - scores[:, 0],
-        bool(np.isin(scores, (0, 1)).all()),
-        unscored,
-    )
-
-
-def _warn_if_nothing_is_right(rows: Sequence[CalibrationRow]) -> None:
-    """Warn where scores say nothing: a strict metric, for one, never finds a sentence right."""
-    scores = [max(row.score_without or 0.0, row.score_with or 0.0) for row in rows]
-    scored = any(row.score_without is not None or row.score_with is not None for row in rows)
-    right = sum(score >= 0.5 for score in scores)
-    if scored and right < len(rows) * _FEWEST_RIGHT:
-        warnings.warn(
-            f"{right} of {len(rows)} questions have a right answer: look at some, and take a metric that "
-            'fits how the model answers (metrics=["contains"] for sentences)',
-            CalibrationWarning,
-            stacklevel=4,
+def _check(
+    target: str, max_loss: float, max_rate: float | None, confidence: float, on_infeasible: str
+) -> None:
+    for name, value, choices in (
+        ("target", target, get_args(Target)),
+        ("on_infeasible", on_infeasible, get_args(OnInfeasible)),
+    ):
+        if value not in choices:
+            raise ConfigurationError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+    if target == "loss" and not 0 < max_loss <= 1:
+        raise ConfigurationError(
+            f"max_loss must be in (0, 1], got {max_loss!r}", hint="no finite sample shows a loss of exactly 0"
         )
-
-
-class _Steps(NamedTuple):
-    """Distinct finite uncertainties in ascending order, and sums over the questions at or below each.
-
-    ``repaired`` are scores that acting would add, ``spoiled`` those that it would take away.
-    """
-
-    thresholds: Floats
-    skipped: NDArray[np.int_]
-    repaired: Floats
-    spoiled: Floats
-    n: int
-
-    @property
-    def loss(self) -> Floats:
-        """Loss against always acting at each threshold."""
-        return (self.repaired - self.spoiled) / self.n
-
-
-def _steps(uncertainty: Floats, benefit: Floats) -> _Steps:
-    order = np.argsort(uncertainty, kind="stable")
-    ascending = uncertainty[order]
-    ends = np.append(ascending[1:] != ascending[:-1], True) & np.isfinite(ascending)
-    repaired, spoiled = (np.cumsum(np.maximum(sign * benefit[order], 0.0))[ends] for sign in (1, -1))
-    return _Steps(ascending[ends], np.flatnonzero(ends) + 1, repaired, spoiled, len(uncertainty))
+    if target == "rate" and not (max_rate is not None and 0 <= max_rate <= 1):
+        raise ConfigurationError(f'target="rate" needs max_rate in [0, 1], got {max_rate!r}')
+    if target != "rate" and max_rate is not None:
+        raise ConfigurationError(f"the target {target!r} has no max_rate", hint='pass target="rate"')
+    if not 0 < confidence < 1:
+        raise ConfigurationError(f"confidence must be in (0, 1), got {confidence!r}")
 
 
 def _bounded_loss(uncertainty: Floats, benefit: Floats, binary: bool, max_loss: float, level: float) -> float:
@@ -484,7 +516,7 @@ def _bounded_rate(uncertainty: Floats, max_rate: float, level: float) -> float:
         return -math.inf
     n = len(uncertainty)
     most = int(binom.ppf(level, n, max_rate))
-    while most >= 0 and binom.cdf(most, n, max_rate) > level:
+    if binom.cdf(most, n, max_rate) > level:
         most -= 1
     if most < 0:
         return math.inf
@@ -535,12 +567,7 @@ def _gain(uncertainty: Floats, benefit: Floats, threshold: float, confidence: fl
         np.abs(rng.standard_normal((min(blocks, 1000 - start), n)) @ studentised).max(axis=1)
         for start in range(0, 1000, blocks)
     ]
-    half = (
-        float(np.quantile(np.concatenate(widest), confidence))
-        / math.sqrt(n)
-        * float(spread[0])
-        / math.sqrt(n)
-    )
+    half = float(np.quantile(np.concatenate(widest), confidence) * spread[0]) / n
     return Gain(value, value - half, value + half)
 
 
@@ -622,6 +649,9 @@ def betting_p_value(losses: Floats, bound: float, confidence: float = 0.95) -> f
     return min(1.0, math.exp(-float(capital.max(initial=0.0))))
 
 
+# Abstention
+
+
 @dataclass(frozen=True, slots=True)
 class SelectedAnswer:
     """An answer to show, or the abstention in its place.
@@ -642,7 +672,7 @@ class SelectedAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class AbstentionPolicy(_Saved):
+class AbstentionPolicy(_Policy):
     """Answer iff the uncertainty is at most a threshold, with a bounded share of wrong answers.
 
     The guarantee is about the share of wrong answers among questions that are answered, drawn like those of
@@ -783,7 +813,7 @@ def calibrate_abstention(
         needed=None if threshold > -math.inf else math.ceil(math.log(level) / math.log1p(-max_risk)),
         knots=tuple(knots[ends].tolist()),
         probabilities=tuple(probabilities[ends].tolist()),
-        scope=_scope(component),
+        scope=scope_of(component),
     )
 
 
@@ -818,37 +848,7 @@ def risk_coverage(rows: Sequence[CalibrationRow] | HasCalibrationRows) -> tuple[
 
 def _answers(rows: Sequence[CalibrationRow] | HasCalibrationRows) -> tuple[Floats, NDArray[np.bool_]]:
     """Return the uncertainties of the answers without acting, and whether each is right."""
-    rows = rows.calibration_rows() if isinstance(rows, HasCalibrationRows) else rows
-    uncertainty = _sample(rows).uncertainty
-    unscored = sum(row.score_without is None for row in rows)
-    if unscored:
-        raise InputError(f"{unscored} of {len(rows)} answers have no score", hint="pass reference answers")
-    _warn_if_nothing_is_right(rows)
-    return uncertainty, np.array([float(row.score_without or 0.0) >= 0.5 for row in rows])
-
-
-def _check(
-    target: str, max_loss: float, max_rate: float | None, confidence: float, on_infeasible: str
-) -> None:
-    for name, value, choices in (
-        ("target", target, get_args(Target)),
-        ("on_infeasible", on_infeasible, get_args(OnInfeasible)),
-    ):
-        if value not in choices:
-            raise ConfigurationError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
-    if target == "loss" and not 0 < max_loss <= 1:
-        raise ConfigurationError(
-            f"max_loss must be in (0, 1], got {max_loss!r}", hint="no finite sample shows a loss of exactly 0"
-        )
-    if target == "rate" and not (max_rate is not None and 0 <= max_rate <= 1):
-        raise ConfigurationError(f'target="rate" needs max_rate in [0, 1], got {max_rate!r}')
-    if target != "rate" and max_rate is not None:
-        raise ConfigurationError(f"the target {target!r} has no max_rate", hint='pass target="rate"')
-    if not 0 < confidence < 1:
-        raise ConfigurationError(f"confidence must be in (0, 1), got {confidence!r}")
-
-
-def _scope(component: Any) -> PolicyScope:
-    if component is None or isinstance(component, PolicyScope):
-        return component or PolicyScope()
-    return scope_of(component)
+    uncertainty, scores, _ = _sample(rows)
+    if unscored := int(np.isnan(scores).sum()):
+        raise InputError(f"{unscored} of {len(scores)} answers have no score", hint="pass reference answers")
+    return uncertainty, scores >= 0.5

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from surerag.drivers import iter_many, run, run_many
+from surerag.drivers import iter_many, run_many
 from surerag.drivers.merging import queue_of
 from surerag.effects import (
     Program,
@@ -140,12 +140,6 @@ def test_the_users_own_services_run_in_each_programs_context() -> None:
     finally:
         label.reset(token)
     assert results == [("caller", "a"), ("caller", "b")]
-
-
-def test_a_server_answers_many_as_it_answers_one() -> None:
-    services = Services(FakeReader(lambda prompt: f"{prompt} and more"))
-    together = run_many([gated(f"keep {i}") for i in range(8)], services, window=4)
-    assert together == [run(gated(f"keep {i}"), services) for i in range(8)]
 
 
 def test_programs_are_read_only_as_there_is_room() -> None:

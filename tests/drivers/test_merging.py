@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 import time
@@ -12,11 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from surerag.drivers import run
-from surerag.drivers.answering import ask_merged
+from surerag.drivers.answering import Answered, Failed, ask_merged
 from surerag.drivers.merging import queue_of
-from surerag.drivers.session import Answered, Failed
-from surerag.effects import Generate, StartGeneration
-from surerag.errors import ConfigurationError, ServiceError
+from surerag.effects import Generate
+from surerag.errors import ConfigurationError
 from surerag.messages import Generation, Prompt, SamplingParams
 from surerag.services import Services
 from tests.drivers.local_reader import LocalReader, ask_once
@@ -45,22 +43,6 @@ def test_many_threads_share_few_calls() -> None:
     assert sum(size for _, size in reader.batches) == 384
     assert len(reader.batches) <= 20  # 6 would be the fewest
     assert len(reader.threads) == 1
-
-
-def test_a_failure_reaches_only_the_thread_that_caused_it() -> None:
-    services = Services(LocalReader())
-    prompts = [f"q{i}" for i in range(6)] + ["poison"]
-
-    def one(prompt: str) -> object:
-        try:
-            return run(ask_once(prompt), services)
-        except ServiceError as error:
-            return error
-
-    with ThreadPoolExecutor(7) as pool:
-        results = list(pool.map(one, prompts))
-    assert results[:6] == prompts[:6]
-    assert isinstance(results[6], ServiceError)
 
 
 @pytest.mark.parametrize("place", [0, 17, 63])
@@ -120,19 +102,6 @@ def test_a_program_that_is_busy_elsewhere_is_waited_for_once() -> None:
         queue.ask(Generate((f"q{turn}",), SamplingParams()))
     assert time.perf_counter() - started < 100 * 0.004
     assert len(reader.batches) == 101
-
-
-def test_what_is_begun_for_a_caller_that_has_gone_is_freed() -> None:
-    queue = queue_of(reader := LocalReader(answer=lambda prompt: "one two three"))
-    reader.gate.clear()
-
-    async def give_up() -> None:
-        await asyncio.wait_for(queue.aask(StartGeneration(("q",), 1, SamplingParams())), 0.05)
-
-    with pytest.raises(TimeoutError):
-        asyncio.run(give_up())
-    reader.gate.set()
-    assert eventually(lambda: ("begin", 1) in reader.batches and not reader.open)
 
 
 def test_a_service_without_identity_is_refused() -> None:

@@ -12,14 +12,9 @@ from surerag.effects import Program, continue_generation, embed, emit, generate,
 from surerag.errors import MissingServiceError, ServiceError
 from surerag.messages import Event, Passage, SamplingParams
 from surerag.services import Services
-from tests.drivers.local_reader import LocalReader
+from tests.drivers.local_reader import LocalReader, ask_once
 
 label: ContextVar[str] = ContextVar("label", default="none")
-
-
-def ask_once(prompt: str) -> Program[str]:
-    [[answer]] = yield from generate([prompt], SamplingParams())
-    return answer.text
 
 
 def test_a_program_gets_its_answers_and_returns_its_result() -> None:

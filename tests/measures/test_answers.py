@@ -85,4 +85,6 @@ def test_a_sentence_contains_the_words_of_an_answer_in_a_row() -> None:
     assert contains("She was born in the City of Velm.", ["Orun", "city of velm"])
     assert not contains("At 4:51, 3:08 later.", ["308"])
     assert not contains("Velm of the city", ["city of Velm"])
+    assert not contains("Velm", ["in Velm"])
+    assert not contains("Velmar", ["Velm"])
     assert not contains("Velm", [""])

@@ -40,35 +40,28 @@ class Failed:
 Outcome = Answered | Failed
 
 
+_SERVICES: dict[type, str] = {Embed: "encoder", Entail: "entailer", Retrieve: "retriever"}
+
+
 def service_of(effect: Effect, services: Services) -> BaseReader | Encoder | Entailer | Retriever:
     """Return the service that answers an effect.
 
     Raises:
         MissingServiceError: If it is missing.
     """
-    name = _service_name(effect, services)
+    match effect:
+        case Generate(role="rewriter") if services.rewriter is not None:
+            name = "rewriter"
+        case Retrieve(tier="summaries"):
+            name = "summaries"
+        case _:
+            name = _SERVICES.get(type(effect), "reader")
     service: BaseReader | Encoder | Entailer | Retriever | None = getattr(services, name)
     if service is None:
         raise MissingServiceError(
             f"a program asks for {type(effect).__name__}", hint=f"pass Services({name}=…)"
         )
     return service
-
-
-def _service_name(effect: Effect, services: Services) -> str:
-    match effect:
-        case Generate(role="rewriter") if services.rewriter is not None:
-            return "rewriter"
-        case Embed():
-            return "encoder"
-        case Entail():
-            return "entailer"
-        case Retrieve(tier="summaries"):
-            return "summaries"
-        case Retrieve():
-            return "retriever"
-        case _:
-            return "reader"
 
 
 def is_merged(service: object) -> bool:
@@ -128,14 +121,6 @@ def passages_of(results: Iterable[Any], service: object) -> list[Passage]:
     return passages
 
 
-def try_ask(effect: Effect, service: Any) -> Outcome:
-    """Answer one effect; an exception becomes an outcome."""
-    try:
-        return Answered(ask(effect, service))
-    except Exception as error:
-        return Failed(error)
-
-
 def ask_merged(effects: Sequence[Effect], service: Any) -> list[Outcome]:
     """Answer several effects for one service in as few calls as possible; equal requests are asked once.
 
@@ -156,11 +141,12 @@ def ask_merged(effects: Sequence[Effect], service: Any) -> list[Outcome]:
 
 def _ask_together(parts: Sequence[Effect], service: Any) -> list[Outcome]:
     """Answer effects of one kind in one call, or by halves where it fails."""
-    if len(parts) == 1:
-        return [try_ask(parts[0], service)]
     try:
-        return [Answered(value) for value in _merged_call(parts, service)]
-    except Exception:
+        values = _merged_call(parts, service) if len(parts) > 1 else [ask(parts[0], service)]
+        return [Answered(value) for value in values]
+    except Exception as error:
+        if len(parts) == 1:
+            return [Failed(error)]
         middle = len(parts) // 2
         return [*_ask_together(parts[:middle], service), *_ask_together(parts[middle:], service)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Sized
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import aclosing, closing, contextmanager
 from functools import partial
@@ -20,6 +20,7 @@ from surerag.errors import ConfigurationError
 from surerag.services import Services
 
 R = TypeVar("R")
+Work = TypeVar("Work", Future[Any], asyncio.Task[Any])
 
 _AHEAD = 4
 """Windows of programs that may be started before the oldest result has been taken."""
@@ -113,15 +114,10 @@ def _settled(
                 while True:
                     while started and started[0].done():
                         yield started.popleft().result()
-                    running = [future for future in started if not future.done()]
-                    if len(running) >= window:
-                        with reading.paused():
-                            wait(running, return_when=FIRST_COMPLETED)
-                    elif len(started) >= _AHEAD * window:
-                        with reading.paused():
-                            wait([started[0]])
-                    else:
+                    if not (blocking := _blocking(started, window)):
                         break
+                    with reading.paused():
+                        wait(blocking, return_when=FIRST_COMPLETED)
             reading.pause()
             while started:
                 yield started.popleft().result()
@@ -180,13 +176,9 @@ async def _asettled(
             while True:
                 while started and started[0].done():
                     yield started.popleft().result()
-                running = [task for task in started if not task.done()]
-                if len(running) >= window:
-                    await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                elif len(started) >= _AHEAD * window:
-                    await asyncio.wait([started[0]])
-                else:
+                if not (blocking := _blocking(started, window)):
                     break
+                await asyncio.wait(blocking, return_when=asyncio.FIRST_COMPLETED)
         while started:
             yield await started[0]
             started.popleft()
@@ -194,6 +186,14 @@ async def _asettled(
         for task in started:
             task.cancel()
         await asyncio.gather(*started, return_exceptions=True)
+
+
+def _blocking(started: Sequence[Work], window: int) -> list[Work]:
+    """Return the programs of which one has to end before the next may start; none where there is room."""
+    running = [one for one in started if not one.done()]
+    if len(running) >= window:
+        return running
+    return [started[0]] if len(started) >= _AHEAD * window else []
 
 
 def _check_window(window: int) -> None:

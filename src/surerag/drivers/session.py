@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
-from surerag.drivers.answering import Answered, Failed, Outcome
+from surerag.drivers.answering import Failed, Outcome
 from surerag.drivers.merging import queues_of
 from surerag.effects import (
     CancelGeneration,
@@ -24,8 +24,6 @@ from surerag.effects import (
 )
 from surerag.messages import Event, Generation, PartialGeneration, Result, Usage
 from surerag.services import Services
-
-__all__ = ["Answered", "Failed", "Listener", "Outcome", "Session", "usage_of_effect"]
 
 R = TypeVar("R")
 Listener = Callable[[Event], None]

@@ -7,40 +7,21 @@ has decided: its events are in ``events`` before the first piece of text is read
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from surerag.drivers.answering import Answered, Outcome
 from surerag.drivers.asynchronous import aclose, aoutcome_of
 from surerag.drivers.session import Listener, Session
 from surerag.drivers.sync import close, outcome_of
-from surerag.effects import ContinueGeneration, Generate, Program, ReturnAnswer
+from surerag.effects import ContinueGeneration, Effect, Generate, Program, ReturnAnswer
 from surerag.errors import ServiceError
 from surerag.messages import Chunk, Event, Generation
-from surerag.readers.protocol import as_reader, close_iterator
+from surerag.readers.protocol import close_iterator
 from surerag.readers.threads import close_in_loop_when_dropped
 from surerag.services import Services
 
 R = TypeVar("R")
 T = TypeVar("T")
-
-
-class _IO(Protocol):
-    """How a stream asks services: in its thread, or in an event loop."""
-
-    async def outcome(self, session: Session[Any]) -> Outcome:
-        """Ask for the current effect."""
-
-    def open(self, session: Session[Any]) -> Any:
-        """Return an iterator over the chunks of the current effect, which is the answer."""
-
-    async def read(self, session: Session[Any], chunks: Any) -> Chunk | None:
-        """Return the next chunk, or None at the end."""
-
-    async def close_chunks(self, chunks: Any) -> None:
-        """Close an iterator over chunks."""
-
-    async def close(self, session: Session[Any]) -> None:
-        """Close the session, and free what it left open."""
 
 
 class _Work(Generic[R]):
@@ -50,7 +31,7 @@ class _Work(Generic[R]):
     once, the inner ones twice.
     """
 
-    def __init__(self, session: Session[R], io: _IO) -> None:
+    def __init__(self, session: Session[R], io: _Blocking | _Awaiting) -> None:
         self.session = session
         self._io = io
         self._chunks: Any = None
@@ -85,13 +66,21 @@ class _Work(Generic[R]):
             if not _is_answer(session):
                 session.advance(await self._io.outcome(session))
                 continue
+            if isinstance(session.effect, ReturnAnswer):
+                answer = session.effect.generation
+                if self._generation is answer or not answer.text:
+                    session.advance(Answered(answer))
+                    continue
+                self._generation = answer
+                return answer.text
             if self._chunks is None:
-                self._chunks, self._generation = self._io.open(session), None
+                self._chunks = self._io.open(session)
             chunk = await self._io.read(session, self._chunks)
             if chunk is None:
                 chunks, self._chunks = self._chunks, None
                 await self._io.close_chunks(chunks)
-                session.advance(_answered(session, self._generation))
+                generation, self._generation = self._generation, None
+                session.advance(_answered(session.effect, generation))
                 continue
             self._generation = chunk.generation or self._generation
             if chunk.text:
@@ -215,14 +204,8 @@ class _Blocking:
         return outcome_of(session)
 
     def open(self, session: Session[Any]) -> Iterator[Chunk]:
-        reader = as_reader(session.services.reader)
-        match session.effect:
-            case Generate(prompts, sampling):
-                return session.context.run(reader.stream, prompts[0], sampling)
-            case ContinueGeneration(begun):
-                return session.context.run(reader.finish_stream, begun[0])
-            case effect:
-                return iter([_whole(effect)])
+        method, *arguments = _stream_call(session.effect)
+        return session.context.run(getattr(session.services.reader, method), *arguments)
 
     async def read(self, session: Session[Any], chunks: Iterator[Chunk]) -> Chunk | None:
         return session.context.run(next, chunks, None)
@@ -241,22 +224,15 @@ class _Awaiting:
         return await aoutcome_of(session)
 
     def open(self, session: Session[Any]) -> AsyncIterator[Chunk]:
-        reader = as_reader(session.services.reader)
-        match session.effect:
-            case Generate(prompts, sampling):
-                return session.context.run(reader.astream, prompts[0], sampling)
-            case ContinueGeneration(begun):
-                return session.context.run(reader.afinish_stream, begun[0])
-            case effect:
-                return _one(_whole(effect))
+        method, *arguments = _stream_call(session.effect)
+        return session.context.run(getattr(session.services.reader, f"a{method}"), *arguments)
 
     async def read(self, session: Session[Any], chunks: AsyncIterator[Chunk]) -> Chunk | None:
         return await anext(chunks, None)
 
     async def close_chunks(self, chunks: AsyncIterator[Chunk]) -> None:
-        close_async = getattr(chunks, "aclose", None)
-        if close_async is not None:
-            await close_async()
+        if hasattr(chunks, "aclose"):
+            await chunks.aclose()
 
     async def close(self, session: Session[Any]) -> None:
         await aclose(session)
@@ -280,16 +256,6 @@ def _recording(events: list[Event], on_event: Listener | None) -> Listener:
     return listen
 
 
-async def _one(chunk: Chunk) -> AsyncIterator[Chunk]:
-    yield chunk
-
-
-def _whole(effect: object) -> Chunk:
-    if not isinstance(effect, ReturnAnswer):
-        raise TypeError("only Generate, ContinueGeneration and ReturnAnswer can be streamed")
-    return Chunk(effect.generation.text, effect.generation)
-
-
 def _is_answer(session: Session[Any]) -> bool:
     """Whether the current effect is the answer, and one that can be streamed."""
     match session.effect:
@@ -297,21 +263,24 @@ def _is_answer(session: Session[Any]) -> bool:
             return len(prompts) == 1 and sampling.n == 1
         case ContinueGeneration(begun, answer=True):
             return len(begun) == 1
-        case ReturnAnswer():
-            return True
+        case effect:
+            return isinstance(effect, ReturnAnswer)
+
+
+def _stream_call(effect: Effect | None) -> tuple[Any, ...]:
+    """Return the reader's method that streams an answer, and its arguments."""
+    match effect:
+        case Generate(prompts, sampling):
+            return "stream", prompts[0], sampling
+        case ContinueGeneration(begun):
+            return "finish_stream", begun[0]
         case _:
-            return False
+            raise TypeError("only Generate and ContinueGeneration can be streamed")
 
 
-def _answered(session: Session[Any], generation: Generation | None) -> Answered:
+def _answered(effect: Effect | None, generation: Generation | None) -> Answered:
     if generation is None:
         raise ServiceError(
             "the reader's stream ended without its generation", hint="the last chunk has to hold it"
         )
-    match session.effect:
-        case Generate():
-            return Answered([[generation]])
-        case ReturnAnswer():
-            return Answered(generation)
-        case _:
-            return Answered([generation])
+    return Answered([[generation]] if isinstance(effect, Generate) else [generation])

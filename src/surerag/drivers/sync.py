@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from surerag.drivers.answering import Answered, Failed, Outcome, ask, is_merged, service_of
 from surerag.drivers.merging import queue_of
 from surerag.drivers.session import Listener, Session
-from surerag.effects import CancelGeneration, Effect, Program
+from surerag.effects import CancelGeneration, Program
 from surerag.services import Services
 
 R = TypeVar("R")
@@ -53,16 +53,13 @@ def close(session: Session[Any]) -> None:
 
 def outcome_of(session: Session[Any]) -> Outcome:
     """Ask for the session's current effect; in its context, unless calls are merged."""
-    if session.effect is None:
+    effect = session.effect
+    if effect is None:
         raise RuntimeError("the program has ended")
     try:
-        return Answered(_answer(session, session.effect))
+        service = service_of(effect, session.services)
+        if is_merged(service) and not isinstance(effect, CancelGeneration):
+            return Answered(queue_of(service).ask(effect))
+        return Answered(session.context.run(ask, effect, service))
     except Exception as error:
         return Failed(error)
-
-
-def _answer(session: Session[Any], effect: Effect) -> Any:
-    service = service_of(effect, session.services)
-    if is_merged(service) and not isinstance(effect, CancelGeneration):
-        return queue_of(service).ask(effect)
-    return session.context.run(ask, effect, service)

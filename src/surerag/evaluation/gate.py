@@ -20,8 +20,7 @@ from surerag.calibration import paired_p_value
 from surerag.errors import ConfigurationError, extra
 from surerag.evaluation.metrics import ALIASES
 from surerag.evaluation.run import EvaluationRun
-from surerag.evaluation.statistics import COSTS, is_binary, pairs
-from surerag.measures.statistics import clopper_pearson, constant_interval
+from surerag.evaluation.statistics import COSTS, is_binary, mean_bounds, pairs
 
 Outcome = Literal["pass", "fail", "undecided"]
 EXIT_CODES: dict[Outcome, int] = {"pass": 0, "fail": 3, "undecided": 4}
@@ -88,6 +87,8 @@ def check_requirement(run: EvaluationRun, text: str, confidence: float = 0.95) -
         ConfigurationError: If it cannot be read, or names a metric or system that the run does not have.
         InputError: If the systems have no question in common.
     """
+    with extra("evaluation"):
+        from scipy.stats import binomtest
     match = parse_requirement(text)
     measure, system, sign, factor, other, reference, direction, size, percent, number = match.groups()
     measure = _measure(run, measure, text)
@@ -111,12 +112,11 @@ def check_requirement(run: EvaluationRun, text: str, confidence: float = 0.95) -
     a, b, turn = np.array(first), np.array(second), -1.0 if worse else 1.0
     # The requirement is now: the mean of ``values`` is at least ``bound``.
     values, bound = turn * (a - scale * b), turn * offset
-    lower, upper = _bounds(values, confidence, measure in run.metrics)
+    lower, upper = mean_bounds(values, confidence, (-1.0, 1.0) if measure in run.metrics else None)
     shows_pass, shows_fail = lower > bound, upper < bound
     if is_binary(a) and is_binary(b) and measure in run.metrics:
         if number is not None:
-            exact = clopper_pearson(round(a.sum()), len(a), 2 * confidence - 1)
-            lower, upper = exact.lower, exact.upper
+            lower, upper = binomtest(round(a.sum()), len(a)).proportion_ci(2 * confidence - 1)
             shows_pass, shows_fail = lower > bound, upper < bound
         elif scale == 1 and bound < 0:
             lost, gained = int((values < 0).sum()), int((values > 0).sum())
@@ -152,19 +152,3 @@ def _measure(run: EvaluationRun, name: str, text: str) -> str:
             f"{text!r}: there is no measure {name!r}", hint=f"there is {', '.join(known)}"
         )
     return name
-
-
-def _bounds(
-    values: np.ndarray[tuple[int], np.dtype[np.float64]], confidence: float, metric: bool
-) -> tuple[float, float]:
-    """Return one-sided bounds of a mean, by t; exact ones for metrics that are all equal."""
-    with extra("evaluation"):
-        from scipy.stats import t
-    n, mean = len(values), float(values.mean())
-    if n < 2:
-        return -math.inf, math.inf
-    if np.ptp(values) == 0:
-        interval = constant_interval(mean, n, (-1.0, 1.0), 2 * confidence - 1) if metric else None
-        return (mean, mean) if interval is None else (interval.lower, interval.upper)
-    reach = float(t.ppf(confidence, n - 1)) * float(values.std(ddof=1)) / math.sqrt(n)
-    return mean - reach, mean + reach

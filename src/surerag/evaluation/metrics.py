@@ -5,25 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from surerag.errors import ConfigurationError
-from surerag.measures import exact_match, normalize_answer, same_answer, token_f1
+from surerag.measures import contains, exact_match, token_f1
 
 Metric = Callable[[str, Sequence[str]], float]
 """From an answer and its references to a score in [0, 1]."""
-
-
-def contains(answer: str, references: Sequence[str]) -> bool:
-    """Return whether the words of a reference stand in the answer, in a row, after normalisation.
-
-    Example:
-        >>> contains("She was born in Velm, by the Orun.", ["Velm"]), contains("308", ["3"])
-        (True, False)
-    """
-    length = len(normalize_answer(answer))
-    return any(
-        0 < len(normalize_answer(reference)) <= length and same_answer(answer, reference)
-        for reference in references
-    )
-
 
 METRICS: Mapping[str, Metric] = {"exact_match": exact_match, "f1": token_f1, "contains": contains}
 ALIASES: Mapping[str, str] = {"accuracy": "contains", "em": "exact_match"}

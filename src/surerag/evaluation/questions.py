@@ -8,8 +8,9 @@ import hashlib
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,8 +60,7 @@ class Question:
     @property
     def key(self) -> str:
         """Fingerprint of everything that is asked and compared; rows of a run are stored by it."""
-        parts = json.dumps([self.text, self.references, self.contexts, self.id, self.system])
-        return hashlib.sha256(parts.encode()).hexdigest()[:24]
+        return hashlib.sha256(json.dumps(astuple(self)).encode()).hexdigest()[:24]
 
 
 def read_questions(
@@ -72,7 +72,7 @@ def read_questions(
         path: On this machine; or an address that pyarrow opens, such as ``s3://bucket/questions.jsonl``.
         columns: Names of columns by field (question, references, contexts, id, system), where
             :data:`ALIASES` has them not.
-        limit: How many to read at most.
+        limit: How many rows to read at most.
 
     Raises:
         InputError: If the file cannot be read, has no column of questions, or a row has no question.
@@ -81,15 +81,11 @@ def read_questions(
     names = dict(columns or {})
     if unknown := set(names) - set(ALIASES):
         raise InputError(f"there is no field {sorted(unknown)[0]!r}; fields are {', '.join(ALIASES)}")
-    questions: dict[str, Question] = {}
-    for place, record in enumerate(_records(str(path)), 1):
-        if limit is not None and len(questions) >= limit:
-            break
-        question = _question(record, names, f"{path}, row {place}")
-        questions.setdefault(question.key, question)
+    records = enumerate(islice(_records(str(path)), limit), 1)
+    questions = [_question(record, names, f"{path}, row {place}") for place, record in records]
     if not questions:
         raise InputError(f"{path} holds no questions")
-    return list(questions.values())
+    return list({question.key: question for question in questions}.values())
 
 
 def as_questions(items: Iterable[Any] | str | Path) -> list[Question]:
@@ -100,21 +96,17 @@ def as_questions(items: Iterable[Any] | str | Path) -> list[Question]:
     """
     if isinstance(items, str | Path):
         return read_questions(items)
-    questions: dict[str, Question] = {}
+    questions = []
     for place, item in enumerate(items, 1):
-        where = f"question {place}"
-        if isinstance(item, Question):
-            question = item
-        elif isinstance(item, str):
-            question = Question(_text(item, where))
+        if isinstance(item, str):
+            item = {"question": item}
         elif isinstance(item, tuple) and len(item) == 2:
-            question = Question(_text(item[0], where), _texts(item[1], where))
-        else:
-            question = _question(item, {}, where)
-        questions.setdefault(question.key, question)
+            item = dict(zip(("question", "references"), item, strict=True))
+        is_question = isinstance(item, Question)
+        questions.append(item if is_question else _question(item, {}, f"question {place}"))
     if not questions:
         raise InputError("there are no questions")
-    return list(questions.values())
+    return list({question.key: question for question in questions}.values())
 
 
 def _records(path: str) -> Iterator[Any]:

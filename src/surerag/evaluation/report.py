@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from rich import box
 from rich.markup import escape as escape_markup
 from rich.table import Table
 
-from surerag.errors import extra
 from surerag.evaluation.gate import Verdict
 from surerag.evaluation.run import EvaluationRun, Row
-from surerag.evaluation.statistics import COSTS, Comparison, compare_systems, pareto_front, summarize
+from surerag.evaluation.statistics import (
+    COSTS,
+    Comparison,
+    compare_systems,
+    mean_bounds,
+    pareto_front,
+    summarize,
+)
 from surerag.measures.statistics import Estimate
 from surerag.text import printable
 
@@ -125,8 +132,6 @@ def money_spent(run: EvaluationRun, system: str, price_in: float, price_out: flo
 
 def forecast(run: EvaluationRun, n: int, price_in: float = 0.0, price_out: float = 0.0) -> str:
     """Return what ``n`` questions would cost, extrapolated from a run of a few with their t-intervals."""
-    with extra("evaluation"):
-        from scipy.stats import t
     lines = []
     for system in run.systems:
         parts = []
@@ -134,15 +139,9 @@ def forecast(run: EvaluationRun, n: int, price_in: float = 0.0, price_out: float
             values = list(run.values(system, cost).values())
             if len(values) < 2:
                 continue
-            mean = sum(values) / len(values)
-            spread = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
-            reach = float(t.ppf(0.975, len(values) - 1)) * (spread / len(values)) ** 0.5
-            bounds = (
-                f" ({number_text(n * max(mean - reach, 0))} to {number_text(n * (mean + reach))})"
-                if reach
-                else ""
-            )
-            parts.append(f"{number_text(n * mean)} {cost}{bounds}")
+            lower, upper = (n * max(bound, 0) for bound in mean_bounds(values, 0.975))
+            reach = f" ({number_text(lower)} to {number_text(upper)})" if lower < upper else ""
+            parts.append(f"{number_text(n * sum(values) / len(values))} {cost}{reach}")
         answered = len(run.answered(system))
         if (price_in or price_out) and answered and parts:
             money = money_spent(run, system, price_in, price_out)
@@ -175,24 +174,17 @@ def write_report(
         + "</tr>"
         for line in cells
     )
-    page = _PAGE
-    parts = {
-        "{head}": "".join(f"<th>{_html(name)}</th>" for name in head),
-        "{title}": _html(title or f"{', '.join(run.systems)}: {len(run.questions)} questions"),
-        "{introduction}": f"<p>{_html(introduction)}</p>" if introduction else "",
-        "{notes}": _html(notes(run)),
-        "{gates}": gates,
-        "{body}": body,
-        "{picture}": pareto_picture(run),
-        "{questions}": _question_list(run),
-    }
-    # One pass, so that a text of a document cannot stand in for another part.
-    start, pieces = 0, []
-    for name in sorted(parts, key=page.index):
-        place = page.index(name)
-        pieces += [page[start:place], parts[name]]
-        start = place + len(name)
-    Path(path).write_text("".join(pieces) + page[start:], encoding="utf-8")
+    page = Template(_PAGE).substitute(
+        head="".join(f"<th>{_html(name)}</th>" for name in head),
+        title=_html(title or f"{', '.join(run.systems)}: {len(run.questions)} questions"),
+        introduction=f"<p>{_html(introduction)}</p>" if introduction else "",
+        notes=_html(notes(run)),
+        gates=gates,
+        body=body,
+        picture=pareto_picture(run),
+        questions=_question_list(run),
+    )
+    Path(path).write_text(page, encoding="utf-8")
 
 
 def pareto_picture(run: EvaluationRun) -> str:
@@ -327,14 +319,14 @@ dd { margin: 0 0 .4rem; white-space: pre-wrap; }
 </style>
 </head>
 <body>
-<h1>{title}</h1>
-{introduction}
-{gates}
-<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>
-<p><small>{notes}</small></p>
-{picture}
+<h1>$title</h1>
+$introduction
+$gates
+<table><thead><tr>$head</tr></thead><tbody>$body</tbody></table>
+<p><small>$notes</small></p>
+$picture
 <h2>Questions</h2>
-{questions}
+$questions
 </body>
 </html>
 """

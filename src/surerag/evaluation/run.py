@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from contextvars import copy_context
-from dataclasses import dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,20 +27,17 @@ from surerag.messages import Usage
 OnChange = Literal["refuse", "ask"]
 Progress = Callable[[int, int], None]
 """Called with the number of answers that are there, and of all."""
-Wait = Callable[[Awaitable[Any]], Any]
 
 FAILURES = 5
 """Questions in a row that may fail under one system before the run ends."""
 
-_APPLICATION = 0x53524147
+_APPLICATION = 0x53524148
 _TABLES = f"""
 PRAGMA application_id = {_APPLICATION};
 CREATE TABLE IF NOT EXISTS questions (key TEXT PRIMARY KEY, place INTEGER, question TEXT);
 CREATE TABLE IF NOT EXISTS systems (name TEXT PRIMARY KEY, place INTEGER, fingerprint TEXT, settings TEXT);
 CREATE TABLE IF NOT EXISTS rows (
-    fingerprint TEXT, key TEXT, system TEXT, answer TEXT, error TEXT, contexts TEXT, finish TEXT,
-    requests INTEGER, prompt_tokens INTEGER, completion_tokens INTEGER, thinking_tokens INTEGER,
-    cached_tokens INTEGER, seconds REAL, shared INTEGER, uncertainty REAL, acted INTEGER, scores TEXT,
+    fingerprint TEXT, key TEXT, system TEXT, answer TEXT, error TEXT, seconds REAL, shared INTEGER,
     PRIMARY KEY (fingerprint, key, system)
 );
 """
@@ -72,9 +69,19 @@ class Row:
     def tokens(self) -> int | None:
         """Tokens that were read and written; None where the system does not report them."""
         usage = None if self.answer is None else self.answer.usage
-        return (
-            None if usage is None else usage.prompt_tokens + usage.completion_tokens + usage.thinking_tokens
-        )
+        if usage is None:
+            return None
+        return usage.prompt_tokens + usage.completion_tokens + usage.thinking_tokens
+
+    def measured(self, name: str) -> float | None:
+        """Return tokens, calls, seconds or a score that the system reported; None where there is none."""
+        if self.answer is None:
+            return None
+        if name in ("tokens", "seconds"):
+            return self.tokens if name == "tokens" else self.seconds
+        if name in ("calls", *_USAGE):
+            return getattr(self.answer.usage, "requests" if name == "calls" else name, None)
+        return self.answer.scores.get(name)
 
 
 class EvaluationRun:
@@ -138,15 +145,16 @@ class EvaluationRun:
     def rows(self) -> list[Row]:
         """Rows of the latest questions and systems, by question and system."""
         if self._rows is None:
-            query = (
-                "SELECT rows.*, questions.question AS asked FROM rows "
-                "JOIN systems ON rows.system = systems.name "
-                "AND rows.fingerprint = systems.fingerprint JOIN questions ON rows.key = questions.key "
+            found = self._db.execute(
+                "SELECT system, question, answer, error, seconds, shared FROM rows "
+                "JOIN systems ON rows.system = systems.name AND rows.fingerprint = systems.fingerprint "
+                "JOIN questions ON rows.key = questions.key "
                 "WHERE questions.place >= 0 ORDER BY questions.place, systems.place"
             )
-            cursor = self._db.execute(query)
-            names = [column[0] for column in cursor.description]
-            self._rows = [_row(dict(zip(names, values, strict=True))) for values in cursor]
+            self._rows = [
+                Row(system, _question(question), _answer(answer), *rest)
+                for system, question, answer, *rest in found
+            ]
         return self._rows
 
     def answered(self, system: str) -> dict[str, Row]:
@@ -155,41 +163,32 @@ class EvaluationRun:
         Raises:
             ConfigurationError: If there is no such system.
         """
-        if system not in self.systems:
-            raise self._unknown(system)
-        return {row.question.key: row for row in self.rows if row.system == system and row.answer is not None}
+        return {row.question.key: row for row in self._rows_of(system) if row.answer is not None}
 
     def values(self, system: str, measure: str) -> dict[str, float]:
         """Return a metric, or one of tokens, calls, seconds, errors, by the key of the question.
 
         Questions without references have no metric; a failed answer counts 0, and has no cost.
         """
-        rows = self.answered(system)
-        values: dict[str, float] = {}
+        rows = self._rows_of(system)
         if measure == "errors":
-            return {r.question.key: float(r.answer is None) for r in self.rows if r.system == system}
-        if measure in self.metrics:
-            metric = self.metrics[measure]
-            for row in self.rows:
-                if row.system == system and row.question.references:
-                    score = 0.0 if row.answer is None else metric(row.answer.text, row.question.references)
-                    if not 0 <= score <= 1:
-                        raise ConfigurationError(f"the metric {measure} returned {score!r}, not in [0, 1]")
-                    values[row.question.key] = float(score)
-            return values
-        for key, row in rows.items():
-            assert row.answer is not None  # noqa: S101  # answered() leaves out the others
-            usage = row.answer.usage
-            value: float | None = row.answer.scores.get(measure)
-            if measure == "tokens":
-                value = row.tokens
-            elif measure == "seconds":
-                value = row.seconds
-            elif usage is not None and measure in ("calls", *_USAGE):
-                value = getattr(usage, "requests" if measure == "calls" else measure)
-            if value is not None:
-                values[key] = float(value)
+            return {row.question.key: float(row.answer is None) for row in rows}
+        if measure not in self.metrics:
+            measured = {row.question.key: row.measured(measure) for row in rows}
+            return {key: float(value) for key, value in measured.items() if value is not None}
+        values = {}
+        for row in rows:
+            if references := row.question.references:
+                score = 0.0 if row.answer is None else self.metrics[measure](row.answer.text, references)
+                if not 0 <= score <= 1:
+                    raise ConfigurationError(f"the metric {measure} returned {score!r}, not in [0, 1]")
+                values[row.question.key] = float(score)
         return values
+
+    def _rows_of(self, system: str) -> list[Row]:
+        if system not in self.systems:
+            raise self._unknown(system)
+        return [row for row in self.rows if row.system == system]
 
     def _unknown(self, system: str) -> ConfigurationError:
         return ConfigurationError(
@@ -264,27 +263,27 @@ class EvaluationRun:
         with extra("evaluation"):
             import pyarrow as pa
             import pyarrow.parquet as pq
-        metrics = {(s, m): self.values(s, m) for s in self.systems for m in [*self.metrics, *self.scores]}
+        names = [*self.metrics, *self.scores]
+        values = {(system, name): self.values(system, name) for system in self.systems for name in names}
         records = []
         for row in self.rows:
-            answer, key = row.answer, row.question.key
-            usage = None if answer is None else answer.usage
+            answer, question = row.answer, row.question
             records.append(
                 {
                     "system": row.system,
-                    "question": row.question.text,
-                    "references": list(row.question.references),
-                    "id": row.question.id,
-                    "key": key,
+                    "question": question.text,
+                    "references": list(question.references),
+                    "id": question.id,
+                    "key": question.key,
                     "answer": None if answer is None else answer.text,
                     "contexts": [] if answer is None else list(answer.contexts),
                     "error": row.error,
-                    **{name: None if usage is None else getattr(usage, name) for name in _USAGE},
+                    **{name: row.measured(name) for name in _USAGE},
                     "seconds": row.seconds,
                     "asked_at_a_time": row.shared,
                     "uncertainty": None if answer is None else answer.uncertainty,
                     "acted": None if answer is None else answer.acted,
-                    **{m: metrics[row.system, m].get(key) for m in [*self.metrics, *self.scores]},
+                    **{name: values[row.system, name].get(question.key) for name in names},
                 }
             )
         pq.write_table(pa.Table.from_pylist(records), path)
@@ -314,60 +313,44 @@ class EvaluationRun:
             self._db.execute("UPDATE questions SET place = -1")
             self._db.executemany(
                 "INSERT OR REPLACE INTO questions VALUES (?, ?, ?)",
-                [(q.key, place, json.dumps(_plain(q))) for place, q in enumerate(questions)],
+                [(q.key, place, json.dumps(astuple(q))) for place, q in enumerate(questions)],
             )
-            place = len(stored)
-            for system in systems:
-                settings = json.dumps(system.settings, default=str)
-                self._db.execute(
-                    "INSERT INTO systems VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET "
-                    "fingerprint = excluded.fingerprint, settings = excluded.settings",
-                    (system.name, place, system.fingerprint, settings),
-                )
-                place += 1
+            self._db.executemany(
+                "INSERT INTO systems VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET "
+                "fingerprint = excluded.fingerprint, settings = excluded.settings",
+                [
+                    (system.name, place, system.fingerprint, json.dumps(system.settings, default=str))
+                    for place, system in enumerate(systems, len(stored))
+                ],
+            )
         self._rows = None
 
     def missing(self, system: System, questions: Iterable[Question]) -> list[Question]:
         """Return the questions that a system has not answered, or only failed to answer."""
-        there = {
-            key
-            for (key,) in self._db.execute(
-                "SELECT key FROM rows WHERE system = ? AND fingerprint = ? AND error = ''",
-                (system.name, system.fingerprint),
-            )
-        }
+        stored = self._db.execute(
+            "SELECT key FROM rows WHERE system = ? AND fingerprint = ? AND error = ''",
+            (system.name, system.fingerprint),
+        )
+        there = {key for (key,) in stored}
         return [question for question in questions if question.key not in there]
 
     def add(self, system: System, row: Row) -> None:
         """Store a row; it is on the disk when this returns."""
-        answer = row.answer
-        usage = None if answer is None else answer.usage
+        answer = None
+        if row.answer is not None:
+            usage = None if row.answer.usage is None else asdict(row.answer.usage)
+            answer = {**vars(row.answer), "usage": usage, "scores": dict(row.answer.scores)}
         values = (
             system.fingerprint,
             row.question.key,
             system.name,
-            None if answer is None else answer.text,
+            json.dumps(answer, default=float),
             row.error,
-            json.dumps([] if answer is None else answer.contexts),
-            "" if answer is None else answer.finish,
-            *(None if usage is None else getattr(usage, name) for name in _USAGE),
             row.seconds,
             row.shared,
-            None if answer is None else answer.uncertainty,
-            None if answer is None else answer.acted,
-            json.dumps({} if answer is None else dict(answer.scores)),
         )
         with _storage_errors(self.path), self._db:
-            self._db.execute(f"INSERT OR REPLACE INTO rows VALUES ({','.join('?' * len(values))})", values)  # noqa: S608
-        self._rows = None
-
-    def share_seconds(self, system: System, questions: Sequence[Question], seconds: float) -> None:
-        """Set the seconds of questions that were asked at a time: their wall time divided by their number."""
-        with _storage_errors(self.path), self._db:
-            self._db.executemany(
-                "UPDATE rows SET seconds = ? WHERE fingerprint = ? AND key = ? AND system = ?",
-                [(seconds, system.fingerprint, question.key, system.name) for question in questions],
-            )
+            self._db.execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?, ?, ?)", values)
         self._rows = None
 
 
@@ -412,9 +395,17 @@ def evaluate(
         >>> summarize(run, "exact_match")["guess"].value
         0.5
     """
-    with _background_loop() as wait:
+    with _background_loop() as loop:
         return _evaluate(
-            systems, questions, path, metrics, at_a_time, on_change, progress, wait, threading.Event()
+            systems,
+            questions,
+            path,
+            loop,
+            threading.Event(),
+            metrics=metrics,
+            at_a_time=at_a_time,
+            on_change=on_change,
+            progress=progress,
         )
 
 
@@ -422,22 +413,12 @@ async def aevaluate(
     systems: Mapping[str, Any],
     questions: Iterable[Any] | str | Path,
     path: str | Path | None = None,
-    *,
-    metrics: Sequence[str] | Mapping[str, Metric] = ("contains", "exact_match", "f1"),
-    at_a_time: int = 1,
-    on_change: OnChange = "refuse",
-    progress: Progress | None = None,
+    **options: Any,
 ) -> EvaluationRun:
     """Like :func:`evaluate`, without blocking the event loop; coroutine functions run in this loop."""
     loop, stop = asyncio.get_running_loop(), threading.Event()
-
-    def wait(awaitable: Awaitable[Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(_result_of(awaitable), loop).result()
-
     try:
-        return await asyncio.to_thread(
-            _evaluate, systems, questions, path, metrics, at_a_time, on_change, progress, wait, stop
-        )
+        return await asyncio.to_thread(_evaluate, systems, questions, path, loop, stop, **options)
     finally:
         stop.set()
 
@@ -446,12 +427,13 @@ def _evaluate(
     systems: Mapping[str, Any],
     questions: Iterable[Any] | str | Path,
     path: str | Path | None,
-    metrics: Sequence[str] | Mapping[str, Metric],
-    at_a_time: int,
-    on_change: OnChange,
-    progress: Progress | None,
-    wait: Wait,
+    loop: asyncio.AbstractEventLoop,
     stop: threading.Event,
+    *,
+    metrics: Sequence[str] | Mapping[str, Metric] = ("contains", "exact_match", "f1"),
+    at_a_time: int = 1,
+    on_change: OnChange = "refuse",
+    progress: Progress | None = None,
 ) -> EvaluationRun:
     if at_a_time < 1:
         raise ConfigurationError(f"at_a_time must be at least 1, got {at_a_time!r}")
@@ -471,11 +453,12 @@ def _evaluate(
         for start in range(0, len(asked), at_a_time):
             for system in chosen:
                 batch = [q for q in asked[start : start + at_a_time] if q.key in missing[system.name]]
-                started = time.perf_counter()
-                for row in _ask(system, batch, wait):
+                started, rows = time.perf_counter(), []
+                for row in _ask(system, batch, loop):
                     if stop.is_set():
                         return run
                     run.add(system, row)
+                    rows.append(row)
                     done += 1
                     failures[system.name] = failures[system.name] + 1 if row.error else 0
                     if progress is not None:
@@ -485,15 +468,17 @@ def _evaluate(
                             f"{system.name} failed on {FAILURES} questions in a row: {row.error}",
                             hint="every answer so far is stored; the same call goes on from there",
                         )
-                if len(batch) > 1:
-                    run.share_seconds(system, batch, (time.perf_counter() - started) / len(batch))
+                if len(rows) > 1:
+                    seconds = (time.perf_counter() - started) / len(rows)
+                    for row in rows:
+                        run.add(system, replace(row, seconds=seconds))
     except BaseException:
         run.close()
         raise
     return run
 
 
-def _ask(system: System, batch: Sequence[Question], wait: Wait) -> Iterator[Row]:
+def _ask(system: System, batch: Sequence[Question], loop: asyncio.AbstractEventLoop) -> Iterator[Row]:
     """Yield the rows of questions that are asked at a time, as they come."""
 
     def answer(question: Question) -> Row:
@@ -501,7 +486,7 @@ def _ask(system: System, batch: Sequence[Question], wait: Wait) -> Iterator[Row]
         try:
             value = system.answer(question)
             if inspect.isawaitable(value):
-                value = wait(value)
+                value = asyncio.run_coroutine_threadsafe(_result_of(value), loop).result()
             row = Row(system.name, question, as_answer(value))
         except MISCONFIGURED:
             raise
@@ -523,26 +508,18 @@ def _ask(system: System, batch: Sequence[Question], wait: Wait) -> Iterator[Row]
 
 
 @contextmanager
-def _background_loop() -> Iterator[Wait]:
-    """Yield a function that waits for an awaitable in an event loop of its own, started when it is needed."""
-    loops: list[tuple[asyncio.AbstractEventLoop, threading.Thread]] = []
-    lock = threading.Lock()
-
-    def wait(awaitable: Awaitable[Any]) -> Any:
-        with lock:
-            if not loops:
-                loop = asyncio.new_event_loop()
-                thread = threading.Thread(target=loop.run_forever, daemon=True)
-                thread.start()
-                loops.append((loop, thread))
-        return asyncio.run_coroutine_threadsafe(_result_of(awaitable), loops[0][0]).result()
-
+def _background_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """Yield an event loop that runs in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
     try:
-        yield wait
+        yield loop
     finally:
-        for loop, thread in loops:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join(5)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(5)
+        if not loop.is_running():
+            loop.close()
 
 
 async def _result_of(awaitable: Awaitable[Any]) -> Any:
@@ -559,33 +536,14 @@ def _storage_errors(path: str | Path | None) -> Iterator[None]:
         raise InputError(f"{path} holds no run: {error}") from error
 
 
-def _plain(question: Question) -> list[Any]:
-    return [question.text, question.references, question.contexts, question.id, question.system]
-
-
 def _question(text: str) -> Question:
     asked, references, contexts, name, system = json.loads(text)
     return Question(asked, tuple(references), tuple(contexts), name, system)
 
 
-def _row(values: Mapping[str, Any]) -> Row:
-    answer = None
-    if not values["error"]:
-        usage = None if values["requests"] is None else Usage(*(values[name] for name in _USAGE))
-        answer = EvaluationAnswer(
-            values["answer"],
-            tuple(json.loads(values["contexts"])),
-            usage,
-            values["finish"],
-            values["uncertainty"],
-            None if values["acted"] is None else bool(values["acted"]),
-            json.loads(values["scores"]),
-        )
-    return Row(
-        values["system"],
-        _question(values["asked"]),
-        answer,
-        values["error"],
-        values["seconds"],
-        values["shared"],
-    )
+def _answer(text: str) -> EvaluationAnswer | None:
+    values = json.loads(text)
+    if values is None:
+        return None
+    usage = None if values["usage"] is None else Usage(**values["usage"])
+    return EvaluationAnswer(**{**values, "contexts": tuple(values["contexts"]), "usage": usage})

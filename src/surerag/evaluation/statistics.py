@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from surerag.errors import InputError
+from surerag.errors import InputError, extra
 from surerag.evaluation.run import EvaluationRun
 from surerag.measures.statistics import (
     Estimate,
+    constant_interval,
     exact_paired_test,
     holm,
     mean_interval,
@@ -114,6 +116,30 @@ def paired_p_value(first: Sequence[float], second: Sequence[float]) -> float:
         signs = rng.choice([-1.0, 1.0], size=(min(block, _FLIPS - start), len(changed)))
         extreme += int((np.abs(signs @ changed) >= observed - 1e-12).sum())
     return (extreme + 1) / (_FLIPS + 1)
+
+
+def mean_bounds(
+    values: ArrayLike, confidence: float, bounds: tuple[float, float] | None = None
+) -> tuple[float, float]:
+    """Return one-sided bounds of a mean, by t; exact ones for equal values that lie within bounds.
+
+    Raises:
+        MissingExtraError: If scipy is not installed.
+
+    Example:
+        >>> [round(bound, 2) for bound in mean_bounds([1, 2, 3], 0.95)]
+        [0.31, 3.69]
+    """
+    with extra("evaluation"):
+        from scipy.stats import t
+    sample = np.asarray(values, dtype=np.float64)
+    n, mean = len(sample), float(sample.mean())
+    if n < 2:
+        return -math.inf, math.inf
+    if np.ptp(sample) == 0:
+        return constant_interval(mean, n, bounds, 2 * confidence - 1) or (mean, mean)
+    reach = float(t.ppf(confidence, n - 1)) * float(sample.std(ddof=1)) / math.sqrt(n)
+    return mean - reach, mean + reach
 
 
 def is_binary(values: ArrayLike) -> bool:

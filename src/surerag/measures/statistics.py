@@ -1,4 +1,4 @@
-"""Intervals and tests, in one place: bootstrap, exact intervals of counts, paired tests, Holm, AUROC.
+"""Intervals and tests, in one place: bootstrap, intervals of counts, paired tests, Holm, AUROC.
 
 No interval here has a width of zero. Where all values of a sample are equal, a bootstrap would say that the
 mean is certain; the exact interval of their number says how far another sample could differ.
@@ -7,9 +7,9 @@ mean is certain; the exact interval of their number says how far another sample 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import NormalDist
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -43,7 +43,6 @@ def mean_interval(
     values: ArrayLike,
     *,
     confidence: float = 0.95,
-    method: Literal["percentile", "bca"] = "percentile",
     bounds: Bounds | None = (0.0, 1.0),
     seed: int = 0,
 ) -> Estimate:
@@ -52,7 +51,6 @@ def mean_interval(
     Args:
         values: Shape [n].
         confidence: Of the two-sided interval.
-        method: ``"percentile"``, or ``"bca"`` (bias-corrected and accelerated; Efron 1987).
         bounds: Range that values can have, for a sample of equal values; None where there is none.
         seed: Of the resamples.
 
@@ -67,9 +65,8 @@ def mean_interval(
     """
     sample = _sample(values)
     mean, n = float(sample.mean()), len(sample)
-    means = _resampled_means(sample, seed)
-    tails = _bca_tails(sample, means, confidence) if method == "bca" else None
-    return Estimate(mean, bootstrap_interval(means, mean, n, bounds, confidence, tails), n)
+    interval = bootstrap_interval(_resampled_means(sample, seed), mean, n, bounds, confidence)
+    return Estimate(mean, interval, n)
 
 
 def paired_difference(
@@ -77,7 +74,6 @@ def paired_difference(
     second: ArrayLike,
     *,
     confidence: float = 0.95,
-    method: Literal["percentile", "bca"] = "percentile",
     bounds: Bounds | None = (-1.0, 1.0),
     seed: int = 0,
 ) -> Estimate:
@@ -93,7 +89,7 @@ def paired_difference(
     a, b = _sample(first), _sample(second)
     if len(a) != len(b):
         raise ValueError(f"pairs need equal lengths, got {len(a)} and {len(b)}")
-    return mean_interval(a - b, confidence=confidence, method=method, bounds=bounds, seed=seed)
+    return mean_interval(a - b, confidence=confidence, bounds=bounds, seed=seed)
 
 
 def bootstrap_interval(
@@ -102,7 +98,6 @@ def bootstrap_interval(
     n: int,
     bounds: Bounds | None = (0.0, 1.0),
     confidence: float = 0.95,
-    tails: tuple[float, float] | None = None,
 ) -> Interval | None:
     """Return the interval of a value from its resamples; where these are alike, not below the exact one.
 
@@ -115,9 +110,8 @@ def bootstrap_interval(
         n: Size of the sample.
         bounds: Range of the value, for resamples that are all alike.
         confidence: Of the two-sided interval.
-        tails: Quantiles in place of those of the confidence.
     """
-    lower, upper = np.quantile(resampled, tails or ((1 - confidence) / 2, (1 + confidence) / 2))
+    lower, upper = np.quantile(resampled, ((1 - confidence) / 2, (1 + confidence) / 2))
     ends = [float(lower), float(upper), value]
     alike = _SAME * max(map(abs, ends)) if bounds is None else _ALIKE * (bounds[1] - bounds[0])
     if upper - lower <= alike:
@@ -177,26 +171,13 @@ def wilson(count: int, n: int, confidence: float = 0.95) -> Interval:
         >>> tuple(round(end, 3) for end in wilson(8, 10))
         (0.49, 0.943)
     """
-    _check_count(count, n)
+    if not 0 <= count <= n or n < 1:
+        raise ValueError(f"expected a count of at most n, and n at least 1, got {count} of {n}")
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     share, square = count / n, z * z
     centre = (share + square / (2 * n)) / (1 + square / n)
     reach = z / (1 + square / n) * math.sqrt(share * (1 - share) / n + square / (4 * n * n))
     return Interval(max(0.0, min(centre - reach, share)), min(1.0, max(centre + reach, share)))
-
-
-def clopper_pearson(count: int, n: int, confidence: float = 0.95) -> Interval:
-    """Return the exact interval of a share (Clopper & Pearson 1934).
-
-    Example:
-        >>> tuple(round(end, 4) for end in clopper_pearson(8, 10))
-        (0.4439, 0.9748)
-    """
-    _check_count(count, n)
-    tail = (1 - confidence) / 2
-    lower = 0.0 if count == 0 else _solve(lambda share: 1 - binomial_cdf(count - 1, n, share) - tail)
-    upper = 1.0 if count == n else _solve(lambda share: tail - binomial_cdf(count, n, share))
-    return Interval(lower, upper)
 
 
 def exact_paired_test(wins: int, losses: int) -> float:
@@ -211,7 +192,8 @@ def exact_paired_test(wins: int, losses: int) -> float:
         (0.0215, 1.0)
     """
     n = wins + losses
-    return min(1.0, 2 * binomial_cdf(min(wins, losses), n, 0.5)) if n else 1.0
+    ways = sum(math.comb(n, k) for k in range(min(wins, losses) + 1))
+    return min(1.0, ways / 2 ** (n - 1)) if n else 1.0
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -221,12 +203,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
         >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
         [0.03, 0.06, 0.06]
     """
-    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
-    adjusted, largest = [0.0] * len(p_values), 0.0
-    for rank, place in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        adjusted[place] = largest
-    return adjusted
+    values = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(values)
+    adjusted = np.empty(len(values))
+    adjusted[order] = np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1))
+    return [min(1.0, float(p)) for p in adjusted]
 
 
 def auroc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.95, seed: int = 0) -> Estimate:
@@ -263,28 +244,6 @@ def auroc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.95, s
     return Estimate(area, bootstrap_interval(areas, area, fewer, confidence=confidence), len(values))
 
 
-def binomial_cdf(count: int, n: int, share: float) -> float:
-    """Return the probability of at most ``count`` of ``n`` cases, each of probability ``share``.
-
-    Example:
-        >>> round(binomial_cdf(1, 10, 0.5), 6)
-        0.010742
-    """
-    if count >= n or share <= 0:
-        return 1.0
-    if count < 0 or share >= 1:
-        return 0.0
-    ways = math.lgamma(n + 1)
-    yes, no = math.log(share), math.log1p(-share)
-    return min(
-        1.0,
-        math.fsum(
-            math.exp(ways - math.lgamma(k + 1) - math.lgamma(n - k + 1) + k * yes + (n - k) * no)
-            for k in range(count + 1)
-        ),
-    )
-
-
 def _sample(values: ArrayLike) -> Floats:
     sample = np.asarray(values, dtype=np.float64)
     if sample.ndim != 1 or not len(sample) or not np.isfinite(sample).all():
@@ -301,34 +260,3 @@ def _resampled_means(sample: Floats, seed: int) -> Floats:
         places = rng.integers(n, size=(min(block, RESAMPLES - start), n))
         parts.append(sample[places].mean(axis=1))
     return np.concatenate(parts)
-
-
-def _bca_tails(sample: Floats, means: Floats, confidence: float) -> tuple[float, float]:
-    """Return the quantiles of resampled means that correct for bias and skewness."""
-    normal, n = NormalDist(), len(sample)
-    share = ((means < sample.mean()).sum() + 0.5 * (means == sample.mean()).sum()) / len(means)
-    bias = normal.inv_cdf(float(np.clip(share, 1e-6, 1 - 1e-6)))
-    jackknife = (sample.sum() - sample) / max(n - 1, 1)
-    apart = jackknife.mean() - jackknife
-    spread = float((apart**2).sum()) ** 1.5
-    acceleration = float((apart**3).sum()) / (6 * spread) if spread else 0.0
-
-    def corrected(level: float) -> float:
-        z = bias + normal.inv_cdf(level)
-        return normal.cdf(bias + z / (1 - acceleration * z))
-
-    return corrected((1 - confidence) / 2), corrected((1 + confidence) / 2)
-
-
-def _check_count(count: int, n: int) -> None:
-    if not 0 <= count <= n or n < 1:
-        raise ValueError(f"expected a count of at most n, and n at least 1, got {count} of {n}")
-
-
-def _solve(rises: Callable[[float], float]) -> float:
-    """Return where a rising function of a share is zero, by bisection."""
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if rises(middle) < 0 else (low, middle)
-    return (low + high) / 2

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ from surerag.errors import InputError
 from surerag.lru import LRUDict
 from surerag.measures import degree_semantic_entropy
 from surerag.messages import Generation, Pair, Passage, Prompt, SamplingParams
-from surerag.methods.dense.options import DenseOptions
+from surerag.methods.dense.options import DenseOptions, DenseRefinerOptions
 from surerag.methods.dense.result import ChunkResult, DenseResult, Rephrasing
 from surerag.methods.service_answers import judge
 from surerag.methods.shared import CallBudget, check_passages, check_question
@@ -30,28 +29,8 @@ Rephrasings = LRUDict[str]
 """Rephrased chunks by reader, length and prompt."""
 
 
-class DenseSettings(NamedTuple):
-    """What measuring a context needs of the options and services.
-
-    Attributes:
-        threshold: A context is certain up to this score.
-        prompts: Templates by name.
-        answer_tokens: Longest answer.
-        rephrase_tokens: Longest rephrasing.
-        reader: Name of the reader, for the cache.
-        rephrasings: The cache.
-    """
-
-    threshold: float
-    prompts: Any
-    answer_tokens: int
-    rephrase_tokens: int
-    reader: str
-    rephrasings: Rephrasings
-
-
 def dense(
-    question: str, passages: Sequence[Passage], options: DenseOptions, settings: DenseSettings
+    session: DenseSession, passages: Sequence[Passage], label_chunks: bool = False
 ) -> Program[DenseResult]:
     """Measure how far a reader understands a context (Algorithm 1), and label its chunks if asked to.
 
@@ -60,22 +39,18 @@ def dense(
     Raises:
         InputError: If there is no question, or no passage with a text.
     """
-    check_question(question)
+    check_question(session.question)
     check_passages(passages)
     if not any(passage.text.strip() for passage in passages):
         raise InputError("there is no context to understand", hint="pass at least one passage with a text")
-    session = DenseSession(question, settings, CallBudget(options.max_calls))
-    tested = session.affordable(passages)
-    result = yield from measure(session, passages, tested)
-    if options.label_chunks:
+    result = yield from measure(session, passages, session.affordable(passages))
+    if label_chunks:
         uncertain = sum(chunk.label == "uncertain" for chunk in result.chunks)
-        labelled = uncertain
-        if not session.budget.affords(3 * uncertain):
-            labelled = int(session.budget.left // 3)
-        result = yield from label(session, result, labelled)
+        affords = session.budget.affords(3 * uncertain)
+        result = yield from label(session, result, None if affords else int(session.budget.left // 3))
     result = replace(result, out_of_calls=session.budget.exhausted)
-    yield from session.budget.warn("dense", question)
-    yield from emit("dense.measured", detail=result, question=question, **result.to_dict())
+    yield from session.budget.warn("dense", session.question)
+    yield from emit("dense.measured", detail=result, question=session.question, **result.to_dict())
     return result
 
 
@@ -84,10 +59,7 @@ def measure(
 ) -> Program[DenseResult]:
     """Rephrase, answer under k + 1 contexts, link the answers, take the entropy (Algorithm 1).
 
-    Args:
-        session: The question's.
-        passages: The context.
-        tested: Number of chunks to rephrase, the first ones; None for all.
+    Only the first ``tested`` chunks are rephrased; None is all.
     """
     before = session.budget.spent, session.unusable
     rephrased = yield from session.rephrase(passages[:tested])
@@ -131,20 +103,16 @@ def measure(
             truncated=result.truncated,
             empty=result.empty,
             answers=len(answers),
-            max_tokens=session.settings.answer_tokens,
+            max_tokens=session.max_tokens,
         )
-    return replace(result, certain=result.conclusive and score <= session.settings.threshold)
+    return replace(result, certain=result.conclusive and score <= session.options.threshold)
 
 
 def label(session: DenseSession, result: DenseResult, most: int | None = None) -> Program[DenseResult]:
     """Tell necessary chunks from unnecessary ones by the answer without each uncertain one (Eq. 9 and 10).
 
     A chunk is unnecessary where the answer stays equivalent; entailment in one direction only is not enough.
-
-    Args:
-        session: The question's.
-        result: The measured context.
-        most: Chunks to label at most, the first uncertain ones; None for all.
+    Only the first ``most`` uncertain chunks are labelled; None is all.
     """
     before = session.budget.spent, session.unusable
     context = [chunk.passage.text for chunk in result.chunks]
@@ -178,20 +146,28 @@ def _link_matrix(session: DenseSession, answers: Sequence[str]) -> Program[NDArr
 _YES_OR_NO = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
 
 
+@dataclass(eq=False)
 class DenseSession:
     """Asks the models about one question; nothing is asked twice.
 
     Attributes:
         question: The question.
-        settings: What measuring needs.
+        options: Options of the method.
+        max_tokens: Longest answer.
+        reader: Name of the reader, for the cache.
+        rephrasings: The cache.
         budget: Calls so far, and at most.
         unusable: Judgements so far that could not be used.
     """
 
-    def __init__(self, question: str, settings: DenseSettings, budget: CallBudget) -> None:
-        self.question = question
-        self.settings = settings
-        self.budget = budget
+    question: str
+    options: DenseOptions | DenseRefinerOptions
+    max_tokens: int
+    reader: str
+    rephrasings: Rephrasings
+
+    def __post_init__(self) -> None:
+        self.budget = CallBudget(self.options.max_calls)
         self.unusable = 0
         self._answers: dict[Prompt, Generation] = {}
         self._entails: dict[tuple[str, str], bool] = {}
@@ -199,7 +175,7 @@ class DenseSession:
     def cost(self, passages: Sequence[Passage], tested: int) -> int:
         """Return the calls that measuring needs at most, of which ``tested`` chunks are rephrased."""
         keys = {self._key(passage.text) for passage in passages[:tested] if passage.text.strip()}
-        new = sum(self.settings.rephrasings.get(key) is None for key in keys)
+        new = sum(self.rephrasings.get(key) is None for key in keys)
         return new + (tested + 1) + tested * (tested + 1)
 
     def affordable(self, passages: Sequence[Passage]) -> int:
@@ -207,29 +183,25 @@ class DenseSession:
         if self.budget.affords(self.cost(passages, len(passages))):
             return len(passages)
         numbers = range(len(passages) - 1, 0, -1)
-        return next((number for number in numbers if self.cost(passages, number) <= self.budget.left), 0)
+        return next((number for number in numbers if self.budget.affords(self.cost(passages, number))), 0)
 
     def rephrase(self, passages: Sequence[Passage]) -> Program[list[tuple[str, Rephrasing]]]:
         """Rephrase each chunk on its own (Eq. 3); a chunk without a usable rephrasing stays as it is."""
-        cache = self.settings.rephrasings
         texts = list(dict.fromkeys(passage.text for passage in passages if passage.text.strip()))
-        rephrased = {text: cached for text in texts if (cached := cache.get(self._key(text))) is not None}
-        new = [text for text in texts if text not in rephrased]
-        cut: set[str] = set()
+        rephrased = {text: self.rephrasings.get(self._key(text)) for text in texts}
+        new = [text for text in texts if rephrased[text] is None]
         if new:
-            sampling = SamplingParams(max_tokens=self.settings.rephrase_tokens, trace="none")
+            sampling = SamplingParams(max_tokens=self.options.rephrase_max_tokens, trace="none")
             replies = yield from self._generate([self._rephrase_prompt(text) for text in new], sampling)
             for text, reply in zip(new, replies, strict=True):
-                if reply.is_cut:
-                    cut.add(text)
-                else:
+                if not reply.is_cut:
                     rephrased[text] = reply.text.strip()
-                    cache.put(self._key(text), rephrased[text])
+                    self.rephrasings.put(self._key(text), reply.text.strip())
 
         def outcome(text: str) -> tuple[str, Rephrasing]:
             changed = rephrased.get(text, "")
-            if text in cut or not changed:
-                return text, "cut" if text in cut else "empty"
+            if not changed:
+                return text, "cut" if changed is None else "empty"
             return (text, "unchanged") if changed == text.strip() else (changed, "rephrased")
 
         results = [outcome(passage.text) for passage in passages]
@@ -245,7 +217,7 @@ class DenseSession:
         prompts = [self._answer_prompt(context) for context in contexts]
         new = [prompt for prompt in dict.fromkeys(prompts) if prompt not in self._answers]
         if new:
-            sampling = SamplingParams(max_tokens=self.settings.answer_tokens, trace="none")
+            sampling = SamplingParams(max_tokens=self.max_tokens, trace="none")
             replies = yield from self._generate(new, sampling)
             self._answers.update(zip(new, replies, strict=True))
         return [self._answers[prompt] for prompt in prompts]
@@ -269,8 +241,8 @@ class DenseSession:
 
     def sufficient(self, context: Sequence[str]) -> Program[bool]:
         """Ask the reader whether a context is enough to answer from; an unclear reply counts as no."""
-        template = self.settings.prompts["sufficient"]
-        prompt = template.render(question=self.question, passages=format_passages(context))
+        passages = format_passages(context)
+        prompt = self.options.prompts["sufficient"].render(question=self.question, passages=passages)
         [reply] = yield from self._generate([prompt], SamplingParams(max_tokens=8, trace="none"))
         verdict = is_yes(reply.text)
         if verdict is None:
@@ -285,15 +257,15 @@ class DenseSession:
 
     def _answer_prompt(self, texts: Sequence[str]) -> Prompt:
         if not texts:
-            return self.settings.prompts["closed_book"].render(question=self.question)  # type: ignore[no-any-return]
+            return self.options.prompts["closed_book"].render(question=self.question)  # type: ignore[no-any-return]
         passages = format_passages(texts)
-        return self.settings.prompts["answer"].render(question=self.question, passages=passages)  # type: ignore[no-any-return]
+        return self.options.prompts["answer"].render(question=self.question, passages=passages)  # type: ignore[no-any-return]
 
     def _rephrase_prompt(self, text: str) -> Prompt:
-        return self.settings.prompts["rephrase"].render(passage=text)  # type: ignore[no-any-return]
+        return self.options.prompts["rephrase"].render(passage=text)  # type: ignore[no-any-return]
 
     def _key(self, text: str) -> tuple[str, int, Prompt]:
-        return self.settings.reader, self.settings.rephrase_tokens, self._rephrase_prompt(text)
+        return self.reader, self.options.rephrase_max_tokens, self._rephrase_prompt(text)
 
 
 def is_yes(reply: str) -> bool | None:

@@ -17,6 +17,7 @@ from surerag.messages import Passage
 from surerag.methods.dense.options import SemanticChunkerOptions
 from surerag.methods.dense.result import SemanticChunk
 from surerag.methods.service_answers import embed_unit
+from surerag.methods.shared import check_passages
 from surerag.text import estimated_tokens, split_sentences
 
 _DECIMALS = 6
@@ -31,13 +32,8 @@ def semantic_chunks(
 ) -> Program[list[list[SemanticChunk]]]:
     """Cut texts into chunks (Algorithm 2); the encoder is asked once for the sentences of all.
 
-    Args:
-        texts: Any texts; one without words has no chunks.
-        options: Options of the chunking.
-        count: Counts the tokens of a text.
-
-    Returns:
-        Chunks of each text in order, with offsets in characters. Together they hold all but white space.
+    Together the chunks of a text hold all but white space; a text without words has none. ``count`` counts
+    tokens.
 
     Raises:
         InputError: If a single character is longer than T_max, or an item is no text.
@@ -59,14 +55,9 @@ def chunk_passages(documents: Sequence[Passage], options: SemanticChunkerOptions
         ``document``, ``start`` and ``end`` besides.
 
     Raises:
-        InputError: If an item is no passage.
+        InputError: If documents are no list of passages.
     """
-    for document in documents:
-        if not isinstance(document, Passage):
-            raise InputError(
-                f"expected a document to cut, got a {type(document).__name__}",
-                hint="make one with surerag.Passage(text, id=…)",
-            )
+    check_passages(documents)
     count: Count = getattr(options, "count_tokens", None) or estimated_tokens
     chunked = yield from semantic_chunks([document.text for document in documents], options, count)
     return [

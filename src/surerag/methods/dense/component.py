@@ -14,14 +14,9 @@ from surerag.effects import Program
 from surerag.entailment import JudgeEntailer
 from surerag.errors import ConfigurationError
 from surerag.messages import Passage, Template
-from surerag.methods.dense.algorithm import DenseSettings, Rephrasings, dense
+from surerag.methods.dense.algorithm import DenseSession, Rephrasings, dense
 from surerag.methods.dense.chunking import chunk_passages, quantile_similarity, semantic_chunks
-from surerag.methods.dense.options import (
-    REPHRASE_MAX_TOKENS,
-    DenseOptions,
-    DenseRefinerOptions,
-    SemanticChunkerOptions,
-)
+from surerag.methods.dense.options import DenseOptions, DenseRefinerOptions, SemanticChunkerOptions
 from surerag.methods.dense.refinement import refine_context
 from surerag.methods.dense.result import DenseRefinerResult, DenseResult, SemanticChunk
 from surerag.readers.protocol import Reader, as_reader
@@ -73,12 +68,10 @@ class DenseEvaluator(DenseOptions, Component[DenseResult]):
         self,
         reader: Reader | None = None,
         entailer: Entailer | Reader | None = None,
-        *,
-        rephrasings: Rephrasings | None = None,
         **options: Any,
     ) -> None:
-        cache = Rephrasings() if rephrasings is None else rephrasings
-        super().__init__(**{"reader": reader, "entailer": entailer, "rephrasings": cache, **options})
+        services = {"reader": reader, "entailer": entailer, "rephrasings": Rephrasings()}
+        super().__init__(**{**services, **options})
 
     def _connect(self) -> Services:
         services = Services(reader=self.reader)  # type: ignore[arg-type]  # completed by Services
@@ -96,7 +89,7 @@ class DenseEvaluator(DenseOptions, Component[DenseResult]):
             InputError: If the question is empty, or there is no context.
             ServiceError: If a model fails, or more than a tenth of the entailer's replies cannot be used.
         """
-        return dense(question, passages, self, _settings(self, self.rephrase_max_tokens))
+        return dense(_session(self, question), passages, self.label_chunks)
 
 
 class SemanticChunker(SemanticChunkerOptions, Component[list[SemanticChunk]]):
@@ -199,20 +192,10 @@ class DenseRefiner(DenseRefinerOptions, Component[DenseRefinerResult]):
         reader: Reader | None = None,
         entailer: Entailer | Reader | None = None,
         encoder: Encoder | None = None,
-        *,
-        rephrasings: Rephrasings | None = None,
         **options: Any,
     ) -> None:
-        cache = Rephrasings() if rephrasings is None else rephrasings
-        super().__init__(
-            **{
-                "reader": reader,
-                "entailer": entailer,
-                "encoder": encoder,
-                "rephrasings": cache,
-                **options,
-            }
-        )
+        services = {"reader": reader, "entailer": entailer, "encoder": encoder, "rephrasings": Rephrasings()}
+        super().__init__(**{**services, **options})
 
     def _connect(self) -> Services:
         chunkers = None if self.chunker is None else self.chunker.encoder
@@ -242,22 +225,15 @@ class DenseRefiner(DenseRefinerOptions, Component[DenseRefinerResult]):
             MissingServiceError: If vectors are needed and there is no encoder.
         """
         return refine_context(
-            question,
+            _session(self, question),
             passages,
             self,
-            _settings(self, REPHRASE_MAX_TOKENS),
             documents=documents,
             chunker=self.chunker,
             retrieves=self.retriever is not None,
         )
 
 
-def _settings(component: DenseEvaluator | DenseRefiner, rephrase_tokens: int) -> DenseSettings:
-    return DenseSettings(
-        component.threshold,
-        component.prompts,
-        component.answer_tokens,
-        rephrase_tokens,
-        as_reader(component.reader).name,
-        component.rephrasings,
-    )
+def _session(component: DenseEvaluator | DenseRefiner, question: str) -> DenseSession:
+    reader = as_reader(component.reader).name
+    return DenseSession(question, component, component.answer_tokens, reader, component.rephrasings)

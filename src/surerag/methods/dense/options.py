@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -55,6 +55,7 @@ class DenseRefinerOptions(Options):
         entailment=ENTAILMENT,
         sufficient=SUFFICIENT,
     )
+    rephrase_max_tokens: ClassVar[int] = REPHRASE_MAX_TOKENS
 
     threshold: float = Field(0.2, ge=0)
     """A context is certain up to this score, in nats (section 5)."""

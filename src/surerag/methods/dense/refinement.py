@@ -16,22 +16,21 @@ from numpy.typing import NDArray
 from surerag.effects import Program, emit, retrieve
 from surerag.errors import ServiceError
 from surerag.messages import Passage
-from surerag.methods.dense.algorithm import DenseSession, DenseSettings, label, measure
+from surerag.methods.dense.algorithm import DenseSession, label, measure
 from surerag.methods.dense.chunking import chunk_passages
 from surerag.methods.dense.options import DenseRefinerOptions
-from surerag.methods.dense.result import DenseRefinerResult, DenseResult, Round, Stopped
+from surerag.methods.dense.result import DenseRefinerResult, DenseResult, Round, Stopped, best_round
 from surerag.methods.service_answers import embed_unit, unit_vectors
-from surerag.methods.shared import MUST_RAISE, CallBudget, check_passages, check_question
+from surerag.methods.shared import MUST_RAISE, check_passages, check_question
 
 _DECIMALS = 6
 """Similarities are compared to this many decimals; ties go to the better rank."""
 
 
 def refine_context(
-    question: str,
+    session: DenseSession,
     passages: Sequence[Passage],
     options: DenseRefinerOptions,
-    settings: DenseSettings,
     *,
     documents: Sequence[Passage] = (),
     chunker: Any = None,
@@ -39,33 +38,18 @@ def refine_context(
 ) -> Program[DenseRefinerResult]:
     """Measure, prune, refill and measure again; return the best context (Algorithm 3).
 
-    Args:
-        question: Not empty.
-        passages: Best first; the first ``top_n`` are the context, the others candidates.
-        options: Options of the method.
-        settings: What measuring needs.
-        documents: The documents behind the passages, whole, to be cut anew.
-        chunker: How to cut them; None leaves chunks as they are.
-        retrieves: Whether there is a retriever to ask for more candidates.
-
-    Raises:
-        InputError: If the question is no text, or empty, or a passage is none.
+    Arguments and errors are those of :meth:`surerag.DenseRefiner.program`. Documents are cut by ``chunker``;
+    None leaves chunks as they are. ``retrieves`` tells whether there is a retriever to ask for candidates.
     """
+    question = session.question
     check_question(question)
     check_passages(passages)
     check_passages(documents)
-    session = DenseSession(question, settings, CallBudget(options.max_calls))
-    refinement = _Refinement(
-        session,
-        passages,
-        options,
-        documents if chunker else (),
-        chunker,
-        4 * options.top_n if retrieves else 0,
-    )
+    pool = Pool(question, passages, 4 * options.top_n if retrieves else 0)
+    rounds: list[Round] = []
     failure = ""
     try:
-        stopped = yield from refinement.run()
+        stopped = yield from _go_through_rounds(session, pool, options, documents, chunker, rounds)
     except MUST_RAISE:
         raise
     except Exception as error:
@@ -74,13 +58,13 @@ def refine_context(
         stopped, failure = "failed", f"{type(error).__name__}: {error}"
         yield from emit("dense_refiner.failed", warning=True, question=question, reason=failure)
     yield from session.budget.warn("dense_refiner", question)
-    best = refinement.best
+    best = best_round(rounds)
     result = DenseRefinerResult(
         question=question,
         passages=tuple(passages[: options.top_n]) if best is None else best.measured.passages,
         answer=None if best is None else best.measured.answer,
         score=None if best is None else best.measured.score,
-        rounds=tuple(refinement.rounds),
+        rounds=tuple(rounds),
         stopped=stopped,
         calls=session.budget.spent,
         failure=failure,
@@ -89,95 +73,53 @@ def refine_context(
     return result
 
 
-class _Refinement:
-    """The contexts of one question."""
-
-    def __init__(
-        self,
-        session: DenseSession,
-        passages: Sequence[Passage],
-        options: DenseRefinerOptions,
-        documents: Sequence[Passage],
-        chunker: Any,
-        more: int,
-    ) -> None:
-        self._session = session
-        self._options = options
-        self._documents = documents
-        self._chunker = chunker
-        passages = [passage for passage in passages if passage.text.strip()]
-        self._context = passages[: options.top_n]
-        self._pool = Pool(session.question, passages, more)
-        self._pool.visit(self._context)
-        self.rounds: list[Round] = []
-        self.best: Round | None = None
-
-    def run(self) -> Program[Stopped]:
-        """Go through the rounds; return why they ended."""
-        if not self._context:
-            return "empty"
-        for number in range(1, self._options.max_rounds + 1):
-            k = len(self._context)
-            if not self._session.budget.affords(self._session.cost(self._context, k) + 1):
-                return "calls"
-            measured = yield from measure(self._session, self._context)
-            if number == 1 and measured.certain:
-                self._record(Round(measured, None), satisfied=True)
-                return "certain"
-            sufficient = yield from self._session.sufficient([passage.text for passage in self._context])
-            satisfied = measured.certain and sufficient
-            self._record(Round(measured, sufficient), satisfied)
-            if satisfied:
-                return "satisfied"
-            if number == self._options.max_rounds:
-                break
-            if self._documents and (yield from self._rechunk()):
-                self._settle(rechunked=True)
+def _go_through_rounds(
+    session: DenseSession,
+    pool: Pool,
+    options: DenseRefinerOptions,
+    documents: Sequence[Passage],
+    chunker: Any,
+    rounds: list[Round],
+) -> Program[Stopped]:
+    """Append each round as soon as it is measured, so that no failure loses it; return why they ended."""
+    context = pool.first(options.top_n)
+    if not context:
+        return "empty"
+    while True:
+        if not session.budget.affords(session.cost(context, len(context)) + 1):
+            return "calls"
+        measured = yield from measure(session, context)
+        if not rounds and measured.certain:
+            rounds.append(Round(measured, None, best=True))
+            return "certain"
+        sufficient = yield from session.sufficient([passage.text for passage in context])
+        satisfied = measured.certain and sufficient
+        entry = Round(measured, sufficient)
+        rounds.append(replace(entry, best=satisfied or improves(entry, best_round(rounds))))
+        if satisfied:
+            return "satisfied"
+        if len(rounds) == options.max_rounds:
+            return "rounds"
+        if chunker and documents:  # section 5.1, once
+            chunks, documents = (yield from chunk_passages(documents, chunker)), ()
+            if chunks:
+                yield from pool.replace(chunks)
+                context = pool.first(options.top_n)
+                rounds[-1] = replace(rounds[-1], rechunked=True)
                 continue
-            uncertain = sum(chunk.label == "uncertain" for chunk in measured.chunks)
-            if not self._session.budget.affords(3 * uncertain):
-                return "calls"
-            measured = yield from label(self._session, measured)
-            stays, removed = prune(measured)
-            added = yield from self._refill(measured, len(stays))
-            self._settle(measured=measured, removed=tuple(removed), added=tuple(added))
-            if not removed and not added:
-                return "unchanged"
-            # Chunks that stay keep their places, so that the contexts share their beginning.
-            self._context = [*stays, *added]
-        return "rounds"
-
-    def _record(self, entry: Round, satisfied: bool) -> None:
-        """Record a round as soon as it is measured, so that a later failure does not lose it."""
-        better = satisfied or improves(entry, self.best)
-        self.rounds.append(replace(entry, best=better))
-        if better:
-            self.best = self.rounds[-1]
-
-    def _settle(self, **changes: Any) -> None:
-        """Add to the last round what comes after it."""
-        was_best = self.best is self.rounds[-1]
-        self.rounds[-1] = replace(self.rounds[-1], **changes)
-        if was_best:
-            self.best = self.rounds[-1]
-
-    def _refill(self, measured: DenseResult, size: int) -> Program[list[Passage]]:
-        """Take the candidate nearest to each necessary chunk (Algorithm 3, lines 33 to 38)."""
-        anchors = [chunk.passage for chunk in measured.chunks if chunk.label == "necessary"]
-        room = self._options.largest - size
-        if not anchors or room <= 0:
-            return []
-        return (yield from self._pool.nearest(anchors[:room]))
-
-    def _rechunk(self) -> Program[bool]:
-        """Cut the documents anew and take the chunks nearest to the question (section 5.1), once."""
-        documents, self._documents = self._documents, ()
-        chunks = yield from chunk_passages(documents, self._chunker)
-        ranked = yield from self._pool.replace(chunks)
-        if ranked:
-            self._context = ranked[: self._options.top_n]
-            self._pool.visit(self._context)
-        return bool(ranked)
+        uncertain = sum(chunk.label == "uncertain" for chunk in measured.chunks)
+        if not session.budget.affords(3 * uncertain):
+            return "calls"
+        measured = yield from label(session, measured)
+        stays, removed = prune(measured)
+        # The candidate nearest to each necessary chunk comes (Algorithm 3, lines 33 to 38).
+        necessary = [chunk.passage for chunk in measured.chunks if chunk.label == "necessary"]
+        added = yield from pool.nearest(necessary[: max(options.largest - len(stays), 0)])
+        rounds[-1] = replace(rounds[-1], measured=measured, removed=tuple(removed), added=tuple(added))
+        if not removed and not added:
+            return "unchanged"
+        # Chunks that stay keep their places, so that the contexts share their beginning.
+        context = [*stays, *added]
 
 
 def prune(measured: DenseResult) -> tuple[list[Passage], list[Passage]]:
@@ -214,16 +156,19 @@ class Pool:
 
     def __init__(self, question: str, passages: Sequence[Passage], more: int) -> None:
         self._question = question
-        self._passages = list(passages)
+        self._passages = [passage for passage in passages if passage.text.strip()]
         self._more = more
         self._visited: set[str] = set()
 
-    def visit(self, passages: Sequence[Passage]) -> None:
-        """Note the chunks of a context."""
-        self._visited.update(passage.text for passage in passages)
+    def first(self, count: int) -> list[Passage]:
+        """Take the first passages as a context."""
+        self._visited.update(passage.text for passage in self._passages[:count])
+        return self._passages[:count]
 
     def nearest(self, anchors: Sequence[Passage]) -> Program[list[Passage]]:
         """Take the candidate nearest to each anchor, in order."""
+        if not anchors:
+            return []
         if not self._candidates() and self._more:
             retrieved = yield from retrieve(self._question, self._more)
             self._more = 0
@@ -238,15 +183,13 @@ class Pool:
             place = int(row.argmax())
             taken.append(candidates[place])
             similarities[:, place] = -np.inf
-        self.visit(taken)
+        self._visited.update(passage.text for passage in taken)
         return taken
 
-    def replace(self, passages: Sequence[Passage]) -> Program[list[Passage]]:
-        """Put other passages in the place of all, and return them by similarity to the question."""
-        self._passages = list({passage.text: passage for passage in reversed(passages)}.values())[::-1]
-        if not self._passages:
-            return []
-        vectors = yield from self._vectors(self._passages)
+    def replace(self, passages: Sequence[Passage]) -> Program[None]:
+        """Put other passages in the place of all, by similarity to the question."""
+        passages = list({passage.text: passage for passage in reversed(passages)}.values())[::-1]
+        vectors = yield from self._vectors(passages)
         query = (yield from embed_unit([self._question], "query"))[0]
         if len(query) != vectors.shape[1]:
             raise ServiceError(
@@ -254,8 +197,7 @@ class Pool:
                 hint="encode all passages and the question with one encoder",
             )
         order = np.argsort(-np.round(vectors @ query, _DECIMALS), kind="stable")
-        self._passages = [self._passages[place] for place in order]
-        return list(self._passages)
+        self._passages = [passages[place] for place in order]
 
     def _candidates(self) -> list[Passage]:
         texts: dict[str, Passage] = {}

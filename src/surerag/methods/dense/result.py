@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -155,6 +155,11 @@ class Round:
         }
 
 
+def best_round(rounds: Sequence[Round]) -> Round | None:
+    """Return the last round that was the best when it was measured; None before the first."""
+    return next((entry for entry in reversed(rounds) if entry.best), None)
+
+
 @dataclass(frozen=True)
 class DenseRefinerResult(Result):
     """The best context of a refinement, and the answer under it.
@@ -182,7 +187,7 @@ class DenseRefinerResult(Result):
     @property
     def best(self) -> Round | None:
         """The round of the best context; None where none could be measured."""
-        return next((entry for entry in reversed(self.rounds) if entry.best), None)
+        return best_round(self.rounds)
 
     def to_dict(self) -> Mapping[str, Any]:
         """Return the result as JSON values, for events and metadata."""

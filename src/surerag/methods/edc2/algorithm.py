@@ -6,10 +6,10 @@ section 4.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from numpy.typing import ArrayLike
 
@@ -35,7 +35,7 @@ Measure = Callable[[Passage], int]
 """Tokens of a passage as the pipeline shows it."""
 
 _SHORT = "too short to gain"
-_WORD_END = re.compile(r"\S(?!\S)")
+_WORD_END, _CHARACTER = re.compile(r"\S(?!\S)"), re.compile(r"\S")
 
 
 def compress_clusters(
@@ -47,15 +47,7 @@ def compress_clusters(
 ) -> Program[EDC2Result]:
     """Cluster, compress, drop what is irrelevant, and return the originals where all is (section 4).
 
-    Args:
-        query: A question, not empty.
-        passages: The retrieved passages, best first.
-        options: Options of the method.
-        measure: Counts the tokens of a passage.
-        query_vector: The query's vector by the model that made the passages', if the caller has it.
-
-    Raises:
-        InputError: If the query is empty.
+    Arguments and errors are those of :meth:`surerag.ClusterCompressor.program`; ``measure`` counts tokens.
     """
     check_question(query)
     check_passages(passages)
@@ -128,11 +120,7 @@ def _compress(
     replies = yield from _replies(prompts, options)
     for place, reply in zip(long, replies, strict=True):
         reports[place] = _read(reports[place], reply, options)
-    places = [place for place in long if reports[place].outcome == "compressed"]
-    guarded = yield from _guard(query, [reports[place] for place in places], passages, options)
-    for place, report in zip(places, guarded, strict=True):
-        reports[place] = _unless_longer(report, passages, measure)
-    return reports
+    return (yield from _guard(query, reports, passages, options, measure))
 
 
 def _report(
@@ -184,28 +172,21 @@ def _read(report: ClusterReport, reply: Generation | Exception, options: EDC2Opt
 
 
 def _guard(
-    query: str, reports: Sequence[ClusterReport], passages: Sequence[Passage], options: EDC2Options
+    query: str,
+    reports: Sequence[ClusterReport],
+    passages: Sequence[Passage],
+    options: EDC2Options,
+    measure: Measure,
 ) -> Program[list[ClusterReport]]:
-    """Set each sentence's source, and remove sentences without one."""
+    """Set each sentence's source, and remove sentences without one; what is longer then is not used."""
     claims = [
         Claim(sentence.text, [passages[at].text for at in report.members])
         for report in reports
         for sentence in report.sentences
     ]
     if not claims:
-        return []
-    template = options.prompts["extract"].text
-    try:
-        sources = iter((yield from supporting_sources(claims, options.guard, template, query)))
-    except MUST_RAISE:
-        raise
-    except Exception as error:
-        if options.on_failure == "raise":
-            raise
-        reason = f"the compression could not be checked: {type(error).__name__}: {error}"
-        return [
-            replace(report, outcome="passed", reason=reason, sentences=(), warning=True) for report in reports
-        ]
+        return list(reports)
+    sources = iter((yield from supporting_sources(claims, options.guard, query)))
     guarded = []
     for report in reports:
         sentences = []
@@ -215,104 +196,65 @@ def _guard(
         supported = [one for one in sentences if one.source is not None or options.guard == "off"]
         removed = tuple(one.text for one in sentences if one not in supported)
         report = replace(report, sentences=tuple(supported), removed=removed)
-        if not supported:
+        if sentences and not supported:
             reason = "no source supports the compression"
             report = replace(report, outcome="dropped", reason=reason, warning=True)
+        elif sentences:
+            passage = compressed_passage(supported, report.members, passages)
+            if measure(passage) > report.tokens_before:
+                report = replace(report, outcome="passed", reason="longer than its sources", sentences=())
         guarded.append(report)
     return guarded
-
-
-def _unless_longer(report: ClusterReport, passages: Sequence[Passage], measure: Measure) -> ClusterReport:
-    """Let the passages through in place of a compression that is longer."""
-    if report.outcome != "compressed":
-        return report
-    if measure(compressed_passage(report.sentences, report.members, passages)) > report.tokens_before:
-        return replace(report, outcome="passed", reason="longer than its sources", sentences=())
-    return report
-
-
-class _Offer(NamedTuple):
-    """A passage that may be returned, its cluster and its rank; ``sentences`` of a compression."""
-
-    cluster: int
-    rank: int
-    passage: Passage
-    sentences: tuple[SupportedSentence, ...] = ()
 
 
 def _within_limit(
     reports: Sequence[ClusterReport], passages: Sequence[Passage], limit: int | None, measure: Measure
 ) -> tuple[list[Passage], list[ClusterReport]]:
     """Return what fits the token limit, in order of rank: whole passages, of compressions first sentences."""
-    offers: list[_Offer] = []
+    offers: list[tuple[int, int, list[Passage]]] = []  # rank, cluster, and a passage with its shorter forms
     for at, report in enumerate(reports):
-        if report.outcome == "compressed":
-            passage = compressed_passage(report.sentences, report.members, passages)
-            offers.append(_Offer(at, min(report.members), passage, report.sentences))
-        elif report.outcome == "passed":
-            offers += [_Offer(at, member, passages[member]) for member in report.members]
-    offers.sort(key=lambda offer: offer.rank)
+        if report.outcome == "passed":
+            offers += [(member, at, [passages[member]]) for member in report.members]
+        elif report.outcome == "compressed":
+            ends = range(len(report.sentences), 0, -1)
+            forms = [compressed_passage(report.sentences[:end], report.members, passages) for end in ends]
+            offers.append((min(report.members), at, forms))
+    offers.sort(key=lambda offer: offer[0])
     settled = list(reports)
     context: list[Passage] = []
-    room = limit
-    for offer in offers:
-        report = settled[offer.cluster]
-        fitted = _fitted(offer, room, report, passages, measure)
+    room = math.inf if limit is None else limit
+    for _, at, forms in offers:
+        report = settled[at]
+        fitted = next((form for form in forms if measure(form) <= room), None)
         if fitted is None:
-            lost = report.sources if offer.sentences else (offer.passage.id,)
-            settled[offer.cluster] = replace(report, left_out=(*report.left_out, *lost))
+            lost = report.sources if report.sentences else (forms[0].id,)
+            settled[at] = replace(report, left_out=(*report.left_out, *lost))
             continue
         tokens = measure(fitted)
-        room = None if room is None else room - tokens
+        room -= tokens
         context.append(fitted)
-        settled[offer.cluster] = replace(report, tokens_after=report.tokens_after + tokens)
-    texts = [offer for offer in offers if offer.passage.text.strip()]
-    if texts and limit is not None and not any(passage.text.strip() for passage in context):
-        first, passage = _first_words(texts, limit, measure)
-        report = settled[first.cluster]
-        left = tuple(name for name in report.left_out if name != first.passage.id)
-        settled[first.cluster] = replace(report, tokens_after=measure(passage), left_out=left)
+        settled[at] = replace(report, tokens_after=report.tokens_after + tokens)
+    texts = [(at, forms[0]) for _, at, forms in offers if forms[0].text.strip()]
+    if texts and not any(passage.text.strip() for passage in context):
+        at, passage = _first_words(texts, limit or 0, measure)
+        left = tuple(name for name in settled[at].left_out if name != passage.id)
+        settled[at] = replace(settled[at], tokens_after=measure(passage), left_out=left)
         context = [passage]
     return context, settled
 
 
-def _fitted(
-    offer: _Offer, room: int | None, report: ClusterReport, passages: Sequence[Passage], measure: Measure
-) -> Passage | None:
-    """Return a passage that fits: an original whole, a compression by its first sentences; else None."""
-    if room is None or measure(offer.passage) <= room:
-        return offer.passage
-    for end in range(len(offer.sentences) - 1, 0, -1):
-        shorter = compressed_passage(offer.sentences[:end], report.members, passages)
-        if measure(shorter) <= room:
-            return shorter
-    return None
-
-
-def _first_words(offers: Sequence[_Offer], limit: int, measure: Measure) -> tuple[_Offer, Passage]:
-    """Return the longest beginning that fits of the best passage: by sentences, words or characters.
+def _first_words(offers: Sequence[tuple[int, Passage]], limit: int, measure: Measure) -> tuple[int, Passage]:
+    """Return the longest beginning that fits of the best passage, with its cluster: by words, or characters.
 
     Raises:
         ConfigurationError: If not even one character fits.
     """
-    for ends_of in (_sentence_ends, _word_ends, _character_ends):
-        for offer in offers:
-            for end in reversed(ends_of(offer.passage.text)):
-                metadata = {k: v for k, v in offer.passage.metadata.items() if k != SENTENCES_KEY}
-                piece = offer.passage.text[:end]
-                shorter = replace(offer.passage, text=piece, metadata=metadata, embedding=None)
+    for end in (_WORD_END, _CHARACTER):
+        for at, passage in offers:
+            metadata = {name: value for name, value in passage.metadata.items() if name != SENTENCES_KEY}
+            for match in reversed(list(end.finditer(passage.text))):
+                piece = passage.text[: match.end()]
+                shorter = replace(passage, text=piece, metadata=metadata, embedding=None)
                 if measure(shorter) <= limit:
-                    return offer, shorter
+                    return at, shorter
     raise ConfigurationError(f"token_limit={limit} has no room for any text", hint="raise it")
-
-
-def _sentence_ends(text: str) -> list[int]:
-    return [sentence.end for sentence in split_sentences(text)]
-
-
-def _word_ends(text: str) -> list[int]:
-    return [match.end() for match in _WORD_END.finditer(text)]
-
-
-def _character_ends(text: str) -> list[int]:
-    return [at + 1 for at, character in enumerate(text) if not character.isspace()]

@@ -20,9 +20,6 @@ Order = Literal["similarity", "rank"]
 _DECIMALS = 9
 """Similarities are rounded to this before they are compared, so that equal texts tie."""
 
-_BLOCK = 32
-"""Possible roots whose similarities are computed together."""
-
 
 def form_clusters(
     query: str, passages: Sequence[Passage], options: EDC2Options, query_vector: ArrayLike | None
@@ -43,11 +40,10 @@ def _vectors(
 ) -> Program[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Return the vectors that the passages have, if all do and fit the query's; else ask the encoder."""
     texts = [passage.text for passage in passages]
-    own = [passage.embedding for passage in passages if passage.embedding is not None]
-    vectors = None
-    if len(own) == len(passages) and len({len(vector) for vector in own}) == 1:
-        vectors = np.asarray(own, dtype=np.float64)
-    if vectors is None:
+    own = {len(passage.embedding or ()) for passage in passages}
+    if len(own) == 1 and 0 not in own:
+        vectors = np.array([passage.embedding for passage in passages], dtype=np.float64)
+    else:
         vectors = yield from embed_unit(texts, "document")
     vector = query_vector if query_vector is not None else (yield from embed_unit([query], "query"))[0]
     vector = np.asarray(vector, dtype=np.float64)
@@ -138,23 +134,16 @@ def dynamic_clusters(
     if len(documents) and documents.shape[1] != len(query):
         raise ValueError(f"the query has {len(query)} dimensions, documents have {documents.shape[1]}")
     ranking = np.arange(len(documents)) if root == "rank" else _most_similar_first(documents, query)
-    sizes = iter(dynamic_cluster_sizes(len(documents), tau, cap, count_root))
     free = np.ones(len(documents), dtype=bool)
     clusters: list[Cluster] = []
-    while free.any():
-        # Similarities to the next few possible roots in one product: reading the vectors is what costs.
-        candidates = ranking[free[ranking]][:_BLOCK]
-        rows = np.flatnonzero(free)
-        columns = np.round(documents[rows] @ documents[candidates].T, _DECIMALS)
-        for chosen, similarities in zip(candidates, columns.T, strict=True):
-            if not free[chosen]:
-                continue
-            free[chosen] = False
-            left = free[rows]
-            nearest = rows[left][_first_largest(similarities[left], next(sizes) - 1)]
-            free[nearest] = False
-            members = np.sort(nearest) if order == "rank" else nearest
-            clusters.append(np.concatenate([[chosen], members]).astype(np.intp))
+    for size in dynamic_cluster_sizes(len(documents), tau, cap, count_root):
+        chosen = ranking[free[ranking]][0]
+        free[chosen] = False
+        others = _most_similar_first(documents, documents[chosen])
+        nearest = others[free[others]][: size - 1]
+        free[nearest] = False
+        members = np.sort(nearest) if order == "rank" else nearest
+        clusters.append(np.append(chosen, members).astype(np.intp))
     return clusters
 
 
@@ -171,17 +160,6 @@ def _unit_rows(vectors: ArrayLike) -> NDArray[np.float64]:
 
 def _most_similar_first(rows: NDArray[np.float64], vector: NDArray[np.float64]) -> NDArray[np.intp]:
     """Positions of rows by similarity to a vector; ties in the order of the rows."""
-    if len(rows) == 0:
+    if not len(rows):
         return np.empty(0, dtype=np.intp)
     return np.argsort(-np.round(rows @ vector, _DECIMALS), kind="stable")
-
-
-def _first_largest(values: NDArray[np.float64], count: int) -> NDArray[np.intp]:
-    """Positions of the ``count`` largest values, largest first; ties in their order. No full sort."""
-    count = min(count, len(values))
-    if count == 0:
-        return np.empty(0, dtype=np.intp)
-    threshold = np.partition(values, len(values) - count)[len(values) - count]
-    above = np.flatnonzero(values > threshold)
-    level = np.flatnonzero(values == threshold)[: count - len(above)]
-    return np.concatenate([above[np.argsort(-values[above], kind="stable")], level])
