@@ -301,7 +301,7 @@ class FakeReader(BaseReader):
         handle.close()
         yield from self._pieces(handle.whole, handle.emitted)
 
-    async def _call(self, verb: Callable[..., R], *arguments: Any) -> R:
+    async def _await_verb(self, verb: Callable[..., R], *arguments: Any) -> R:
         return verb(*arguments)
 
     async def astream(self, prompt: Prompt, sampling: SamplingParams) -> AsyncIterator[Chunk]:

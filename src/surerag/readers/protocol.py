@@ -174,31 +174,31 @@ class BaseReader:
         generation = self.finish([begun])[0]
         yield Chunk(generation.text, generation)
 
-    async def _call(self, verb: Callable[..., R], *arguments: Any) -> R:
+    async def _await_verb(self, verb: Callable[..., R], *arguments: Any) -> R:
         """Await a verb in a thread; a reader whose verbs never block overrides this."""
         return await in_thread(verb, *arguments)
 
     async def agenerate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         """Like ``generate``, without blocking the event loop."""
-        return await self._call(self.generate, prompts, sampling)
+        return await self._await_verb(self.generate, prompts, sampling)
 
     async def ascore(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
         """Like ``score``, without blocking the event loop."""
-        return await self._call(self.score, prompts, continuations)
+        return await self._await_verb(self.score, prompts, continuations)
 
     async def abegin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[PartialGeneration]:
         """Like ``begin``, without blocking the event loop."""
-        return await self._call(self.begin, prompts, n_tokens, sampling)
+        return await self._await_verb(self.begin, prompts, n_tokens, sampling)
 
     async def afinish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
         """Like ``finish``, without blocking the event loop."""
-        return await self._call(self.finish, begun)
+        return await self._await_verb(self.finish, begun)
 
     async def acancel(self, begun: Sequence[PartialGeneration]) -> None:
         """Like ``cancel``, without blocking the event loop."""
-        await self._call(self.cancel, begun)
+        await self._await_verb(self.cancel, begun)
 
     async def astream(self, prompt: Prompt, sampling: SamplingParams) -> AsyncIterator[Chunk]:
         """Like ``stream``, without blocking the event loop."""
