@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing, closing
+from inspect import isawaitable
 from typing import Any, TypeVar
 
 from langchain_core.runnables import Runnable
@@ -110,3 +111,8 @@ def iterate(items: AsyncGenerator[T]) -> Iterator[T]:
             yield item
     finally:
         complete(items.aclose())
+
+
+async def settled(result: Any) -> Any:
+    """Return a result; one that is awaitable is awaited."""
+    return await result if isawaitable(result) else result

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
-from inspect import isawaitable
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, cast
 from uuid import uuid4
@@ -21,6 +20,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, LLMResul
 from langchain_core.runnables import RunnableConfig, ensure_config
 from langchain_core.runnables.config import merge_configs
 
+from langchain_surerag.calls import settled
 from surerag.effects import ContinueGeneration, Effect, Generate, Program, StartGeneration
 from surerag.messages import Event
 
@@ -128,24 +128,19 @@ class AnswerRun:
         """Show a piece of the answer."""
         if self._run is None:
             messages = [[HumanMessage(self._prompt)]]
-            [self._run] = await _settled(
+            [self._run] = await settled(
                 self._manager.on_chat_model_start({}, messages, run_id=self._id, name="surerag:answer")
             )
         self._text += piece
         message = AIMessageChunk(content=piece, id=f"run-{self._id}")
-        await _settled(self._run.on_llm_new_token(piece, chunk=ChatGenerationChunk(message=message)))
+        await settled(self._run.on_llm_new_token(piece, chunk=ChatGenerationChunk(message=message)))
 
     async def end(self) -> None:
         """Close the run."""
         if self._run is not None:
             message = AIMessage(self._text, id=f"run-{self._id}")
             result = LLMResult(generations=[[ChatGeneration(message=message)]])
-            await _settled(self._run.on_llm_end(result))
-
-
-async def _settled(result: Any) -> Any:
-    """Return what a callback manager returned; of an asynchronous one, when it is there."""
-    return await result if isawaitable(result) else result
+            await settled(self._run.on_llm_end(result))
 
 
 def listener_of(config: RunnableConfig) -> Callable[[Event], None]:
