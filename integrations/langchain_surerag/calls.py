@@ -9,15 +9,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing, closing
-from inspect import isawaitable
 from typing import Any, TypeVar
 
-from langchain_core.runnables import Runnable
+from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import (
     ContextThreadPoolExecutor,
     get_async_callback_manager_for_config,
     get_callback_manager_for_config,
+    set_config_context,
 )
+
+from langchain_surerag.runs import AsyncListener, listener_of, with_purposes
+from surerag.drivers import arun, run
+from surerag.effects import Program
+from surerag.services import Services
 
 T = TypeVar("T")
 
@@ -39,6 +44,11 @@ class Blocking:
         with closing(chunks):
             for chunk in chunks:
                 yield chunk
+
+    async def run(self, config: RunnableConfig, program: Program[T], services: Services) -> T:
+        """Answer a program's effects under the run of a config."""
+        with set_config_context(config) as context:
+            return context.run(run, with_purposes(program), services, on_event=listener_of(config))
 
     async def each(
         self, call: Callable[[Any], Coroutine[Any, Any, T]], items: Sequence[Any], limit: int
@@ -67,6 +77,13 @@ class Awaiting:
         async with aclosing(chunks):
             async for chunk in chunks:
                 yield chunk
+
+    async def run(self, config: RunnableConfig, program: Program[T], services: Services) -> T:
+        """Answer a program's effects under the run of a config."""
+        async with AsyncListener(config) as listener:
+            with set_config_context(config) as context:
+                work = arun(with_purposes(program), services, on_event=listener)
+                return await asyncio.create_task(work, context=context)
 
     async def each(
         self, call: Callable[[Any], Coroutine[Any, Any, T]], items: Sequence[Any], limit: int
@@ -111,8 +128,3 @@ def iterate(items: AsyncGenerator[T]) -> Iterator[T]:
             yield item
     finally:
         complete(items.aclose())
-
-
-async def settled(result: Any) -> Any:
-    """Return a result; one that is awaitable is awaited."""
-    return await result if isawaitable(result) else result

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, NamedTuple, Self
 from langchain_core.documents import Document
 from langchain_core.runnables import Runnable, ensure_config
 
-from langchain_surerag.base import Part, arun_in, run_in, service_field
+from langchain_surerag.base import Part, service_field
+from langchain_surerag.calls import Awaiting, Blocking, Calls, complete
 from langchain_surerag.documents import passage_of
 from langchain_surerag.models import reader_of
 from langchain_surerag.runs import listen
@@ -139,7 +140,8 @@ class ExampleEvaluator(Part):
         Returns:
             ``{"results": [...]}``, as LangSmith takes it.
         """
-        return self._feedback(self._measured(Example.of(run, example, inputs, outputs, reference_outputs)))
+        one = Example.of(run, example, inputs, outputs, reference_outputs)
+        return complete(self._feedback(one, Blocking()))
 
     async def acall(
         self,
@@ -152,7 +154,7 @@ class ExampleEvaluator(Part):
     ) -> dict[str, Any]:
         """Measure one example without blocking the event loop; see :meth:`__call__`."""
         one = Example.of(run, example, inputs, outputs, reference_outputs)
-        return self._feedback(await self._ameasured(one))
+        return await self._feedback(one, Awaiting())
 
     @abstractmethod
     def _program(self, example: Example) -> Program[Any]:
@@ -160,47 +162,26 @@ class ExampleEvaluator(Part):
 
     @abstractmethod
     def _results(self, result: Any) -> list[dict[str, Any]]:
-        """Return feedback on a measurement."""
-
-    def _checked(self, result: Any) -> Any:
-        """Return a measurement, or raise an error if it means nothing."""
-        return result
+        """Return feedback on a measurement, or raise an error if it means nothing."""
 
     @property
     def _main_key(self) -> str:
         return self.key
 
-    def _measured(self, example: Example) -> Any:
-        """Return the measurement, or a text with the reason why there is none."""
+    async def _feedback(self, example: Example, calls: Calls) -> dict[str, Any]:
+        """Measure an example; a failure is marked as LangSmith marks its own."""
         try:
-            return self._checked(run_in(ensure_config(), self._program(example), self.core.services))
+            result = await calls.run(ensure_config(), self._program(example), self.core.services)
+            return {"results": self._results(result)}
         except MISCONFIGURED:
             raise
         except Exception as error:
-            return self._reason(example, error)
-
-    async def _ameasured(self, example: Example) -> Any:
-        try:
-            result = await arun_in(ensure_config(), self._program(example), self.core.services)
-            return self._checked(result)
-        except MISCONFIGURED:
-            raise
-        except Exception as error:
-            return self._reason(example, error)
-
-    def _reason(self, example: Example, error: Exception) -> str:
-        reason = str(error) if isinstance(error, SureragError) else f"{type(error).__name__}: {error}"
+            reason = str(error) if isinstance(error, SureragError) else f"{type(error).__name__}: {error}"
         logger.warning("%s.invalid: %s", self.METHOD, reason)
         data = {"inputs": sorted(map(str, example.inputs)), "reason": reason}
         listen(Event(f"{self.METHOD}.invalid", data, warning=True))
-        return reason
-
-    def _feedback(self, result: Any) -> dict[str, Any]:
-        """Return a measurement as LangSmith takes it; a failure is marked as LangSmith marks its own."""
-        if isinstance(result, str):
-            failed = {"key": self._main_key, "score": None, "comment": result, "extra": {"error": True}}
-            return {"results": [failed]}
-        return {"results": self._results(result)}
+        failed = {"key": self._main_key, "score": None, "comment": reason, "extra": {"error": True}}
+        return {"results": [failed]}
 
 
 class DeltaSePerEvaluator(ExampleEvaluator, SePerOptions):
@@ -340,22 +321,14 @@ class DenseEvaluator(ExampleEvaluator, DenseOptions):
         )
         return program
 
-    def _checked(self, result: DenseResult) -> DenseResult:
-        """Return a measurement that means something.
-
-        Raises:
-            InputError: If no document could be rephrased: equal contexts have equal answers, which as a score
-                would look like perfect understanding.
-        """
+    def _results(self, result: DenseResult) -> list[dict[str, Any]]:
         outcomes = {chunk.outcome for chunk in result.chunks}
         if "rephrased" not in outcomes:
+            # Equal contexts have equal answers, which as a score would look like perfect understanding.
             raise InputError(
                 f"no document could be tested, their rephrasings are {', '.join(sorted(outcomes))}",
                 hint="use a reader that can rephrase, or raise rephrase_max_tokens",
             )
-        return result
-
-    def _results(self, result: DenseResult) -> list[dict[str, Any]]:
         largest = math.log(len(result.answers))
         parts = {
             **result.to_dict(),

@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun, Callbacks
 from langchain_core.documents import Document
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableSerializable
-from langchain_core.runnables.utils import AddableDict, ConfigurableFieldSpec, get_unique_config_specs
+from langchain_core.runnables.config import patch_config
+from langchain_core.runnables.utils import AddableDict
 from pydantic import BaseModel
 
-from langchain_surerag.base import SerializablePart, arun_in, run_in, service_field
+from langchain_surerag.base import SerializablePart, service_field
+from langchain_surerag.calls import Awaiting, Blocking, Calls, complete
 from langchain_surerag.documents import documents_of
 from langchain_surerag.inputs import ChainInput, QuestionInput, joined, query_of
 from langchain_surerag.models import reader_of, with_advice
 from langchain_surerag.retrieval import retriever_of
 from langchain_surerag.runs import AsyncListener, changed_effects, listen, with_purposes
 from langchain_surerag.summaries import admitted_summaries, summaries_of
-from surerag import LazyRAG, LazyRAGOptions, LazyRAGResult, SamplingParams
+from surerag import LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult, SamplingParams
 from surerag.drivers import astream, stream
 from surerag.effects import Effect, Generate, Program, StartGeneration, emit, generate
 from surerag.messages import Message
@@ -169,14 +171,6 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         """Return the arguments that ``as_tool`` shows to a model."""
         return QuestionInput
 
-    @property
-    def config_specs(self) -> list[ConfigurableFieldSpec]:
-        """What the caller's config can set in the services."""
-        services = [getattr(self, name) for name in self.SERVICES]
-        return get_unique_config_specs(
-            spec for service in services if isinstance(service, Runnable) for spec in service.config_specs
-        )
-
     # The method.
 
     def _make_core(self) -> LazyRAG:
@@ -190,13 +184,17 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     def _answer(
         self, value: Any, run_manager: CallbackManagerForChainRun, config: RunnableConfig
     ) -> ChainOutput:
-        return self._output(run_in(_child(config, run_manager), self._program(value), self.core.services))
+        return complete(self._run(value, run_manager, config, Blocking()))
 
     async def _aanswer(
         self, value: Any, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
     ) -> ChainOutput:
-        result = await arun_in(_child(config, run_manager), self._program(value), self.core.services)
-        return self._output(result)
+        return await self._run(value, run_manager, config, Awaiting())
+
+    async def _run(self, value: Any, run_manager: Any, config: RunnableConfig, calls: Calls) -> ChainOutput:
+        config = patch_config(config, callbacks=run_manager.get_child())
+        result = await calls.run(config, self._program(value), self.core.services)
+        return {**_opening(result), "answer": result.answer, **self._details(result)}
 
     def _pieces(
         self, chunks: Iterator[Any], run_manager: CallbackManagerForChainRun, config: RunnableConfig
@@ -248,14 +246,6 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         yield from emit("conversation.condensed", question=question, alone=alone)
         return (yield from self._core_program(alone))
 
-    def _output(self, result: LazyRAGResult) -> ChainOutput:
-        return {
-            "answer": result.answer,
-            "context": documents_of([*result.summaries, *result.passages]),
-            "decision": result.decision.to_dict(),
-            **self._details(result),
-        }
-
     def _closing(self, result: LazyRAGResult, plan: Any) -> ChainOutput:
         """Return the last chunk; with what was retrieved after a kept answer turned out to be empty."""
         changed: ChainOutput = {}
@@ -284,12 +274,8 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         return details
 
 
-def _child(config: RunnableConfig, run_manager: Any) -> RunnableConfig:
-    return {**config, "callbacks": run_manager.get_child()}
-
-
-def _opening(plan: Any) -> ChainOutput:
-    """Return the first chunk: what is settled before the answer flows."""
+def _opening(plan: LazyRAGPlan | LazyRAGResult) -> ChainOutput:
+    """Return what is settled before the answer flows."""
     return AddableDict(
         context=documents_of([*plan.summaries, *plan.passages]), decision=plan.decision.to_dict()
     )

@@ -29,14 +29,13 @@ from langchain_core.runnables.config import ensure_config, merge_configs, set_co
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from langchain_surerag.base import arun_in, run_in
-from langchain_surerag.calls import Awaiting, Blocking, Calls, complete, settled
+from langchain_surerag.calls import Awaiting, Blocking, Calls, complete
 from langchain_surerag.documents import documents_of
 from langchain_surerag.entropy import entropy_of, trace_of_message
 from langchain_surerag.families import Family, family_of, leaves
 from langchain_surerag.prompts import prompt_of
 from langchain_surerag.retrieval import retriever_of
-from langchain_surerag.runs import TAGS, without_streaming
+from langchain_surerag.runs import TAGS, settled, without_streaming
 from surerag import FirstPass, Gate, GateDecision, LazyRAGOptions, Passage, Services
 from surerag.effects import retrieve
 from surerag.errors import CapabilityError, ConfigurationError, InputError, LogprobsError, MissingServiceError
@@ -61,14 +60,12 @@ class _Model:
 
     Args:
         handler: LangChain's function from a request to a response, blocking or asynchronous.
-        calls: The same choice for several requests at once.
-        run_in: The same choice for a program of ours.
+        calls: The same choice for what else is called.
     """
 
-    def __init__(self, handler: Callable[[Request], Any], calls: Calls, run_in: Callable[..., Any]) -> None:
+    def __init__(self, handler: Callable[[Request], Any], calls: Calls) -> None:
         self._handler = handler
         self._calls = calls
-        self._run_in = run_in
 
     async def answer(self, request: Request) -> Response:
         """Answer a request for everybody to see."""
@@ -89,8 +86,7 @@ class _Model:
 
     async def retrieve(self, query: str, k: int | None, services: Services) -> list[Passage]:
         """Return passages, ``k`` at most."""
-        program = retrieve(query, k)
-        return list(await settled(self._run_in(ensure_config(), program, services)))[:k]
+        return (await self._calls.run(ensure_config(), retrieve(query, k), services))[:k]
 
 
 class _Middleware(AgentMiddleware[Any, Any, Any]):
@@ -98,13 +94,13 @@ class _Middleware(AgentMiddleware[Any, Any, Any]):
 
     def wrap_model_call(self, request: Request, handler: Callable[[Request], Response]) -> Any:
         """Answer as the class says."""
-        return complete(self._answer(request, _Model(handler, Blocking(), run_in)))
+        return complete(self._answer(request, _Model(handler, Blocking())))
 
     async def awrap_model_call(
         self, request: Request, handler: Callable[[Request], Awaitable[Response]]
     ) -> Any:
         """Like ``wrap_model_call``, without blocking the event loop."""
-        return await self._answer(request, _Model(handler, Awaiting(), arun_in))
+        return await self._answer(request, _Model(handler, Awaiting()))
 
     @abstractmethod
     async def _answer(self, request: Request, model: _Model) -> Any:

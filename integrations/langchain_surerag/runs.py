@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
+from inspect import isawaitable
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, cast
 from uuid import uuid4
@@ -20,7 +21,6 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, LLMResul
 from langchain_core.runnables import RunnableConfig, ensure_config
 from langchain_core.runnables.config import merge_configs
 
-from langchain_surerag.calls import settled
 from surerag.effects import ContinueGeneration, Effect, Generate, Program, StartGeneration
 from surerag.messages import Event
 
@@ -141,6 +141,11 @@ class AnswerRun:
             message = AIMessage(self._text, id=f"run-{self._id}")
             result = LLMResult(generations=[[ChatGeneration(message=message)]])
             await settled(self._run.on_llm_end(result))
+
+
+async def settled(result: Any) -> Any:
+    """Return a result; one that is awaitable is awaited."""
+    return await result if isawaitable(result) else result
 
 
 def listener_of(config: RunnableConfig) -> Callable[[Event], None]:
