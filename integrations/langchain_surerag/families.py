@@ -238,12 +238,8 @@ def leaves(model: object, bound: Mapping[str, Any] | None = None, *, retried: bo
         case RunnableBindingBase():
             again = retried or hasattr(model, "max_attempt_number")
             yield from leaves(model.bound, {**bound, **model.kwargs}, retried=again)
-        case RunnableWithFallbacks():
-            for one in model.runnables:
-                yield from leaves(one, bound, retried=retried)
-        case DynamicRunnable():
-            others = [one for one in getattr(model, "alternatives", {}).values() if isinstance(one, Runnable)]
-            for one in (model.default, *others):
+        case RunnableWithFallbacks() | DynamicRunnable():
+            for one in inner_runnables(model):
                 yield from leaves(one, bound, retried=retried)
         case Runnable() if not isinstance(model, RunnableSequence) and callable(
             getattr(model, "lc_id", None)
@@ -256,6 +252,20 @@ def leaves(model: object, bound: Mapping[str, Any] | None = None, *, retried: bo
                 hint="pass the model itself, without prompt or output parser; bind, with_config, with_retry, "
                 "with_fallbacks and configurable_fields may be around it",
             )
+
+
+def inner_runnables(runnable: object) -> list[Runnable[Any, Any]]:
+    """Return what is below a binding, fallbacks, or what the config chooses."""
+    match runnable:
+        case RunnableBindingBase():
+            return [runnable.bound]
+        case RunnableWithFallbacks():
+            return [*runnable.runnables]
+        case DynamicRunnable():
+            others = getattr(runnable, "alternatives", {}).values()
+            return [runnable.default, *(one for one in others if isinstance(one, Runnable))]
+        case _:
+            return []
 
 
 def unbound(model: Any) -> tuple[Any, dict[str, Any], list[Any]]:

@@ -113,20 +113,3 @@ def other_blocks(message: BaseMessage) -> list[str]:
 def role_of(kind: str) -> Role:
     """Return the role of a kind of LangChain's messages."""
     return _ROLES.get(kind, "user")
-
-
-def joined(chunks: list[Any]) -> Any:
-    """Join an input that came in chunks, as LangChain's own runnables do.
-
-    Raises:
-        InputError: If nothing came.
-    """
-    if not chunks:
-        raise InputError("there is no question", hint="pass a str or a mapping")
-    whole, *more = chunks
-    for chunk in more:
-        try:
-            whole = whole + chunk
-        except TypeError:
-            whole = chunk
-    return whole

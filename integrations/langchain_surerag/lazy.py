@@ -7,17 +7,16 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun, Callbacks
+from langchain_core.callbacks import Callbacks
 from langchain_core.documents import Document
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableSerializable
-from langchain_core.runnables.config import patch_config
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableSerializable, ensure_config
 from langchain_core.runnables.utils import AddableDict
 from pydantic import BaseModel
 
 from langchain_surerag.base import SerializablePart, service_field
 from langchain_surerag.calls import Awaiting, Blocking, Calls, complete
 from langchain_surerag.documents import documents_of
-from langchain_surerag.inputs import ChainInput, QuestionInput, joined, query_of
+from langchain_surerag.inputs import ChainInput, QuestionInput, query_of
 from langchain_surerag.models import reader_of, with_advice
 from langchain_surerag.retrieval import retriever_of
 from langchain_surerag.runs import AsyncListener, changed_effects, listen, with_purposes
@@ -141,7 +140,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         self, input: ChainInput, config: RunnableConfig | None = None, **kwargs: Any
     ) -> Iterator[ChainOutput]:
         """Yield context and decision, then the answer in pieces."""
-        yield from self.transform(iter([input]), config, **kwargs)
+        yield from self._transform_stream_with_config(iter([input]), self._pieces, config, **kwargs)
 
     async def astream(
         self, input: ChainInput, config: RunnableConfig | None = None, **kwargs: Any
@@ -151,20 +150,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         async def inputs() -> AsyncIterator[ChainInput]:
             yield input
 
-        async for chunk in self.atransform(inputs(), config, **kwargs):
-            yield chunk
-
-    def transform(
-        self, input: Iterator[ChainInput], config: RunnableConfig | None = None, **kwargs: Any
-    ) -> Iterator[ChainOutput]:
-        """Like :meth:`stream`, for a question that comes in chunks itself."""
-        yield from self._transform_stream_with_config(input, self._pieces, config, **kwargs)
-
-    async def atransform(
-        self, input: AsyncIterator[ChainInput], config: RunnableConfig | None = None, **kwargs: Any
-    ) -> AsyncIterator[ChainOutput]:
-        """Like :meth:`transform`, without blocking the event loop."""
-        async for chunk in self._atransform_stream_with_config(input, self._apieces, config, **kwargs):
+        async for chunk in self._atransform_stream_with_config(inputs(), self._apieces, config, **kwargs):
             yield chunk
 
     def get_input_schema(self, config: RunnableConfig | None = None) -> type[BaseModel]:
@@ -181,38 +167,28 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         with with_advice(reader):
             return LazyRAG(reader, retriever_of(self.retriever), summaries, **self.options())
 
-    def _answer(
-        self, value: Any, run_manager: CallbackManagerForChainRun, config: RunnableConfig
-    ) -> ChainOutput:
-        return complete(self._run(value, run_manager, config, Blocking()))
+    def _answer(self, value: Any) -> ChainOutput:
+        return complete(self._run(value, Blocking()))
 
-    async def _aanswer(
-        self, value: Any, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
-    ) -> ChainOutput:
-        return await self._run(value, run_manager, config, Awaiting())
+    async def _aanswer(self, value: Any) -> ChainOutput:
+        return await self._run(value, Awaiting())
 
-    async def _run(self, value: Any, run_manager: Any, config: RunnableConfig, calls: Calls) -> ChainOutput:
-        config = patch_config(config, callbacks=run_manager.get_child())
-        result = await calls.run(config, self._program(value), self.core.services)
+    async def _run(self, value: Any, calls: Calls) -> ChainOutput:
+        result = await calls.run(ensure_config(), self._program(value), self.core.services)
         return {**_opening(result), "answer": result.answer, **self._details(result)}
 
-    def _pieces(
-        self, chunks: Iterator[Any], run_manager: CallbackManagerForChainRun, config: RunnableConfig
-    ) -> Iterator[ChainOutput]:
-        program = with_purposes(self._program(joined(list(chunks))))
+    def _pieces(self, inputs: Iterator[Any]) -> Iterator[ChainOutput]:
+        program = with_purposes(self._program(next(inputs)))
         with stream(program, self.core.services, on_event=listen) as answer:
             plan = answer.announced
             yield _opening(plan)
             for piece in answer:
                 yield AddableDict(answer=piece)
-            # Empty, so that the key is there for an empty answer, too.
-            yield AddableDict(answer="", **self._closing(answer.result, plan))
+            yield self._closing(answer.result, plan)
 
-    async def _apieces(
-        self, chunks: AsyncIterator[Any], run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
-    ) -> AsyncIterator[ChainOutput]:
-        program = with_purposes(self._program(joined([chunk async for chunk in chunks])))
-        async with AsyncListener(config) as listener:
+    async def _apieces(self, inputs: AsyncIterator[Any]) -> AsyncIterator[ChainOutput]:
+        program = with_purposes(self._program(await anext(inputs)))
+        async with AsyncListener(ensure_config()) as listener:
             answer = await astream(program, self.core.services, on_event=listener)
             async with answer:
                 # Everybody has the decision before the first word.
@@ -221,7 +197,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
                 yield _opening(plan)
                 async for piece in answer:
                     yield AddableDict(answer=piece)
-                yield AddableDict(answer="", **self._closing(answer.result, plan))
+                yield self._closing(answer.result, plan)
 
     def _program(self, value: Any) -> Program[LazyRAGResult]:
         question, history = query_of(value)
@@ -246,13 +222,14 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         yield from emit("conversation.condensed", question=question, alone=alone)
         return (yield from self._core_program(alone))
 
-    def _closing(self, result: LazyRAGResult, plan: Any) -> ChainOutput:
+    def _closing(self, result: LazyRAGResult, plan: LazyRAGPlan) -> ChainOutput:
         """Return the last chunk; with what was retrieved after a kept answer turned out to be empty."""
-        changed: ChainOutput = {}
+        # The answer is empty, so that the key is there for an empty answer, too.
+        chunk = AddableDict(answer="", **self._details(result))
         if result.decision != plan.decision:
-            fresh = result.passages[len(plan.passages) :]
-            changed = {"context": documents_of(fresh), "decision": result.decision.to_dict()}
-        return {**changed, **self._details(result)}
+            chunk["context"] = documents_of(result.passages[len(plan.passages) :])
+            chunk["decision"] = result.decision.to_dict()
+        return chunk
 
     def _details(self, result: LazyRAGResult) -> ChainOutput:
         finish = result.finish if result.answer.strip() else "empty"

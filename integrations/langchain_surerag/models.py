@@ -33,11 +33,10 @@ from langchain_core.prompt_values import ChatPromptValue, PromptValue, StringPro
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs
 
-from langchain_surerag.answers import Answer
+from langchain_surerag.answers import Answer, OpenStream
 from langchain_surerag.calls import Awaiting, Blocking, Calls, complete, iterate
 from langchain_surerag.families import PIPELINE, family_of, leaves, unbound
 from langchain_surerag.runs import PURPOSE, AnswerRun, request_config
-from langchain_surerag.streams import OpenStream
 from surerag.errors import (
     CapabilityError,
     ConfigurationError,
