@@ -80,11 +80,7 @@ class Answer:
             self._usage = Usage(1, read or 0, written or 0)
 
     def end(self) -> str:
-        """Note that nothing follows, and return the text that was held back.
-
-        Raises:
-            TransientServiceError: If it is a stream that was cut off.
-        """
+        """Note that nothing follows, and return the text that was held back."""
         rest = self._splitter.end()
         if self._streamed and self._reader.family.has_finish and not self.finish and not self.stopped:
             raise TransientServiceError(
@@ -153,13 +149,7 @@ class Answer:
         return replace(begun_from_whole(whole, n_tokens).partial, finish="partial")
 
     def generation(self) -> Generation:
-        """Return the whole answer.
-
-        Raises:
-            ThinkingBudgetError: If it ended within its thoughts.
-            LogprobsError: If log-probabilities were requested, and do not cover it.
-            TransientServiceError: If it repeats itself.
-        """
+        """Return the whole answer."""
         self._splitter.end()
         text, usage, cut = self.text.strip(), self._usage, self.finish in _CUT
         if not text and cut and (self._splitter.has_thoughts or self._reasoned or usage.thinking_tokens):
@@ -177,17 +167,13 @@ class Answer:
                 "itself",
                 hint="ask again",
             )
+        withheld = "content_filter" if self.finish in _WITHHELD else ""
+        finish: Any = "length" if cut else withheld or ("stop" if text else "empty")
         return Generation(
             text,
             usage.prompt_tokens,
             trace,
-            "length"
-            if cut
-            else "content_filter"
-            if self.finish in _WITHHELD
-            else "stop"
-            if text
-            else "empty",
+            finish,
             counted or len(trace or ()),
             usage.thinking_tokens,
             usage.cached_tokens,

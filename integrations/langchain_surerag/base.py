@@ -123,25 +123,14 @@ class SerializablePart(Part, Serializable):
 
     def to_json(self) -> SerializedConstructor | SerializedNotImplemented:
         """Write this down; services that could not be loaded again are left out and named."""
-        left = [
-            name
-            for name in self.SERVICES
-            if getattr(self, name) is not None and not _loads_again(getattr(self, name))
-        ]
-        written: Any = super().to_json()
-        options = self.model_dump(mode="json", include=set(self.option_names()) & self.model_fields_set)
-        services = {
-            name: getattr(self, name)
-            for name in self.SERVICES
-            if name not in left and getattr(self, name) is not None
-        }
-        others = {
-            name: value
-            for name, value in written.get("kwargs", {}).items()
-            if name not in {*self.option_names(), *self.SERVICES}
-        }
+        services = {name: getattr(self, name) for name in self.SERVICES if getattr(self, name) is not None}
+        loadable = {name: service for name, service in services.items() if _loads_again(service)}
+        left = [name for name in services if name not in loadable]
         detached = tuple(dict.fromkeys([*self.detached, *left]))
-        written["kwargs"] = {**others, **options, **services, **({"detached": detached} if detached else {})}
+        options = self.model_dump(mode="json", include=set(self.option_names()) & self.model_fields_set)
+        written: Any = super().to_json()
+        others = {name: value for name, value in written["kwargs"].items() if name not in self.option_names()}
+        written["kwargs"] = {**others, **options, **loadable, **({"detached": detached} if detached else {})}
         return cast("SerializedConstructor", written)
 
 

@@ -31,11 +31,7 @@ class Decision(dict[str, Any]):
 
 
 def passages_of(documents: Iterable[Document] | object) -> list[Passage]:
-    """Return documents as passages; each remembers the document it came from.
-
-    Raises:
-        ServiceError: If there is something else among them, or no list of them.
-    """
+    """Return documents as passages; each remembers the document it came from."""
     if isinstance(documents, str) or not isinstance(documents, Iterable):
         raise ServiceError(
             f"expected a list of documents, got {type(documents).__name__}", hint="pass LangChain documents"
@@ -44,11 +40,7 @@ def passages_of(documents: Iterable[Document] | object) -> list[Passage]:
 
 
 def passage_of(document: Document) -> Passage:
-    """Return a document as a passage.
-
-    Raises:
-        ServiceError: If it is none.
-    """
+    """Return a document as a passage."""
     if not isinstance(document, Document):
         raise ServiceError(
             f"expected documents, got a {type(document).__name__}",

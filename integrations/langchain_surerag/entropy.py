@@ -81,12 +81,7 @@ def entropy_of(
 def trace_of_message(
     message: AIMessage, *, family: Family = OPENAI, vocabulary_size: int = ANY_VOCABULARY
 ) -> TokenTrace:
-    """Return the trace of a whole message.
-
-    Raises:
-        InputError: If this is no model's message.
-        LogprobsError: If it has no log-probabilities with alternatives.
-    """
+    """Return the trace of a whole message."""
     if not isinstance(message, AIMessage):
         raise InputError(
             f"expected a model's message, got {type(message).__name__}", hint="pass an AIMessage"

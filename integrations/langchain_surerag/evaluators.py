@@ -51,22 +51,14 @@ class Example(NamedTuple):
         )
 
     def question(self, key: Key | None) -> str:
-        """Return the question, from the inputs.
-
-        Raises:
-            InputError: If there is none.
-        """
+        """Return the question, from the inputs."""
         value = _value(key, _QUESTIONS, self.inputs)
         if not isinstance(value, str):
             raise _missing("question", "question_key", value, self.inputs)
         return value
 
     def reference_answers(self, key: Key | None) -> list[str]:
-        """Return the right answers, from the reference outputs.
-
-        Raises:
-            InputError: If there are none, or not all of them are texts.
-        """
+        """Return the right answers, from the reference outputs."""
         value = _value(key, _REFERENCES, self.references)
         answers = [value] if isinstance(value, str) else value
         if not isinstance(answers, list | tuple) or not all(isinstance(one, str) for one in answers):
@@ -74,11 +66,7 @@ class Example(NamedTuple):
         return list(answers)
 
     def passages(self, key: Key | None) -> list[Passage]:
-        """Return the documents that have text, from the outputs, or under a key from the inputs.
-
-        Raises:
-            InputError: If there are none, or one cannot be read.
-        """
+        """Return the documents that have text, from the outputs, or under a key from the inputs."""
         value = _contexts(key, self.outputs)
         if value is None and not callable(key):
             value = _contexts(key, self.inputs)

@@ -226,11 +226,7 @@ class Leaf:
 
 
 def leaves(model: object, bound: Mapping[str, Any] | None = None, *, retried: bool = False) -> Iterator[Leaf]:
-    """Yield every model that may come to answer, below bindings, retries, fallbacks and alternatives.
-
-    Raises:
-        ConfigurationError: If there is no language model.
-    """
+    """Yield every model that may come to answer, below bindings, retries, fallbacks and alternatives."""
     bound = bound or {}
     match model:
         case BaseLanguageModel():

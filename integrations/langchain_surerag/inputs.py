@@ -39,9 +39,6 @@ def query_of(value: Any) -> Query:
     messages, and may have a conversation under ``chat_history``; other keys, such as those of a graph's
     state, are not read. Of messages the last one is the question, and those before it belong to the
     conversation; system messages and those of tools are left out.
-
-    Raises:
-        InputError: If there is no question, it is no text, or it holds images or files.
     """
     if isinstance(value, BaseModel) and not isinstance(value, BaseMessage | PromptValue):
         value = value.model_dump()
@@ -81,11 +78,7 @@ def _history(value: Any) -> tuple[Message, ...]:
 
 
 def turns_of(messages: Sequence[Any]) -> tuple[Message, ...]:
-    """Return the turns of user and assistant.
-
-    Raises:
-        InputError: If these are no messages, or the user's hold images or files, which would be lost.
-    """
+    """Return the turns of user and assistant."""
     try:
         converted = convert_to_messages(list(messages))
     except (ValueError, TypeError, NotImplementedError) as error:

@@ -349,11 +349,7 @@ class UncertaintyMiddleware(_Middleware):
 
 
 def entropy_settings(model: Any, instead: str) -> dict[str, Any]:
-    """Return the settings by which a chat model returns log-probabilities with alternatives.
-
-    Raises:
-        CapabilityError: If it gives none.
-    """
+    """Return the settings by which a chat model returns log-probabilities with alternatives."""
     family = _family(model)
     if family.logprobs is None:
         names = ", ".join(dict.fromkeys(leaf.class_name for leaf in leaves(model)))

@@ -135,12 +135,7 @@ def reader_from_model(
 
 
 def reader_of(model: Any) -> BaseReader:
-    """Return a model as a reader, and a reader as it is.
-
-    Raises:
-        MissingServiceError: If there is none.
-        ConfigurationError: If it is something else.
-    """
+    """Return a model as a reader, and a reader as it is."""
     if model is None:
         raise MissingServiceError("there is no model", hint="pass llm=…")
     if not isinstance(model, Runnable) and isinstance(model, Reader):
@@ -504,11 +499,7 @@ class ModelReader(BaseReader):
         return all(fields) and all(leaf.setting("stream_usage") is None for leaf in self._leaves)
 
     def _learn(self, error: Exception, request: _Request, settings: Mapping[str, Any]) -> None:
-        """Note what a failure teaches: a setting that the model rejects, or that it thinks.
-
-        Raises:
-            SureragError: If it is another failure, or the method needs what is rejected.
-        """
+        """Note that the model rejects a setting, or thinks; raise a failure that teaches neither."""
         failure = self._failure(error)
         if isinstance(failure, ThinkingBudgetError) and not self._thinks:
             self._thinks = True

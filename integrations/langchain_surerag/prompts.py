@@ -58,9 +58,6 @@ class ChatPrompt:
 def prompt_of(name: str, value: Any) -> str | Template:
     """Return a prompt as the core takes it: a text, a template of LangChain's, or pairs of role and text.
 
-    Raises:
-        PromptError: If a template is not in f-string format, or of another kind.
-
     Example:
         >>> from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
         >>> prompt_of("closed_book", PromptTemplate.from_template("Q: {question}"))

@@ -120,11 +120,7 @@ class RunnableRetriever:
 
 
 def retriever_of(retriever: Any) -> Any:
-    """Return a runnable as a retriever of surerag, and one of surerag, or None, as it is.
-
-    Raises:
-        ConfigurationError: If it is something else.
-    """
+    """Return a runnable as a retriever of surerag, and one of surerag, or None, as it is."""
     if isinstance(retriever, Runnable):
         return RunnableRetriever(retriever)
     if retriever is None or isinstance(retriever, Retriever):

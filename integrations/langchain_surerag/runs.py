@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from inspect import isawaitable
 from types import TracebackType
@@ -170,8 +171,7 @@ class AsyncListener:
 
     def __init__(self, config: RunnableConfig) -> None:
         self._config = config
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
-        self._failure: Exception | None = None
+        self._events: asyncio.Queue[Event | None] = asyncio.Queue()
 
     def __call__(self, event: Event) -> None:
         """Take an event."""
@@ -184,26 +184,28 @@ class AsyncListener:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None or issubclass(kind, Exception):
-            await self.delivered()
-        self._task.cancel()
-        if kind is None and self._failure is not None:
-            raise self._failure
+        self._events.put_nowait(None)
+        if kind is not None and not issubclass(kind, Exception):
+            self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(self._task, return_exceptions=kind is not None)
 
     async def delivered(self) -> None:
         """Wait until every event so far has reached its handlers."""
         await self._events.join()
 
     async def _hand_on(self) -> None:
-        while True:
-            event = await self._events.get()
+        failure: Exception | None = None
+        while (event := await self._events.get()) is not None:
             try:
                 if _has_run(self._config):
                     await adispatch_custom_event(event.name, dict(event.data), config=self._config)
             except Exception as error:
-                self._failure = self._failure or error
+                failure = failure or error
             finally:
                 self._events.task_done()
+        if failure is not None:
+            raise failure
 
 
 def _has_run(config: RunnableConfig) -> bool:
