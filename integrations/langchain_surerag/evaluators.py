@@ -229,32 +229,24 @@ class DeltaSePerEvaluator(ExampleEvaluator, SePerOptions):
         return program
 
     def _results(self, result: SePerResult) -> list[dict[str, Any]]:
+        parts = {
+            "before": result.before.seper,
+            "after": result.after.seper,
+            "delta": result.delta,
+            "interval": list(result.interval),
+            "weights": result.weights,
+            "kernel": result.kernel,
+            "judgements": result.judgements,
+            "unusable": result.unusable,
+            "truncated": result.truncated,
+            "answers_before": [answer.text for answer in result.before.answers],
+            "answers_after": [answer.text for answer in result.after.answers],
+        }
         return [
-            {
-                "key": self.key,
-                "score": result.delta,
-                "comment": result.explain(),
-                "value": _seper_parts(result),
-            },
+            {"key": self.key, "score": result.delta, "comment": result.explain(), "value": parts},
             {"key": f"{self.key}_before", "score": result.before.seper},
             {"key": f"{self.key}_after", "score": result.after.seper},
         ]
-
-
-def _seper_parts(result: SePerResult) -> dict[str, Any]:
-    return {
-        "before": result.before.seper,
-        "after": result.after.seper,
-        "delta": result.delta,
-        "interval": list(result.interval),
-        "weights": result.weights,
-        "kernel": result.kernel,
-        "judgements": result.judgements,
-        "unusable": result.unusable,
-        "truncated": result.truncated,
-        "answers_before": [answer.text for answer in result.before.answers],
-        "answers_after": [answer.text for answer in result.after.answers],
-    }
 
 
 class DenseEvaluator(ExampleEvaluator, DenseOptions):

@@ -29,18 +29,26 @@ from langchain_core.runnables.config import ensure_config, merge_configs, set_co
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
+from langchain_surerag.answers import Answer
 from langchain_surerag.calls import Awaiting, Blocking, Calls, complete
 from langchain_surerag.documents import documents_of
-from langchain_surerag.entropy import entropy_of, trace_of_message
-from langchain_surerag.families import Family, family_of, leaves
+from langchain_surerag.entropy import entropy_of
+from langchain_surerag.models import ModelReader
 from langchain_surerag.prompts import prompt_of
 from langchain_surerag.retrieval import retriever_of
 from langchain_surerag.runs import TAGS, settled, without_streaming
 from surerag import FirstPass, Gate, GateDecision, LazyRAGOptions, Passage, Services
 from surerag.effects import retrieve
-from surerag.errors import CapabilityError, ConfigurationError, InputError, LogprobsError, MissingServiceError
+from surerag.errors import (
+    CapabilityError,
+    ConfigurationError,
+    InputError,
+    LogprobsError,
+    MissingServiceError,
+    ServiceError,
+)
 from surerag.measures import equivalence_clusters, same_answer
-from surerag.messages import Generation, as_messages
+from surerag.messages import Generation, SamplingParams, TraceKind, as_messages
 from surerag.prompts import format_passages
 from surerag.readers.logprobs import ANY_VOCABULARY
 
@@ -196,12 +204,12 @@ class LazyRetrievalMiddleware(_Middleware):
 
     def _draft_requests(self, request: Request) -> list[Request]:
         """Return what to ask so that the gate can decide."""
-        settings = dict(request.model_settings)
         if self._gate.needs != "text":
-            settings |= entropy_settings(request.model, 'LazyRetrievalMiddleware(…, gate="semantic_entropy")')
+            request = _traced(request, 'LazyRetrievalMiddleware(…, gate="semantic_entropy")')
         if not self._gate.n_samples:
-            return [request.override(model_settings=settings)]
-        return [request.override(model_settings={**settings, "temperature": 1.0})] * self._gate.n_samples
+            return [request]
+        sampled = request.override(model_settings={**request.model_settings, "temperature": 1.0})
+        return [sampled] * self._gate.n_samples
 
     def _decide(self, request: Request, messages: Sequence[AIMessage]) -> tuple[GateDecision, int]:
         """Return the gate's decision, and the place of the answer where it stays shut."""
@@ -209,7 +217,7 @@ class LazyRetrievalMiddleware(_Middleware):
             return self._gate.decide(None, None, self.threshold), 0
         try:
             samples = [self._generation(request, message) for message in messages]
-        except (LogprobsError, InputError) as error:
+        except ServiceError as error:
             logger.warning("lazy_rag.unmeasured: %s", error)
             flaw = f"the answer could not be measured: {error}"
             return self._gate.decide(None, None, self.threshold, flaw), 0
@@ -219,18 +227,15 @@ class LazyRetrievalMiddleware(_Middleware):
             clusters = equivalence_clusters(same).tolist()
             place = clusters.index(max(clusters, key=clusters.count))
             first_pass = FirstPass(samples[place], tuple(samples), tuple(clusters))
-        flaw = "the first answer was cut off" if samples[place].finish == "length" else ""
+        flaw = "the first answer was cut off" if samples[place].finish in ("length", "content_filter") else ""
         score, interval = self._gate.score(first_pass), self._gate.interval(first_pass)
         return self._gate.decide(score, interval, self.threshold, flaw), place
 
     def _generation(self, request: Request, message: AIMessage) -> Generation:
-        trace = None
-        if self._gate.needs != "text":
-            trace = trace_of_message(
-                message, family=_family(request.model), vocabulary_size=self._vocabulary_size
-            )
-        cut = message.response_metadata.get("finish_reason") in ("length", "content_filter")
-        return Generation(str(message.text).strip(), trace=trace, finish="length" if cut else "stop")
+        trace: TraceKind = "none" if self._gate.needs == "text" else "entropy"
+        answer = Answer(_reader(request, self._vocabulary_size), SamplingParams(trace=trace))
+        answer.add(message)
+        return answer.generation()
 
     def _informed(self, request: Request, question: HumanMessage, passages: Sequence[Passage]) -> Request:
         """Show passages before the question, in this request alone."""
@@ -293,8 +298,7 @@ class UncertaintyMiddleware(_Middleware):
         self._vocabulary_size = vocabulary_size
 
     async def _answer(self, request: Request, model: _Model) -> Any:
-        settings = entropy_settings(request.model, "a model that returns log-probabilities")
-        measured = request.override(model_settings={**request.model_settings, **settings})
+        measured = _traced(request, "a model that returns log-probabilities")
         if self.larger_model is None:
             return self._noted(request, await model.answer(measured))
         draft = self._noted(request, await model.draft(measured))
@@ -337,7 +341,7 @@ class UncertaintyMiddleware(_Middleware):
             entropy = entropy_of(
                 message,
                 n_tokens=self._n_tokens,
-                family=_family(request.model),
+                family=_reader(request, self._vocabulary_size).family,
                 vocabulary_size=self._vocabulary_size,
             )
             values = asdict(entropy)
@@ -348,21 +352,21 @@ class UncertaintyMiddleware(_Middleware):
         return _with_note(response, message, "uncertainty", note)
 
 
-def entropy_settings(model: Any, instead: str) -> dict[str, Any]:
-    """Return the settings by which a chat model returns log-probabilities with alternatives."""
-    family = _family(model)
-    if family.logprobs is None:
-        names = ", ".join(dict.fromkeys(leaf.class_name for leaf in leaves(model)))
+def _reader(request: Request, vocabulary_size: int) -> ModelReader:
+    """Return the reader that knows how the request's model is asked, and its answers are read."""
+    return ModelReader(request.model, None, None, vocabulary_size, 1, 0)
+
+
+def _traced(request: Request, instead: str) -> Request:
+    """Return the request with settings by which its model returns log-probabilities with alternatives."""
+    reader = _reader(request, ANY_VOCABULARY)
+    if not reader.capabilities.logprobs:
         raise CapabilityError(
-            f"the agent's model {names} gives text only, and log-probabilities are needed",
-            hint=f"use {instead}, or another model; {family.advice}",
+            f"the agent's model {reader.described} gives text only, and log-probabilities are needed",
+            hint=f"use {instead}, or another model; {reader.family.advice}",
         )
-    settings = {"logprobs": True, "top_logprobs": family.most_top}
-    return family.keywords(settings, next(iter(leaves(model))).model)
-
-
-def _family(model: Any) -> Family:
-    return family_of(tuple(leaves(model)), None)
+    settings = reader.keywords({"logprobs": True, "top_logprobs": reader.top_logprobs})
+    return request.override(model_settings={**request.model_settings, **settings})
 
 
 def answer_of(response: Response) -> AIMessage | None:

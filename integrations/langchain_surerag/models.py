@@ -250,6 +250,10 @@ class ModelReader(BaseReader):
         encode = getattr(self._bare, "custom_get_token_ids", None)
         return len(encode(text)) if callable(encode) else super().count_tokens(text)
 
+    def keywords(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return settings by OpenAI's names as keywords of a call."""
+        return self.family.keywords(settings, self._leaves[0].model)
+
     # Whole answers.
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
@@ -299,7 +303,7 @@ class ModelReader(BaseReader):
 
     async def _ask(self, request: _Request, settings: Mapping[str, Any], calls: Calls) -> Any:
         config = request_config(PURPOSE.get())
-        keywords = self.family.keywords(settings, self._leaves[0].model)
+        keywords = self.keywords(settings)
         cached = request.drawn and (
             get_llm_cache() is not None or any(getattr(leaf.model, "cache", None) for leaf in self._leaves)
         )
@@ -442,7 +446,7 @@ class ModelReader(BaseReader):
         began = whole = False
         while True:
             settings = self._settings(request, streamed=not whole)
-            keywords = self.family.keywords(settings, self._leaves[0].model)
+            keywords = self.keywords(settings)
             try:
                 if whole:
                     yield await calls.call(self.model, "invoke", value, config, **keywords)
