@@ -132,7 +132,7 @@ def _text_keywords(settings: Settings, model: Any) -> dict[str, Any]:
 
 
 OPENAI = Family(
-    ("BaseChatOpenAI", "ChatFireworks", "ChatOpenRouter", "ChatTogether"),
+    ("BaseChatOpenAI", "ChatOpenAI", "AzureChatOpenAI", "ChatFireworks", "ChatOpenRouter", "ChatTogether"),
     lambda settings, model: dict(settings),
     _openai_logprobs,
     takes_n=True,
@@ -194,8 +194,6 @@ class Leaf:
     def family(self) -> Family:
         """The family of the model's class."""
         names = {kind.__name__ for kind in type(self.model).__mro__} | {self.class_name}
-        if "ChatOpenAI" in names or "AzureChatOpenAI" in names:
-            names.add("BaseChatOpenAI")
         family = next((one for one in FAMILIES if names & set(one.classes)), TEXT)
         responses = self.setting("use_responses_api") or self.setting("output_version") == "responses/v1"
         if family is OPENAI and responses:

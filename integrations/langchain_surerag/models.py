@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel, BaseLLM
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.messages import convert_to_messages
 from langchain_core.outputs import LLMResult
 from langchain_core.prompt_values import ChatPromptValue, PromptValue, StringPromptValue
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -68,11 +68,6 @@ from surerag.text import replace_surrogates
 
 T = TypeVar("T")
 R = TypeVar("R")
-_TURNS: Mapping[str, type[BaseMessage]] = {
-    "system": SystemMessage,
-    "user": HumanMessage,
-    "assistant": AIMessage,
-}
 _SECRET = re.compile(r"Bearer\s+[^\s'\"]+|\bsk-[\w-]{6,}")
 
 
@@ -547,7 +542,7 @@ def _prompt_value(prompt: Prompt, number: int | None = None) -> PromptValue:
     turns = [Message(role, replace_surrogates(content)) for role, content in as_messages(prompt)]
     if len(turns) == 1 and turns[0].role == "user" and number is None:
         return StringPromptValue(text=turns[0].content)
-    messages = [_TURNS[role](content) for role, content in turns]
+    messages = convert_to_messages([(role, content) for role, content in turns])
     if number is not None:
         messages[-1].response_metadata = {"sample": number}
     return ChatPromptValue(messages=messages)
