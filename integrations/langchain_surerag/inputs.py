@@ -87,20 +87,14 @@ def turns_of(messages: Sequence[Any]) -> tuple[Message, ...]:
         ) from error
     spoken = [one for one in converted if one.type == "human" or (one.type == "ai" and str(one.text))]
     for message in spoken:
-        if message.type == "human" and (lost := other_blocks(message)):
+        blocks = message.content if isinstance(message.content, list) else []
+        kinds = {str(block.get("type")) for block in blocks if isinstance(block, Mapping)}
+        if message.type == "human" and (lost := sorted(kinds.difference(_TEXT_BLOCKS))):
             raise InputError(
                 f"the user's message holds {', '.join(lost)}, and only text is read",
                 hint="leave it out, or use LazyRetrievalMiddleware, which passes the message on whole",
             )
     return tuple(Message(role_of(message.type), str(message.text)) for message in spoken)
-
-
-def other_blocks(message: BaseMessage) -> list[str]:
-    """Return the kinds of a message's blocks that are no text."""
-    if isinstance(message.content, str):
-        return []
-    kinds = [str(block.get("type")) for block in message.content if isinstance(block, Mapping)]
-    return sorted({kind for kind in kinds if kind not in _TEXT_BLOCKS})
 
 
 def role_of(kind: str) -> Role:

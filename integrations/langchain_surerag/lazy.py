@@ -200,16 +200,11 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
                 yield self._closing(answer.result, plan)
 
     def _program(self, value: Any) -> Program[LazyRAGResult]:
-        question, history = query_of(value)
-        if not history:
-            return self._core_program(question)
-        if self.conversation == "show":
-            return _with_history(history, self._core_program(question))
-        return self._condensed(question, history)
-
-    def _core_program(self, question: str) -> Program[LazyRAGResult]:
         core: LazyRAG = self.core
-        return core.program(question)
+        question, history = query_of(value)
+        if history and self.conversation == "condense":
+            return self._condensed(question, history)
+        return _with_history(history, core.program(question)) if history else core.program(question)
 
     def _condensed(self, question: str, history: Sequence[Message]) -> Program[LazyRAGResult]:
         """Have the reader write a question that stands alone, and answer that.
@@ -220,7 +215,8 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         [[written]] = yield from generate([prompt], SamplingParams(max_tokens=_QUESTION_TOKENS, trace="none"))
         alone = written.text.strip() or question
         yield from emit("conversation.condensed", question=question, alone=alone)
-        return (yield from self._core_program(alone))
+        result: LazyRAGResult = yield from self.core.program(alone)
+        return result
 
     def _closing(self, result: LazyRAGResult, plan: LazyRAGPlan) -> ChainOutput:
         """Return the last chunk; with what was retrieved after a kept answer turned out to be empty."""
@@ -290,15 +286,17 @@ def create_lazy_retrieval_tool(
     """
     from langchain_core.tools import StructuredTool
 
-    def response(output: dict[str, Any]) -> str | tuple[str, dict[str, Any]]:
-        answer: str = output["answer"]
+    async def respond(question: str, callbacks: Callbacks, calls: Calls) -> Any:
+        config = RunnableConfig(callbacks=callbacks)
+        output = await calls.call(chain, "invoke", {"question": question}, config)
+        answer = output["answer"]
         return (answer, dict(output)) if response_format == "content_and_artifact" else answer
 
-    def ask(question: str, callbacks: Callbacks = None) -> str | tuple[str, dict[str, Any]]:
-        return response(chain.invoke({"question": question}, config={"callbacks": callbacks}))
+    def ask(question: str, callbacks: Callbacks = None) -> Any:
+        return complete(respond(question, callbacks, Blocking()))
 
-    async def aask(question: str, callbacks: Callbacks = None) -> str | tuple[str, dict[str, Any]]:
-        return response(await chain.ainvoke({"question": question}, config={"callbacks": callbacks}))
+    async def aask(question: str, callbacks: Callbacks = None) -> Any:
+        return await respond(question, callbacks, Awaiting())
 
     return StructuredTool(
         name=name,

@@ -33,7 +33,7 @@ from langchain_surerag.answers import Answer
 from langchain_surerag.calls import Awaiting, Blocking, Calls, complete
 from langchain_surerag.documents import documents_of
 from langchain_surerag.entropy import entropy_of
-from langchain_surerag.models import ModelReader
+from langchain_surerag.models import reader_from_model
 from langchain_surerag.prompts import prompt_of
 from langchain_surerag.retrieval import retriever_of
 from langchain_surerag.runs import TAGS, settled, without_streaming
@@ -233,7 +233,8 @@ class LazyRetrievalMiddleware(_Middleware):
 
     def _generation(self, request: Request, message: AIMessage) -> Generation:
         trace: TraceKind = "none" if self._gate.needs == "text" else "entropy"
-        answer = Answer(_reader(request, self._vocabulary_size), SamplingParams(trace=trace))
+        reader = reader_from_model(request.model, vocabulary_size=self._vocabulary_size)
+        answer = Answer(reader, SamplingParams(trace=trace))
         answer.add(message)
         return answer.generation()
 
@@ -341,7 +342,7 @@ class UncertaintyMiddleware(_Middleware):
             entropy = entropy_of(
                 message,
                 n_tokens=self._n_tokens,
-                family=_reader(request, self._vocabulary_size).family,
+                family=reader_from_model(request.model).family,
                 vocabulary_size=self._vocabulary_size,
             )
             values = asdict(entropy)
@@ -352,14 +353,9 @@ class UncertaintyMiddleware(_Middleware):
         return _with_note(response, message, "uncertainty", note)
 
 
-def _reader(request: Request, vocabulary_size: int) -> ModelReader:
-    """Return the reader that knows how the request's model is asked, and its answers are read."""
-    return ModelReader(request.model, None, None, vocabulary_size, 1, 0)
-
-
 def _traced(request: Request, instead: str) -> Request:
     """Return the request with settings by which its model returns log-probabilities with alternatives."""
-    reader = _reader(request, ANY_VOCABULARY)
+    reader = reader_from_model(request.model)
     if not reader.capabilities.logprobs:
         raise CapabilityError(
             f"the agent's model {reader.described} gives text only, and log-probabilities are needed",

@@ -79,7 +79,7 @@ def reader_from_model(
     vocabulary_size: int = ANY_VOCABULARY,
     max_concurrency: int = 8,
     thinking_tokens: int = THINKING_TOKENS,
-) -> BaseReader:
+) -> ModelReader:
     """Make a reader of a chat model or an LLM, with whatever is around it.
 
     ChatOpenAI and its relatives (chat completions), ChatOllama and ChatGoogleGenerativeAI give
