@@ -83,11 +83,11 @@ class Compressor(Part, BaseDocumentCompressor):
             InputError: When it is called, if one of them is not there.
         """
 
-        def compress(value: dict[str, Any], config: RunnableConfig) -> list[Document]:
-            return list(self.compress_documents(*_request(value), config.get("callbacks")))
+        def compress(value: dict[str, Any]) -> list[Document]:
+            return list(self.compress_documents(*_request(value)))
 
-        async def acompress(value: dict[str, Any], config: RunnableConfig) -> list[Document]:
-            return list(await self.acompress_documents(*_request(value), config.get("callbacks")))
+        async def acompress(value: dict[str, Any]) -> list[Document]:
+            return list(await self.acompress_documents(*_request(value)))
 
         return RunnableLambda(compress, afunc=acompress, name=type(self).__name__)
 

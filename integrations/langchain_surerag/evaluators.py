@@ -6,7 +6,7 @@ import logging
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 from langchain_core.documents import Document
 from langchain_core.runnables import Runnable, ensure_config
@@ -223,10 +223,8 @@ class DeltaSePerEvaluator(ExampleEvaluator, SePerOptions):
     def _program(self, example: Example) -> Program[SePerResult]:
         question = example.question(self.question_key)
         references = example.reference_answers(self.reference_key)
-        program: Program[SePerResult] = self.core.program(
-            question, references, example.passages(self.contexts_key)
-        )
-        return program
+        passages = example.passages(self.contexts_key)
+        return cast("Program[SePerResult]", self.core.program(question, references, passages))
 
     def _results(self, result: SePerResult) -> list[dict[str, Any]]:
         parts = {
@@ -296,10 +294,8 @@ class DenseEvaluator(ExampleEvaluator, DenseOptions):
         )
 
     def _program(self, example: Example) -> Program[DenseResult]:
-        program: Program[DenseResult] = self.core.program(
-            example.question(self.question_key), example.passages(self.contexts_key)
-        )
-        return program
+        question, passages = example.question(self.question_key), example.passages(self.contexts_key)
+        return cast("Program[DenseResult]", self.core.program(question, passages))
 
     def _results(self, result: DenseResult) -> list[dict[str, Any]]:
         outcomes = {chunk.outcome for chunk in result.chunks}

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from string import Formatter
 from typing import Any
 
+from langchain_core.messages import BaseMessage
+
 from langchain_surerag.inputs import role_of
 from surerag.errors import PromptError
 from surerag.framing import PromptText, as_data
@@ -86,7 +88,6 @@ def plain_prompt(value: Any) -> Any:
 
 
 def _turn(value: Any, partial: Mapping[str, Any]) -> Message:
-    from langchain_core.messages import BaseMessage
     from langchain_core.prompts import PromptTemplate as LangChainPrompt
 
     if isinstance(value, BaseMessage):

@@ -147,11 +147,6 @@ def takes_k(runnable: object) -> bool:
 
 
 def _passages(documents: object, k: int | None) -> list[Passage]:
-    if not isinstance(documents, Sequence) or isinstance(documents, str):
-        raise ServiceError(
-            f"the retriever returned a {type(documents).__name__} in place of a list of documents",
-            hint="pass a retriever, or a runnable from a question to a list of documents",
-        )
     return [passage for passage in passages_of(documents) if passage.text.strip()][:k]
 
 
