@@ -486,33 +486,33 @@ class ModelReader(BaseReader):
             settings["logprobs"] = True
             if sampling.trace == "entropy":
                 settings["top_logprobs"] = self.top_logprobs
-        if streamed and self._counts_streams:
+        if streamed and all(
+            hasattr(leaf.model, "stream_usage") and leaf.setting("stream_usage") is None
+            for leaf in self._leaves
+        ):
+            # A stream that counts its tokens is recognised where it repeats itself.
             settings["stream_usage"] = True
         kept = {name: settings[name] for name in request.needed & settings.keys()}
         return {**kept, **self._supported.apply(settings)}
 
-    @property
-    def _counts_streams(self) -> bool:
-        """Whether a stream can be asked for its tokens, by which one that repeats itself is recognised."""
-        fields = [hasattr(leaf.model, "stream_usage") for leaf in self._leaves]
-        return all(fields) and all(leaf.setting("stream_usage") is None for leaf in self._leaves)
-
     def _learn(self, error: Exception, request: _Request, settings: Mapping[str, Any]) -> None:
         """Note that the model rejects a setting, or thinks; raise a failure that teaches neither."""
         failure = self._failure(error)
+        teaches = isinstance(failure, RefusedError | ThinkingBudgetError)
+        if teaches and settings != self._settings(request, streamed="stream_usage" in settings):
+            return  # another request has noted it meanwhile
         if isinstance(failure, ThinkingBudgetError) and not self._thinks:
             self._thinks = True
             return
-        changed: list[str] = []
+        message = str(error).replace("stream_options", "stream_usage")
         if isinstance(failure, RefusedError):
-            message = str(error).replace("stream_options", "stream_usage")
-            changed = self._supported.learn(message, settings, request.needed)
-            if not changed and "logprobs" in settings and "logprobs" in message:
-                failure = LogprobsRefusedError(failure.args[0], hint=self.family.advice)
-                failure.__cause__ = error
-        if not changed:
-            raise failure from failure.__cause__
-        warn_of_dropped(self.name, self._supported.drop & set(changed), request.sampling)
+            if changed := self._supported.learn(message, settings, request.needed):
+                warn_of_dropped(self.name, self._supported.drop & set(changed), request.sampling)
+                return
+            if "logprobs" in settings and "logprobs" in message:
+                refused = LogprobsRefusedError(failure.args[0], hint=self.family.advice)
+                raise refused from failure.__cause__
+        raise failure from failure.__cause__
 
     def _failure(self, error: Exception) -> SureragError:
         """Return what a client raised as an error of ours, with the cause and what the server sent."""

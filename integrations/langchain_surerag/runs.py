@@ -118,7 +118,8 @@ class AnswerRun:
     """
 
     def __init__(self, prompt: str, manager_of: Callable[[RunnableConfig], Any]) -> None:
-        self._manager = manager_of(merge_configs(ensure_config(), {"tags": TAGS["answer"]}))
+        self._manager_of = manager_of
+        self._config = merge_configs(ensure_config(), {"tags": TAGS["answer"]})
         self._prompt = prompt
         self._id = uuid4()
         self._text = ""
@@ -127,9 +128,9 @@ class AnswerRun:
     async def token(self, piece: str) -> None:
         """Show a piece of the answer."""
         if self._run is None:
-            messages = [[HumanMessage(self._prompt)]]
+            messages, manager = [[HumanMessage(self._prompt)]], self._manager_of(self._config)
             [self._run] = await settled(
-                self._manager.on_chat_model_start({}, messages, run_id=self._id, name="surerag:answer")
+                manager.on_chat_model_start({}, messages, run_id=self._id, name="surerag:answer")
             )
         self._text += piece
         message = AIMessageChunk(content=piece, id=f"run-{self._id}")

@@ -405,6 +405,14 @@ def test_what_can_be_done_without_is_left_out_and_remembered() -> None:
         assert reader.begin(["?"], 2, GREEDY)
 
 
+@pytest.mark.filterwarnings("ignore::surerag.readers.hosted.parameters.LeftOutWarning")
+async def test_what_one_of_several_requests_learns_holds_for_all() -> None:
+    with FakeOpenAI([ANSWER], refuses=("temperature",), seconds=0.05) as server:
+        blocking = reader_from_model(chat(server)).generate(["?"] * 6, GREEDY)
+        awaited = await reader_from_model(chat(server)).agenerate(["?"] * 6, GREEDY)
+        assert [answer.text for [answer] in blocking + awaited] == [ANSWER] * 12
+
+
 def test_fewer_alternatives_will_do() -> None:
     refusal = "Invalid value for '{}': must be less than or equal to 5."
     with FakeOpenAI([ANSWER], refuses=("top_logprobs",), refusal=refusal) as server:
