@@ -1,20 +1,21 @@
-"""One answer of a LangChain model, whole or in chunks: text without thoughts, trace, reason of its end."""
+"""One answer of a LangChain model: text without thoughts, trace, reason of its end; and one on its way."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatGeneration
 from langchain_core.outputs import Generation as Output
 
-from surerag.errors import LogprobsError, ThinkingBudgetError, TransientServiceError
-from surerag.messages import Generation, SamplingParams, TokenTrace, Usage
+from langchain_surerag.runs import AnswerRun
+from surerag.errors import LogprobsError, ServiceError, ThinkingBudgetError, TransientServiceError
+from surerag.messages import Chunk, Generation, PartialGeneration, SamplingParams, TokenTrace, Usage
 from surerag.readers.logprobs import answer_tokens, entries_of, token_of, trace_of
-from surerag.readers.pieces import cut_at_stop
+from surerag.readers.pieces import TrimmedPieces, cut_at_stop
 from surerag.readers.protocol import begun_from_whole
 from surerag.readers.thinking import ThoughtSplitter
 
@@ -79,11 +80,7 @@ class Answer:
             self._usage = Usage(1, read or 0, written or 0)
 
     def end(self) -> str:
-        """Note that nothing follows, and return the text that was held back.
-
-        Raises:
-            TransientServiceError: If it is a stream that was cut off.
-        """
+        """Note that nothing follows, and return the text that was held back."""
         rest = self._splitter.end()
         if self._streamed and self._reader.family.has_finish and not self.finish and not self.stopped:
             raise TransientServiceError(
@@ -152,13 +149,7 @@ class Answer:
         return replace(begun_from_whole(whole, n_tokens).partial, finish="partial")
 
     def generation(self) -> Generation:
-        """Return the whole answer.
-
-        Raises:
-            ThinkingBudgetError: If it ended within its thoughts.
-            LogprobsError: If log-probabilities were requested, and do not cover it.
-            TransientServiceError: If it repeats itself.
-        """
+        """Return the whole answer."""
         self._splitter.end()
         text, usage, cut = self.text.strip(), self._usage, self.finish in _CUT
         if not text and cut and (self._splitter.has_thoughts or self._reasoned or usage.thinking_tokens):
@@ -176,21 +167,99 @@ class Answer:
                 "itself",
                 hint="ask again",
             )
+        withheld = "content_filter" if self.finish in _WITHHELD else ""
+        finish: Any = "length" if cut else withheld or ("stop" if text else "empty")
         return Generation(
             text,
             usage.prompt_tokens,
             trace,
-            "length"
-            if cut
-            else "content_filter"
-            if self.finish in _WITHHELD
-            else "stop"
-            if text
-            else "empty",
+            finish,
             counted or len(trace or ()),
             usage.thinking_tokens,
             usage.cached_tokens,
         )
+
+
+class OpenStream:
+    """An answer that is read as far as somebody wants it.
+
+    Args:
+        pieces: What the model streams.
+        answer: Where it is collected.
+        run: Shows a draft that became the answer; None where the model's own run is shown.
+        count: Adds to the reader's usage.
+    """
+
+    def __init__(
+        self,
+        pieces: AsyncGenerator[Any],
+        answer: Answer,
+        run: AnswerRun | None,
+        count: Callable[[Usage], None],
+    ) -> None:
+        self._pieces = pieces
+        self._answer = answer
+        self._run = run
+        self._count = count
+        self._trimmed = TrimmedPieces()
+        self._position = 0
+        self._text = ""
+        self._ended = self._used = False
+
+    async def until(self, n_tokens: int) -> PartialGeneration:
+        """Read the first ``n_tokens`` tokens, or all if there are fewer."""
+        while not self._ended and self._answer.n_tokens() < n_tokens:
+            await self._advance()
+        generation = self._answer.generation() if self._ended else self._answer.beginning(n_tokens)
+        return PartialGeneration(generation, done=self._ended, state=self)
+
+    async def rest(self) -> Generation:
+        """Read to the end."""
+        return cast("Generation", [chunk async for chunk in self.chunks()][-1].generation)
+
+    async def chunks(self) -> AsyncGenerator[Chunk]:
+        """Yield all text; the last chunk has the generation."""
+        if self._used:
+            raise ServiceError("what was begun is finished or cancelled already", hint="begin it again")
+        self._used = True
+        try:
+            while True:
+                if piece := self._next():
+                    if self._run is not None:
+                        await self._run.token(piece)
+                    yield Chunk(piece)
+                if self._ended:
+                    break
+                await self._advance()
+            if self._run is not None:
+                await self._run.end()
+            yield Chunk("", self._answer.generation())
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Stop reading, and close the connection; again does nothing."""
+        self._used = True
+        await self._pieces.aclose()
+
+    async def _advance(self) -> None:
+        """Read a piece; after the last one, what the answer still holds back."""
+        try:
+            piece = await anext(self._pieces, None)
+            self._text += self._trimmed.feed(self._answer.end() if piece is None else self._answer.add(piece))
+            self._ended = piece is None or self._answer.stopped
+            if self._ended:
+                self._count(self._answer.usage)
+        except BaseException:
+            await self.close()
+            raise
+
+    def _next(self) -> str:
+        """Return what can be shown by now, and was not yet."""
+        text = self._answer.text.strip() if self._answer.stopped else self._text
+        piece = text[self._position :]
+        self._position += len(piece)
+        return piece
 
 
 def _usage(counted: Mapping[str, Any]) -> Usage:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self, TypeVar, cast
 
 from langchain_core.load import dumpd
 from langchain_core.load.serializable import Serializable, SerializedConstructor, SerializedNotImplemented
-from langchain_core.runnables import RunnableConfig
-from langchain_core.runnables.config import set_config_context
+from langchain_core.runnables import Runnable
+from langchain_core.runnables.utils import ConfigurableFieldSpec, get_unique_config_specs
 from pydantic import Field, PrivateAttr, field_serializer, field_validator, model_validator
 
 from langchain_surerag.prompts import plain_prompt, prompt_of
-from langchain_surerag.runs import AsyncListener, listener_of, with_purposes
-from surerag.drivers import arun, run
-from surerag.effects import Program
 from surerag.errors import MissingServiceError
 from surerag.options import Options
-from surerag.services import Services
 
 T = TypeVar("T")
 
@@ -113,6 +108,14 @@ class SerializablePart(Part, Serializable):
         left = tuple(name for name in self.detached if name not in services)
         return self.with_options(detached=left, **services)
 
+    @property
+    def config_specs(self) -> list[ConfigurableFieldSpec]:
+        """What the caller's config can set in the services."""
+        services = [getattr(self, name) for name in self.SERVICES]
+        return get_unique_config_specs(
+            spec for service in services if isinstance(service, Runnable) for spec in service.config_specs
+        )
+
     @classmethod
     def is_lc_serializable(cls) -> bool:
         """Say that ``dumps`` and ``loads`` work."""
@@ -120,25 +123,14 @@ class SerializablePart(Part, Serializable):
 
     def to_json(self) -> SerializedConstructor | SerializedNotImplemented:
         """Write this down; services that could not be loaded again are left out and named."""
-        left = [
-            name
-            for name in self.SERVICES
-            if getattr(self, name) is not None and not _loads_again(getattr(self, name))
-        ]
-        written: Any = super().to_json()
-        options = self.model_dump(mode="json", include=set(self.option_names()) & self.model_fields_set)
-        services = {
-            name: getattr(self, name)
-            for name in self.SERVICES
-            if name not in left and getattr(self, name) is not None
-        }
-        others = {
-            name: value
-            for name, value in written.get("kwargs", {}).items()
-            if name not in {*self.option_names(), *self.SERVICES}
-        }
+        services = {name: getattr(self, name) for name in self.SERVICES if getattr(self, name) is not None}
+        loadable = {name: service for name, service in services.items() if _loads_again(service)}
+        left = [name for name in services if name not in loadable]
         detached = tuple(dict.fromkeys([*self.detached, *left]))
-        written["kwargs"] = {**others, **options, **services, **({"detached": detached} if detached else {})}
+        options = self.model_dump(mode="json", include=set(self.option_names()) & self.model_fields_set)
+        written: Any = super().to_json()
+        others = {name: value for name, value in written["kwargs"].items() if name not in self.option_names()}
+        written["kwargs"] = {**others, **options, **loadable, **({"detached": detached} if detached else {})}
         return cast("SerializedConstructor", written)
 
 
@@ -153,17 +145,3 @@ def _is_lossy(dumped: Any) -> bool:
     if isinstance(dumped, dict):
         return dumped.get("type") == "not_implemented" or any(map(_is_lossy, dumped.values()))
     return isinstance(dumped, list) and any(map(_is_lossy, dumped))
-
-
-def run_in(config: RunnableConfig, program: Program[T], services: Services) -> T:
-    """Answer a program's effects in this thread, under the run of a config."""
-    with set_config_context(config) as context:
-        return context.run(run, with_purposes(program), services, on_event=listener_of(config))
-
-
-async def arun_in(config: RunnableConfig, program: Program[T], services: Services) -> T:
-    """Answer a program's effects under the run of a config, without blocking the event loop."""
-    async with AsyncListener(config) as listener:
-        with set_config_context(config) as context:
-            work = arun(with_purposes(program), services, on_event=listener)
-            return await asyncio.get_running_loop().create_task(work, context=context)

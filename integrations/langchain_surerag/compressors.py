@@ -12,7 +12,8 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda, e
 from langchain_core.runnables.base import coerce_to_runnable
 from langchain_core.stores import BaseStore
 
-from langchain_surerag.base import Part, arun_in, run_in, service_field
+from langchain_surerag.base import Part, service_field
+from langchain_surerag.calls import Awaiting, Blocking, Calls, complete
 from langchain_surerag.documents import Decision, documents_of, passages_of
 from langchain_surerag.models import reader_of
 from langchain_surerag.retrieval import encoder_of, retriever_of
@@ -41,7 +42,9 @@ class Compressor(Part, BaseDocumentCompressor):
     def _documents(self, result: Any) -> list[Document]:
         """Return the documents of a result."""
 
-    def _program(self, documents: Sequence[Document], query: str) -> Program[Any]:
+    async def _program(
+        self, documents: Sequence[Document], query: str, config: RunnableConfig, calls: Calls
+    ) -> Program[Any]:
         return cast("Program[Any]", self.core.program(query, passages_of(documents)))
 
     def compress_documents(
@@ -58,13 +61,20 @@ class Compressor(Part, BaseDocumentCompressor):
 
     def compress(self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None) -> Any:
         """Return the method's whole result: what it did, calls and tokens."""
-        return run_in(_config_of(callbacks), self._program(documents, query), self.core.services)
+        return complete(self._compress(documents, query, callbacks, Blocking()))
 
     async def acompress(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> Any:
         """Like ``compress``, without blocking the event loop."""
-        return await arun_in(_config_of(callbacks), self._program(documents, query), self.core.services)
+        return await self._compress(documents, query, callbacks, Awaiting())
+
+    async def _compress(
+        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None, calls: Calls
+    ) -> Any:
+        config = ensure_config(RunnableConfig(callbacks=callbacks) if callbacks is not None else None)
+        program = await self._program(documents, query, config, calls)
+        return await calls.run(config, program, self.core.services)
 
     def as_runnable(self) -> Runnable[dict[str, Any], list[Document]]:
         """Return a runnable from a mapping with ``documents`` and ``query`` to documents.
@@ -73,18 +83,13 @@ class Compressor(Part, BaseDocumentCompressor):
             InputError: When it is called, if one of them is not there.
         """
 
-        def compress(value: dict[str, Any], config: RunnableConfig) -> list[Document]:
-            return list(self.compress_documents(*_request(value), config.get("callbacks")))
+        def compress(value: dict[str, Any]) -> list[Document]:
+            return list(self.compress_documents(*_request(value)))
 
-        async def acompress(value: dict[str, Any], config: RunnableConfig) -> list[Document]:
-            return list(await self.acompress_documents(*_request(value), config.get("callbacks")))
+        async def acompress(value: dict[str, Any]) -> list[Document]:
+            return list(await self.acompress_documents(*_request(value)))
 
         return RunnableLambda(compress, afunc=acompress, name=type(self).__name__)
-
-
-def _config_of(callbacks: Callbacks | None) -> RunnableConfig:
-    """Return the caller's config, with the callbacks that it passes."""
-    return ensure_config(RunnableConfig(callbacks=callbacks) if callbacks is not None else None)
 
 
 class ClusterCompressor(Compressor, EDC2Options):
@@ -213,31 +218,17 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
             **self.options(),
         )
 
-    def compress(
-        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
-    ) -> DenseRefinerResult:
-        """Return the method's whole result: every round, calls and tokens."""
-        config, parents = _config_of(callbacks), []
-        if isinstance(self.parents, BaseStore):
-            parents = self.parents.mget(_keys(documents)) if documents else []
-        elif self.parents is not None and documents:
-            parents = coerce_to_runnable(self.parents).invoke(list(documents), config)
+    async def _program(
+        self, documents: Sequence[Document], query: str, config: RunnableConfig, calls: Calls
+    ) -> Program[DenseRefinerResult]:
+        parents: Any = []
+        if documents and isinstance(self.parents, BaseStore):
+            parents = await calls.call(self.parents, "mget", _keys(documents))
+        elif documents and self.parents is not None:
+            runnable = coerce_to_runnable(self.parents)
+            parents = await calls.call(runnable, "invoke", list(documents), config)
         program = self.core.program(query, passages_of(documents), _present(parents))
-        result: DenseRefinerResult = run_in(config, program, self.core.services)
-        return result
-
-    async def acompress(
-        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
-    ) -> DenseRefinerResult:
-        """Like ``compress``, without blocking the event loop."""
-        config, parents = _config_of(callbacks), []
-        if isinstance(self.parents, BaseStore):
-            parents = await self.parents.amget(_keys(documents)) if documents else []
-        elif self.parents is not None and documents:
-            parents = await coerce_to_runnable(self.parents).ainvoke(list(documents), config)
-        program = self.core.program(query, passages_of(documents), _present(parents))
-        result: DenseRefinerResult = await arun_in(config, program, self.core.services)
-        return result
+        return cast("Program[DenseRefinerResult]", program)
 
     def _documents(self, result: DenseRefinerResult) -> list[Document]:
         documents = documents_of(result.passages)

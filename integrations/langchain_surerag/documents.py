@@ -12,6 +12,7 @@ from surerag import SOURCES_KEY, Passage
 from surerag.errors import ServiceError
 
 _SCORES = ("score", "relevance_score")
+_HINT = "pass LangChain documents; a retriever, or a runnable in its place, returns a list of them"
 
 
 class Decision(dict[str, Any]):
@@ -31,29 +32,16 @@ class Decision(dict[str, Any]):
 
 
 def passages_of(documents: Iterable[Document] | object) -> list[Passage]:
-    """Return documents as passages; each remembers the document it came from.
-
-    Raises:
-        ServiceError: If there is something else among them, or no list of them.
-    """
+    """Return documents as passages; each remembers the document it came from."""
     if isinstance(documents, str) or not isinstance(documents, Iterable):
-        raise ServiceError(
-            f"expected a list of documents, got {type(documents).__name__}", hint="pass LangChain documents"
-        )
+        raise ServiceError(f"expected a list of documents, got a {type(documents).__name__}", hint=_HINT)
     return [passage_of(document) for document in documents]
 
 
 def passage_of(document: Document) -> Passage:
-    """Return a document as a passage.
-
-    Raises:
-        ServiceError: If it is none.
-    """
+    """Return a document as a passage."""
     if not isinstance(document, Document):
-        raise ServiceError(
-            f"expected documents, got a {type(document).__name__}",
-            hint="pass LangChain documents; a retriever, or a runnable in its place, returns a list of them",
-        )
+        raise ServiceError(f"expected documents, got a {type(document).__name__}", hint=_HINT)
     return Passage(
         document.page_content,
         id=document.id or "",

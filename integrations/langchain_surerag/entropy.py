@@ -9,11 +9,8 @@ from langchain_core.messages import AIMessage
 
 from langchain_surerag.families import OPENAI, Family
 from surerag.errors import ConfigurationError, InputError, LogprobsError
-from surerag.messages import TokenTrace
 from surerag.readers.logprobs import ANY_VOCABULARY, entries_of, token_trace
 from surerag.readers.thinking import split_thoughts
-
-ASK_HINT = "request them: model.bind(logprobs=True, top_logprobs=20)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,27 +63,6 @@ def entropy_of(
     """
     if n_tokens is not None and n_tokens < 1:
         raise ConfigurationError(f"n_tokens must be at least 1, got {n_tokens!r}")
-    trace = trace_of_message(message, family=family, vocabulary_size=vocabulary_size)
-    if trace.entropy is None or not len(trace):
-        raise InputError("this message has no text", hint="pass a message that answers in words")
-    lower, middle, upper = (
-        np.asarray(column[:n_tokens], dtype=np.float64)
-        for column in (trace.entropy.lower, trace.entropy.middle, trace.entropy.upper)
-    )
-    return MessageEntropy(
-        float(middle.mean()), float(lower.mean()), float(upper.mean()), float(middle.max()), len(middle)
-    )
-
-
-def trace_of_message(
-    message: AIMessage, *, family: Family = OPENAI, vocabulary_size: int = ANY_VOCABULARY
-) -> TokenTrace:
-    """Return the trace of a whole message.
-
-    Raises:
-        InputError: If this is no model's message.
-        LogprobsError: If it has no log-probabilities with alternatives.
-    """
     if not isinstance(message, AIMessage):
         raise InputError(
             f"expected a model's message, got {type(message).__name__}", hint="pass an AIMessage"
@@ -95,14 +71,22 @@ def trace_of_message(
     if not entries:
         raise LogprobsError(
             f"this message has no log-probabilities; its metadata are {sorted(message.response_metadata)}",
-            hint=ASK_HINT,
+            hint="request them: model.bind(logprobs=True, top_logprobs=20)",
         )
     thoughts, answer = split_thoughts(str(message.text))
-    listed = min(len(entry.get("top_logprobs") or ()) for entry in entries)
-    return token_trace(
+    trace = token_trace(
         entries,
         answer,
-        top_logprobs=max(listed, 1),
+        top_logprobs=max(min(len(entry.get("top_logprobs") or ()) for entry in entries), 1),
         vocabulary_size=vocabulary_size,
         thought=bool(thoughts),
+    )
+    if trace.entropy is None or not len(trace):
+        raise InputError("this message has no text", hint="pass a message that answers in words")
+    lower, middle, upper = (
+        np.asarray(column[:n_tokens], dtype=np.float64)
+        for column in (trace.entropy.lower, trace.entropy.middle, trace.entropy.upper)
+    )
+    return MessageEntropy(
+        float(middle.mean()), float(lower.mean()), float(upper.mean()), float(middle.max()), len(middle)
     )

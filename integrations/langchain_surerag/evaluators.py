@@ -6,12 +6,13 @@ import logging
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 from langchain_core.documents import Document
 from langchain_core.runnables import Runnable, ensure_config
 
-from langchain_surerag.base import Part, arun_in, run_in, service_field
+from langchain_surerag.base import Part, service_field
+from langchain_surerag.calls import Awaiting, Blocking, Calls, complete
 from langchain_surerag.documents import passage_of
 from langchain_surerag.models import reader_of
 from langchain_surerag.runs import listen
@@ -50,22 +51,14 @@ class Example(NamedTuple):
         )
 
     def question(self, key: Key | None) -> str:
-        """Return the question, from the inputs.
-
-        Raises:
-            InputError: If there is none.
-        """
+        """Return the question, from the inputs."""
         value = _value(key, _QUESTIONS, self.inputs)
         if not isinstance(value, str):
             raise _missing("question", "question_key", value, self.inputs)
         return value
 
     def reference_answers(self, key: Key | None) -> list[str]:
-        """Return the right answers, from the reference outputs.
-
-        Raises:
-            InputError: If there are none, or not all of them are texts.
-        """
+        """Return the right answers, from the reference outputs."""
         value = _value(key, _REFERENCES, self.references)
         answers = [value] if isinstance(value, str) else value
         if not isinstance(answers, list | tuple) or not all(isinstance(one, str) for one in answers):
@@ -73,11 +66,7 @@ class Example(NamedTuple):
         return list(answers)
 
     def passages(self, key: Key | None) -> list[Passage]:
-        """Return the documents that have text, from the outputs, or under a key from the inputs.
-
-        Raises:
-            InputError: If there are none, or one cannot be read.
-        """
+        """Return the documents that have text, from the outputs, or under a key from the inputs."""
         value = _contexts(key, self.outputs)
         if value is None and not callable(key):
             value = _contexts(key, self.inputs)
@@ -139,7 +128,8 @@ class ExampleEvaluator(Part):
         Returns:
             ``{"results": [...]}``, as LangSmith takes it.
         """
-        return self._feedback(self._measured(Example.of(run, example, inputs, outputs, reference_outputs)))
+        one = Example.of(run, example, inputs, outputs, reference_outputs)
+        return complete(self._feedback(one, Blocking()))
 
     async def acall(
         self,
@@ -152,7 +142,7 @@ class ExampleEvaluator(Part):
     ) -> dict[str, Any]:
         """Measure one example without blocking the event loop; see :meth:`__call__`."""
         one = Example.of(run, example, inputs, outputs, reference_outputs)
-        return self._feedback(await self._ameasured(one))
+        return await self._feedback(one, Awaiting())
 
     @abstractmethod
     def _program(self, example: Example) -> Program[Any]:
@@ -160,47 +150,26 @@ class ExampleEvaluator(Part):
 
     @abstractmethod
     def _results(self, result: Any) -> list[dict[str, Any]]:
-        """Return feedback on a measurement."""
-
-    def _checked(self, result: Any) -> Any:
-        """Return a measurement, or raise an error if it means nothing."""
-        return result
+        """Return feedback on a measurement, or raise an error if it means nothing."""
 
     @property
     def _main_key(self) -> str:
         return self.key
 
-    def _measured(self, example: Example) -> Any:
-        """Return the measurement, or a text with the reason why there is none."""
+    async def _feedback(self, example: Example, calls: Calls) -> dict[str, Any]:
+        """Measure an example; a failure is marked as LangSmith marks its own."""
         try:
-            return self._checked(run_in(ensure_config(), self._program(example), self.core.services))
+            result = await calls.run(ensure_config(), self._program(example), self.core.services)
+            return {"results": self._results(result)}
         except MISCONFIGURED:
             raise
         except Exception as error:
-            return self._reason(example, error)
-
-    async def _ameasured(self, example: Example) -> Any:
-        try:
-            result = await arun_in(ensure_config(), self._program(example), self.core.services)
-            return self._checked(result)
-        except MISCONFIGURED:
-            raise
-        except Exception as error:
-            return self._reason(example, error)
-
-    def _reason(self, example: Example, error: Exception) -> str:
-        reason = str(error) if isinstance(error, SureragError) else f"{type(error).__name__}: {error}"
+            reason = str(error) if isinstance(error, SureragError) else f"{type(error).__name__}: {error}"
         logger.warning("%s.invalid: %s", self.METHOD, reason)
         data = {"inputs": sorted(map(str, example.inputs)), "reason": reason}
         listen(Event(f"{self.METHOD}.invalid", data, warning=True))
-        return reason
-
-    def _feedback(self, result: Any) -> dict[str, Any]:
-        """Return a measurement as LangSmith takes it; a failure is marked as LangSmith marks its own."""
-        if isinstance(result, str):
-            failed = {"key": self._main_key, "score": None, "comment": result, "extra": {"error": True}}
-            return {"results": [failed]}
-        return {"results": self._results(result)}
+        failed = {"key": self._main_key, "score": None, "comment": reason, "extra": {"error": True}}
+        return {"results": [failed]}
 
 
 class DeltaSePerEvaluator(ExampleEvaluator, SePerOptions):
@@ -254,38 +223,28 @@ class DeltaSePerEvaluator(ExampleEvaluator, SePerOptions):
     def _program(self, example: Example) -> Program[SePerResult]:
         question = example.question(self.question_key)
         references = example.reference_answers(self.reference_key)
-        program: Program[SePerResult] = self.core.program(
-            question, references, example.passages(self.contexts_key)
-        )
-        return program
+        passages = example.passages(self.contexts_key)
+        return cast("Program[SePerResult]", self.core.program(question, references, passages))
 
     def _results(self, result: SePerResult) -> list[dict[str, Any]]:
+        parts = {
+            "before": result.before.seper,
+            "after": result.after.seper,
+            "delta": result.delta,
+            "interval": list(result.interval),
+            "weights": result.weights,
+            "kernel": result.kernel,
+            "judgements": result.judgements,
+            "unusable": result.unusable,
+            "truncated": result.truncated,
+            "answers_before": [answer.text for answer in result.before.answers],
+            "answers_after": [answer.text for answer in result.after.answers],
+        }
         return [
-            {
-                "key": self.key,
-                "score": result.delta,
-                "comment": result.explain(),
-                "value": _seper_parts(result),
-            },
+            {"key": self.key, "score": result.delta, "comment": result.explain(), "value": parts},
             {"key": f"{self.key}_before", "score": result.before.seper},
             {"key": f"{self.key}_after", "score": result.after.seper},
         ]
-
-
-def _seper_parts(result: SePerResult) -> dict[str, Any]:
-    return {
-        "before": result.before.seper,
-        "after": result.after.seper,
-        "delta": result.delta,
-        "interval": list(result.interval),
-        "weights": result.weights,
-        "kernel": result.kernel,
-        "judgements": result.judgements,
-        "unusable": result.unusable,
-        "truncated": result.truncated,
-        "answers_before": [answer.text for answer in result.before.answers],
-        "answers_after": [answer.text for answer in result.after.answers],
-    }
 
 
 class DenseEvaluator(ExampleEvaluator, DenseOptions):
@@ -335,27 +294,17 @@ class DenseEvaluator(ExampleEvaluator, DenseOptions):
         )
 
     def _program(self, example: Example) -> Program[DenseResult]:
-        program: Program[DenseResult] = self.core.program(
-            example.question(self.question_key), example.passages(self.contexts_key)
-        )
-        return program
+        question, passages = example.question(self.question_key), example.passages(self.contexts_key)
+        return cast("Program[DenseResult]", self.core.program(question, passages))
 
-    def _checked(self, result: DenseResult) -> DenseResult:
-        """Return a measurement that means something.
-
-        Raises:
-            InputError: If no document could be rephrased: equal contexts have equal answers, which as a score
-                would look like perfect understanding.
-        """
+    def _results(self, result: DenseResult) -> list[dict[str, Any]]:
         outcomes = {chunk.outcome for chunk in result.chunks}
         if "rephrased" not in outcomes:
+            # Equal contexts have equal answers, which as a score would look like perfect understanding.
             raise InputError(
                 f"no document could be tested, their rephrasings are {', '.join(sorted(outcomes))}",
                 hint="use a reader that can rephrase, or raise rephrase_max_tokens",
             )
-        return result
-
-    def _results(self, result: DenseResult) -> list[dict[str, Any]]:
         largest = math.log(len(result.answers))
         parts = {
             **result.to_dict(),

@@ -132,7 +132,7 @@ def _text_keywords(settings: Settings, model: Any) -> dict[str, Any]:
 
 
 OPENAI = Family(
-    ("BaseChatOpenAI", "ChatFireworks", "ChatOpenRouter", "ChatTogether"),
+    ("BaseChatOpenAI", "ChatOpenAI", "AzureChatOpenAI", "ChatFireworks", "ChatOpenRouter", "ChatTogether"),
     lambda settings, model: dict(settings),
     _openai_logprobs,
     takes_n=True,
@@ -194,8 +194,6 @@ class Leaf:
     def family(self) -> Family:
         """The family of the model's class."""
         names = {kind.__name__ for kind in type(self.model).__mro__} | {self.class_name}
-        if "ChatOpenAI" in names or "AzureChatOpenAI" in names:
-            names.add("BaseChatOpenAI")
         family = next((one for one in FAMILIES if names & set(one.classes)), TEXT)
         responses = self.setting("use_responses_api") or self.setting("output_version") == "responses/v1"
         if family is OPENAI and responses:
@@ -226,11 +224,7 @@ class Leaf:
 
 
 def leaves(model: object, bound: Mapping[str, Any] | None = None, *, retried: bool = False) -> Iterator[Leaf]:
-    """Yield every model that may come to answer, below bindings, retries, fallbacks and alternatives.
-
-    Raises:
-        ConfigurationError: If there is no language model.
-    """
+    """Yield every model that may come to answer, below bindings, retries, fallbacks and alternatives."""
     bound = bound or {}
     match model:
         case BaseLanguageModel():
@@ -238,12 +232,8 @@ def leaves(model: object, bound: Mapping[str, Any] | None = None, *, retried: bo
         case RunnableBindingBase():
             again = retried or hasattr(model, "max_attempt_number")
             yield from leaves(model.bound, {**bound, **model.kwargs}, retried=again)
-        case RunnableWithFallbacks():
-            for one in model.runnables:
-                yield from leaves(one, bound, retried=retried)
-        case DynamicRunnable():
-            others = [one for one in getattr(model, "alternatives", {}).values() if isinstance(one, Runnable)]
-            for one in (model.default, *others):
+        case RunnableWithFallbacks() | DynamicRunnable():
+            for one in inner_runnables(model):
                 yield from leaves(one, bound, retried=retried)
         case Runnable() if not isinstance(model, RunnableSequence) and callable(
             getattr(model, "lc_id", None)
@@ -256,6 +246,20 @@ def leaves(model: object, bound: Mapping[str, Any] | None = None, *, retried: bo
                 hint="pass the model itself, without prompt or output parser; bind, with_config, with_retry, "
                 "with_fallbacks and configurable_fields may be around it",
             )
+
+
+def inner_runnables(runnable: object) -> list[Runnable[Any, Any]]:
+    """Return what is below a binding, fallbacks, or what the config chooses."""
+    match runnable:
+        case RunnableBindingBase():
+            return [runnable.bound]
+        case RunnableWithFallbacks():
+            return [*runnable.runnables]
+        case DynamicRunnable():
+            others = getattr(runnable, "alternatives", {}).values()
+            return [runnable.default, *(one for one in others if isinstance(one, Runnable))]
+        case _:
+            return []
 
 
 def unbound(model: Any) -> tuple[Any, dict[str, Any], list[Any]]:

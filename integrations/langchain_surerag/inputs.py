@@ -39,9 +39,6 @@ def query_of(value: Any) -> Query:
     messages, and may have a conversation under ``chat_history``; other keys, such as those of a graph's
     state, are not read. Of messages the last one is the question, and those before it belong to the
     conversation; system messages and those of tools are left out.
-
-    Raises:
-        InputError: If there is no question, it is no text, or it holds images or files.
     """
     if isinstance(value, BaseModel) and not isinstance(value, BaseMessage | PromptValue):
         value = value.model_dump()
@@ -81,11 +78,7 @@ def _history(value: Any) -> tuple[Message, ...]:
 
 
 def turns_of(messages: Sequence[Any]) -> tuple[Message, ...]:
-    """Return the turns of user and assistant.
-
-    Raises:
-        InputError: If these are no messages, or the user's hold images or files, which would be lost.
-    """
+    """Return the turns of user and assistant."""
     try:
         converted = convert_to_messages(list(messages))
     except (ValueError, TypeError, NotImplementedError) as error:
@@ -94,7 +87,9 @@ def turns_of(messages: Sequence[Any]) -> tuple[Message, ...]:
         ) from error
     spoken = [one for one in converted if one.type == "human" or (one.type == "ai" and str(one.text))]
     for message in spoken:
-        if message.type == "human" and (lost := other_blocks(message)):
+        blocks = message.content if isinstance(message.content, list) else []
+        kinds = {str(block.get("type")) for block in blocks if isinstance(block, Mapping)}
+        if message.type == "human" and (lost := sorted(kinds.difference(_TEXT_BLOCKS))):
             raise InputError(
                 f"the user's message holds {', '.join(lost)}, and only text is read",
                 hint="leave it out, or use LazyRetrievalMiddleware, which passes the message on whole",
@@ -102,31 +97,6 @@ def turns_of(messages: Sequence[Any]) -> tuple[Message, ...]:
     return tuple(Message(role_of(message.type), str(message.text)) for message in spoken)
 
 
-def other_blocks(message: BaseMessage) -> list[str]:
-    """Return the kinds of a message's blocks that are no text."""
-    if isinstance(message.content, str):
-        return []
-    kinds = [str(block.get("type")) for block in message.content if isinstance(block, Mapping)]
-    return sorted({kind for kind in kinds if kind not in _TEXT_BLOCKS})
-
-
 def role_of(kind: str) -> Role:
     """Return the role of a kind of LangChain's messages."""
     return _ROLES.get(kind, "user")
-
-
-def joined(chunks: list[Any]) -> Any:
-    """Join an input that came in chunks, as LangChain's own runnables do.
-
-    Raises:
-        InputError: If nothing came.
-    """
-    if not chunks:
-        raise InputError("there is no question", hint="pass a str or a mapping")
-    whole, *more = chunks
-    for chunk in more:
-        try:
-            whole = whole + chunk
-        except TypeError:
-            whole = chunk
-    return whole

@@ -7,20 +7,21 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun, Callbacks
+from langchain_core.callbacks import Callbacks
 from langchain_core.documents import Document
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableSerializable
-from langchain_core.runnables.utils import AddableDict, ConfigurableFieldSpec, get_unique_config_specs
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableSerializable, ensure_config
+from langchain_core.runnables.utils import AddableDict
 from pydantic import BaseModel
 
-from langchain_surerag.base import SerializablePart, arun_in, run_in, service_field
+from langchain_surerag.base import SerializablePart, service_field
+from langchain_surerag.calls import Awaiting, Blocking, Calls, complete
 from langchain_surerag.documents import documents_of
-from langchain_surerag.inputs import ChainInput, QuestionInput, joined, query_of
+from langchain_surerag.inputs import ChainInput, QuestionInput, query_of
 from langchain_surerag.models import reader_of, with_advice
 from langchain_surerag.retrieval import retriever_of
 from langchain_surerag.runs import AsyncListener, changed_effects, listen, with_purposes
 from langchain_surerag.summaries import admitted_summaries, summaries_of
-from surerag import LazyRAG, LazyRAGOptions, LazyRAGResult, SamplingParams
+from surerag import LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult, SamplingParams
 from surerag.drivers import astream, stream
 from surerag.effects import Effect, Generate, Program, StartGeneration, emit, generate
 from surerag.messages import Message
@@ -139,7 +140,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         self, input: ChainInput, config: RunnableConfig | None = None, **kwargs: Any
     ) -> Iterator[ChainOutput]:
         """Yield context and decision, then the answer in pieces."""
-        yield from self.transform(iter([input]), config, **kwargs)
+        yield from self._transform_stream_with_config(iter([input]), self._pieces, config, **kwargs)
 
     async def astream(
         self, input: ChainInput, config: RunnableConfig | None = None, **kwargs: Any
@@ -149,33 +150,12 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         async def inputs() -> AsyncIterator[ChainInput]:
             yield input
 
-        async for chunk in self.atransform(inputs(), config, **kwargs):
-            yield chunk
-
-    def transform(
-        self, input: Iterator[ChainInput], config: RunnableConfig | None = None, **kwargs: Any
-    ) -> Iterator[ChainOutput]:
-        """Like :meth:`stream`, for a question that comes in chunks itself."""
-        yield from self._transform_stream_with_config(input, self._pieces, config, **kwargs)
-
-    async def atransform(
-        self, input: AsyncIterator[ChainInput], config: RunnableConfig | None = None, **kwargs: Any
-    ) -> AsyncIterator[ChainOutput]:
-        """Like :meth:`transform`, without blocking the event loop."""
-        async for chunk in self._atransform_stream_with_config(input, self._apieces, config, **kwargs):
+        async for chunk in self._atransform_stream_with_config(inputs(), self._apieces, config, **kwargs):
             yield chunk
 
     def get_input_schema(self, config: RunnableConfig | None = None) -> type[BaseModel]:
         """Return the arguments that ``as_tool`` shows to a model."""
         return QuestionInput
-
-    @property
-    def config_specs(self) -> list[ConfigurableFieldSpec]:
-        """What the caller's config can set in the services."""
-        services = [getattr(self, name) for name in self.SERVICES]
-        return get_unique_config_specs(
-            spec for service in services if isinstance(service, Runnable) for spec in service.config_specs
-        )
 
     # The method.
 
@@ -187,34 +167,28 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         with with_advice(reader):
             return LazyRAG(reader, retriever_of(self.retriever), summaries, **self.options())
 
-    def _answer(
-        self, value: Any, run_manager: CallbackManagerForChainRun, config: RunnableConfig
-    ) -> ChainOutput:
-        return self._output(run_in(_child(config, run_manager), self._program(value), self.core.services))
+    def _answer(self, value: Any) -> ChainOutput:
+        return complete(self._run(value, Blocking()))
 
-    async def _aanswer(
-        self, value: Any, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
-    ) -> ChainOutput:
-        result = await arun_in(_child(config, run_manager), self._program(value), self.core.services)
-        return self._output(result)
+    async def _aanswer(self, value: Any) -> ChainOutput:
+        return await self._run(value, Awaiting())
 
-    def _pieces(
-        self, chunks: Iterator[Any], run_manager: CallbackManagerForChainRun, config: RunnableConfig
-    ) -> Iterator[ChainOutput]:
-        program = with_purposes(self._program(joined(list(chunks))))
+    async def _run(self, value: Any, calls: Calls) -> ChainOutput:
+        result = await calls.run(ensure_config(), self._program(value), self.core.services)
+        return {**_opening(result), "answer": result.answer, **self._details(result)}
+
+    def _pieces(self, inputs: Iterator[Any]) -> Iterator[ChainOutput]:
+        program = with_purposes(self._program(next(inputs)))
         with stream(program, self.core.services, on_event=listen) as answer:
             plan = answer.announced
             yield _opening(plan)
             for piece in answer:
                 yield AddableDict(answer=piece)
-            # Empty, so that the key is there for an empty answer, too.
-            yield AddableDict(answer="", **self._closing(answer.result, plan))
+            yield self._closing(answer.result, plan)
 
-    async def _apieces(
-        self, chunks: AsyncIterator[Any], run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
-    ) -> AsyncIterator[ChainOutput]:
-        program = with_purposes(self._program(joined([chunk async for chunk in chunks])))
-        async with AsyncListener(config) as listener:
+    async def _apieces(self, inputs: AsyncIterator[Any]) -> AsyncIterator[ChainOutput]:
+        program = with_purposes(self._program(await anext(inputs)))
+        async with AsyncListener(ensure_config()) as listener:
             answer = await astream(program, self.core.services, on_event=listener)
             async with answer:
                 # Everybody has the decision before the first word.
@@ -223,19 +197,14 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
                 yield _opening(plan)
                 async for piece in answer:
                     yield AddableDict(answer=piece)
-                yield AddableDict(answer="", **self._closing(answer.result, plan))
+                yield self._closing(answer.result, plan)
 
     def _program(self, value: Any) -> Program[LazyRAGResult]:
-        question, history = query_of(value)
-        if not history:
-            return self._core_program(question)
-        if self.conversation == "show":
-            return _with_history(history, self._core_program(question))
-        return self._condensed(question, history)
-
-    def _core_program(self, question: str) -> Program[LazyRAGResult]:
         core: LazyRAG = self.core
-        return core.program(question)
+        question, history = query_of(value)
+        if history and self.conversation == "condense":
+            return self._condensed(question, history)
+        return _with_history(history, core.program(question)) if history else core.program(question)
 
     def _condensed(self, question: str, history: Sequence[Message]) -> Program[LazyRAGResult]:
         """Have the reader write a question that stands alone, and answer that.
@@ -246,23 +215,17 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         [[written]] = yield from generate([prompt], SamplingParams(max_tokens=_QUESTION_TOKENS, trace="none"))
         alone = written.text.strip() or question
         yield from emit("conversation.condensed", question=question, alone=alone)
-        return (yield from self._core_program(alone))
+        result: LazyRAGResult = yield from self.core.program(alone)
+        return result
 
-    def _output(self, result: LazyRAGResult) -> ChainOutput:
-        return {
-            "answer": result.answer,
-            "context": documents_of([*result.summaries, *result.passages]),
-            "decision": result.decision.to_dict(),
-            **self._details(result),
-        }
-
-    def _closing(self, result: LazyRAGResult, plan: Any) -> ChainOutput:
+    def _closing(self, result: LazyRAGResult, plan: LazyRAGPlan) -> ChainOutput:
         """Return the last chunk; with what was retrieved after a kept answer turned out to be empty."""
-        changed: ChainOutput = {}
+        # The answer is empty, so that the key is there for an empty answer, too.
+        chunk = AddableDict(answer="", **self._details(result))
         if result.decision != plan.decision:
-            fresh = result.passages[len(plan.passages) :]
-            changed = {"context": documents_of(fresh), "decision": result.decision.to_dict()}
-        return {**changed, **self._details(result)}
+            chunk["context"] = documents_of(result.passages[len(plan.passages) :])
+            chunk["decision"] = result.decision.to_dict()
+        return chunk
 
     def _details(self, result: LazyRAGResult) -> ChainOutput:
         finish = result.finish if result.answer.strip() else "empty"
@@ -284,12 +247,8 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         return details
 
 
-def _child(config: RunnableConfig, run_manager: Any) -> RunnableConfig:
-    return {**config, "callbacks": run_manager.get_child()}
-
-
-def _opening(plan: Any) -> ChainOutput:
-    """Return the first chunk: what is settled before the answer flows."""
+def _opening(plan: LazyRAGPlan | LazyRAGResult) -> ChainOutput:
+    """Return what is settled before the answer flows."""
     return AddableDict(
         context=documents_of([*plan.summaries, *plan.passages]), decision=plan.decision.to_dict()
     )
@@ -327,15 +286,17 @@ def create_lazy_retrieval_tool(
     """
     from langchain_core.tools import StructuredTool
 
-    def response(output: dict[str, Any]) -> str | tuple[str, dict[str, Any]]:
-        answer: str = output["answer"]
+    async def respond(question: str, callbacks: Callbacks, calls: Calls) -> Any:
+        config = RunnableConfig(callbacks=callbacks)
+        output = await calls.call(chain, "invoke", {"question": question}, config)
+        answer = output["answer"]
         return (answer, dict(output)) if response_format == "content_and_artifact" else answer
 
-    def ask(question: str, callbacks: Callbacks = None) -> str | tuple[str, dict[str, Any]]:
-        return response(chain.invoke({"question": question}, config={"callbacks": callbacks}))
+    def ask(question: str, callbacks: Callbacks = None) -> Any:
+        return complete(respond(question, callbacks, Blocking()))
 
-    async def aask(question: str, callbacks: Callbacks = None) -> str | tuple[str, dict[str, Any]]:
-        return response(await chain.ainvoke({"question": question}, config={"callbacks": callbacks}))
+    async def aask(question: str, callbacks: Callbacks = None) -> Any:
+        return await respond(question, callbacks, Awaiting())
 
     return StructuredTool(
         name=name,

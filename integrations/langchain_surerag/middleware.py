@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any, NotRequired, TypeVar, cast
+from typing import Any, NotRequired, cast
 
 from langchain.agents.middleware import (
     AgentMiddleware,
@@ -22,29 +23,37 @@ from langchain.agents.middleware import (
 from langchain.chat_models import init_chat_model
 from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_core.retrievers import RetrieverLike
 from langchain_core.runnables.config import ensure_config, merge_configs, set_config_context
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
+from langchain_surerag.answers import Answer
+from langchain_surerag.calls import Awaiting, Blocking, Calls, complete
 from langchain_surerag.documents import documents_of
-from langchain_surerag.entropy import entropy_of, trace_of_message
-from langchain_surerag.families import Family, family_of, leaves
+from langchain_surerag.entropy import entropy_of
+from langchain_surerag.models import reader_from_model
 from langchain_surerag.prompts import prompt_of
 from langchain_surerag.retrieval import retriever_of
-from langchain_surerag.runs import TAGS, without_streaming
-from surerag import FirstPass, Gate, GateDecision, LazyRAGOptions, Passage
-from surerag.errors import CapabilityError, ConfigurationError, InputError, LogprobsError, MissingServiceError
-from surerag.measures import same_answer
-from surerag.messages import Generation, as_messages
+from langchain_surerag.runs import TAGS, settled, without_streaming
+from surerag import FirstPass, Gate, GateDecision, LazyRAGOptions, Passage, Services
+from surerag.effects import retrieve
+from surerag.errors import (
+    CapabilityError,
+    ConfigurationError,
+    InputError,
+    LogprobsError,
+    MissingServiceError,
+    ServiceError,
+)
+from surerag.measures import equivalence_clusters, same_answer
+from surerag.messages import Generation, SamplingParams, TraceKind, as_messages
 from surerag.prompts import format_passages
 from surerag.readers.logprobs import ANY_VOCABULARY
-from surerag.readers.threads import in_thread
 
-T = TypeVar("T")
-Handler = Callable[[ModelRequest[Any]], ModelResponse[Any]]
-AsyncHandler = Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
+Request = ModelRequest[Any]
+Response = ModelResponse[Any]
 Reply = str | AIMessage | None
 OnUncertain = Callable[[str, AIMessage], Reply | Awaitable[Reply]]
 
@@ -52,6 +61,58 @@ NOTES = "surerag"
 """Key in a message's ``response_metadata`` for what middleware notes about it."""
 
 logger = logging.getLogger("surerag")
+
+
+class _Model:
+    """The agent's model as a middleware calls it.
+
+    Args:
+        handler: LangChain's function from a request to a response, blocking or asynchronous.
+        calls: The same choice for what else is called.
+    """
+
+    def __init__(self, handler: Callable[[Request], Any], calls: Calls) -> None:
+        self._handler = handler
+        self._calls = calls
+
+    async def answer(self, request: Request) -> Response:
+        """Answer a request for everybody to see."""
+        return cast("Response", await settled(self._handler(request)))
+
+    async def draft(self, request: Request) -> Response:
+        """Answer a request with what may be dropped: no handler that streams sees it."""
+        config = without_streaming(merge_configs(ensure_config(), {"tags": TAGS["draft"]}))
+        with set_config_context(config) as context:
+            response = context.run(self._handler, request)
+            if inspect.isawaitable(response):
+                response = await asyncio.create_task(settled(response), context=context)
+        return cast("Response", response)
+
+    async def drafts(self, requests: Sequence[Request]) -> list[Response]:
+        """Answer several requests with drafts."""
+        return await self._calls.each(self.draft, requests, len(requests))
+
+    async def retrieve(self, query: str, k: int | None, services: Services) -> list[Passage]:
+        """Return passages, ``k`` at most."""
+        return (await self._calls.run(ensure_config(), retrieve(query, k), services))[:k]
+
+
+class _Middleware(AgentMiddleware[Any, Any, Any]):
+    """A middleware whose way to answer is a coroutine, for blocking and asynchronous agents."""
+
+    def wrap_model_call(self, request: Request, handler: Callable[[Request], Response]) -> Any:
+        """Answer as the class says."""
+        return complete(self._answer(request, _Model(handler, Blocking())))
+
+    async def awrap_model_call(
+        self, request: Request, handler: Callable[[Request], Awaitable[Response]]
+    ) -> Any:
+        """Like ``wrap_model_call``, without blocking the event loop."""
+        return await self._answer(request, _Model(handler, Awaiting()))
+
+    @abstractmethod
+    async def _answer(self, request: Request, model: _Model) -> Any:
+        """Answer a request."""
 
 
 class LazyRetrievalState(AgentState[Any]):
@@ -66,7 +127,7 @@ class LazyRetrievalState(AgentState[Any]):
     retrieval: NotRequired[dict[str, Any]]
 
 
-class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
+class LazyRetrievalMiddleware(_Middleware):
     """Lets the agent's model answer, and retrieves only when it is unsure of what it writes (L-RAG).
 
     The model answers the user's message with log-probabilities. Where the gate stays shut, that is the
@@ -121,93 +182,63 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
         self.options = LazyRAGOptions(**options, prompts=prompts)
         self.threshold = self.options.resolved_threshold
         self._gate: Gate = self.options.resolved_gate
-        self._retriever = retriever_of(retriever)
+        self._services = Services(retriever=retriever_of(retriever))
         self._vocabulary_size = vocabulary_size
 
-    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> Any:
-        """Answer, and if unsure retrieve and answer again."""
-        question = _question(request.messages)
-        if question is None:
-            return handler(request)
-        drafts = [_as_draft(handler, draft) for draft in self._draft_requests(request)]
-        decision, answer = self._decide(request, drafts)
-        if answer is not None:
-            return _noted(answer, decision, [])
-        passages = self._limited(self._retriever.retrieve(question.text, self.options.top_n))
-        return _noted(handler(self._informed(request, question, passages)), decision, passages)
+    async def _answer(self, request: Request, model: _Model) -> Any:
+        question = request.messages[-1] if request.messages else None
+        if not isinstance(question, HumanMessage) or not str(question.text).strip():
+            return await model.answer(request)
+        drafts = await model.drafts(self._draft_requests(request))
+        answers = [answer_of(draft) for draft in drafts]
+        if answers[0] is None:
+            return drafts[0]
+        # Of further samples, those without words say nothing.
+        spoken = [place for place, one in enumerate(answers) if place == 0 or (one and one.text.strip())]
+        decision, place = self._decide(request, [cast("AIMessage", answers[place]) for place in spoken])
+        if not decision.retrieve:
+            return _with_decision(drafts[spoken[place]], decision, [])
+        passages = await model.retrieve(str(question.text), self.options.top_n, self._services)
+        response = await model.answer(self._informed(request, question, passages))
+        return _with_decision(response, decision, passages)
 
-    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Any:
-        """Like ``wrap_model_call``, without blocking the event loop."""
-        question = _question(request.messages)
-        if question is None:
-            return await handler(request)
-        requests = self._draft_requests(request)
-        drafts = await asyncio.gather(*(_as_adraft(handler, draft) for draft in requests))
-        decision, answer = self._decide(request, drafts)
-        if answer is not None:
-            return _noted(answer, decision, [])
-        aretrieve = getattr(self._retriever, "aretrieve", None)
-        if aretrieve is None:
-            results = await in_thread(self._retriever.retrieve, question.text, self.options.top_n)
-        else:
-            results = await aretrieve(question.text, self.options.top_n)
-        passages = self._limited(results)
-        return _noted(await handler(self._informed(request, question, passages)), decision, passages)
-
-    def _limited(self, passages: Sequence[Passage]) -> list[Passage]:
-        return list(passages)[: self.options.top_n]
-
-    def _draft_requests(self, request: ModelRequest[Any]) -> list[ModelRequest[Any]]:
+    def _draft_requests(self, request: Request) -> list[Request]:
         """Return what to ask so that the gate can decide."""
-        settings = dict(request.model_settings)
         if self._gate.needs != "text":
-            settings |= entropy_settings(request.model, 'LazyRetrievalMiddleware(…, gate="semantic_entropy")')
+            request = _traced(request, 'LazyRetrievalMiddleware(…, gate="semantic_entropy")')
         if not self._gate.n_samples:
-            return [request.override(model_settings=settings)]
-        return [request.override(model_settings={**settings, "temperature": 1.0})] * self._gate.n_samples
+            return [request]
+        sampled = request.override(model_settings={**request.model_settings, "temperature": 1.0})
+        return [sampled] * self._gate.n_samples
 
-    def _decide(
-        self, request: ModelRequest[Any], drafts: Sequence[ModelResponse[Any]]
-    ) -> tuple[GateDecision | None, ModelResponse[Any] | None]:
-        """Return the gate's decision, and the draft that is the answer, if one is.
-
-        A model that calls a tool has decided for itself.
-        """
-        messages = [answer_of(draft) for draft in drafts]
-        if messages[0] is None:
-            if _is_empty(drafts[0]):
-                return self._gate.decide(None, None, self.threshold, "empty first answer"), None
-            return None, drafts[0]
-        answers = [(draft, one) for draft, one in zip(drafts, messages, strict=True) if one is not None]
+    def _decide(self, request: Request, messages: Sequence[AIMessage]) -> tuple[GateDecision, int]:
+        """Return the gate's decision, and the place of the answer where it stays shut."""
+        if not str(messages[0].text).strip():
+            return self._gate.decide(None, None, self.threshold), 0
         try:
-            generations = [self._generation(request, message) for _, message in answers]
-        except (LogprobsError, InputError) as error:
+            samples = [self._generation(request, message) for message in messages]
+        except ServiceError as error:
             logger.warning("lazy_rag.unmeasured: %s", error)
             flaw = f"the answer could not be measured: {error}"
-            return self._gate.decide(None, None, self.threshold, flaw), None
-        chosen, first_pass = generations[0], FirstPass(generations[0])
+            return self._gate.decide(None, None, self.threshold, flaw), 0
+        place, first_pass = 0, FirstPass(samples[0])
         if self._gate.n_samples:
-            clusters = _clusters([one.text for one in generations])
-            chosen = generations[clusters.index(max(clusters, key=clusters.count))]
-            first_pass = FirstPass(chosen, tuple(generations), tuple(clusters))
-        score = self._gate.score(first_pass)
-        reason = "the first answer was cut off" if chosen.finish == "length" else ""
-        decision = self._gate.decide(score, self._gate.interval(first_pass), self.threshold, reason)
-        place = next(index for index, one in enumerate(generations) if one is chosen)
-        return decision, None if decision.retrieve else answers[place][0]
+            same = [[same_answer(one.text, other.text) for other in samples] for one in samples]
+            clusters = equivalence_clusters(same).tolist()
+            place = clusters.index(max(clusters, key=clusters.count))
+            first_pass = FirstPass(samples[place], tuple(samples), tuple(clusters))
+        flaw = "the first answer was cut off" if samples[place].finish in ("length", "content_filter") else ""
+        score, interval = self._gate.score(first_pass), self._gate.interval(first_pass)
+        return self._gate.decide(score, interval, self.threshold, flaw), place
 
-    def _generation(self, request: ModelRequest[Any], message: AIMessage) -> Generation:
-        trace = None
-        if self._gate.needs != "text":
-            trace = trace_of_message(
-                message, family=_family(request.model), vocabulary_size=self._vocabulary_size
-            )
-        cut = message.response_metadata.get("finish_reason") in ("length", "content_filter")
-        return Generation(str(message.text).strip(), trace=trace, finish="length" if cut else "stop")
+    def _generation(self, request: Request, message: AIMessage) -> Generation:
+        trace: TraceKind = "none" if self._gate.needs == "text" else "entropy"
+        reader = reader_from_model(request.model, vocabulary_size=self._vocabulary_size)
+        answer = Answer(reader, SamplingParams(trace=trace))
+        answer.add(message)
+        return answer.generation()
 
-    def _informed(
-        self, request: ModelRequest[Any], question: HumanMessage, passages: Sequence[Passage]
-    ) -> ModelRequest[Any]:
+    def _informed(self, request: Request, question: HumanMessage, passages: Sequence[Passage]) -> Request:
         """Show passages before the question, in this request alone."""
         if not passages:
             return request
@@ -224,7 +255,7 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
         return request.override(messages=[*request.messages[:-1], last], system_message=system)
 
 
-class UncertaintyMiddleware(AgentMiddleware[Any, Any, Any]):
+class UncertaintyMiddleware(_Middleware):
     """Notes on each answer of the agent's model how uncertain it was, and acts where it was uncertain.
 
     Every answer in words has its entropy in ``response_metadata["surerag"]["uncertainty"]``: ``entropy``
@@ -267,66 +298,51 @@ class UncertaintyMiddleware(AgentMiddleware[Any, Any, Any]):
         self._n_tokens = n_tokens
         self._vocabulary_size = vocabulary_size
 
-    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> Any:
-        """Measure the answer; where it is uncertain, ask the larger model."""
-        measured = self._measured(request)
+    async def _answer(self, request: Request, model: _Model) -> Any:
+        measured = _traced(request, "a model that returns log-probabilities")
         if self.larger_model is None:
-            return self._noted(request, handler(measured))
-        draft = self._noted(request, _as_draft(handler, measured))
-        return handler(self._larger(request)) if _is_uncertain(draft.result[-1]) else draft
-
-    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Any:
-        """Like ``wrap_model_call``, without blocking the event loop."""
-        measured = self._measured(request)
-        if self.larger_model is None:
-            return self._noted(request, await handler(measured))
-        draft = self._noted(request, await _as_adraft(handler, measured))
-        return await handler(self._larger(request)) if _is_uncertain(draft.result[-1]) else draft
+            return self._noted(request, await model.answer(measured))
+        draft = self._noted(request, await model.draft(measured))
+        if not _is_uncertain(draft.result[-1]):
+            return draft
+        return await model.answer(request.override(model=self.larger_model))
 
     def after_model(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Pass an uncertain answer to ``on_uncertain``."""
-        uncertain = self._uncertain(state)
-        if uncertain is None or self.on_uncertain is None:
-            return None
-        reply = self.on_uncertain(*uncertain)
-        if inspect.isawaitable(reply):
-            if inspect.iscoroutine(reply):
-                reply.close()
+        reply = self._reply(state)
+        if inspect.iscoroutine(reply):
+            reply.close()
             raise ConfigurationError(
                 "on_uncertain is a coroutine function, and the agent was called synchronously",
                 hint="call it with ainvoke or astream, or pass a plain function",
             )
-        return _replacement(uncertain[1], reply)
+        return _replacement(state, cast("Reply", reply))
 
     async def aafter_model(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Like ``after_model``, awaiting ``on_uncertain`` if it is to be awaited."""
-        uncertain = self._uncertain(state)
-        if uncertain is None or self.on_uncertain is None:
+        return _replacement(state, await settled(self._reply(state)))
+
+    def _reply(self, state: Mapping[str, Any]) -> Reply | Awaitable[Reply]:
+        """Return what ``on_uncertain`` says of the last message, or None if there is nothing to ask."""
+        messages = state["messages"]
+        if self.on_uncertain is None or not messages or not _is_uncertain(messages[-1]):
             return None
-        reply = self.on_uncertain(*uncertain)
-        return _replacement(uncertain[1], await reply if inspect.isawaitable(reply) else reply)
+        questions = [one for one in messages if isinstance(one, HumanMessage)]
+        return self.on_uncertain(str(questions[-1].text) if questions else "", messages[-1])
 
-    def _measured(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
-        settings = entropy_settings(request.model, "a model that returns log-probabilities")
-        return request.override(model_settings={**request.model_settings, **settings})
-
-    def _larger(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
-        return request.override(model=cast("BaseChatModel", self.larger_model))
-
-    def _noted(self, request: ModelRequest[Any], response: ModelResponse[Any]) -> ModelResponse[Any]:
+    def _noted(self, request: Request, response: Response) -> Response:
         message = answer_of(response)
-        note: dict[str, Any] = {"threshold": self.threshold}
-        if _is_empty(response):
-            [empty] = response.result
-            note |= {"uncertain": True, "reason": "empty answer"}
-            return _with_note(response, cast("AIMessage", empty), "uncertainty", note)
         if message is None:
             return response
+        note: dict[str, Any] = {"threshold": self.threshold}
+        if not str(message.text).strip():
+            note |= {"uncertain": True, "reason": "empty answer"}
+            return _with_note(response, message, "uncertainty", note)
         try:
             entropy = entropy_of(
                 message,
                 n_tokens=self._n_tokens,
-                family=_family(request.model),
+                family=reader_from_model(request.model).family,
                 vocabulary_size=self._vocabulary_size,
             )
             values = asdict(entropy)
@@ -336,86 +352,29 @@ class UncertaintyMiddleware(AgentMiddleware[Any, Any, Any]):
             note |= {"uncertain": None, "reason": str(error)}
         return _with_note(response, message, "uncertainty", note)
 
-    def _uncertain(self, state: Mapping[str, Any]) -> tuple[str, AIMessage] | None:
-        messages = state["messages"]
-        last = messages[-1] if messages else None
-        if not isinstance(last, AIMessage) or not _is_uncertain(last):
-            return None
-        question = next((one for one in reversed(messages) if isinstance(one, HumanMessage)), None)
-        return "" if question is None else str(question.text), last
 
-
-def entropy_settings(model: Any, instead: str) -> dict[str, Any]:
-    """Return the settings by which a chat model returns log-probabilities with alternatives.
-
-    Raises:
-        CapabilityError: If it gives none.
-    """
-    family = _family(model)
-    if family.logprobs is None:
-        names = ", ".join(dict.fromkeys(leaf.class_name for leaf in leaves(model)))
+def _traced(request: Request, instead: str) -> Request:
+    """Return the request with settings by which its model returns log-probabilities with alternatives."""
+    reader = reader_from_model(request.model)
+    if not reader.capabilities.logprobs:
         raise CapabilityError(
-            f"the agent's model {names} gives text only, and log-probabilities are needed",
-            hint=f"use {instead}, or another model; {family.advice}",
+            f"the agent's model {reader.described} gives text only, and log-probabilities are needed",
+            hint=f"use {instead}, or another model; {reader.family.advice}",
         )
-    settings = {"logprobs": True, "top_logprobs": family.most_top}
-    return family.keywords(settings, next(iter(leaves(model))).model)
+    settings = reader.keywords({"logprobs": True, "top_logprobs": reader.top_logprobs})
+    return request.override(model_settings={**request.model_settings, **settings})
 
 
-def _clusters(answers: Sequence[str]) -> list[int]:
-    """Return the cluster of each answer: that of the first one with the same words, up to their form."""
-    firsts: list[str] = []
-    clusters: list[int] = []
-    for answer in answers:
-        same = next((place for place, first in enumerate(firsts) if same_answer(first, answer)), len(firsts))
-        if same == len(firsts):
-            firsts.append(answer)
-        clusters.append(same)
-    return clusters
-
-
-def _family(model: Any) -> Family:
-    return family_of(tuple(leaves(model)), None)
-
-
-def _as_draft(handler: Callable[[Any], T], request: ModelRequest[Any]) -> T:
-    """Ask for a text that may be dropped: no handler that streams sees it."""
-    config = without_streaming(merge_configs(ensure_config(), {"tags": TAGS["draft"]}))
-    with set_config_context(config) as context:
-        return context.run(handler, request)
-
-
-async def _as_adraft(handler: Callable[[Any], Awaitable[T]], request: ModelRequest[Any]) -> T:
-    """Like :func:`_as_draft`, without blocking the event loop."""
-
-    async def ask() -> T:
-        return await handler(request)
-
-    config = without_streaming(merge_configs(ensure_config(), {"tags": TAGS["draft"]}))
-    with set_config_context(config) as context:
-        return await asyncio.get_running_loop().create_task(ask(), context=context)
-
-
-def answer_of(response: ModelResponse[Any]) -> AIMessage | None:
-    """Return the model's answer in words; None where it calls tools."""
-    messages = [one for one in response.result if isinstance(one, AIMessage)]
-    if len(messages) != len(response.result) or not messages:
+def answer_of(response: Response) -> AIMessage | None:
+    """Return the model's answer, which may be empty; None where it calls tools."""
+    last = response.result[-1] if response.result else None
+    if not isinstance(last, AIMessage) or not all(isinstance(one, AIMessage) for one in response.result):
         return None
-    last = messages[-1]
-    return None if last.tool_calls or not str(last.text).strip() else last
+    is_call = last.tool_calls or (last.invalid_tool_calls and not str(last.text).strip())
+    return None if is_call else last
 
 
-def _is_empty(response: ModelResponse[Any]) -> bool:
-    """Whether the model neither answered nor called a tool."""
-    message = response.result[0] if len(response.result) == 1 else None
-    if not isinstance(message, AIMessage) or message.tool_calls or message.invalid_tool_calls:
-        return False
-    return not str(message.text).strip()
-
-
-def _with_note(
-    response: ModelResponse[Any], message: AIMessage, name: str, note: Mapping[str, Any]
-) -> ModelResponse[Any]:
+def _with_note(response: Response, message: AIMessage, name: str, note: Mapping[str, Any]) -> Response:
     """Return a response whose message has a note in its metadata."""
     earlier = message.response_metadata.get(NOTES) or {}
     metadata = {**message.response_metadata, NOTES: {**earlier, name: note}}
@@ -423,24 +382,14 @@ def _with_note(
     return replace(response, result=[noted if one is message else one for one in response.result])
 
 
-def _noted(
-    response: ModelResponse[Any], decision: GateDecision | None, passages: Sequence[Passage]
-) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
-    if decision is None:
-        return response
-    note = decision.to_dict()
-    message = answer_of(response)
+def _with_decision(
+    response: Response, decision: GateDecision, passages: Sequence[Passage]
+) -> ExtendedModelResponse[Any]:
+    note, message = decision.to_dict(), answer_of(response)
     if message is not None:
         response = _with_note(response, message, "retrieval", note)
-    return ExtendedModelResponse(
-        response, Command(update={"context": documents_of(passages), "retrieval": note})
-    )
-
-
-def _question(messages: Sequence[AnyMessage]) -> HumanMessage | None:
-    """Return the user's message, if it is the user's turn that is to be answered."""
-    last = messages[-1] if messages else None
-    return last if isinstance(last, HumanMessage) and str(last.text).strip() else None
+    update = {"context": documents_of(passages), "retrieval": note}
+    return ExtendedModelResponse(response, Command(update=update))
 
 
 def _with_text(question: HumanMessage, text: str) -> str | list[str | dict[Any, Any]]:
@@ -451,18 +400,18 @@ def _with_text(question: HumanMessage, text: str) -> str | list[str | dict[Any, 
     return [{"type": "text", "text": text}, *others]
 
 
-def _is_uncertain(message: BaseMessage) -> bool:
-    notes = message.response_metadata.get(NOTES) or {}
+def _is_uncertain(message: Any) -> bool:
+    notes = getattr(message, "response_metadata", {}).get(NOTES) or {}
     return bool((notes.get("uncertainty") or {}).get("uncertain"))
 
 
-def _replacement(message: AIMessage, reply: Reply) -> dict[str, Any] | None:
-    """Return the update that puts a reply in an answer's place; the state knows it by its id."""
+def _replacement(state: Mapping[str, Any], reply: Reply) -> dict[str, Any] | None:
+    """Return the update that puts a reply in the last message's place; the state knows it by its id."""
     if reply is None:
         return None
+    message = state["messages"][-1]
     other = AIMessage(reply) if isinstance(reply, str) else reply
     metadata = {**message.response_metadata, **other.response_metadata}
-    notes = metadata.get(NOTES) or {}
-    note = {**(notes.get("uncertainty") or {}), "uncertain": False, "replaced": True}
-    changes = {"id": message.id, "response_metadata": {**metadata, NOTES: {**notes, "uncertainty": note}}}
-    return {"messages": [other.model_copy(update=changes)]}
+    note = {**message.response_metadata[NOTES]["uncertainty"], "uncertain": False, "replaced": True}
+    metadata[NOTES] = {**metadata[NOTES], "uncertainty": note}
+    return {"messages": [other.model_copy(update={"id": message.id, "response_metadata": metadata})]}

@@ -9,37 +9,43 @@ does not collapse, settings that a model rejects, retries of a stream that fails
 
 from __future__ import annotations
 
-import asyncio
 import re
+import traceback
 import warnings
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, closing, contextmanager
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar, cast
 
 from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel, BaseLLM
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.messages import convert_to_messages
 from langchain_core.outputs import LLMResult
 from langchain_core.prompt_values import ChatPromptValue, PromptValue, StringPromptValue
 from langchain_core.runnables import Runnable, RunnableConfig
-from langchain_core.runnables.config import ContextThreadPoolExecutor, ensure_config, merge_configs
+from langchain_core.runnables.config import ensure_config, merge_configs
 
-from langchain_surerag.answers import Answer
+from langchain_surerag.answers import Answer, OpenStream
+from langchain_surerag.calls import Awaiting, Blocking, Calls, complete, iterate
 from langchain_surerag.families import PIPELINE, family_of, leaves, unbound
-from langchain_surerag.runs import PURPOSE, request_config
-from langchain_surerag.streams import AsyncOpenStream, OpenStream
+from langchain_surerag.runs import PURPOSE, AnswerRun, request_config
 from surerag.errors import (
     CapabilityError,
     ConfigurationError,
-    ContextLengthError,
     LogprobsRefusedError,
     MissingServiceError,
     RefusedError,
     ServiceError,
     SureragError,
     ThinkingBudgetError,
-    TransientServiceError,
 )
 from surerag.messages import (
     Chunk,
@@ -51,7 +57,8 @@ from surerag.messages import (
     Usage,
     as_messages,
 )
-from surerag.readers.failures import kind_of, status_of
+from surerag.readers.failures import service_error
+from surerag.readers.hosted.parameters import SupportedParameters, needed_parameters, warn_of_dropped
 from surerag.readers.logprobs import ANY_VOCABULARY
 from surerag.readers.pieces import UsageCounter
 from surerag.readers.protocol import BaseReader, Capabilities, Reader, begun_from_whole
@@ -61,17 +68,7 @@ from surerag.text import replace_surrogates
 
 T = TypeVar("T")
 R = TypeVar("R")
-_TURNS: Mapping[str, type[BaseMessage]] = {
-    "system": SystemMessage,
-    "user": HumanMessage,
-    "assistant": AIMessage,
-}
 _SECRET = re.compile(r"Bearer\s+[^\s'\"]+|\bsk-[\w-]{6,}")
-_UNREADABLE = (AttributeError, IndexError, KeyError, TypeError, ValueError)
-
-
-class LeftOutWarning(UserWarning):
-    """A model rejects a setting, and is called without it from then on."""
 
 
 def reader_from_model(
@@ -82,7 +79,7 @@ def reader_from_model(
     vocabulary_size: int = ANY_VOCABULARY,
     max_concurrency: int = 8,
     thinking_tokens: int = THINKING_TOKENS,
-) -> BaseReader:
+) -> ModelReader:
     """Make a reader of a chat model or an LLM, with whatever is around it.
 
     ChatOpenAI and its relatives (chat completions), ChatOllama and ChatGoogleGenerativeAI give
@@ -133,12 +130,7 @@ def reader_from_model(
 
 
 def reader_of(model: Any) -> BaseReader:
-    """Return a model as a reader, and a reader as it is.
-
-    Raises:
-        MissingServiceError: If there is none.
-        ConfigurationError: If it is something else.
-    """
+    """Return a model as a reader, and a reader as it is."""
     if model is None:
         raise MissingServiceError("there is no model", hint="pass llm=…")
     if not isinstance(model, Runnable) and isinstance(model, Reader):
@@ -169,6 +161,11 @@ class _Request(NamedTuple):
     number: int = 0
     drawn: bool = False
 
+    @property
+    def needed(self) -> frozenset[str]:
+        """The settings that it cannot do without."""
+        return needed_parameters(replace(self.sampling, n=2) if self.drawn else self.sampling)
+
 
 class ModelReader(BaseReader):
     """A LangChain model behind the protocol of readers; made by :func:`reader_from_model`."""
@@ -194,11 +191,11 @@ class ModelReader(BaseReader):
         self.vocabulary_size = vocabulary_size
         bound = [leaf.setting("top_logprobs") for leaf in self._leaves]
         most = [top_logprobs, *bound, self.family.most_top]
-        self.top_logprobs = min(number for number in most if isinstance(number, int) and number > 0)
+        self._top_logprobs = min(number for number in most if isinstance(number, int) and number > 0)
         self._max_concurrency = max_concurrency
         self._thinking_tokens = thinking_tokens
         self._thinks = False
-        self._rejected: frozenset[str] = frozenset()
+        self._supported = SupportedParameters()
         self._usage = UsageCounter()
 
     def __repr__(self) -> str:
@@ -234,6 +231,11 @@ class ModelReader(BaseReader):
         return min(self._limits(), default=super().max_tokens)
 
     @property
+    def top_logprobs(self) -> int:
+        """Alternatives to request at each token."""
+        return min(self._top_logprobs, self._supported.cap.get("top_logprobs", self._top_logprobs))
+
+    @property
     def usage(self) -> Usage:
         """Requests made, and tokens as far as the server counts them."""
         return self._usage.total
@@ -243,84 +245,77 @@ class ModelReader(BaseReader):
         encode = getattr(self._bare, "custom_get_token_ids", None)
         return len(encode(text)) if callable(encode) else super().count_tokens(text)
 
+    def keywords(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return settings by OpenAI's names as keywords of a call."""
+        return self.family.keywords(settings, self._leaves[0].model)
+
     # Whole answers.
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         """Return ``sampling.n`` generations for each prompt, in order."""
-        requests = self._requests(prompts, sampling)
-        rows = self._each(self._answers, requests)
-        missing = _missing(requests, rows)
-        return _gathered([*requests, *missing], [*rows, *self._each(self._answers, missing)], len(prompts))
+        return complete(self._generate(prompts, sampling, Blocking()))
 
     async def agenerate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         """Like ``generate``, with concurrent requests."""
         if self.family is PIPELINE:
             return await in_thread(self.generate, prompts, sampling)
-        requests = self._requests(prompts, sampling)
-        rows = await self._aeach(self._aanswers, requests)
-        missing = _missing(requests, rows)
-        more = await self._aeach(self._aanswers, missing)
-        return _gathered([*requests, *missing], [*rows, *more], len(prompts))
+        return await self._generate(prompts, sampling, Awaiting())
 
-    def _requests(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[_Request]:
-        """Return one request a prompt where a model answers several times at once, else one a sample."""
-        at_once = self.family.takes_n and self._is_bare and "n" not in self._rejected
+    async def _generate(
+        self, prompts: Sequence[Prompt], sampling: SamplingParams, calls: Calls
+    ) -> list[list[Generation]]:
+        """Make one request a prompt where a model answers several times at once, else one a sample.
+
+        Samples that a server leaves out of its answer are requested one by one.
+        """
+        at_once = self.family.takes_n and self._is_bare and self._supported.apply({"n": 2}) == {"n": 2}
         each = replace(sampling, n=sampling.n if at_once else 1)
-        return [
+        requests = [
             _Request(place, prompt, each, number, sampling.n > 1)
             for place, prompt in enumerate(prompts)
             for number in range(1 if at_once else sampling.n)
         ]
+        generations: list[list[Generation]] = [[] for _ in prompts]
+        while requests:
+            missing = []
+            rows = await self._each(lambda request: self._answers(request, calls), requests, calls)
+            for request, row in zip(requests, rows, strict=True):
+                generations[request.place] += row[: request.sampling.n]
+                missing += [
+                    request._replace(sampling=replace(request.sampling, n=1), number=number)
+                    for number in range(len(row), request.sampling.n)
+                ]
+            requests = missing
+        return generations
 
-    def _answers(self, request: _Request) -> list[Generation]:
+    async def _answers(self, request: _Request, calls: Calls) -> list[Generation]:
         while True:
             settings = self._settings(request)
             try:
-                with self._errors():
-                    owner, method, arguments, keywords = self._call(request, settings)
-                    return self._read(getattr(owner, method)(*arguments, **keywords), request.sampling)
-            except ServiceError as error:
-                if not self._can_ask_again(error, settings, drawn=request.drawn):
-                    raise
+                return self._read(await self._ask(request, settings, calls), request.sampling)
+            except Exception as error:
+                self._learn(error, request, settings)
 
-    async def _aanswers(self, request: _Request) -> list[Generation]:
-        while True:
-            settings = self._settings(request)
-            try:
-                with self._errors():
-                    owner, method, arguments, keywords = self._call(request, settings)
-                    result = await getattr(owner, f"a{method}")(*arguments, **keywords)
-                    return self._read(result, request.sampling)
-            except ServiceError as error:
-                if not self._can_ask_again(error, settings, drawn=request.drawn):
-                    raise
-
-    def _call(
-        self, request: _Request, settings: Mapping[str, Any]
-    ) -> tuple[Any, str, tuple[Any, ...], dict[str, Any]]:
-        """Return what to call: the object, its method, and the arguments."""
-        config, keywords = request_config(PURPOSE.get()), self._keywords(settings)
+    async def _ask(self, request: _Request, settings: Mapping[str, Any], calls: Calls) -> Any:
+        config = request_config(PURPOSE.get())
+        keywords = self.keywords(settings)
         cached = request.drawn and (
             get_llm_cache() is not None or any(getattr(leaf.model, "cache", None) for leaf in self._leaves)
         )
+        value = _prompt_value(request.prompt, request.number if cached and not self._completes else None)
         if not self._is_bare:
             if cached and self._completes:
                 raise ConfigurationError(
                     f"{self.described} samples through LangChain's LLM cache, which answers all with one",
                     hint="build the LLM with cache=False, or pass it without what is around it",
                 )
-            value = _prompt_value(request.prompt, request.number if cached else None)
-            return self.model, "invoke", (value, config), keywords
-        owner = self._bare
-        if cached and self._completes:
-            owner = owner.model_copy(update={"cache": False})
-        for one in self._configs:
-            config = merge_configs(one, config)
+            return await calls.call(self.model, "invoke", value, config, **keywords)
+        uncached = cached and self._completes
+        owner = self._bare.model_copy(update={"cache": False}) if uncached else self._bare
+        config = merge_configs(*self._configs, config)
         names = ("callbacks", "tags", "metadata", "run_name", "run_id")
         traced = {name: config.get(name) for name in names}
-        number = request.number if cached and not self._completes else None
-        value = _prompt_value(request.prompt, number)
-        return owner, "generate_prompt", ([value],), {**traced, **self._bound, **keywords}
+        return await calls.call(owner, "generate_prompt", [value], **{**traced, **self._bound, **keywords})
 
     def _read(self, result: Any, sampling: SamplingParams) -> list[Generation]:
         outputs: Sequence[Any] = [result]
@@ -351,26 +346,25 @@ class ModelReader(BaseReader):
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[PartialGeneration]:
         """Open a stream for each prompt and read its first ``n_tokens`` tokens."""
-        if self.capabilities.begin != "native":
-            return super().begin(prompts, n_tokens, sampling)
-        streams = [self._stream(prompt, sampling) for prompt in prompts]
-        try:
-            return self._each(lambda stream: stream.until(n_tokens), streams)
-        except BaseException:
-            for stream in streams:
-                stream.close()
-            raise
+        return complete(self._begin(prompts, n_tokens, sampling, Blocking()))
 
     async def abegin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[PartialGeneration]:
         """Like ``begin``, without blocking the event loop."""
+        if self.family is PIPELINE:
+            return await in_thread(self.begin, prompts, n_tokens, sampling)
+        return await self._begin(prompts, n_tokens, sampling, Awaiting())
+
+    async def _begin(
+        self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams, calls: Calls
+    ) -> list[PartialGeneration]:
         if self.capabilities.begin != "native":
-            answers = await self.agenerate(prompts, replace(sampling, n=1))
+            answers = await self._generate(prompts, replace(sampling, n=1), calls)
             return [begun_from_whole(answer[0], n_tokens) for answer in answers]
-        streams = [self._astream(prompt, sampling) for prompt in prompts]
+        streams = [self._open(prompt, sampling, calls) for prompt in prompts]
         try:
-            return await self._aeach(lambda stream: stream.until(n_tokens), streams)
+            return await self._each(lambda stream: stream.until(n_tokens), streams, calls)
         except BaseException:
             for stream in streams:
                 await stream.close()
@@ -378,26 +372,25 @@ class ModelReader(BaseReader):
 
     def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
         """Read each open stream to its end."""
-        if self.capabilities.begin != "native":
-            return super().finish(begun)
-        return self._each(lambda item: item.state.rest(), begun)
+        return complete(self._finish(begun, Blocking()))
 
     async def afinish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
         """Like ``finish``, without blocking the event loop."""
+        return await self._finish(begun, Awaiting())
+
+    async def _finish(self, begun: Sequence[PartialGeneration], calls: Calls) -> list[Generation]:
         if self.capabilities.begin != "native":
             return super().finish(begun)
-        return await self._aeach(lambda item: item.state.rest(), begun)
+        return await self._each(lambda item: item.state.rest(), begun, calls)
 
     def cancel(self, begun: Sequence[PartialGeneration]) -> None:
         """Close each open stream."""
-        for item in begun:
-            if isinstance(item.state, OpenStream):
-                item.state.close()
+        complete(self.acancel(begun))
 
     async def acancel(self, begun: Sequence[PartialGeneration]) -> None:
         """Close each open stream."""
         for item in begun:
-            if isinstance(item.state, AsyncOpenStream):
+            if isinstance(item.state, OpenStream):
                 await item.state.close()
 
     # Streams.
@@ -406,87 +399,67 @@ class ModelReader(BaseReader):
         """Yield an answer piece by piece."""
         if self._needs_whole(sampling):
             return super().stream(prompt, sampling)
-        return self._stream(prompt, sampling).chunks()
+        return iterate(self._open(prompt, sampling, Blocking()).chunks())
 
     def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
         """Yield what was begun, from its first token on."""
         native = isinstance(begun.state, OpenStream)
-        return begun.state.chunks() if native else super().finish_stream(begun)
+        return iterate(begun.state.chunks()) if native else super().finish_stream(begun)
 
     def astream(self, prompt: Prompt, sampling: SamplingParams) -> AsyncIterator[Chunk]:
         """Like ``stream``, without blocking the event loop."""
         if self.family is PIPELINE or self._needs_whole(sampling):
             return super().astream(prompt, sampling)
-        # Made here, in the context of the caller; its chunks are read in another.
-        return self._astream(prompt, sampling).chunks()
+        return self._open(prompt, sampling, Awaiting()).chunks()
 
     def afinish_stream(self, begun: PartialGeneration) -> AsyncIterator[Chunk]:
         """Like ``finish_stream``, without blocking the event loop."""
-        native = isinstance(begun.state, AsyncOpenStream)
+        native = isinstance(begun.state, OpenStream)
         return begun.state.chunks() if native else super().afinish_stream(begun)
 
     def _needs_whole(self, sampling: SamplingParams) -> bool:
         """Whether log-probabilities are needed that come with whole answers alone."""
         return self._completes and self._traced and sampling.trace != "none"
 
-    def _stream(self, prompt: Prompt, sampling: SamplingParams) -> OpenStream:
-        answer, config = Answer(self, sampling, streamed=True), request_config(PURPOSE.get())
-        pieces = self._pieces(_Request(0, prompt, replace(sampling, n=1)), config)
-        return OpenStream(pieces, answer, _prompt_value(prompt).to_string(), self._usage.add)
+    def _open(self, prompt: Prompt, sampling: SamplingParams, calls: Calls) -> OpenStream:
+        """Return a stream under this context's config; it begins when it is read, maybe in another one."""
+        value, run = _prompt_value(prompt), None
+        if PURPOSE.get() == "draft":
+            run = AnswerRun(value.to_string(), calls.callback_manager)
+        request = _Request(0, prompt, replace(sampling, n=1))
+        pieces = self._pieces(value, request, request_config(PURPOSE.get()), calls)
+        return OpenStream(pieces, Answer(self, sampling, streamed=True), run, self._usage.add)
 
-    def _astream(self, prompt: Prompt, sampling: SamplingParams) -> AsyncOpenStream:
-        answer, config = Answer(self, sampling, streamed=True), request_config(PURPOSE.get())
-        pieces = self._apieces(_Request(0, prompt, replace(sampling, n=1)), config)
-        return AsyncOpenStream(pieces, answer, _prompt_value(prompt).to_string(), self._usage.add)
-
-    def _pieces(self, request: _Request, config: RunnableConfig) -> Iterator[Any]:
+    async def _pieces(
+        self, value: PromptValue, request: _Request, config: RunnableConfig, calls: Calls
+    ) -> AsyncGenerator[Any]:
         """Yield what the model streams.
 
-        A rejected request is made again without what was rejected. LangChain's retries are for whole
-        answers: where there are some, a stream that fails at once gives way to such a one.
+        LangChain's retries are for whole answers: where there are some, a stream that fails at once gives way
+        to such a one.
         """
-        value, began = _prompt_value(request.prompt), False
+        began = whole = False
         while True:
-            settings = self._settings(request, streamed=True)
+            settings = self._settings(request, streamed=not whole)
+            keywords = self.keywords(settings)
             try:
-                with self._errors():
-                    chunks = self.model.stream(value, config, **self._keywords(settings))
-                    with closing(cast("Any", chunks)):
-                        for chunk in chunks:
-                            began = True
-                            yield chunk
+                if whole:
+                    yield await calls.call(self.model, "invoke", value, config, **keywords)
+                    return
+                async with aclosing(calls.stream(self.model, value, config, **keywords)) as chunks:
+                    async for chunk in chunks:
+                        began = True
+                        yield chunk
                 return
-            except ServiceError as error:
-                if began or not (self._retries(error) or self._can_ask_again(error, settings)):
-                    raise
-                if self._retries(error):
-                    break
-        with self._errors():
-            yield self.model.invoke(value, config, **self._keywords(self._settings(request)))
-
-    async def _apieces(self, request: _Request, config: RunnableConfig) -> AsyncIterator[Any]:
-        """Like :meth:`_pieces`, without blocking the event loop."""
-        value, began = _prompt_value(request.prompt), False
-        while True:
-            settings = self._settings(request, streamed=True)
-            try:
-                with self._errors():
-                    chunks = self.model.astream(value, config, **self._keywords(settings))
-                    async with aclosing(cast("Any", chunks)):
-                        async for chunk in chunks:
-                            began = True
-                            yield chunk
-                return
-            except ServiceError as error:
-                if began or not (self._retries(error) or self._can_ask_again(error, settings)):
-                    raise
-                if self._retries(error):
-                    break
-        with self._errors():
-            yield await self.model.ainvoke(value, config, **self._keywords(self._settings(request)))
-
-    def _retries(self, error: ServiceError) -> bool:
-        return error.retryable and any(leaf.retried for leaf in self._leaves)
+            except Exception as error:
+                failure = self._failure(error)
+                if began:
+                    raise failure from failure.__cause__
+                passes = isinstance(failure, ServiceError) and failure.retryable
+                if passes and not whole and any(leaf.retried for leaf in self._leaves):
+                    whole = True
+                else:
+                    self._learn(error, request, settings)
 
     # What is sent, and what comes back of it.
 
@@ -513,146 +486,52 @@ class ModelReader(BaseReader):
             settings["logprobs"] = True
             if sampling.trace == "entropy":
                 settings["top_logprobs"] = self.top_logprobs
-        if streamed and self._counts_streams:
+        if streamed and all(
+            hasattr(leaf.model, "stream_usage") and leaf.setting("stream_usage") is None
+            for leaf in self._leaves
+        ):
+            # A stream that counts its tokens is recognised where it repeats itself.
             settings["stream_usage"] = True
-        for name in sorted(self._rejected & settings.keys()):
-            if name in _needed(drawn=drawn):
-                raise self._rejection(name, "it was rejected before")
-            del settings[name]
-        return settings
+        kept = {name: settings[name] for name in request.needed & settings.keys()}
+        return {**kept, **self._supported.apply(settings)}
 
-    @property
-    def _counts_streams(self) -> bool:
-        """Whether a stream can be asked for its tokens, by which one that repeats itself is recognised."""
-        fields = [hasattr(leaf.model, "stream_usage") for leaf in self._leaves]
-        return all(fields) and all(leaf.setting("stream_usage") is None for leaf in self._leaves)
-
-    def _keywords(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        others = {name: value for name, value in settings.items() if name != "stream_usage"}
-        keywords = self.family.keywords(others, self._leaves[0].model)
-        return {**keywords, "stream_usage": True} if "stream_usage" in settings else keywords
-
-    def _can_ask_again(
-        self, error: ServiceError, settings: Mapping[str, Any], *, drawn: bool = False
-    ) -> bool:
-        """Note what the model rejects; return whether to ask again without it.
-
-        Raises:
-            RefusedError: If it rejects what the method needs.
-        """
-        if isinstance(error, ThinkingBudgetError) and not self._thinks:
+    def _learn(self, error: Exception, request: _Request, settings: Mapping[str, Any]) -> None:
+        """Note that the model rejects a setting, or thinks; raise a failure that teaches neither."""
+        failure = self._failure(error)
+        teaches = isinstance(failure, RefusedError | ThinkingBudgetError)
+        if teaches and settings != self._settings(request, streamed="stream_usage" in settings):
+            return  # another request has noted it meanwhile
+        if isinstance(failure, ThinkingBudgetError) and not self._thinks:
             self._thinks = True
-            return True
+            return
         message = str(error).replace("stream_options", "stream_usage")
-        names = {name for name in settings if re.search(rf"(?<![\w-]){name}(?![\w-])", message)}
-        if not isinstance(error, RefusedError) or status_of(error) not in (None, 400, 422) or not names:
-            return False
-        most = re.search(r"top_logprobs\D+?(\d+)", message)
-        if most and 0 < int(most[1]) < self.top_logprobs:
-            self.top_logprobs = int(most[1])
-            return True
-        for name in sorted(names & _needed(drawn=drawn)):
-            raise self._rejection(name, message) from error
-        self._rejected |= names
-        if felt := sorted(names & {"temperature", "top_p"}):
-            warnings.warn(
-                f"{self.name} rejects {', '.join(felt)}, and is called without", LeftOutWarning, stacklevel=2
-            )
-        return True
+        if isinstance(failure, RefusedError):
+            if changed := self._supported.learn(message, settings, request.needed):
+                warn_of_dropped(self.name, self._supported.drop & set(changed), request.sampling)
+                return
+            if "logprobs" in settings and "logprobs" in message:
+                refused = LogprobsRefusedError(failure.args[0], hint=self.family.advice)
+                raise refused from failure.__cause__
+        raise failure from failure.__cause__
 
-    def _rejection(self, name: str, message: str) -> RefusedError:
-        kind = LogprobsRefusedError if "logprobs" in name else RefusedError
-        hint = self.family.advice if "logprobs" in name else f"use a model that takes {name}"
-        return kind(f"{self.name} rejects {name}: {message[:300]}", hint=hint)
+    def _failure(self, error: Exception) -> SureragError:
+        """Return what a client raised as an error of ours, with the cause and what the server sent."""
+        if isinstance(error, SureragError):
+            return error
+        message = str(error)[:500]
+        if (reply := _reply(error)) and reply not in message:
+            message += f"; the server sent {reply!r}"
+        failure = service_error(error, self.name, _SECRET.sub("[hidden]", message))
+        # A key in a client's message must not follow in the traceback.
+        secret = _SECRET.search("".join(traceback.format_exception(error)))
+        failure.__cause__ = None if secret else error
+        return failure
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """Turn what clients raise into our errors, with the cause and what the server sent."""
-        try:
-            yield
-        except SureragError:
-            raise
-        except Exception as error:
-            kind = kind_of(error)
-            unreadable = kind is ServiceError and isinstance(error, _UNREADABLE)
-            what = "got a reply that cannot be read" if unreadable else "failed"
-            message = f"{self.name} {what}: {type(error).__name__}: {str(error)[:500]}"
-            if (reply := _reply(error)) and reply not in message:
-                message += f"; the server sent {reply!r}"
-            masked = _SECRET.sub("[hidden]", message)
-            hint = "look at what the server returns"
-            if kind is TransientServiceError:
-                hint = (
-                    "check that the server can be reached, try again later, or raise the model's "
-                    "max_retries or timeout"
-                )
-            elif kind is ContextLengthError:
-                hint = "give the model fewer or shorter passages, or fewer max_tokens"
-            elif kind is RefusedError:
-                hint = "check the model's name, key, address and settings"
-            # A key in a client's message must not follow in the traceback.
-            raise kind(masked, hint=hint) from (None if any(map(_SECRET.search, _chain(error))) else error)
-
-    # Several requests at once.
-
-    def _each(self, call: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """Call for every item, in threads where there are several; results in order."""
-        workers = 1 if self.family is PIPELINE else min(self._at_a_time, len(items))
-        if workers <= 1:
-            return [call(item) for item in items]
-        with ContextThreadPoolExecutor(workers) as pool:
-            futures = [pool.submit(call, item) for item in items]
-            try:
-                return [future.result() for future in futures]
-            except BaseException:
-                for future in futures:
-                    future.cancel()
-                raise
-
-    async def _aeach(self, call: Callable[[T], Any], items: Sequence[T]) -> list[Any]:
-        """Await a call for every item; the first failure cancels the others."""
-        turn = asyncio.Semaphore(self._at_a_time)
-
-        async def one(item: T) -> Any:
-            async with turn:
-                return await call(item)
-
-        tasks = [asyncio.ensure_future(one(item)) for item in items]
-        try:
-            return list(await asyncio.gather(*tasks))
-        except BaseException:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            raise
-
-    @property
-    def _at_a_time(self) -> int:
-        return min(ensure_config().get("max_concurrency") or self._max_concurrency, self._max_concurrency)
-
-
-def _needed(*, drawn: bool) -> frozenset[str]:
-    """Return the settings that a request cannot do without; randomness matters where several are drawn."""
-    return frozenset({"logprobs", "top_logprobs"} | ({"temperature", "top_p"} if drawn else set()))
-
-
-def _missing(requests: Sequence[_Request], rows: Sequence[Sequence[Generation]]) -> list[_Request]:
-    """Return requests for the samples that servers left out of their answers."""
-    return [
-        request._replace(sampling=replace(request.sampling, n=1), number=number)
-        for request, row in zip(requests, rows, strict=True)
-        for number in range(len(row), request.sampling.n)
-    ]
-
-
-def _gathered(
-    requests: Sequence[_Request], rows: Sequence[Sequence[Generation]], n_prompts: int
-) -> list[list[Generation]]:
-    """Return the answers of each prompt."""
-    gathered: list[list[Generation]] = [[] for _ in range(n_prompts)]
-    for request, row in zip(requests, rows, strict=True):
-        gathered[request.place] += row[: request.sampling.n]
-    return gathered
+    async def _each(
+        self, call: Callable[[T], Coroutine[Any, Any, R]], items: Sequence[T], calls: Calls
+    ) -> list[R]:
+        most = min(ensure_config().get("max_concurrency") or self._max_concurrency, self._max_concurrency)
+        return await calls.each(call, items, 1 if self.family is PIPELINE else most)
 
 
 def _prompt_value(prompt: Prompt, number: int | None = None) -> PromptValue:
@@ -663,17 +542,10 @@ def _prompt_value(prompt: Prompt, number: int | None = None) -> PromptValue:
     turns = [Message(role, replace_surrogates(content)) for role, content in as_messages(prompt)]
     if len(turns) == 1 and turns[0].role == "user" and number is None:
         return StringPromptValue(text=turns[0].content)
-    messages = [_TURNS[role](content) for role, content in turns]
+    messages = convert_to_messages([(role, content) for role, content in turns])
     if number is not None:
         messages[-1].response_metadata = {"sample": number}
     return ChatPromptValue(messages=messages)
-
-
-def _chain(error: BaseException | None) -> Iterator[str]:
-    """Yield the messages of an error and of its causes."""
-    while error is not None:
-        yield str(error)
-        error = error.__cause__ or error.__context__
 
 
 def _reply(error: BaseException | None) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from string import Formatter
 from typing import Any
+
+from langchain_core.messages import BaseMessage
 
 from langchain_surerag.inputs import role_of
 from surerag.errors import PromptError
@@ -13,24 +16,17 @@ from surerag.messages import Message, Prompt, Template
 from surerag.prompts import PromptTemplate
 
 
+@dataclass(frozen=True)
 class ChatPrompt:
     """A chat template as a prompt of ours: each turn is filled, and keeps its role.
 
-    Args:
+    Attributes:
         name: Key among the method's prompts.
         turns: Roles and templates; together they have the slots.
     """
 
-    def __init__(self, name: str, turns: Sequence[Message]) -> None:
-        self.name = name
-        self.turns = tuple(turns)
-        self._templates = [PromptTemplate(name, turn.content) for turn in turns]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ChatPrompt) and self.turns == other.turns
-
-    def __hash__(self) -> int:
-        return hash(self.turns)
+    name: str = field(compare=False)
+    turns: tuple[Message, ...]
 
     @property
     def text(self) -> str:
@@ -49,17 +45,15 @@ class ChatPrompt:
     def render(self, **values: str) -> Prompt:
         """Fill the slots; lines of a value that begin like one of any turn's own are put behind a mark."""
         data = as_data(self.text, values)
+        turns = [(role, PromptTemplate(self.name, content)) for role, content in self.turns]
         return tuple(
-            Message(turn.role, template.render(**{slot: PromptText(data[slot]) for slot in template.slots}))
-            for turn, template in zip(self.turns, self._templates, strict=True)
+            Message(role, template.render(**{slot: PromptText(data[slot]) for slot in template.slots}))
+            for role, template in turns
         )
 
 
 def prompt_of(name: str, value: Any) -> str | Template:
     """Return a prompt as the core takes it: a text, a template of LangChain's, or pairs of role and text.
-
-    Raises:
-        PromptError: If a template is not in f-string format, or of another kind.
 
     Example:
         >>> from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
@@ -78,7 +72,7 @@ def prompt_of(name: str, value: Any) -> str | Template:
     if isinstance(value, LangChainPrompt):
         return _text(value, value.partial_variables)
     if isinstance(value, ChatPromptTemplate):
-        return ChatPrompt(name, [_turn(one, value.partial_variables) for one in value.messages])
+        return ChatPrompt(name, tuple(_turn(one, value.partial_variables) for one in value.messages))
     if isinstance(value, Sequence):
         turns = [("human" if role == "user" else role, text) for role, text in value]
         return prompt_of(name, ChatPromptTemplate(turns))
@@ -94,7 +88,6 @@ def plain_prompt(value: Any) -> Any:
 
 
 def _turn(value: Any, partial: Mapping[str, Any]) -> Message:
-    from langchain_core.messages import BaseMessage
     from langchain_core.prompts import PromptTemplate as LangChainPrompt
 
     if isinstance(value, BaseMessage):

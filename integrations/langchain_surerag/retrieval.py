@@ -10,13 +10,14 @@ from typing import Any, Literal
 import numpy as np
 from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import BaseRetriever, RetrieverLike
-from langchain_core.runnables import Runnable, RunnableWithFallbacks
+from langchain_core.runnables import Runnable
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.configurable import DynamicRunnable
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 from numpy.typing import NDArray
 
 from langchain_surerag.documents import passages_of
+from langchain_surerag.families import inner_runnables
 from surerag import Passage
 from surerag.errors import ConfigurationError, ServiceError
 from surerag.readers.threads import in_thread
@@ -119,11 +120,7 @@ class RunnableRetriever:
 
 
 def retriever_of(retriever: Any) -> Any:
-    """Return a runnable as a retriever of surerag, and one of surerag, or None, as it is.
-
-    Raises:
-        ConfigurationError: If it is something else.
-    """
+    """Return a runnable as a retriever of surerag, and one of surerag, or None, as it is."""
     if isinstance(retriever, Runnable):
         return RunnableRetriever(retriever)
     if retriever is None or isinstance(retriever, Retriever):
@@ -144,54 +141,39 @@ def takes_k(runnable: object) -> bool:
         case BaseRetriever():
             searches = (runnable._get_relevant_documents, runnable._aget_relevant_documents)
             return all("k" in inspect.signature(search).parameters for search in searches)
-        case RunnableBindingBase():
-            return takes_k(runnable.bound)
-        case DynamicRunnable():
-            return takes_k(runnable.default)
-        case RunnableWithFallbacks():
-            return all(takes_k(item) for item in runnable.runnables)
         case _:
-            return False
+            inner = inner_runnables(runnable)
+            return bool(inner) and all(map(takes_k, inner))
 
 
 def _passages(documents: object, k: int | None) -> list[Passage]:
-    if not isinstance(documents, Sequence) or isinstance(documents, str):
-        raise ServiceError(
-            f"the retriever returned a {type(documents).__name__} in place of a list of documents",
-            hint="pass a retriever, or a runnable from a question to a list of documents",
-        )
     return [passage for passage in passages_of(documents) if passage.text.strip()][:k]
 
 
 def filters_of(retriever: object) -> Iterator[Mapping[str, Any] | str]:
-    """Yield the filter of each vector store in a retriever; a field's id where the config decides it.
+    """Yield the filter of each vector store in a retriever, if any; a field's id where the config decides it.
 
     Bindings, fallbacks, and retrievers around others (ensembles, compression) are looked into by their public
     fields. What a function of your own leaves out cannot be seen.
     """
+    if isinstance(retriever, RunnableRetriever):
+        retriever = retriever.runnable
+    inner = inner_runnables(retriever)
     match retriever:
-        case RunnableRetriever():
-            yield from filters_of(retriever.runnable)
         case VectorStoreRetriever():
             yield _limits(retriever.search_kwargs)
         case RunnableBindingBase():
-            if bound := _limits(retriever.kwargs):
-                yield bound
-            yield from filters_of(retriever.bound)
+            yield _limits(retriever.kwargs)
         case DynamicRunnable():
             if field := getattr(retriever, "fields", {}).get("search_kwargs"):
                 yield f"the configurable field {field.id}"
-            for one in (retriever.default, *getattr(retriever, "alternatives", {}).values()):
-                yield from filters_of(one)
-        case RunnableWithFallbacks():
-            for one in retriever.runnables:
-                yield from filters_of(one)
         case BaseRetriever():
             for name in type(retriever).model_fields:
                 value = getattr(retriever, name)
-                for one in value if isinstance(value, list | tuple) else [value]:
-                    if isinstance(one, Runnable):
-                        yield from filters_of(one)
+                values = value if isinstance(value, list | tuple) else [value]
+                inner += [one for one in values if isinstance(one, Runnable)]
+    for one in inner:
+        yield from filters_of(one)
 
 
 def _limits(arguments: Mapping[str, Any]) -> dict[str, Any]:

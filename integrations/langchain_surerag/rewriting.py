@@ -7,15 +7,14 @@ from typing import Any
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import Runnable
 from langchain_core.runnables.config import ensure_config, patch_config
-from langchain_core.runnables.utils import ConfigurableFieldSpec, get_unique_config_specs
 
-from langchain_surerag.base import SerializablePart, arun_in, run_in, service_field
+from langchain_surerag.base import SerializablePart, service_field
+from langchain_surerag.calls import Awaiting, Blocking, Calls, complete
 from langchain_surerag.documents import Decision, documents_of
 from langchain_surerag.models import reader_of, with_advice
 from langchain_surerag.retrieval import retriever_of
-from surerag import DynQROptions, DynQRResult, UncertaintyRewriter
+from surerag import DynQROptions, UncertaintyRewriter
 
 
 class UncertaintyRewriteRetriever(SerializablePart, DynQROptions, BaseRetriever):
@@ -56,14 +55,6 @@ class UncertaintyRewriteRetriever(SerializablePart, DynQROptions, BaseRetriever)
     def __init__(self, llm: Any = None, retriever: Any = None, **options: Any) -> None:
         super().__init__(**{"llm": llm, "retriever": retriever, **options})
 
-    @property
-    def config_specs(self) -> list[ConfigurableFieldSpec]:
-        """What the caller's config can set in the services."""
-        services = [getattr(self, name) for name in self.SERVICES]
-        return get_unique_config_specs(
-            spec for service in services if isinstance(service, Runnable) for spec in service.config_specs
-        )
-
     def _make_core(self) -> UncertaintyRewriter:
         reader = reader_of(self.llm)
         rewriter = None if self.rewriter is None else reader_of(self.rewriter)
@@ -73,9 +64,7 @@ class UncertaintyRewriteRetriever(SerializablePart, DynQROptions, BaseRetriever)
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None, **options: Any
     ) -> list[Document]:
-        core = self._for_call(k, options)
-        config = patch_config(ensure_config(), callbacks=run_manager.get_child())
-        return self._documents(run_in(config, core.program(query), core.services))
+        return complete(self._retrieve(query, run_manager, k, options, Blocking()))
 
     async def _aget_relevant_documents(
         self,
@@ -85,17 +74,16 @@ class UncertaintyRewriteRetriever(SerializablePart, DynQROptions, BaseRetriever)
         k: int | None = None,
         **options: Any,
     ) -> list[Document]:
-        core = self._for_call(k, options)
-        config = patch_config(ensure_config(), callbacks=run_manager.get_child())
-        return self._documents(await arun_in(config, core.program(query), core.services))
+        return await self._retrieve(query, run_manager, k, options, Awaiting())
 
-    def _for_call(self, k: int | None, options: dict[str, Any]) -> UncertaintyRewriter:
-        """Return the method with the options of one call."""
+    async def _retrieve(
+        self, query: str, run_manager: Any, k: int | None, options: dict[str, Any], calls: Calls
+    ) -> list[Document]:
+        """Retrieve with the options of one call."""
         changed = options if k is None else {"top_n": k, **options}
-        core: UncertaintyRewriter = self.core
-        return core.with_options(**changed) if changed else core
-
-    def _documents(self, result: DynQRResult) -> list[Document]:
+        core: UncertaintyRewriter = self.core.with_options(**changed) if changed else self.core
+        config = patch_config(ensure_config(), callbacks=run_manager.get_child())
+        result = await calls.run(config, core.program(query), core.services)
         documents = documents_of(result.passages)
         if self.decision_key is not None:
             finish = result.chosen.generation.finish if result.answer.strip() else "empty"

@@ -6,25 +6,20 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
+from inspect import isawaitable
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, cast
 from uuid import uuid4
 
 from langchain_core.callbacks import (
-    AsyncCallbackManagerForLLMRun,
     BaseCallbackManager,
-    CallbackManagerForLLMRun,
     adispatch_custom_event,
     dispatch_custom_event,
 )
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, LLMResult
 from langchain_core.runnables import RunnableConfig, ensure_config
-from langchain_core.runnables.config import (
-    get_async_callback_manager_for_config,
-    get_callback_manager_for_config,
-    merge_configs,
-)
+from langchain_core.runnables.config import merge_configs
 
 from surerag.effects import ContinueGeneration, Effect, Generate, Program, StartGeneration
 from surerag.messages import Event
@@ -119,53 +114,39 @@ class AnswerRun:
 
     Args:
         prompt: What was asked.
-        config: Of the request, without its tags.
+        manager_of: Returns the callback manager of a config, blocking or asynchronous.
     """
 
-    def __init__(self, prompt: str, config: RunnableConfig) -> None:
-        self._config = merge_configs(config, {"tags": TAGS["answer"]})
-        self._messages: list[list[BaseMessage]] = [[HumanMessage(prompt)]]
+    def __init__(self, prompt: str, manager_of: Callable[[RunnableConfig], Any]) -> None:
+        self._manager_of = manager_of
+        self._config = merge_configs(ensure_config(), {"tags": TAGS["answer"]})
+        self._prompt = prompt
         self._id = uuid4()
         self._text = ""
-        self._run: CallbackManagerForLLMRun | None = None
-        self._arun: AsyncCallbackManagerForLLMRun | None = None
+        self._run: Any = None
 
-    def token(self, piece: str) -> None:
+    async def token(self, piece: str) -> None:
         """Show a piece of the answer."""
         if self._run is None:
-            manager = get_callback_manager_for_config(self._config)
-            [self._run] = manager.on_chat_model_start(
-                {}, self._messages, run_id=self._id, name="surerag:answer"
+            messages, manager = [[HumanMessage(self._prompt)]], self._manager_of(self._config)
+            [self._run] = await settled(
+                manager.on_chat_model_start({}, messages, run_id=self._id, name="surerag:answer")
             )
         self._text += piece
-        self._run.on_llm_new_token(piece, chunk=self._chunk(piece))
+        message = AIMessageChunk(content=piece, id=f"run-{self._id}")
+        await settled(self._run.on_llm_new_token(piece, chunk=ChatGenerationChunk(message=message)))
 
-    def end(self) -> None:
+    async def end(self) -> None:
         """Close the run."""
         if self._run is not None:
-            self._run.on_llm_end(self._result())
+            message = AIMessage(self._text, id=f"run-{self._id}")
+            result = LLMResult(generations=[[ChatGeneration(message=message)]])
+            await settled(self._run.on_llm_end(result))
 
-    async def atoken(self, piece: str) -> None:
-        """Show a piece of the answer."""
-        if self._arun is None:
-            manager = get_async_callback_manager_for_config(self._config)
-            [self._arun] = await manager.on_chat_model_start(
-                {}, self._messages, run_id=self._id, name="surerag:answer"
-            )
-        self._text += piece
-        await self._arun.on_llm_new_token(piece, chunk=self._chunk(piece))
 
-    async def aend(self) -> None:
-        """Close the run."""
-        if self._arun is not None:
-            await self._arun.on_llm_end(self._result())
-
-    def _chunk(self, piece: str) -> ChatGenerationChunk:
-        return ChatGenerationChunk(message=AIMessageChunk(content=piece, id=f"run-{self._id}"))
-
-    def _result(self) -> LLMResult:
-        message = AIMessage(self._text, id=f"run-{self._id}")
-        return LLMResult(generations=[[ChatGeneration(message=message)]])
+async def settled(result: Any) -> Any:
+    """Return a result; one that is awaitable is awaited."""
+    return await result if isawaitable(result) else result
 
 
 def listener_of(config: RunnableConfig) -> Callable[[Event], None]:

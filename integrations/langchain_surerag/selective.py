@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import Runnable, RunnableConfig, ensure_config
 
 from langchain_surerag.base import Part
 from langchain_surerag.runs import without_streaming
@@ -55,25 +54,20 @@ class SelectiveAnswer(Runnable[Any, dict[str, Any]]):
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> dict[str, Any]:
         """Answer one input, or abstain."""
-
-        def select(
-            value: Any, run_manager: CallbackManagerForChainRun, config: RunnableConfig
-        ) -> dict[str, Any]:
-            return self._selected(self._chain.invoke(value, without_streaming(config), **kwargs))
-
-        return self._call_with_config(select, input, config)
+        return self._call_with_config(self._select, input, config, **kwargs)
 
     async def ainvoke(
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
     ) -> dict[str, Any]:
         """Like :meth:`invoke`, without blocking the event loop."""
+        return await self._acall_with_config(self._aselect, input, config, **kwargs)
 
-        async def select(
-            value: Any, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
-        ) -> dict[str, Any]:
-            return self._selected(await self._chain.ainvoke(value, without_streaming(config), **kwargs))
+    def _select(self, value: Any, **kwargs: Any) -> dict[str, Any]:
+        return self._selected(self._chain.invoke(value, without_streaming(ensure_config()), **kwargs))
 
-        return await self._acall_with_config(select, input, config)
+    async def _aselect(self, value: Any, **kwargs: Any) -> dict[str, Any]:
+        config = without_streaming(ensure_config())
+        return self._selected(await self._chain.ainvoke(value, config, **kwargs))
 
     def _selected(self, output: Any) -> dict[str, Any]:
         score = output

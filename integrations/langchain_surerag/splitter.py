@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
 from langchain_core.documents import Document
 from langchain_text_splitters import TextSplitter
 
+from langchain_surerag.calls import complete
 from langchain_surerag.retrieval import encoder_of
+from langchain_surerag.runs import settled
 from surerag import SemanticChunk, SemanticChunker
 from surerag.drivers import arun, run
-from surerag.errors import ConfigurationError
 from surerag.text import estimated_tokens
 
 _AT_ONCE = 64
@@ -67,18 +68,6 @@ class SemanticTextSplitter(TextSplitter):
         options = ", ".join(f"{name}={value!r}" for name, value in self._core.options().items())
         return f"SemanticTextSplitter({options})"
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Refuse to set an option, which would change nothing.
-
-        Raises:
-            ConfigurationError: If it is one.
-        """
-        if not name.startswith("_"):
-            raise ConfigurationError(
-                f"{name} of a splitter cannot be set", hint="make a copy: with_options(…)"
-            )
-        super().__setattr__(name, value)
-
     @property
     def core(self) -> SemanticChunker:
         """The method with its options and its encoder."""
@@ -123,23 +112,13 @@ class SemanticTextSplitter(TextSplitter):
         self, texts: list[str], metadatas: list[dict[Any, Any]] | None = None
     ) -> list[Document]:
         """Return the chunks of texts as documents, each with a copy of its text's metadata."""
-        chunked = [
-            chunks
-            for batch in _batches(texts)
-            for chunks in run(self._core.joint_program(batch), self._core.services)
-        ]
-        return self._documents(chunked, metadatas)
+        return complete(self._documents(texts, metadatas, run))
 
     async def acreate_documents(
         self, texts: list[str], metadatas: list[dict[Any, Any]] | None = None
     ) -> list[Document]:
         """Like ``create_documents``, without blocking the event loop."""
-        chunked = [
-            chunks
-            for batch in _batches(texts)
-            for chunks in await arun(self._core.joint_program(batch), self._core.services)
-        ]
-        return self._documents(chunked, metadatas)
+        return await self._documents(texts, metadatas, arun)
 
     async def asplit_documents(self, documents: Iterable[Document]) -> list[Document]:
         """Like ``split_documents``, without blocking the event loop."""
@@ -152,9 +131,13 @@ class SemanticTextSplitter(TextSplitter):
         """Like ``transform_documents``, without blocking the event loop."""
         return await self.asplit_documents(documents)
 
-    def _documents(
-        self, chunked: Sequence[Sequence[SemanticChunk]], metadatas: Sequence[dict[Any, Any]] | None
+    async def _documents(
+        self, texts: Sequence[str], metadatas: Sequence[dict[Any, Any]] | None, run: Callable[..., Any]
     ) -> list[Document]:
+        chunked: list[Sequence[SemanticChunk]] = []
+        for start in range(0, len(texts), _AT_ONCE):
+            program = self._core.joint_program(texts[start : start + _AT_ONCE])
+            chunked += await settled(run(program, self._core.services))
         return [
             Document(
                 page_content=chunk.text,
@@ -166,7 +149,3 @@ class SemanticTextSplitter(TextSplitter):
             for chunks, metadata in zip(chunked, metadatas or [{}] * len(chunked), strict=True)
             for chunk in chunks
         ]
-
-
-def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (texts[start : start + _AT_ONCE] for start in range(0, len(texts), _AT_ONCE))

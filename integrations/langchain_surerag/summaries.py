@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -107,9 +106,6 @@ def admitted_summaries(summaries: Any, retriever: Any) -> Any:
     A vector store of summaries is searched with the retriever's filter; of summaries in memory a filter that
     is a function of the document, or a mapping from keys to plain values, is applied here. One summary as
     text is no document of a store: everybody may see it.
-
-    Raises:
-        ConfigurationError: If it cannot be known which summaries the filter admits.
     """
     if isinstance(summaries, str):
         return summaries
@@ -152,32 +148,24 @@ def _unknown(filters: Sequence[Mapping[str, Any] | str]) -> ConfigurationError:
 
 
 def _admits(filters: Sequence[Mapping[str, Any]]) -> Callable[[Passage], bool]:
-    conditions: list[Callable[[Passage], bool]] = []
-    for one in filters:
-        if set(one) != {"filter"}:
-            raise _unknown(filters)
-        condition = one["filter"]
-        if callable(condition):
-            conditions.append(partial(_admitted_by, condition))
-        elif isinstance(condition, Mapping) and all(
-            not name.startswith("$") and isinstance(value, str | int | float | bool)
+    """Return the condition that all filters make together."""
+    conditions: list[Any] = [one.get("filter") for one in filters]
+    for one, condition in zip(filters, conditions, strict=True):
+        plain = isinstance(condition, Mapping) and not any(
+            name.startswith("$") or not isinstance(value, str | int | float | bool)
             for name, value in condition.items()
-        ):
-            conditions.append(partial(_equals, condition))
-        else:
+        )
+        if set(one) != {"filter"} or not (plain or callable(condition)):
             raise _unknown(filters)
-    return lambda passage: all(condition(passage) for condition in conditions)
 
+    def admits(passage: Passage) -> bool:
+        document = Document(id=passage.id or None, page_content=passage.text, metadata=dict(passage.metadata))
+        return all(
+            condition(document) if callable(condition) else condition.items() <= document.metadata.items()
+            for condition in conditions
+        )
 
-def _admitted_by(condition: Callable[[Document], bool], passage: Passage) -> bool:
-    document = Document(id=passage.id or None, page_content=passage.text, metadata=dict(passage.metadata))
-    return bool(condition(document))
-
-
-def _equals(condition: Mapping[str, Any], passage: Passage) -> bool:
-    return all(
-        name in passage.metadata and passage.metadata[name] == value for name, value in condition.items()
-    )
+    return admits
 
 
 def _add(

@@ -6,6 +6,7 @@ import asyncio
 import math
 import traceback
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -23,7 +24,6 @@ from pydantic import Field
 
 from langchain_surerag import LazyRetrievalChain, reader_from_model
 from langchain_surerag.families import GEMINI, OLLAMA
-from langchain_surerag.models import LeftOutWarning
 from surerag import FakeReader, SamplingParams
 from surerag.errors import (
     CapabilityError,
@@ -38,6 +38,7 @@ from surerag.errors import (
     TransientServiceError,
 )
 from surerag.messages import Message
+from surerag.readers.hosted.parameters import LeftOutWarning
 from tests.langchain.conftest import KEY, SUMMARY, SURE, UNSURE, chat, completions, search
 from tests.servers.fake_openai import FakeOpenAI
 
@@ -398,9 +399,18 @@ def test_what_can_be_done_without_is_left_out_and_remembered() -> None:
             reader.generate(["?"], SamplingParams(trace="none"))
         reader.generate(["?"], SamplingParams(trace="none"))
         assert ["temperature" in body for body in server.requests] == [True, False, False]
+        assert len(reader.generate(["?"], SAMPLES)[0]) == 3
         with pytest.raises(RefusedError, match="temperature"):
-            reader.generate(["?"], SAMPLES)
+            reader.generate(["?"], replace(SAMPLES, temperature=0.7))
         assert reader.begin(["?"], 2, GREEDY)
+
+
+@pytest.mark.filterwarnings("ignore::surerag.readers.hosted.parameters.LeftOutWarning")
+async def test_what_one_of_several_requests_learns_holds_for_all() -> None:
+    with FakeOpenAI([ANSWER], refuses=("temperature",), seconds=0.05) as server:
+        blocking = reader_from_model(chat(server)).generate(["?"] * 6, GREEDY)
+        awaited = await reader_from_model(chat(server)).agenerate(["?"] * 6, GREEDY)
+        assert [answer.text for [answer] in blocking + awaited] == [ANSWER] * 12
 
 
 def test_fewer_alternatives_will_do() -> None:

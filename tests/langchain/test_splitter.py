@@ -77,6 +77,4 @@ def test_construction_says_what_is_wrong() -> None:
             splitter(**settings)
     with pytest.raises(MissingServiceError):
         SemanticTextSplitter()
-    with pytest.raises(ConfigurationError, match="with_options"):
-        splitter().chunk_size = 3
     assert "chunk_size=512" in repr(splitter())
