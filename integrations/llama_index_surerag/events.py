@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -119,11 +119,14 @@ def warn(name: str, **data: Any) -> None:
     dispatch(Event(name, data, warning=True))
 
 
+Reranking = AbstractContextManager[Callable[[list[NodeWithScore]], list[NodeWithScore]]]
+
+
 @contextmanager
 def reranking(
     manager: CallbackManager, nodes: Sequence[NodeWithScore], bundle: QueryBundle, model: str, top_n: int
-) -> Iterator[Callable[[Sequence[NodeWithScore]], None]]:
-    """Report that nodes are postprocessed; what is yielded takes the resulting nodes."""
+) -> Iterator[Callable[[list[NodeWithScore]], list[NodeWithScore]]]:
+    """Report that nodes are postprocessed; what is yielded takes the resulting nodes and returns them."""
     dispatcher.event(ReRankStartEvent(query=bundle, nodes=list(nodes), top_n=top_n, model_name=model))
     payload: dict[str, Any] = {
         EventPayload.NODES: list(nodes),
@@ -133,8 +136,9 @@ def reranking(
     }
     with manager.event(CBEventType.RERANKING, payload=payload) as event:
 
-        def done(results: Sequence[NodeWithScore]) -> None:
+        def done(results: list[NodeWithScore]) -> list[NodeWithScore]:
             event.on_end(payload={EventPayload.NODES: list(results)})
             dispatcher.event(ReRankEndEvent(nodes=list(results)))
+            return results
 
         yield done

@@ -98,11 +98,6 @@ def _shared(key: str, metadata: Mapping[str, Any], sources: Sequence[Mapping[str
     return key in metadata and all(source["metadata"].get(key) == metadata[key] for source in sources)
 
 
-def merged_nodes(passages: Iterable[Passage], original: Sequence[NodeWithScore]) -> list[NodeWithScore]:
-    """Return passages as nodes, and after them copies of the given nodes that have no text."""
-    return [*nodes_of(passages), *(copy_of(node) for node in original if not has_text(node))]
-
-
 def shown_text(passage: Passage) -> str:
     """Return what a pipeline shows its LLM of a passage."""
     return node_of(passage).node.get_content(metadata_mode=MetadataMode.LLM) if passage.text else ""

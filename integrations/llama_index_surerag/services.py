@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -22,7 +22,6 @@ from surerag.readers.threads import in_thread
 from surerag.services import Encoder
 
 Kind = Literal["query", "document"]
-Fit = Callable[[list[Passage]], list[Passage]]
 
 
 class EmbeddingEncoder:
@@ -108,7 +107,6 @@ class NodeRetriever:
         postprocessors: Applied in order, as in LlamaIndex's query engines.
         bundle: The query as the pipeline has it, with strings to embed of its own; used where its text is
             searched for.
-        fit: Applied to the passages at last, such as to fit them into a context window.
     """
 
     def __init__(
@@ -116,12 +114,10 @@ class NodeRetriever:
         retriever: BaseRetriever,
         postprocessors: Sequence[BaseNodePostprocessor] = (),
         bundle: QueryBundle | None = None,
-        fit: Fit | None = None,
     ) -> None:
         self._retriever = retriever
         self._postprocessors = tuple(postprocessors)
         self._bundle = bundle
-        self._fit = fit
 
     def __repr__(self) -> str:
         return f"NodeRetriever({type(self._retriever).__name__}, {len(self._postprocessors)} postprocessors)"
@@ -131,17 +127,17 @@ class NodeRetriever:
         """Class of the retriever; what a calibration belongs to."""
         return type(self._retriever).__name__
 
-    def bound_to(self, bundle: QueryBundle, fit: Fit | None = None) -> NodeRetriever:
+    def bound_to(self, bundle: QueryBundle) -> NodeRetriever:
         """Return a retriever that searches with this very query."""
-        return NodeRetriever(self._retriever, self._postprocessors, bundle, fit)
+        return NodeRetriever(self._retriever, self._postprocessors, bundle)
 
     def retrieve(self, query: str, k: int | None) -> list[Passage]:
         """Return passages, best first, ``k`` at most; each has its node as ``origin``."""
-        return self._passages(self.nodes(self._query(query)), k)
+        return passages_of(self.nodes(self._query(query)))[:k]
 
     async def aretrieve(self, query: str, k: int | None) -> list[Passage]:
         """Like ``retrieve``, without blocking the event loop."""
-        return self._passages(await self.anodes(self._query(query)), k)
+        return passages_of(await self.anodes(self._query(query)))[:k]
 
     def nodes(self, bundle: QueryBundle) -> list[NodeWithScore]:
         """Return postprocessed copies of the nodes that the retriever returns."""
@@ -162,12 +158,8 @@ class NodeRetriever:
         return nodes
 
     def _query(self, query: str) -> QueryBundle:
-        same = self._bundle is not None and self._bundle.query_str == query
-        return self._bundle if same and self._bundle is not None else QueryBundle(query)
-
-    def _passages(self, nodes: list[NodeWithScore], k: int | None) -> list[Passage]:
-        passages = passages_of(nodes)[:k]
-        return passages if self._fit is None else self._fit(passages)
+        bundle = self._bundle
+        return QueryBundle(query) if bundle is None or bundle.query_str != query else bundle
 
 
 def bundle_of(query: QueryType) -> QueryBundle:
