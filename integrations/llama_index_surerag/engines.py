@@ -169,7 +169,8 @@ class MethodEngine(BaseQueryEngine, Generic[C, R]):
 
     def _services(self, bundle: QueryBundle) -> Services:
         """Return the services of one query: its retrievers search with its bundle."""
-        services, window = self._core.services, None
+        services: Services = self._core.services
+        window = None
         if isinstance(services.reader, LLMReader):
             window = Window(services.reader, bundle.query_str, self._core.answer_tokens)
         passages, summaries = self._retriever.bound_to(bundle), services.summaries

@@ -24,7 +24,16 @@ listeners: ContextVar[tuple[Callable[[Event], None], ...]] = ContextVar("surerag
 """Further listeners of a method's events; a program has those of its caller."""
 
 
-class GateDecisionEvent(BaseEvent):
+class MethodEvent(BaseEvent):
+    """The base of events of surerag."""
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Name in traces."""
+        return f"Surerag{cls.__name__}"
+
+
+class GateDecisionEvent(MethodEvent):
     """The gate has decided; emitted before the answer begins.
 
     Attributes:
@@ -45,13 +54,8 @@ class GateDecisionEvent(BaseEvent):
     interval: tuple[float, float] | None = None
     threshold: float
 
-    @classmethod
-    def class_name(cls) -> str:
-        """Name in traces."""
-        return "SureragGateDecisionEvent"
 
-
-class RewriteDecisionEvent(BaseEvent):
+class RewriteDecisionEvent(MethodEvent):
     """The rewriter has decided whether the first answer calls for another query.
 
     Attributes:
@@ -70,13 +74,8 @@ class RewriteDecisionEvent(BaseEvent):
     uncertainty: float
     threshold: float
 
-    @classmethod
-    def class_name(cls) -> str:
-        """Name in traces."""
-        return "SureragRewriteDecisionEvent"
 
-
-class ProgressEvent(BaseEvent):
+class ProgressEvent(MethodEvent):
     """Anything else that a method reports.
 
     Attributes:
@@ -89,16 +88,8 @@ class ProgressEvent(BaseEvent):
     data: dict[str, Any]
     warning: bool = False
 
-    @classmethod
-    def class_name(cls) -> str:
-        """Name in traces."""
-        return "SureragProgressEvent"
 
-
-_DECISIONS: dict[str, type[BaseEvent]] = {
-    "lazy_rag.gate": GateDecisionEvent,
-    "dynqr.gate": RewriteDecisionEvent,
-}
+_DECISIONS = {"lazy_rag.gate": GateDecisionEvent, "dynqr.gate": RewriteDecisionEvent}
 
 
 def dispatch(event: Event) -> None:
@@ -106,11 +97,10 @@ def dispatch(event: Event) -> None:
     data = dict(event.data)
     for listener in listeners.get():
         listener(event)
-    decision = _DECISIONS.get(event.name)
-    if decision is None:
-        dispatcher.event(ProgressEvent(name=event.name, data=data, warning=event.warning))
-    else:
+    if decision := _DECISIONS.get(event.name):
         dispatcher.event(decision(**data))
+    else:
+        dispatcher.event(ProgressEvent(name=event.name, data=data, warning=event.warning))
 
 
 def warn(name: str, **data: Any) -> None:

@@ -107,11 +107,11 @@ _OWN = Family(_as_needed, logprobs=True)
 
 def family_of(llm: LLM) -> Family:
     """Return how an LLM is asked; a class of the user's own may return log-probabilities."""
-    packaged = [kind for kind in type(llm).__mro__ if kind.__module__.startswith("llama_index.llms.")]
-    for kind in packaged:
-        if kind.__name__ in FAMILIES:
-            return FAMILIES[kind.__name__]
-    return _PACKAGED if packaged or type(llm).__module__.startswith("llama_index.") else _OWN
+    packaged = [
+        kind.__name__ for kind in type(llm).__mro__ if kind.__module__.startswith("llama_index.llms.")
+    ]
+    own = not packaged and not type(llm).__module__.startswith("llama_index.")
+    return next((FAMILIES[name] for name in packaged if name in FAMILIES), _OWN if own else _PACKAGED)
 
 
 def reader_from_llm(
@@ -166,11 +166,7 @@ class LLMReader(BaseReader):
     """A LlamaIndex LLM as a reader; made by :func:`reader_from_llm`."""
 
     def __init__(
-        self,
-        llm: LLM,
-        logprobs: bool | None = None,
-        top_logprobs: int | None = None,
-        max_concurrency: int = 8,
+        self, llm: LLM, logprobs: bool | None = None, top: int | None = None, max_concurrency: int = 8
     ) -> None:
         if not isinstance(llm, LLM):
             raise ConfigurationError(
@@ -180,7 +176,7 @@ class LLMReader(BaseReader):
         self.llm = llm
         self._family = family_of(llm)
         self._logprobs = self._family.logprobs if logprobs is None else logprobs
-        self._top = top_logprobs
+        self._top = top
         self._max_concurrency = max_concurrency
         self._supported = SupportedParameters(cap={} if self._family.several else {"n": 1})
         self._streams = True
@@ -330,12 +326,12 @@ class LLMReader(BaseReader):
         """Return the requests for ``n`` answers to each prompt: one, or ``n`` that run side by side."""
         if sampling.top_k is not None:
             raise CapabilityError(f"{self.name} takes no top_k", hint="set it in the LLM itself")
-        if self._supported.cap.get("n") != 1 and "n" not in self._supported.drop:
-            return [_Request(prompt, sampling) for prompt in prompts]
+        alone = self._supported.cap.get("n") == 1 or "n" in self._supported.drop
+        each = replace(sampling, n=1) if alone else sampling
         return [
-            _Request(prompt, replace(sampling, n=1, seed=sampling.seed + number))
+            _Request(prompt, replace(each, seed=sampling.seed + number))
             for prompt in prompts
-            for number in range(sampling.n)
+            for number in range(sampling.n if alone else 1)
         ]
 
     def _rows(self, answers: Sequence[list[Generation]], n: int) -> list[list[Generation]]:
@@ -384,20 +380,16 @@ class LLMReader(BaseReader):
         if len(replies) < request.sampling.n:
             self._supported.cap["n"] = 1
         answers = self._generations(replies, request)
-        if self._thinks and not thinks and not any(one.text for one in answers):
-            # The tokens were spent on thoughts; from now on there is room for them.
-            return []
-        return answers
+        # Where all tokens were spent on thoughts, it is asked once more: from now on there is room for them.
+        spent = self._thinks and not thinks and not any(one.text for one in answers)
+        return [] if spent else answers
 
     def _generations(self, replies: Sequence[Reply], request: _Request) -> list[Generation]:
         self._thinks = self._thinks or any(reply.has_thoughts for reply in replies)
         traced = self._logprobs and request.sampling.trace != "none"
-        top = self._top_logprobs if traced else None
-        share = max(len(replies), 1)
+        top, share = self._top_logprobs if traced else None, len(replies)
         try:
-            answers = [
-                generation_of(reply, request.sampling, top_logprobs=top, share=share) for reply in replies
-            ]
+            answers = [generation_of(reply, request.sampling, top, share) for reply in replies]
         except LogprobsError as error:
             raise LogprobsError(
                 f"{self.name} ({type(self.llm).__name__}): {error}", hint=self.hint
@@ -450,11 +442,9 @@ class LLMReader(BaseReader):
         Raises:
             ServiceError: If it is needed, or the failure is another one.
         """
-        ours = self._translated(error)
-        changed: list[str] = []
-        if isinstance(ours, RefusedError):
-            keywords = self._openai_keywords(sampling)
-            changed = self._supported.learn(str(error), keywords, needed_parameters(sampling))
+        ours, keywords = self._translated(error), self._openai_keywords(sampling)
+        refused = isinstance(ours, RefusedError)
+        changed = refused and self._supported.learn(str(error), keywords, needed_parameters(sampling))
         if not changed:
             raise ours from error
         warn_of_dropped(self.name, self._supported.drop & set(changed), sampling)
@@ -470,11 +460,8 @@ class LLMReader(BaseReader):
                 f"({type(error).__name__}: {error})",
                 hint="check api_base, and that the server speaks the API of this class",
             )
-        key = getattr(self.llm, "api_key", None)
-        message = str(error)
-        if isinstance(key, str) and key.strip():
-            message = message.replace(key.strip(), "***")
-        return service_error(error, self.name, message)
+        key = str(getattr(self.llm, "api_key", None) or "").strip()
+        return service_error(error, self.name, str(error).replace(key, "***") if key else str(error))
 
 
 class _Request(NamedTuple):

@@ -30,25 +30,23 @@ def has_text(node: NodeWithScore) -> bool:
     return bool(node.node.get_content(metadata_mode=MetadataMode.NONE).strip())
 
 
-def passage_of(node: NodeWithScore, *, vector: bool = False) -> Passage:
-    """Return a node as a passage: its text as a LlamaIndex pipeline shows it to its LLM.
+def passages_of(nodes: Iterable[NodeWithScore], *, vectors: bool = False) -> list[Passage]:
+    """Return the nodes that have text as passages: their texts as a pipeline shows them to its LLM.
 
     Metadata stands in that text as the node's own templates and excluded keys say.
     """
-    embedding = node.node.embedding if vector else None
-    return Passage(
-        text=node.node.get_content(metadata_mode=MetadataMode.LLM),
-        id=node.node.node_id,
-        score=node.score,
-        metadata=dict(node.node.metadata),
-        embedding=None if embedding is None else tuple(embedding),
-        origin=node,
-    )
-
-
-def passages_of(nodes: Iterable[NodeWithScore], *, vectors: bool = False) -> list[Passage]:
-    """Return the nodes that have text as passages."""
-    return [passage_of(node, vector=vectors) for node in nodes if has_text(node)]
+    return [
+        Passage(
+            text=node.node.get_content(metadata_mode=MetadataMode.LLM),
+            id=node.node.node_id,
+            score=node.score,
+            metadata=dict(node.node.metadata),
+            embedding=tuple(node.node.embedding) if vectors and node.node.embedding is not None else None,
+            origin=node,
+        )
+        for node in nodes
+        if has_text(node)
+    ]
 
 
 def nodes_of(passages: Iterable[Passage]) -> list[NodeWithScore]:

@@ -146,9 +146,7 @@ def _came_twice(parts: Sequence[Any], least: int) -> bool:
     return len(parts) >= least and parts[::2] == parts[1::2] and any(part != parts[0] for part in parts)
 
 
-def generation_of(
-    reply: Reply, sampling: SamplingParams, *, top_logprobs: int | None, share: int = 1
-) -> Generation:
+def generation_of(reply: Reply, sampling: SamplingParams, top_logprobs: int | None, share: int) -> Generation:
     """Return an answer as a generation.
 
     Args:
