@@ -24,7 +24,7 @@ from llama_index.core.llms import LLM
 from llama_index.core.settings import Settings
 
 from llama_index_surerag.prompts import chat_messages, completion_text, plain_text
-from llama_index_surerag.replies import Reply, StreamedReply, generation_of, replies_of
+from llama_index_surerag.replies import Reply, generation_of, replies_of
 from surerag.errors import CapabilityError, ConfigurationError, LogprobsError, RefusedError, ServiceError
 from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, SamplingParams
 from surerag.readers import Reader
@@ -480,7 +480,7 @@ class _OpenAnswer:
     def __init__(self, reader: LLMReader, mode: Mode, prompt: Prompt, sampling: SamplingParams) -> None:
         self.mode: Mode = mode
         self.request = _Request(prompt, replace(sampling, n=1))
-        self.reply = StreamedReply()
+        self.reply = Reply()
         self._reader = reader
         self._stream: Any = None
 
@@ -496,7 +496,8 @@ class _OpenAnswer:
 
     async def _next(self) -> str:
         if not self._reader._streams:
-            return self.reply.whole(await _awaited(self._reader._call(self.mode, self.request)))
+            [self.reply, *_] = replies_of(await _awaited(self._reader._call(self.mode, self.request)))
+            return self.reply.answer
         if self._stream is None:
             self._stream = await _awaited(self._reader._call(f"{self.mode}stream_", self.request))
         if hasattr(self._stream, "__anext__"):
