@@ -183,6 +183,13 @@ class LLMReader(BaseReader):
         self._thinks = False
         self._warned = False
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the LLM's key out of a pickle; where that is loaded, the client reads the environment's."""
+        key = type(self.llm).model_fields.get("api_key")
+        if key is None or getattr(self.llm, "api_key", None) == key.default:
+            return self.__dict__
+        return {**self.__dict__, "llm": self.llm.model_copy(update={"api_key": None})}
+
     def __repr__(self) -> str:
         return f"LLMReader({type(self.llm).__name__} {self.name!r})"
 
