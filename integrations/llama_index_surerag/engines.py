@@ -13,8 +13,7 @@ from llama_index.core.base.response.schema import (
     Response,
     StreamingResponse,
 )
-from llama_index.core.callbacks.base import CallbackManager
-from llama_index.core.callbacks.schema import CBEventType, EventPayload
+from llama_index.core.callbacks import CallbackManager, CBEventType, EventPayload
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts.mixin import PromptDictType, PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle
@@ -44,18 +43,9 @@ R = TypeVar("R")
 class EmptyIndexError(InputError):
     """There is nothing to answer from; raised and caught inside one query."""
 
-    def __init__(self) -> None:
-        super().__init__("nothing was retrieved")
-
 
 class Window:
-    """What is left of an LLM's window for the passages of one query.
-
-    Args:
-        reader: The LLM.
-        query: The question.
-        max_tokens: Tokens that are kept for the answer.
-    """
+    """What is left of an LLM's window for the passages of one query, in tokens."""
 
     def __init__(self, reader: LLMReader, query: str, max_tokens: int) -> None:
         self._count = reader.count_tokens
@@ -111,7 +101,7 @@ class QueryRetriever:
 
     def _fitting(self, passages: list[Passage], found: Sequence[Any]) -> list[Passage]:
         if self._required and not any(found):
-            raise EmptyIndexError
+            raise EmptyIndexError("nothing was retrieved")
         self._required = False
         return passages if self._window is None else self._window.fit(passages, stay=bool(self._others))
 

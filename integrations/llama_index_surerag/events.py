@@ -8,8 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from llama_index.core.callbacks.base import CallbackManager
-from llama_index.core.callbacks.schema import CBEventType, EventPayload
+from llama_index.core.callbacks import CallbackManager, CBEventType, EventPayload
 from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index_instrumentation import get_dispatcher
@@ -124,10 +123,10 @@ def reranking(
         EventPayload.QUERY_STR: bundle.query_str,
         EventPayload.TOP_K: top_n,
     }
-    with manager.event(CBEventType.RERANKING, payload=payload) as event:
+    with manager.event(CBEventType.RERANKING, payload) as event:
 
         def done(results: list[NodeWithScore]) -> list[NodeWithScore]:
-            event.on_end(payload={EventPayload.NODES: list(results)})
+            event.on_end({EventPayload.NODES: list(results)})
             dispatcher.event(ReRankEndEvent(nodes=list(results)))
             return results
 

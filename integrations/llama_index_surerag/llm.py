@@ -190,9 +190,6 @@ class LLMReader(BaseReader):
             return self.__dict__
         return {**self.__dict__, "llm": self.llm.model_copy(update={"api_key": None})}
 
-    def __repr__(self) -> str:
-        return f"LLMReader({type(self.llm).__name__} {self.name!r})"
-
     @property
     def name(self) -> str:
         """Name of the model that the LLM is set to at this moment."""

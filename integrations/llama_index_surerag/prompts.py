@@ -101,12 +101,7 @@ def _frame(template: BasePromptTemplate) -> str:
 
 
 def as_templates(prompts: Mapping[str, Any], llm: object = None) -> dict[str, Template | str]:
-    """Return replaced prompts as the core takes them: texts, templates of LlamaIndex, or of surerag.
-
-    Args:
-        prompts: Templates by name, as the user wrote them.
-        llm: What selector templates choose by, if it is a LlamaIndex LLM.
-    """
+    """Return a user's prompts as the core takes them; selector templates choose by the LLM."""
     templates: dict[str, Template | str] = {}
     for name, prompt in prompts.items():
         template = prompt

@@ -42,9 +42,6 @@ class EmbeddingEncoder:
             )
         self._given = embed_model
 
-    def __repr__(self) -> str:
-        return f"EmbeddingEncoder({'Settings.embed_model' if self._given is None else self.name!r})"
-
     @property
     def name(self) -> str:
         """Name of the model."""
@@ -61,17 +58,19 @@ class EmbeddingEncoder:
         Raises:
             ServiceError: If the model returns a vector of length zero.
         """
+        model = self._model
         if kind == "query":
-            return _normalised([self._model.get_query_embedding(text) for text in texts])
-        return _normalised(self._model.get_text_embedding_batch(list(texts)))
+            return _normalised([model.get_query_embedding(text) for text in texts])
+        return _normalised(model.get_text_embedding_batch(list(texts)))
 
     async def aencode(self, texts: Sequence[str], kind: Kind) -> NDArray[np.float32]:
         """Like ``encode``, with the model's own async methods; in a thread for a model that has none."""
-        if not _is_native(self._model, "_aget_text_embedding", BaseEmbedding):
+        model = self._model
+        if not _is_native(model, "_aget_text_embedding", BaseEmbedding):
             return await in_thread(self.encode, texts, kind)
         if kind == "query":
-            return _normalised([await self._model.aget_query_embedding(text) for text in texts])
-        return _normalised(await self._model.aget_text_embedding_batch(list(texts)))
+            return _normalised([await model.aget_query_embedding(text) for text in texts])
+        return _normalised(await model.aget_text_embedding_batch(list(texts)))
 
 
 def encoder_of(model: BaseEmbedding | Encoder | None) -> Encoder:
@@ -119,9 +118,6 @@ class NodeRetriever:
         self._postprocessors = tuple(postprocessors)
         self._bundle = bundle
 
-    def __repr__(self) -> str:
-        return f"NodeRetriever({type(self._retriever).__name__}, {len(self._postprocessors)} postprocessors)"
-
     @property
     def name(self) -> str:
         """Class of the retriever; what a calibration belongs to."""
@@ -168,11 +164,7 @@ def bundle_of(query: QueryType) -> QueryBundle:
 
 
 def retriever_of(source: BaseRetriever | BaseIndex[Any], k: int | None = None) -> BaseRetriever:
-    """Return a retriever as it is, or that of an index.
-
-    Args:
-        source: A retriever, or an index to make one of.
-        k: Nodes that the retriever of an index returns; its own default if None.
+    """Return a retriever as it is, or that of an index, which returns ``k`` nodes (its own number if None).
 
     Raises:
         ConfigurationError: If it is neither.

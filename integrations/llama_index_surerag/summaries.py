@@ -236,7 +236,7 @@ class _IndexSummaries(BaseRetriever):
 
 
 def _documents(nodes: Sequence[BaseNode]) -> list[Document]:
-    """Put documents together from their nodes: in the order of their offsets, overlaps once."""
+    """Put documents together from their nodes, in the order of offsets, with the metadata they share."""
     parts: dict[str, list[BaseNode]] = {}
     for node in nodes:
         if not isinstance(node, BaseNode):
@@ -246,27 +246,25 @@ def _documents(nodes: Sequence[BaseNode]) -> list[Document]:
             )
         name = node.node_id if isinstance(node, Document) else node.ref_doc_id or node.node_id
         parts.setdefault(name, []).append(node)
-    return [
-        Document(id_=name, text=_joined(group), metadata=_shared_metadata(group))
-        for name, group in parts.items()
-    ]
+    documents = []
+    for name, group in parts.items():
+        first, *others = [node.metadata for node in group]
+        shared = {key: value for key, value in first.items() if all(one.get(key) == value for one in others)}
+        documents.append(Document(id_=name, text=_joined(group), metadata=shared))
+    return documents
 
 
 def _joined(nodes: Sequence[BaseNode]) -> str:
-    starts = [getattr(node, "start_char_idx", None) for node in nodes]
-    texts = [node.get_content(metadata_mode=MetadataMode.NONE) for node in nodes]
-    if any(start is None for start in starts):
-        return "\n\n".join(texts)
+    """Return the text of a document; what two chunks share stands there once."""
     joined, end = "", 0
-    for start, text in sorted((start or 0, text) for start, text in zip(starts, texts, strict=True)):
-        joined += text[end - start :] if start < end else f"\n\n{text}" if joined else text
-        end = max(end, start + len(text))
+    for node in sorted(nodes, key=lambda node: getattr(node, "start_char_idx", None) or 0):
+        text, start = node.get_content(metadata_mode=MetadataMode.NONE), getattr(node, "start_char_idx", None)
+        if start is not None and start < end:
+            joined += text[end - start :]
+        else:
+            joined += f"\n\n{text}" if joined else text
+        end = max(end, 0 if start is None else start + len(text))
     return joined
-
-
-def _shared_metadata(nodes: Sequence[BaseNode]) -> dict[str, Any]:
-    first, *others = [node.metadata for node in nodes]
-    return {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
 
 
 def _summaries(documents: Sequence[Document], summarize: Summarize) -> list[str]:
