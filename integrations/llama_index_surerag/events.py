@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-from llama_index.core.callbacks import CallbackManager, CBEventType, EventPayload
-from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
-from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index_instrumentation import get_dispatcher
 from llama_index_instrumentation.base import BaseEvent
 
@@ -106,28 +102,3 @@ def warn(name: str, **data: Any) -> None:
     """Log that a fallback was taken, and pass it on to LlamaIndex's instrumentation."""
     logger.warning("%s: %s", name, data)
     dispatch(Event(name, data, warning=True))
-
-
-Reranking = AbstractContextManager[Callable[[list[NodeWithScore]], list[NodeWithScore]]]
-
-
-@contextmanager
-def reranking(
-    manager: CallbackManager, nodes: Sequence[NodeWithScore], bundle: QueryBundle, model: str, top_n: int
-) -> Iterator[Callable[[list[NodeWithScore]], list[NodeWithScore]]]:
-    """Report that nodes are postprocessed; what is yielded takes the resulting nodes and returns them."""
-    dispatcher.event(ReRankStartEvent(query=bundle, nodes=list(nodes), top_n=top_n, model_name=model))
-    payload: dict[str, Any] = {
-        EventPayload.NODES: list(nodes),
-        EventPayload.MODEL_NAME: model,
-        EventPayload.QUERY_STR: bundle.query_str,
-        EventPayload.TOP_K: top_n,
-    }
-    with manager.event(CBEventType.RERANKING, payload) as event:
-
-        def done(results: list[NodeWithScore]) -> list[NodeWithScore]:
-            event.on_end({EventPayload.NODES: list(results)})
-            dispatcher.event(ReRankEndEvent(nodes=list(results)))
-            return results
-
-        yield done

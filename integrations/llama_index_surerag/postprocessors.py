@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.callbacks import CBEventType, EventPayload
 from llama_index.core.indices.base import BaseIndex
+from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
 from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle, QueryType
@@ -17,7 +20,7 @@ from llama_index.core.settings import Settings
 from llama_index.core.storage.docstore import BaseDocumentStore
 from pydantic import PrivateAttr, model_validator
 
-from llama_index_surerag.events import Reranking, dispatch, dispatcher, reranking, warn
+from llama_index_surerag.events import dispatch, dispatcher, warn
 from llama_index_surerag.llm import Judge, judge_of, reader_of
 from llama_index_surerag.nodes import copy_of, has_text, labelled, nodes_of, passages_of, shown_text
 from llama_index_surerag.prompts import WithPrompts
@@ -72,13 +75,34 @@ class MethodPostprocessor(WithPrompts, BaseNodePostprocessor, Generic[R]):
             warn(f"{self.METHOD}.no_query", nodes=len(nodes))
         return [copy_of(node) for node in nodes[: getattr(self, "top_n", None)]]
 
-    def _reranking(self, nodes: list[NodeWithScore], bundle: QueryBundle) -> Reranking:
+    @contextmanager
+    def _reranking(
+        self, nodes: list[NodeWithScore], bundle: QueryBundle
+    ) -> Iterator[Callable[[list[NodeWithScore]], list[NodeWithScore]]]:
+        """Report that nodes are postprocessed; what is yielded takes the resulting nodes and returns them."""
         name, top_n = self._core.services.reader.name, getattr(self, "top_n", len(nodes))
-        return reranking(self.callback_manager, nodes, bundle, name, top_n)
+        dispatcher.event(ReRankStartEvent(query=bundle, nodes=list(nodes), top_n=top_n, model_name=name))
+        payload: dict[str, Any] = {
+            EventPayload.NODES: list(nodes),
+            EventPayload.MODEL_NAME: name,
+            EventPayload.QUERY_STR: bundle.query_str,
+            EventPayload.TOP_K: top_n,
+        }
+        with self.callback_manager.event(CBEventType.RERANKING, payload) as event:
+
+            def done(results: list[NodeWithScore]) -> list[NodeWithScore]:
+                event.on_end({EventPayload.NODES: list(results)})
+                dispatcher.event(ReRankEndEvent(nodes=list(results)))
+                return results
+
+            yield done
 
     def _services(self, bundle: QueryBundle) -> Services:
+        """Return the services of one query: a retriever searches with its bundle."""
         services: Services = self._core.services
-        return services
+        if not isinstance(services.retriever, NodeRetriever):
+            return services
+        return replace(services, retriever=services.retriever.bound_to(bundle))
 
     def _run(self, nodes: Sequence[NodeWithScore], query: QueryType) -> R:
         bundle = bundle_of(query)
@@ -278,12 +302,6 @@ class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRe
                 for node, label in zip(refined, best.labels, strict=True)
             ]
         return refined + [copy_of(node) for node in nodes[: self.top_n] if not has_text(node)]
-
-    def _services(self, bundle: QueryBundle) -> Services:
-        services = self._core.services
-        if not isinstance(services.retriever, NodeRetriever):
-            return services
-        return replace(services, retriever=services.retriever.bound_to(bundle))
 
     def _documents_behind(self, nodes: Sequence[NodeWithScore]) -> list[Passage]:
         """Return the documents that nodes were cut from, each once; those that are not there are left out."""
