@@ -77,12 +77,11 @@ class Reply:
         """Tokens of the answer so far; pieces, where there are no log-probabilities."""
         if not self.answer.strip() or not self.entries:
             return len(self._pieces)
-        return len(self.answer_tokens(whole=False))
+        return len(self.tokens_of(self.answer, whole=False))
 
-    def answer_tokens(self, *, whole: bool) -> range:
-        """Return which of the entries are the answer's tokens; where it is not whole, some may lack."""
-        tokens = map(token_of, self.entries)
-        return answer_tokens(tokens, self.answer, whole=whole, thought=self.has_thoughts)
+    def tokens_of(self, answer: str, *, whole: bool) -> range:
+        """Return which of the entries are the tokens of an answer; where it is not whole, some may lack."""
+        return answer_tokens(map(token_of, self.entries), answer, whole=whole, thought=self.has_thoughts)
 
     def feed(self, response: Any) -> str:
         """Take a response of a stream, and return what it adds to the answer."""
@@ -106,7 +105,7 @@ class Reply:
         return self._added(self._splitter.feed(without_surrogates(part.text)))
 
     def end(self) -> str:
-        """Note that the stream has ended, and return what was held back.
+        """Check a stream that has ended, and return what was held back.
 
         Raises:
             TransientServiceError: If a server that says how its answers end broke it off, or every piece came
@@ -118,6 +117,10 @@ class Reply:
             )
         if _came_twice(self.entries, least=2) or _came_twice(self._pieces, least=4):
             raise TransientServiceError("the server sent every piece of its answer twice", hint="ask again")
+        return self.complete()
+
+    def complete(self) -> str:
+        """Note that nothing more comes, and return what was held back."""
         self.done = True
         return self._added(self._splitter.end())
 
@@ -145,7 +148,7 @@ def replies_of(response: Any) -> list[Reply]:
         reply = Reply()
         reply.usage = _usage_of(response)
         reply.take(part)
-        reply.end()
+        reply.complete()
         replies.append(reply)
     return replies
 
@@ -179,7 +182,7 @@ def generation_of(reply: Reply, sampling: SamplingParams, top_logprobs: int | No
     if top_logprobs is not None:
         if answer.strip() and not reply.entries:
             raise LogprobsError("the answer came without log-probabilities")
-        inside = reply.answer_tokens(whole=reply.finish is not None and finish == "stop")
+        inside = reply.tokens_of(answer, whole=reply.finish is not None and finish == "stop")
         entries = reply.entries[inside.start : inside.stop]
         listed = all(entry.get("top_logprobs") for entry in entries)
         trace = trace_of(entries, top_logprobs=top_logprobs if listed else 0)
