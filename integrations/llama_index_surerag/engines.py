@@ -169,10 +169,6 @@ class MethodEngine(BaseQueryEngine, Generic[C, R]):
         retriever = QueryRetriever(passages, window, required=summaries is None)
         return replace(services, retriever=retriever, summaries=summaries)
 
-    def _program(self, bundle: QueryBundle) -> Program[R]:
-        program: Program[R] = self._core.program(bundle.query_str)
-        return program
-
     def _response(self, result: R) -> Response:
         """Return a result as LlamaIndex's response."""
         raise NotImplementedError
@@ -188,7 +184,7 @@ class MethodEngine(BaseQueryEngine, Generic[C, R]):
         payload: dict[str, Any] = {EventPayload.QUERY_STR: query_bundle.query_str}
         with self.callback_manager.event(CBEventType.QUERY, payload=payload) as event:
             try:
-                response = self._answered(query_bundle, self._program(query_bundle))
+                response = self._answered(query_bundle, self._core.program(query_bundle.query_str))
             except EmptyIndexError:
                 response = Response(NOTHING, metadata={})
                 if self._streaming:
@@ -201,7 +197,7 @@ class MethodEngine(BaseQueryEngine, Generic[C, R]):
         payload: dict[str, Any] = {EventPayload.QUERY_STR: query_bundle.query_str}
         with self.callback_manager.event(CBEventType.QUERY, payload=payload) as event:
             try:
-                response = await self._aanswered(query_bundle, self._program(query_bundle))
+                response = await self._aanswered(query_bundle, self._core.program(query_bundle.query_str))
             except EmptyIndexError:
                 response = Response(NOTHING, metadata={})
                 if self._streaming:
