@@ -286,8 +286,6 @@ class LLMReader(BaseReader):
         """Close the open streams."""
         for one in begun:
             _completed(one.state.close())
-        # A stream of OpenAI's client refers to itself; the server goes on until it is collected.
-        gc.collect(1)
 
     async def acancel(self, begun: Sequence[PartialGeneration]) -> None:
         """Like ``cancel``."""
@@ -510,7 +508,7 @@ class _OpenAnswer:
             response = next(self._stream, None)
         if response is not None:
             return self.reply.feed(response)
-        await self._hang_up()
+        self._stream = None
         return self.reply.end()
 
     async def close(self) -> None:
@@ -522,8 +520,11 @@ class _OpenAnswer:
         stream, self._stream = self._stream, None
         if hasattr(stream, "aclose"):
             await stream.aclose()
-        else:
+        elif stream is not None:
             close_iterator(stream)
+            # A stream of OpenAI's client refers to itself. The server goes on until it is collected, and the
+            # client deadlocks where that happens while it sends another request.
+            gc.collect(1)
 
     def whole(self) -> Generation:
         """Return what has come so far as a generation."""
