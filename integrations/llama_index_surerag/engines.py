@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
@@ -13,8 +13,7 @@ from llama_index.core.base.response.schema import (
     Response,
     StreamingResponse,
 )
-from llama_index.core.callbacks.base import CallbackManager
-from llama_index.core.callbacks.schema import CBEventType, EventPayload
+from llama_index.core.callbacks import CallbackManager, CBEventType, EventPayload
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts.mixin import PromptDictType, PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle
@@ -44,82 +43,67 @@ R = TypeVar("R")
 class EmptyIndexError(InputError):
     """There is nothing to answer from; raised and caught inside one query."""
 
-    def __init__(self) -> None:
-        super().__init__("nothing was retrieved")
 
+class Window:
+    """What is left of an LLM's window for the passages of one query, in tokens."""
 
-class QueryScope:
-    """The retrievers of one query: they search with its bundle, and fit what they return into the window.
+    def __init__(self, reader: LLMReader, query: str, max_tokens: int) -> None:
+        self._count = reader.count_tokens
+        self._left = reader.window - max_tokens - self._count(query) - _MARGIN
 
-    Args:
-        services: The engine's services.
-        bundle: The query.
-        max_tokens: Tokens that are kept for the answer.
-    """
-
-    def __init__(self, services: Services, bundle: QueryBundle, max_tokens: int) -> None:
-        self._reader = services.reader
-        self._left: int | None = None
-        self._must_find = services.summaries is None
-        if isinstance(services.reader, LLMReader):
-            question = services.reader.count_tokens(bundle.query_str)
-            self._left = services.reader.window - max_tokens - question - _MARGIN
-        changes: dict[str, Any] = {}
-        for name in ("retriever", "summaries"):
-            if isinstance(retriever := getattr(services, name), NodeRetriever):
-                changes[name] = retriever.bound_to(
-                    bundle, self._fit_summaries if name == "summaries" else self._fit
-                )
-        if isinstance(services.summaries, NodeRetriever):
-            changes["summaries"] = _TierOne(changes["summaries"], changes["retriever"])
-        self.services = replace(services, **changes)
-
-    def _fit(self, passages: list[Passage]) -> list[Passage]:
-        """Drop the last passages until all fit, as far as one is left.
-
-        Raises:
-            EmptyIndexError: If there is nothing to answer from: no summaries, and nothing was retrieved.
-        """
-        if self._must_find and not passages:
-            raise EmptyIndexError
-        self._must_find = False
-        if self._left is None or self._reader is None:
-            return passages
+    def fit(self, passages: list[Passage], *, stay: bool) -> list[Passage]:
+        """Drop the last passages until all fit, as far as one is left; with ``stay`` they take up room."""
         total, fitting = 0, list[Passage]()
         for passage in passages:
-            total += self._reader.count_tokens(passage.text) + 5
-            if fitting and total > self._left:
+            tokens = self._count(passage.text) + 5
+            if fitting and total + tokens > self._left:
+                warn(
+                    "window.passages_dropped", retrieved=len(passages), shown=len(fitting), tokens=self._left
+                )
                 break
+            total += tokens
             fitting.append(passage)
-        if len(fitting) < len(passages):
-            warn("window.passages_dropped", retrieved=len(passages), shown=len(fitting), tokens=self._left)
-        return fitting
-
-    def _fit_summaries(self, passages: list[Passage]) -> list[Passage]:
-        fitting = self._fit(passages)
-        if self._left is not None and self._reader is not None:
-            self._left -= sum(self._reader.count_tokens(passage.text) for passage in fitting)
+        self._left -= total if stay else 0
         return fitting
 
 
-class _TierOne:
-    """Summaries for one query; with neither summaries nor passages there is nothing to answer from."""
+class QueryRetriever:
+    """Retrieves for one query: searches with its bundle, and fits what it returns into the LLM's window.
 
-    def __init__(self, summaries: NodeRetriever, passages: NodeRetriever) -> None:
-        self._summaries = summaries
-        self._passages = passages
+    Args:
+        retriever: The retriever, bound to the query.
+        window: What to fit passages into; None where the reader does not say.
+        required: Whether there is nothing to answer from, where neither this nor the others return anything.
+        others: Retrievers of a later tier.
+    """
+
+    def __init__(
+        self, retriever: NodeRetriever, window: Window | None, *others: NodeRetriever, required: bool
+    ) -> None:
+        self._retriever = retriever
+        self._window = window
+        self._others = others
+        self._required = required
 
     def retrieve(self, query: str, k: int | None) -> list[Passage]:
-        results = self._summaries.retrieve(query, k)
-        if not results and not self._passages.retrieve(query, 1):
-            raise EmptyIndexError
-        return results
+        """Return passages, best first, ``k`` at most.
+
+        Raises:
+            EmptyIndexError: If there is nothing to answer from.
+        """
+        passages = self._retriever.retrieve(query, k)
+        return self._fitting(passages, passages or [one.retrieve(query, 1) for one in self._others])
 
     async def aretrieve(self, query: str, k: int | None) -> list[Passage]:
-        results = await self._summaries.aretrieve(query, k)
-        if not results and not await self._passages.aretrieve(query, 1):
-            raise EmptyIndexError
-        return results
+        """Like ``retrieve``, without blocking the event loop."""
+        passages = await self._retriever.aretrieve(query, k)
+        return self._fitting(passages, passages or [await one.aretrieve(query, 1) for one in self._others])
+
+    def _fitting(self, passages: list[Passage], found: Sequence[Any]) -> list[Passage]:
+        if self._required and not any(found):
+            raise EmptyIndexError("nothing was retrieved")
+        self._required = False
+        return passages if self._window is None else self._window.fit(passages, stay=bool(self._others))
 
 
 class MethodEngine(BaseQueryEngine, Generic[C, R]):
@@ -134,7 +118,7 @@ class MethodEngine(BaseQueryEngine, Generic[C, R]):
     def __init__(
         self, core: C, *, streaming: bool = False, callback_manager: CallbackManager | None = None
     ) -> None:
-        self._core: C = core
+        self._core: Any = core
         self._streaming = streaming
         super().__init__(callback_manager=callback_manager or Settings.callback_manager)
 
@@ -144,7 +128,8 @@ class MethodEngine(BaseQueryEngine, Generic[C, R]):
     @property
     def core(self) -> C:
         """The method with its options and services; what a calibration is made with."""
-        return self._core
+        core: C = self._core
+        return core
 
     def to_dict(self) -> dict[str, Any]:
         """Return options, prompts and the models' names as plain values; no key is in it."""
@@ -152,59 +137,58 @@ class MethodEngine(BaseQueryEngine, Generic[C, R]):
 
     def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         """Return what the retriever finds, postprocessed, whatever the method would decide."""
-        return self._retriever.nodes(bundle_of(query_bundle))[: self._top_n]
+        return self._retriever.nodes(bundle_of(query_bundle))[: self._core.top_n]
 
     async def aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         """Like ``retrieve``."""
-        return (await self._retriever.anodes(bundle_of(query_bundle)))[: self._top_n]
+        return (await self._retriever.anodes(bundle_of(query_bundle)))[: self._core.top_n]
 
     @property
     def _retriever(self) -> NodeRetriever:
-        retriever: NodeRetriever = self._core.services.retriever  # type: ignore[assignment]  # engines are built so
+        retriever: NodeRetriever = self._core.services.retriever
         return retriever
 
-    @property
-    def _top_n(self) -> int | None:
-        top_n: int | None = getattr(self._core, "top_n", None)
-        return top_n
-
     def _get_prompts(self) -> PromptDictType:
-        return llama_templates(getattr(self._core, "prompts", {}))
+        return llama_templates(self._core.prompts)
 
     def _get_prompt_modules(self) -> PromptMixinType:
         return {}
 
     def _update_prompts(self, prompts: PromptDictType) -> None:
-        replaced = {**getattr(self._core, "prompts", {}), **as_templates(prompts)}
-        self._core = self._core.with_options(prompts=replaced)
+        self._core = self._core.with_options(prompts={**self._core.prompts, **as_templates(prompts)})
 
-    def _scope(self, bundle: QueryBundle) -> QueryScope:
-        return QueryScope(self._core.services, bundle, self._core.answer_tokens)
+    def _services(self, bundle: QueryBundle) -> Services:
+        """Return the services of one query: its retrievers search with its bundle."""
+        services: Services = self._core.services
+        window = None
+        if isinstance(services.reader, LLMReader):
+            window = Window(services.reader, bundle.query_str, self._core.answer_tokens)
+        passages, summaries = self._retriever.bound_to(bundle), services.summaries
+        if isinstance(summaries, NodeRetriever):
+            summaries = QueryRetriever(summaries.bound_to(bundle), window, passages, required=True)
+        retriever = QueryRetriever(passages, window, required=summaries is None)
+        return replace(services, retriever=retriever, summaries=summaries)
 
-    def _program(self, bundle: QueryBundle) -> Program[R]:
-        program: Program[R] = self._core.program(bundle.query_str)
-        return program
-
-    def _response(self, result: R) -> RESPONSE_TYPE:
+    def _response(self, result: R) -> Response:
         """Return a result as LlamaIndex's response."""
         raise NotImplementedError
 
-    def _answered(self, bundle: QueryBundle) -> RESPONSE_TYPE:
-        services = self._scope(bundle).services
-        return self._response(run(self._program(bundle), services, on_event=dispatch))
+    def _answered(self, bundle: QueryBundle, program: Program[R]) -> RESPONSE_TYPE:
+        return self._response(run(program, self._services(bundle), on_event=dispatch))
 
-    async def _aanswered(self, bundle: QueryBundle) -> RESPONSE_TYPE:
-        services = self._scope(bundle).services
-        return self._response(await arun(self._program(bundle), services, on_event=dispatch))
+    async def _aanswered(self, bundle: QueryBundle, program: Program[R]) -> RESPONSE_TYPE:
+        return self._response(await arun(program, self._services(bundle), on_event=dispatch))
 
     @dispatcher.span
     def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
         payload: dict[str, Any] = {EventPayload.QUERY_STR: query_bundle.query_str}
         with self.callback_manager.event(CBEventType.QUERY, payload=payload) as event:
             try:
-                response = self._answered(query_bundle)
+                response = self._answered(query_bundle, self._core.program(query_bundle.query_str))
             except EmptyIndexError:
-                response = nothing(self._streaming)
+                response = Response(NOTHING, metadata={})
+                if self._streaming:
+                    response = StreamingResponse(iter([NOTHING]), metadata={})  # type: ignore[arg-type]  # or any iterator
             event.on_end(payload={EventPayload.RESPONSE: response})
         return response
 
@@ -213,24 +197,29 @@ class MethodEngine(BaseQueryEngine, Generic[C, R]):
         payload: dict[str, Any] = {EventPayload.QUERY_STR: query_bundle.query_str}
         with self.callback_manager.event(CBEventType.QUERY, payload=payload) as event:
             try:
-                response = await self._aanswered(query_bundle)
+                response = await self._aanswered(query_bundle, self._core.program(query_bundle.query_str))
             except EmptyIndexError:
-                response = nothing(self._streaming, awaited=True)
+                response = Response(NOTHING, metadata={})
+                if self._streaming:
+                    response = AsyncStreamingResponse(_nothing(), metadata={})
             event.on_end(payload={EventPayload.RESPONSE: response})
         return response
 
 
-def nothing(streaming: bool, *, awaited: bool = False) -> RESPONSE_TYPE:
-    """Return what LlamaIndex's synthesizers answer from no node at all."""
+async def _nothing() -> AsyncGenerator[str]:
+    yield NOTHING
 
-    async def apieces() -> Any:
-        yield NOTHING
 
-    if not streaming:
-        return Response(NOTHING, metadata={})
-    if awaited:
-        return AsyncStreamingResponse(apieces(), metadata={})
-    return StreamingResponse((piece for piece in [NOTHING]), metadata={})
+def read_to_end(response: Any) -> Any:
+    """Return a response that is read to its end, where it is a stream."""
+    return response.get_response() if isinstance(response, StreamingResponse) else response
+
+
+async def aread_to_end(response: Any) -> Any:
+    """Like ``read_to_end``, of an async stream too."""
+    if isinstance(response, AsyncStreamingResponse):
+        return await response.get_response()
+    return read_to_end(response)
 
 
 def answer_metadata(answer: Generation, usage: Usage) -> dict[str, Any]:
@@ -257,15 +246,12 @@ def with_manager(
     Raises:
         ConfigurationError: If they are no list of postprocessors.
     """
-    results: list[Any] = []
-    if postprocessors is not None:
-        results = list(postprocessors) if isinstance(postprocessors, list | tuple) else [postprocessors]
-    for one in results:
-        if not isinstance(one, BaseNodePostprocessor):
+    results = list(postprocessors or ())
+    for postprocessor in results:
+        if not isinstance(postprocessor, BaseNodePostprocessor):
             raise ConfigurationError(
-                f"node_postprocessors holds a {type(one).__name__}",
+                f"node_postprocessors holds a {type(postprocessor).__name__}",
                 hint="pass a list of LlamaIndex's node postprocessors",
             )
-    for postprocessor in results:
         postprocessor.callback_manager = manager or Settings.callback_manager
     return results

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-from llama_index.core.callbacks.base import CallbackManager
-from llama_index.core.callbacks.schema import CBEventType, EventPayload
-from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
-from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index_instrumentation import get_dispatcher
 from llama_index_instrumentation.base import BaseEvent
 
@@ -24,7 +19,16 @@ listeners: ContextVar[tuple[Callable[[Event], None], ...]] = ContextVar("surerag
 """Further listeners of a method's events; a program has those of its caller."""
 
 
-class GateDecisionEvent(BaseEvent):
+class MethodEvent(BaseEvent):
+    """The base of events of surerag."""
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Name in traces."""
+        return f"Surerag{cls.__name__}"
+
+
+class GateDecisionEvent(MethodEvent):
     """The gate has decided; emitted before the answer begins.
 
     Attributes:
@@ -45,13 +49,8 @@ class GateDecisionEvent(BaseEvent):
     interval: tuple[float, float] | None = None
     threshold: float
 
-    @classmethod
-    def class_name(cls) -> str:
-        """Name in traces."""
-        return "SureragGateDecisionEvent"
 
-
-class RewriteDecisionEvent(BaseEvent):
+class RewriteDecisionEvent(MethodEvent):
     """The rewriter has decided whether the first answer calls for another query.
 
     Attributes:
@@ -70,13 +69,8 @@ class RewriteDecisionEvent(BaseEvent):
     uncertainty: float
     threshold: float
 
-    @classmethod
-    def class_name(cls) -> str:
-        """Name in traces."""
-        return "SureragRewriteDecisionEvent"
 
-
-class ProgressEvent(BaseEvent):
+class ProgressEvent(MethodEvent):
     """Anything else that a method reports.
 
     Attributes:
@@ -89,16 +83,8 @@ class ProgressEvent(BaseEvent):
     data: dict[str, Any]
     warning: bool = False
 
-    @classmethod
-    def class_name(cls) -> str:
-        """Name in traces."""
-        return "SureragProgressEvent"
 
-
-_DECISIONS: dict[str, type[BaseEvent]] = {
-    "lazy_rag.gate": GateDecisionEvent,
-    "dynqr.gate": RewriteDecisionEvent,
-}
+_DECISIONS = {"lazy_rag.gate": GateDecisionEvent, "dynqr.gate": RewriteDecisionEvent}
 
 
 def dispatch(event: Event) -> None:
@@ -106,35 +92,13 @@ def dispatch(event: Event) -> None:
     data = dict(event.data)
     for listener in listeners.get():
         listener(event)
-    decision = _DECISIONS.get(event.name)
-    if decision is None:
-        dispatcher.event(ProgressEvent(name=event.name, data=data, warning=event.warning))
-    else:
+    if decision := _DECISIONS.get(event.name):
         dispatcher.event(decision(**data))
+    else:
+        dispatcher.event(ProgressEvent(name=event.name, data=data, warning=event.warning))
 
 
 def warn(name: str, **data: Any) -> None:
     """Log that a fallback was taken, and pass it on to LlamaIndex's instrumentation."""
     logger.warning("%s: %s", name, data)
     dispatch(Event(name, data, warning=True))
-
-
-@contextmanager
-def reranking(
-    manager: CallbackManager, nodes: Sequence[NodeWithScore], bundle: QueryBundle, model: str, top_n: int
-) -> Iterator[Callable[[Sequence[NodeWithScore]], None]]:
-    """Report that nodes are postprocessed; what is yielded takes the resulting nodes."""
-    dispatcher.event(ReRankStartEvent(query=bundle, nodes=list(nodes), top_n=top_n, model_name=model))
-    payload: dict[str, Any] = {
-        EventPayload.NODES: list(nodes),
-        EventPayload.MODEL_NAME: model,
-        EventPayload.QUERY_STR: bundle.query_str,
-        EventPayload.TOP_K: top_n,
-    }
-    with manager.event(CBEventType.RERANKING, payload=payload) as event:
-
-        def done(results: Sequence[NodeWithScore]) -> None:
-            event.on_end(payload={EventPayload.NODES: list(results)})
-            dispatcher.event(ReRankEndEvent(nodes=list(results)))
-
-        yield done

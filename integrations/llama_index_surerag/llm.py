@@ -11,19 +11,20 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import inspect
 import json
 import warnings
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from llama_index.core.llms import LLM
 from llama_index.core.settings import Settings
 
 from llama_index_surerag.prompts import chat_messages, completion_text, plain_text
-from llama_index_surerag.replies import Reply, StreamedReply, generation_of, replies_of
+from llama_index_surerag.replies import Reply, generation_of, replies_of
 from surerag.errors import CapabilityError, ConfigurationError, LogprobsError, RefusedError, ServiceError
 from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, SamplingParams
 from surerag.readers import Reader
@@ -32,6 +33,14 @@ from surerag.readers.hosted.parameters import SupportedParameters, needed_parame
 from surerag.readers.pieces import TrimmedPieces
 from surerag.readers.protocol import BaseReader, Capabilities, begun_from_whole, close_iterator
 from surerag.readers.thinking import THINKING_TOKENS
+from surerag.services import Entailer
+
+T = TypeVar("T")
+Mode = Literal["", "a"]
+"""What stands before the names of the LLM's calls: nothing for the sync ones."""
+
+Judge = Entailer | Reader | LLM | None
+"""What judges whether answers mean the same: an entailer of surerag, or a model that is asked in words."""
 
 WAYS_OUT = (
     'pass gate="semantic_entropy" (L-RAG) or metric="semantic_entropy" (DynQR), which need text only; an '
@@ -98,11 +107,11 @@ _OWN = Family(_as_needed, logprobs=True)
 
 def family_of(llm: LLM) -> Family:
     """Return how an LLM is asked; a class of the user's own may return log-probabilities."""
-    packaged = [kind for kind in type(llm).__mro__ if kind.__module__.startswith("llama_index.llms.")]
-    for kind in packaged:
-        if kind.__name__ in FAMILIES:
-            return FAMILIES[kind.__name__]
-    return _PACKAGED if packaged or type(llm).__module__.startswith("llama_index.") else _OWN
+    packaged = [
+        kind.__name__ for kind in type(llm).__mro__ if kind.__module__.startswith("llama_index.llms.")
+    ]
+    own = not packaged and not type(llm).__module__.startswith("llama_index.")
+    return next((FAMILIES[name] for name in packaged if name in FAMILIES), _OWN if own else _PACKAGED)
 
 
 def reader_from_llm(
@@ -130,6 +139,11 @@ def reader_of(llm: LLM | Reader | None) -> Reader:
     return LLMReader(Settings.llm if llm is None else llm)
 
 
+def judge_of(judge: Judge) -> Entailer | Reader | None:
+    """Return an LLM that judges as a reader, and anything else as it is."""
+    return reader_of(judge) if isinstance(judge, LLM) else judge
+
+
 @contextmanager
 def explained(reader: Reader) -> Iterator[None]:
     """Say of which LLM a method needs what it does not return, and the ways out.
@@ -152,11 +166,7 @@ class LLMReader(BaseReader):
     """A LlamaIndex LLM as a reader; made by :func:`reader_from_llm`."""
 
     def __init__(
-        self,
-        llm: LLM,
-        logprobs: bool | None = None,
-        top_logprobs: int | None = None,
-        max_concurrency: int = 8,
+        self, llm: LLM, logprobs: bool | None = None, top: int | None = None, max_concurrency: int = 8
     ) -> None:
         if not isinstance(llm, LLM):
             raise ConfigurationError(
@@ -166,15 +176,19 @@ class LLMReader(BaseReader):
         self.llm = llm
         self._family = family_of(llm)
         self._logprobs = self._family.logprobs if logprobs is None else logprobs
-        self._top = top_logprobs
+        self._top = top
         self._max_concurrency = max_concurrency
         self._supported = SupportedParameters(cap={} if self._family.several else {"n": 1})
         self._streams = True
         self._thinks = False
         self._warned = False
 
-    def __repr__(self) -> str:
-        return f"LLMReader({type(self.llm).__name__} {self.name!r})"
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the LLM's key out of a pickle; where that is loaded, the client reads the environment's."""
+        key = type(self.llm).model_fields.get("api_key")
+        if key is None or getattr(self.llm, "api_key", None) == key.default:
+            return self.__dict__
+        return {**self.__dict__, "llm": self.llm.model_copy(update={"api_key": None})}
 
     @property
     def name(self) -> str:
@@ -220,89 +234,63 @@ class LLMReader(BaseReader):
         """Return ``sampling.n`` generations for each prompt, in order."""
         requests = self._split(prompts, sampling)
         if len(requests) < 2 or self._max_concurrency == 1:
-            answers = [self._answers(request) for request in requests]
-        else:
-            with ThreadPoolExecutor(min(self._max_concurrency, len(requests))) as pool:
-                # Every call sees the caller's context, so that traces keep their parents.
-                calls = [pool.submit(contextvars.copy_context().run, self._answers, one) for one in requests]
-                answers = [call.result() for call in calls]
-        return self._joined(answers, len(prompts), sampling.n)
+            return self._rows([_completed(self._answers("", one)) for one in requests], sampling.n)
+        with ThreadPoolExecutor(min(self._max_concurrency, len(requests))) as pool:
+            # Every call sees the caller's context, so that traces keep their parents.
+            calls = [
+                pool.submit(contextvars.copy_context().run, _completed, self._answers("", one))
+                for one in requests
+            ]
+            return self._rows([call.result() for call in calls], sampling.n)
 
     async def agenerate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         """Like ``generate``, over the LLM's own async calls."""
-        requests = self._split(prompts, sampling)
         turns = asyncio.Semaphore(self._max_concurrency)
 
         async def one(request: _Request) -> list[Generation]:
             async with turns:
-                return await self._aanswers(request)
+                return await self._answers("a", request)
 
-        tasks = [asyncio.ensure_future(one(request)) for request in requests]
+        tasks = [asyncio.ensure_future(one(request)) for request in self._split(prompts, sampling)]
         try:
-            answers = await asyncio.gather(*tasks)
+            return self._rows(await asyncio.gather(*tasks), sampling.n)
         except BaseException:
             for task in tasks:
                 task.cancel()
             raise
-        return self._joined(answers, len(prompts), sampling.n)
 
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[PartialGeneration]:
         """Read a stream of each prompt up to its first ``n_tokens`` tokens, and leave it open."""
-        opened = [self._open(prompt, sampling, self._pieces) for prompt in prompts]
-        try:
-            for answer in opened:
-                for _ in answer.pieces:
-                    if answer.reply.n_tokens >= n_tokens:
-                        break
-            return [answer.begun(n_tokens) for answer in opened]
-        except BaseException:
-            for answer in opened:
-                close_iterator(answer.pieces)
-            raise
+        return _completed(self._begin("", prompts, n_tokens, sampling))
 
     async def abegin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[PartialGeneration]:
         """Like ``begin``, over the LLM's own async stream."""
-        opened = [self._open(prompt, sampling, self._apieces) for prompt in prompts]
-        try:
-            for answer in opened:
-                async for _ in answer.pieces:
-                    if answer.reply.n_tokens >= n_tokens:
-                        break
-            return [answer.begun(n_tokens) for answer in opened]
-        except BaseException:
-            for answer in opened:
-                await answer.pieces.aclose()
-            raise
+        return await self._begin("a", prompts, n_tokens, sampling)
 
     def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
         """Read the open streams to their ends."""
-        for one in begun:
-            for _ in one.state.pieces:
-                pass
-        return [one.state.whole() for one in begun]
+        return _completed(self.afinish(begun))
 
     async def afinish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
         """Like ``finish``."""
         for one in begun:
-            async for _ in one.state.pieces:
+            while await one.state.next() is not None:
                 pass
         return [one.state.whole() for one in begun]
 
     def cancel(self, begun: Sequence[PartialGeneration]) -> None:
         """Close the open streams."""
         for one in begun:
-            close_iterator(one.state.pieces)
-        # A stream of OpenAI's client refers to itself; the server goes on until it is collected.
-        gc.collect(1)
+            _completed(one.state.close())
 
     async def acancel(self, begun: Sequence[PartialGeneration]) -> None:
         """Like ``cancel``."""
         for one in begun:
-            await one.state.pieces.aclose()
+            await one.state.close()
         # The event loop closes the generators inside the LLM's own, one after the other.
         for _ in range(10):
             await asyncio.sleep(0)
@@ -310,7 +298,7 @@ class LLMReader(BaseReader):
 
     def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
         """Yield an answer piece by piece; the last chunk holds the generation."""
-        return self._open(prompt, sampling, self._pieces).chunks()
+        return _OpenAnswer(self, "", prompt, sampling).chunks()
 
     def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
         """Yield what was begun from its first token on; the last chunk holds the generation."""
@@ -321,12 +309,12 @@ class LLMReader(BaseReader):
         """Like ``stream``, without blocking the event loop."""
         if not self.capabilities.native_async:
             return super().astream(prompt, sampling)
-        return self._open(prompt, sampling, self._apieces).achunks()
+        return _OpenAnswer(self, "a", prompt, sampling).achunks()
 
     def afinish_stream(self, begun: PartialGeneration) -> AsyncIterator[Chunk]:
         """Like ``finish_stream``, without blocking the event loop."""
         answer: _OpenAnswer = begun.state
-        return answer.achunks() if hasattr(answer.pieces, "__anext__") else super().afinish_stream(begun)
+        return answer.achunks() if answer.mode == "a" else super().afinish_stream(begun)
 
     @property
     def _chats(self) -> bool:
@@ -340,24 +328,20 @@ class LLMReader(BaseReader):
         """Return the requests for ``n`` answers to each prompt: one, or ``n`` that run side by side."""
         if sampling.top_k is not None:
             raise CapabilityError(f"{self.name} takes no top_k", hint="set it in the LLM itself")
-        if self._supported.cap.get("n") != 1 and "n" not in self._supported.drop:
-            return [_Request(prompt, sampling) for prompt in prompts]
+        alone = self._supported.cap.get("n") == 1 or "n" in self._supported.drop
+        each = replace(sampling, n=1) if alone else sampling
         return [
-            _Request(prompt, replace(sampling, n=1, seed=sampling.seed + number))
+            _Request(prompt, replace(each, seed=sampling.seed + number))
             for prompt in prompts
-            for number in range(sampling.n)
+            for number in range(sampling.n if alone else 1)
         ]
 
-    def _joined(self, answers: list[list[Generation]], prompts: int, n: int) -> list[list[Generation]]:
-        flat = [answer for row in answers for answer in row]
-        rows = [flat[start : start + n] for start in range(0, prompts * n, n)]
-        for row in rows if n > 1 else []:
-            self._watch_samples({answer.text for answer in row}, n)
-        return rows
-
-    def _watch_samples(self, texts: set[str], n: int) -> None:
-        """Warn once of an LLM that may pass no temperature on, and whose samples are all the same."""
-        if len(texts) == 1 and not (self._family.several or self._warned):
+    def _rows(self, answers: Sequence[list[Generation]], n: int) -> list[list[Generation]]:
+        """Return the answers of each prompt; warn once where samples that should differ are all the same."""
+        flat = [answer for some in answers for answer in some]
+        rows = [flat[start : start + n] for start in range(0, len(flat), n)]
+        same = n > 1 and any(len({answer.text for answer in row}) == 1 for row in rows)
+        if same and not (self._family.several or self._warned):
             self._warned = True
             warnings.warn(
                 f"all {n} samples of {self.name} are the same: {type(self.llm).__name__} may take no "
@@ -365,50 +349,49 @@ class LLMReader(BaseReader):
                 "temperature=1",
                 stacklevel=2,
             )
+        return rows
 
-    def _answers(self, request: _Request) -> list[Generation]:
+    async def _answers(self, mode: Mode, request: _Request) -> list[Generation]:
         answers: list[Generation] = []
         while len(answers) < request.sampling.n:
             rest = request.after(len(answers))
             try:
-                response = self._call("", rest.prompt, self._keywords(rest.sampling))
+                response = await _awaited(self._call(mode, rest))
             except Exception as error:
                 self._learn(error, rest.sampling)
             else:
                 answers += self._read(response, rest)
         return answers[: request.sampling.n]
 
-    async def _aanswers(self, request: _Request) -> list[Generation]:
-        answers: list[Generation] = []
-        while len(answers) < request.sampling.n:
-            rest = request.after(len(answers))
-            try:
-                response = await self._call("a", rest.prompt, self._keywords(rest.sampling))
-            except Exception as error:
-                self._learn(error, rest.sampling)
-            else:
-                answers += self._read(response, rest)
-        return answers[: request.sampling.n]
+    async def _begin(
+        self, mode: Mode, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
+    ) -> list[PartialGeneration]:
+        opened = [_OpenAnswer(self, mode, prompt, sampling) for prompt in prompts]
+        try:
+            for answer in opened:
+                while answer.reply.n_tokens < n_tokens and await answer.next() is not None:
+                    pass
+            return [answer.begun(n_tokens) for answer in opened]
+        except BaseException:
+            for answer in opened:
+                await answer.close()
+            raise
 
     def _read(self, response: Any, request: _Request) -> list[Generation]:
         replies, thinks = replies_of(response), self._thinks
         if len(replies) < request.sampling.n:
             self._supported.cap["n"] = 1
         answers = self._generations(replies, request)
-        if self._thinks and not thinks and not any(one.text for one in answers):
-            # The tokens were spent on thoughts; from now on there is room for them.
-            return []
-        return answers
+        # Where all tokens were spent on thoughts, it is asked once more: from now on there is room for them.
+        spent = self._thinks and not thinks and not any(one.text for one in answers)
+        return [] if spent else answers
 
     def _generations(self, replies: Sequence[Reply], request: _Request) -> list[Generation]:
         self._thinks = self._thinks or any(reply.has_thoughts for reply in replies)
         traced = self._logprobs and request.sampling.trace != "none"
-        top = self._top_logprobs if traced else None
-        share = max(len(replies), 1)
+        top, share = self._top_logprobs if traced else None, len(replies)
         try:
-            answers = [
-                generation_of(reply, request.sampling, top_logprobs=top, share=share) for reply in replies
-            ]
+            answers = [generation_of(reply, request.sampling, top, share) for reply in replies]
         except LogprobsError as error:
             raise LogprobsError(
                 f"{self.name} ({type(self.llm).__name__}): {error}", hint=self.hint
@@ -418,65 +401,21 @@ class LLMReader(BaseReader):
             for one in answers
         ]
 
-    def _open(
-        self, prompt: Prompt, sampling: SamplingParams, pieces: Callable[[_OpenAnswer], Any]
-    ) -> _OpenAnswer:
-        answer = _OpenAnswer(self, _Request(prompt, replace(sampling, n=1)))
-        answer.pieces = pieces(answer)
-        return answer
-
-    def _pieces(self, answer: _OpenAnswer) -> Iterator[str]:
-        """Yield the pieces of a streamed answer; a whole one, where the LLM does not stream."""
-        reply = answer.reply
-        while not reply.done:
-            stream: Any = iter(())
-            try:
-                keywords = self._keywords(answer.request.sampling)
-                if self._streams:
-                    stream = self._call("stream_", answer.request.prompt, keywords)
-                    for response in stream:
-                        yield reply.feed(response)
-                    yield reply.end()
-                else:
-                    yield reply.whole(self._call("", answer.request.prompt, keywords))
-            except Exception as error:
-                self._recover(error, answer)
-            finally:
-                close_iterator(stream)
-
-    async def _apieces(self, answer: _OpenAnswer) -> AsyncIterator[str]:
-        reply = answer.reply
-        while not reply.done:
-            stream: Any = None
-            try:
-                keywords = self._keywords(answer.request.sampling)
-                if self._streams:
-                    stream = await self._call("astream_", answer.request.prompt, keywords)
-                    async for response in stream:
-                        yield reply.feed(response)
-                    yield reply.end()
-                else:
-                    yield reply.whole(await self._call("a", answer.request.prompt, keywords))
-            except Exception as error:
-                self._recover(error, answer)
-            finally:
-                if hasattr(stream, "aclose"):
-                    await stream.aclose()
-
     def _recover(self, error: Exception, answer: _OpenAnswer) -> None:
         """Note that the LLM does not stream, or refuses a keyword; raise everything else."""
-        if isinstance(error, NotImplementedError) and self._streams and not answer.reply.started:
-            self._streams = False
-        elif answer.reply.started:
+        if answer.reply.started:
             raise self._translated(error) from error
+        if isinstance(error, NotImplementedError) and self._streams:
+            self._streams = False
         else:
             self._learn(error, answer.request.sampling)
 
-    def _call(self, kind: str, prompt: Prompt, keywords: dict[str, Any]) -> Any:
+    def _call(self, kind: str, request: _Request) -> Any:
         """Make one of the LLM's public calls; ``kind`` is what stands before ``chat`` or ``complete``."""
+        keywords = self._keywords(request.sampling)
         if self._chats:
-            return getattr(self.llm, f"{kind}chat")(chat_messages(self.llm, prompt), **keywords)
-        text = completion_text(self.llm, prompt)
+            return getattr(self.llm, f"{kind}chat")(chat_messages(self.llm, request.prompt), **keywords)
+        text = completion_text(self.llm, request.prompt)
         return getattr(self.llm, f"{kind}complete")(text, formatted=True, **keywords)
 
     def _keywords(self, sampling: SamplingParams) -> dict[str, Any]:
@@ -505,11 +444,9 @@ class LLMReader(BaseReader):
         Raises:
             ServiceError: If it is needed, or the failure is another one.
         """
-        ours = self._translated(error)
-        changed: list[str] = []
-        if isinstance(ours, RefusedError):
-            keywords = self._openai_keywords(sampling)
-            changed = self._supported.learn(str(error), keywords, needed_parameters(sampling))
+        ours, keywords = self._translated(error), self._openai_keywords(sampling)
+        refused = isinstance(ours, RefusedError)
+        changed = refused and self._supported.learn(str(error), keywords, needed_parameters(sampling))
         if not changed:
             raise ours from error
         warn_of_dropped(self.name, self._supported.drop & set(changed), sampling)
@@ -525,11 +462,8 @@ class LLMReader(BaseReader):
                 f"({type(error).__name__}: {error})",
                 hint="check api_base, and that the server speaks the API of this class",
             )
-        key = getattr(self.llm, "api_key", None)
-        message = str(error)
-        if isinstance(key, str) and key.strip():
-            message = message.replace(key.strip(), "***")
-        return service_error(error, self.name, message)
+        key = str(getattr(self.llm, "api_key", None) or "").strip()
+        return service_error(error, self.name, str(error).replace(key, "***") if key else str(error))
 
 
 class _Request(NamedTuple):
@@ -545,11 +479,52 @@ class _Request(NamedTuple):
 class _OpenAnswer:
     """An answer whose stream is open, or was read to its end."""
 
-    def __init__(self, reader: LLMReader, request: _Request) -> None:
-        self.request = request
-        self.reply = StreamedReply()
-        self.pieces: Any = iter(())
+    def __init__(self, reader: LLMReader, mode: Mode, prompt: Prompt, sampling: SamplingParams) -> None:
+        self.mode: Mode = mode
+        self.request = _Request(prompt, replace(sampling, n=1))
+        self.reply = Reply()
         self._reader = reader
+        self._stream: Any = None
+
+    async def next(self) -> str | None:
+        """Return the next piece of the answer (all of it where the LLM does not stream); None at its end."""
+        while not self.reply.done:
+            try:
+                return await self._next()
+            except Exception as error:
+                await self._hang_up()
+                self._reader._recover(error, self)
+        return None
+
+    async def _next(self) -> str:
+        if not self._reader._streams:
+            [self.reply, *_] = replies_of(await _awaited(self._reader._call(self.mode, self.request)))
+            return self.reply.answer
+        if self._stream is None:
+            self._stream = await _awaited(self._reader._call(f"{self.mode}stream_", self.request))
+        if hasattr(self._stream, "__anext__"):
+            response = await anext(self._stream, None)
+        else:
+            response = next(self._stream, None)
+        if response is not None:
+            return self.reply.feed(response)
+        self._stream = None
+        return self.reply.end()
+
+    async def close(self) -> None:
+        """Close the stream; nothing more is read."""
+        self.reply.done = True
+        await self._hang_up()
+
+    async def _hang_up(self) -> None:
+        stream, self._stream = self._stream, None
+        if hasattr(stream, "aclose"):
+            await stream.aclose()
+        elif stream is not None:
+            close_iterator(stream)
+            # A stream of OpenAI's client refers to itself. The server goes on until it is collected, and the
+            # client deadlocks where that happens while it sends another request.
+            gc.collect(1)
 
     def whole(self) -> Generation:
         """Return what has come so far as a generation."""
@@ -566,20 +541,36 @@ class _OpenAnswer:
         """Yield the answer from its first token on; the last chunk holds the generation."""
         trimmed = TrimmedPieces()
         try:
-            yield Chunk(trimmed.feed(self.reply.answer))
-            for piece in self.pieces:
+            piece: str | None = self.reply.answer
+            while piece is not None:
                 yield Chunk(trimmed.feed(piece))
+                piece = _completed(self.next())
             yield Chunk("", self.whole())
         finally:
-            close_iterator(self.pieces)
+            _completed(self.close())
 
     async def achunks(self) -> AsyncIterator[Chunk]:
         """Like ``chunks``, of an async stream."""
         trimmed = TrimmedPieces()
         try:
-            yield Chunk(trimmed.feed(self.reply.answer))
-            async for piece in self.pieces:
+            piece: str | None = self.reply.answer
+            while piece is not None:
                 yield Chunk(trimmed.feed(piece))
+                piece = await self.next()
             yield Chunk("", self.whole())
         finally:
-            await self.pieces.aclose()
+            await self.close()
+
+
+async def _awaited(result: Any) -> Any:
+    """Return what a call of the LLM returned, awaited where it was an async one."""
+    return await result if inspect.isawaitable(result) else result
+
+
+def _completed(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that makes sync calls alone, and so never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]  # what the coroutine returned
+    raise RuntimeError("a sync call waited for an event loop")

@@ -30,25 +30,23 @@ def has_text(node: NodeWithScore) -> bool:
     return bool(node.node.get_content(metadata_mode=MetadataMode.NONE).strip())
 
 
-def passage_of(node: NodeWithScore, *, vector: bool = False) -> Passage:
-    """Return a node as a passage: its text as a LlamaIndex pipeline shows it to its LLM.
+def passages_of(nodes: Iterable[NodeWithScore], *, vectors: bool = False) -> list[Passage]:
+    """Return the nodes that have text as passages: their texts as a pipeline shows them to its LLM.
 
     Metadata stands in that text as the node's own templates and excluded keys say.
     """
-    embedding = node.node.embedding if vector else None
-    return Passage(
-        text=node.node.get_content(metadata_mode=MetadataMode.LLM),
-        id=node.node.node_id,
-        score=node.score,
-        metadata=dict(node.node.metadata),
-        embedding=None if embedding is None else tuple(embedding),
-        origin=node,
-    )
-
-
-def passages_of(nodes: Iterable[NodeWithScore], *, vectors: bool = False) -> list[Passage]:
-    """Return the nodes that have text as passages."""
-    return [passage_of(node, vector=vectors) for node in nodes if has_text(node)]
+    return [
+        Passage(
+            text=node.node.get_content(metadata_mode=MetadataMode.LLM),
+            id=node.node.node_id,
+            score=node.score,
+            metadata=dict(node.node.metadata),
+            embedding=tuple(node.node.embedding) if vectors and node.node.embedding is not None else None,
+            origin=node,
+        )
+        for node in nodes
+        if has_text(node)
+    ]
 
 
 def nodes_of(passages: Iterable[Passage]) -> list[NodeWithScore]:
@@ -96,11 +94,6 @@ def _chunk_of(document: BaseNode, passage: Passage) -> TextNode:
 def _shared(key: str, metadata: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]) -> bool:
     """Whether all sources of a merged node have the same value."""
     return key in metadata and all(source["metadata"].get(key) == metadata[key] for source in sources)
-
-
-def merged_nodes(passages: Iterable[Passage], original: Sequence[NodeWithScore]) -> list[NodeWithScore]:
-    """Return passages as nodes, and after them copies of the given nodes that have no text."""
-    return [*nodes_of(passages), *(copy_of(node) for node in original if not has_text(node))]
 
 
 def shown_text(passage: Passage) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from llama_index.core.base.llms.base import BaseLLM
@@ -28,27 +29,22 @@ _STANDS_FOR = {"query_str": ("question", "query", "statement"), "context_str": (
 """What LlamaIndex's own templates call the slots."""
 
 
+@dataclass(frozen=True)
 class TemplatePrompt:
     """A LlamaIndex template, rendered as a prompt of ours; chat templates keep their turns.
 
     ``query_str`` may stand for ``question`` (``query``, ``statement``), ``context_str`` for ``context`` or
     ``passages``.
 
-    Args:
+    Attributes:
         name: Key in ``get_prompts``.
         template: Any LlamaIndex template, with mappings, functions and partial values of its own.
+        aliases: From the names of LlamaIndex's slots to those of ours.
     """
 
-    def __init__(self, name: str, template: BasePromptTemplate) -> None:
-        self.name = name
-        self.template = template
-        self._aliases: dict[str, str] = {}
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TemplatePrompt) and self.template == other.template
-
-    def __hash__(self) -> int:
-        return hash(self.name)
+    name: str
+    template: BasePromptTemplate = field(hash=False)
+    aliases: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def text(self) -> str:
@@ -61,12 +57,10 @@ class TemplatePrompt:
         Raises:
             PromptError: If slots are missing or unknown.
         """
-        prompt = TemplatePrompt(self.name, self.template)
-        prompt._aliases = {
-            theirs: next(mine for mine in ours if mine in slots)
-            for theirs, ours in _STANDS_FOR.items()
-            if not {*ours}.isdisjoint(slots)
+        aliases = {
+            theirs: mine for theirs, ours in _STANDS_FOR.items() for mine in reversed(ours) if mine in slots
         }
+        prompt = TemplatePrompt(self.name, self.template, aliases)
         mine = prompt._slots()
         missing, unknown = frozenset(slots) - mine, mine - frozenset(slots)
         # A function may stand for any slot: it receives all of them.
@@ -83,9 +77,7 @@ class TemplatePrompt:
         Lines of a value that begin like the template's own are put behind a mark, as in surerag's prompts.
         """
         data = as_data(_frame(self.template), values)
-        filled: dict[str, Any] = data | {
-            theirs: data[mine] for theirs, mine in self._aliases.items() if mine in data
-        }
+        filled: dict[str, Any] = {**data, **{theirs: data[mine] for theirs, mine in self.aliases.items()}}
         rich = isinstance(self.template, RichPromptTemplate) and self.template.is_chat_template
         if isinstance(self.template, ChatPromptTemplate) or rich:
             return from_chat_messages(self.template.format_messages(**filled))
@@ -95,8 +87,8 @@ class TemplatePrompt:
         mapped = {theirs: mine for mine, theirs in (self.template.template_var_mappings or {}).items()}
         variables = (mapped.get(variable, variable) for variable in self.template.template_vars)
         filled = {*self.template.kwargs, *(self.template.function_mappings or {})}
-        slots = {self._aliases.get(name, name) for name in variables}
-        return frozenset(slots - {self._aliases.get(name, name) for name in filled})
+        slots = {self.aliases.get(name, name) for name in variables}
+        return frozenset(slots - {self.aliases.get(name, name) for name in filled})
 
 
 def _frame(template: BasePromptTemplate) -> str:
@@ -109,24 +101,17 @@ def _frame(template: BasePromptTemplate) -> str:
 
 
 def as_templates(prompts: Mapping[str, Any], llm: object = None) -> dict[str, Template | str]:
-    """Return replaced prompts as the core takes them: texts, templates of LlamaIndex, or of surerag.
-
-    Args:
-        prompts: Templates by name, as the user wrote them.
-        llm: What selector templates choose by, if it is a LlamaIndex LLM.
-    """
-    return {name: _as_template(name, prompt, llm) for name, prompt in prompts.items()}
-
-
-def _as_template(name: str, prompt: Any, llm: object) -> Template | str:
-    if isinstance(prompt, SelectorPromptTemplate):
-        prompt = prompt.select(llm if isinstance(llm, BaseLLM) else None)
-    if isinstance(prompt, str) and any(f"{{{theirs}}}" in prompt for theirs in _STANDS_FOR):
-        prompt = PromptTemplate(prompt)
-    if isinstance(prompt, BasePromptTemplate):
-        return TemplatePrompt(name, prompt)
-    template: Template | str = prompt
-    return template
+    """Return a user's prompts as the core takes them; selector templates choose by the LLM."""
+    templates: dict[str, Template | str] = {}
+    for name, prompt in prompts.items():
+        template = prompt
+        if isinstance(template, SelectorPromptTemplate):
+            template = template.select(llm if isinstance(llm, BaseLLM) else None)
+        if isinstance(template, str) and any(f"{{{theirs}}}" in template for theirs in _STANDS_FOR):
+            template = PromptTemplate(template)
+        is_llama = isinstance(template, BasePromptTemplate)
+        templates[name] = TemplatePrompt(name, template) if is_llama else template
+    return templates
 
 
 def llama_templates(prompts: Mapping[str, Template]) -> PromptDictType:
@@ -157,10 +142,12 @@ class WithPrompts(Options, PromptMixin):
 
 def chat_messages(llm: LLM, prompt: Prompt) -> list[ChatMessage]:
     """Return a prompt as chat turns, after the LLM's own system prompt if it has one."""
-    turns = [ChatMessage(role=MessageRole(role), content=content) for role, content in as_messages(prompt)]
-    if llm.system_prompt:
-        turns.insert(0, ChatMessage(role=MessageRole.SYSTEM, content=llm.system_prompt))
-    return turns
+    own = [ChatMessage(role=MessageRole.SYSTEM, content=llm.system_prompt)] if llm.system_prompt else []
+    return [*own, *_turns(prompt)]
+
+
+def _turns(prompt: Prompt) -> list[ChatMessage]:
+    return [ChatMessage(role=MessageRole(role), content=content) for role, content in as_messages(prompt)]
 
 
 def completion_text(llm: LLM, prompt: Prompt) -> str:
@@ -169,14 +156,11 @@ def completion_text(llm: LLM, prompt: Prompt) -> str:
     One user turn goes through ``completion_to_prompt``, a conversation through ``messages_to_prompt``;
     then ``system_prompt`` and ``query_wrapper_prompt`` are put around it.
     """
-    [first, *others] = as_messages(prompt)
-    if first.role == "user" and not others:
-        text = llm.completion_to_prompt(first.content) if llm.completion_to_prompt else first.content
-    else:
-        turns = [
-            ChatMessage(role=MessageRole(role), content=content) for role, content in as_messages(prompt)
-        ]
-        text = llm.messages_to_prompt(turns) if llm.messages_to_prompt else plain_text(prompt)
+    turns, text = as_messages(prompt), plain_text(prompt)
+    if len(turns) == 1 and turns[0].role == "user":
+        text = llm.completion_to_prompt(text) if llm.completion_to_prompt else text
+    elif llm.messages_to_prompt:
+        text = llm.messages_to_prompt(_turns(prompt))
     if llm.system_prompt:
         text = f"{llm.system_prompt}\n\n{text}"
     return llm.query_wrapper_prompt.format(query_str=text) if llm.query_wrapper_prompt else text

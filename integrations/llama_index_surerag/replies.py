@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from surerag.errors import LogprobsError, ServiceError, TransientServiceError
 from surerag.messages import FinishReason, Generation, SamplingParams, TokenTrace
 from surerag.readers.logprobs import answer_tokens, entries_of, token_of, trace_of, without_surrogates
-from surerag.readers.thinking import ThoughtSplitter, split_thoughts
+from surerag.readers.thinking import ThoughtSplitter
 
 _FINISH: Mapping[str, FinishReason] = {
     "length": "length",
@@ -20,101 +19,93 @@ _FINISH: Mapping[str, FinishReason] = {
 }
 
 
-@dataclass
+class Part(NamedTuple):
+    """What one response says of one answer: all of it, or the next piece of a stream.
+
+    Attributes:
+        text: The text, thoughts between marks among it.
+        thoughts: What came apart as thoughts.
+        entries: Tokens with log-probabilities, as entries of OpenAI's chat API; empty where there are none.
+        finish: Why it ended, as the server has it; None where it goes on, or the server does not say.
+    """
+
+    text: str
+    thoughts: str
+    entries: list[Mapping[str, Any]]
+    finish: str | None
+
+
 class Reply:
     """One answer of a response, or of a stream so far.
 
     Attributes:
-        text: All text, thoughts between marks among it.
         thoughts: What came apart as thoughts.
-        entries: Tokens with log-probabilities, as entries of OpenAI's chat API; empty where there are none.
+        entries: Tokens with log-probabilities, those of thoughts between marks among them.
         finish: Why it ended, as the server has it; None where it does not say.
         usage: The server's count of tokens, of all answers of the response together.
+        started: Whether something has come.
+        done: Whether it ended.
     """
 
-    text: str = ""
-    thoughts: str = ""
-    entries: list[Mapping[str, Any]] = field(default_factory=list)
-    finish: str | None = None
-    usage: Any = None
+    def __init__(self) -> None:
+        self.thoughts = ""
+        self.entries: list[Mapping[str, Any]] = []
+        self.finish: str | None = None
+        self.usage: Any = None
+        self.started = self.done = False
+        self._splitter = ThoughtSplitter()
+        self._pieces: list[str] = []
+        self._has_choices = False
+
+    @property
+    def text(self) -> str:
+        """All text so far, thoughts between marks among it."""
+        return self._splitter.text
+
+    @property
+    def answer(self) -> str:
+        """The answer so far, without thoughts."""
+        return self._splitter.answer
 
     @property
     def has_thoughts(self) -> bool:
         """Whether the model thought before it answered."""
-        return bool(self.thoughts or split_thoughts(self.text)[0])
-
-    @property
-    def tokens(self) -> list[str | bytes]:
-        """What the tokens spell."""
-        return [token_of(entry) for entry in self.entries]
-
-
-def replies_of(response: Any) -> list[Reply]:
-    """Return the answers of a whole response: every choice of its raw one, else the response itself.
-
-    Raises:
-        ServiceError: If there is none.
-    """
-    choices, usage = _get(response.raw, "choices"), _get(response.raw, "usage")
-    if choices:
-        return [_of_choice(choice, _get(choice, "message"), usage) for choice in choices]
-    text = _text_of(response)
-    if choices is not None and not text:
-        raise ServiceError("the server sent a reply without an answer", hint="look at the server's own log")
-    usage = usage or _get(response.raw, "usage_metadata")
-    return [
-        Reply(text, _thoughts_of(response), _own_entries(response, text), _finish_of(response.raw), usage)
-    ]
-
-
-class StreamedReply(Reply):
-    """An answer that comes piece by piece.
-
-    Attributes:
-        done: Whether it ended.
-        started: Whether a piece has come.
-        answer: The answer so far, without thoughts.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.done = self.started = False
-        self.answer = ""
-        self._splitter = ThoughtSplitter()
-        self._pieces: list[str] = []
-        self._has_choices = False
+        return bool(self.thoughts or self._splitter.thoughts)
 
     @property
     def n_tokens(self) -> int:
         """Tokens of the answer so far; pieces, where there are no log-probabilities."""
         if not self.answer.strip() or not self.entries:
             return len(self._pieces)
-        return len(answer_tokens(self.tokens, self.answer, whole=False, thought=bool(self.thoughts)))
+        return len(self.tokens_of(self.answer, whole=False))
+
+    def tokens_of(self, answer: str, *, whole: bool) -> range:
+        """Return which of the entries are the tokens of an answer; where it is not whole, some may lack."""
+        return answer_tokens(map(token_of, self.entries), answer, whole=whole, thought=self.has_thoughts)
 
     def feed(self, response: Any) -> str:
         """Take a response of a stream, and return what it adds to the answer."""
         self.started = True
-        choices = _get(response.raw, "choices")
-        self.usage = _get(response.raw, "usage") or self.usage
-        if choices:
-            part = _of_choice(choices[0], _get(choices[0], "delta"), None)
+        self.usage = _usage_of(response) or self.usage
+        if _get(response.raw, "choices"):
             self._has_choices = True
-            self.thoughts += part.thoughts
-        elif choices is None:
-            text = _text_of(response)
-            piece = text[len(self.text) :] if response.delta is None else response.delta
-            part = Reply(piece, "", _own_entries(response, piece), _finish_of(response.raw))
-            self.thoughts = _thoughts_of(response) or self.thoughts
-        else:
+            return self.take(_choices_of(response, "delta")[0])
+        if _get(response.raw, "choices") is not None:
             return ""
-        self.finish = part.finish or self.finish
+        text = _text_of(response)[len(self.text) :] if response.delta is None else response.delta
+        part = _own_part(response, text)
+        return self.take(part._replace(thoughts=part.thoughts.removeprefix(self.thoughts)))
+
+    def take(self, part: Part) -> str:
+        """Take all of an answer or its next piece, and return what that adds to the answer."""
+        self.started = True
+        self.thoughts += part.thoughts
         self.entries += part.entries
-        text = without_surrogates(part.text)
-        self.text += text
-        return self._add(self._splitter.feed(text))
+        self.finish = part.finish or self.finish
+        return self._added(self._splitter.feed(without_surrogates(part.text)))
 
     def end(self) -> str:
-        """Note that the stream has ended, and return what was held back.
+        """Check a stream that has ended, and return what was held back.
 
         Raises:
             TransientServiceError: If a server that says how its answers end broke it off, or every piece came
@@ -126,19 +117,40 @@ class StreamedReply(Reply):
             )
         if _came_twice(self.entries, least=2) or _came_twice(self._pieces, least=4):
             raise TransientServiceError("the server sent every piece of its answer twice", hint="ask again")
+        return self.complete()
+
+    def complete(self) -> str:
+        """Note that nothing more comes, and return what was held back."""
         self.done = True
-        return self._add(self._splitter.end())
+        return self._added(self._splitter.end())
 
-    def whole(self, response: Any) -> str:
-        """Take a whole response in place of a stream, and return its answer."""
-        self.__dict__.update(replies_of(response)[0].__dict__)
-        self.started = self.done = True
-        return self._add(self._splitter.feed(self.text) + self._splitter.end())
-
-    def _add(self, piece: str) -> str:
-        self.answer += piece
+    def _added(self, piece: str) -> str:
         self._pieces += [piece] if piece else []
         return piece
+
+
+def replies_of(response: Any) -> list[Reply]:
+    """Return the answers of a whole response: every choice of its raw one, else the response itself.
+
+    Raises:
+        ServiceError: If there is none.
+    """
+    parts = _choices_of(response, "message")
+    if not parts:
+        text = _text_of(response)
+        if _get(response.raw, "choices") is not None and not text:
+            raise ServiceError(
+                "the server sent a reply without an answer", hint="look at the server's own log"
+            )
+        parts = [_own_part(response, text)]
+    replies = []
+    for part in parts:
+        reply = Reply()
+        reply.usage = _usage_of(response)
+        reply.take(part)
+        reply.complete()
+        replies.append(reply)
+    return replies
 
 
 def _came_twice(parts: Sequence[Any], least: int) -> bool:
@@ -146,9 +158,7 @@ def _came_twice(parts: Sequence[Any], least: int) -> bool:
     return len(parts) >= least and parts[::2] == parts[1::2] and any(part != parts[0] for part in parts)
 
 
-def generation_of(
-    reply: Reply, sampling: SamplingParams, *, top_logprobs: int | None, share: int = 1
-) -> Generation:
+def generation_of(reply: Reply, sampling: SamplingParams, top_logprobs: int | None, share: int) -> Generation:
     """Return an answer as a generation.
 
     Args:
@@ -160,7 +170,7 @@ def generation_of(
     Raises:
         LogprobsError: If log-probabilities are missing, or cannot be such.
     """
-    answer = without_surrogates(split_thoughts(reply.text)[1])
+    answer = reply.answer
     for stop in sampling.stop:
         answer = answer.split(stop)[0]
     finish = _FINISH.get(str(reply.finish).rpartition(".")[2].lower(), "stop")
@@ -172,14 +182,11 @@ def generation_of(
     if top_logprobs is not None:
         if answer.strip() and not reply.entries:
             raise LogprobsError("the answer came without log-probabilities")
-        thought = reply.has_thoughts
-        inside = answer_tokens(
-            reply.tokens, answer, whole=reply.finish is not None and finish == "stop", thought=thought
-        )
+        inside = reply.tokens_of(answer, whole=reply.finish is not None and finish == "stop")
         entries = reply.entries[inside.start : inside.stop]
         listed = all(entry.get("top_logprobs") for entry in entries)
         trace = trace_of(entries, top_logprobs=top_logprobs if listed else 0)
-        thinking = thinking or (inside.start if thought else 0)
+        thinking = thinking or (inside.start if reply.has_thoughts else 0)
         if reply.finish is None and len(trace) >= sampling.max_tokens:
             finish = "length"
     return Generation(
@@ -193,8 +200,12 @@ def generation_of(
     )
 
 
-def _of_choice(choice: Any, message: Any, usage: Any) -> Reply:
-    """Return a choice of OpenAI's API: of chat or of completions, whole or a piece."""
+def _choices_of(response: Any, kind: str) -> list[Part]:
+    """Return the choices of OpenAI's API: ``message`` or ``delta`` of chat, texts of completions."""
+    return [_of_choice(choice, _get(choice, kind)) for choice in _get(response.raw, "choices") or ()]
+
+
+def _of_choice(choice: Any, message: Any) -> Part:
     text = _get(choice, "text") if message is None else _get(message, "content")
     if isinstance(text, list):
         text = "".join(_get(part, "text") or "" for part in text)
@@ -202,13 +213,18 @@ def _of_choice(choice: Any, message: Any, usage: Any) -> Reply:
         raise ServiceError(f"the server sent {text!r} as its answer")
     reasoning = _get(message, "reasoning_content") or _get(message, "reasoning")
     listed = _get(choice, "logprobs")
-    return Reply(
-        text or "",
-        reasoning if isinstance(reasoning, str) else "",
-        entries_of(listed.model_dump(warnings=False) if hasattr(listed, "model_dump") else listed),
-        _get(choice, "finish_reason"),
-        usage,
-    )
+    entries = entries_of(listed.model_dump(warnings=False) if hasattr(listed, "model_dump") else listed)
+    finish = _get(choice, "finish_reason")
+    return Part(text or "", reasoning if isinstance(reasoning, str) else "", entries, finish)
+
+
+def _own_part(response: Any, text: str) -> Part:
+    """Return what LlamaIndex's own fields say of an answer, where the raw response has no choices."""
+    blocks = response.message.blocks if hasattr(response, "message") else ()
+    thoughts = "".join(block.content or "" for block in blocks if block.block_type == "thinking")
+    names = ("finish_reason", "stop_reason", "done_reason")
+    finish = next((str(value) for name in names if (value := _get(response.raw, name))), None)
+    return Part(text, thoughts, _own_entries(response, text), finish)
 
 
 def _own_entries(response: Any, text: str) -> list[Mapping[str, Any]]:
@@ -255,14 +271,8 @@ def _text_of(response: Any) -> str:
     return "".join(block.text or "" for block in response.message.blocks if block.block_type == "text")
 
 
-def _thoughts_of(response: Any) -> str:
-    blocks = response.message.blocks if hasattr(response, "message") else ()
-    return "".join(block.content or "" for block in blocks if block.block_type == "thinking")
-
-
-def _finish_of(raw: Any) -> str | None:
-    names = ("finish_reason", "stop_reason", "done_reason")
-    return next((str(value) for name in names if (value := _get(raw, name))), None)
+def _usage_of(response: Any) -> Any:
+    return _get(response.raw, "usage") or _get(response.raw, "usage_metadata")
 
 
 def _count(usage: Any, *paths: str) -> int:

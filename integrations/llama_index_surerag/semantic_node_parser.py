@@ -18,6 +18,7 @@ from llama_index_surerag.services import encoder_of
 from surerag import SemanticChunk, SemanticChunker, SemanticChunkerOptions
 from surerag.component import Service
 from surerag.drivers import arun, run
+from surerag.effects import Program
 from surerag.services import Encoder
 
 _BATCH = 64
@@ -109,8 +110,7 @@ class SemanticNodeParser(SemanticChunkerOptions, NodeParser):
         self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any
     ) -> list[BaseNode]:
         chunks: list[BaseNode] = []
-        for batch in _batches(nodes, show_progress):
-            program = self._core.joint_program([_text(node) for node in batch])
+        for batch, program in self._programs(nodes, show_progress):
             chunks += self._nodes(batch, run(program, self._core.services))
         return chunks
 
@@ -119,10 +119,16 @@ class SemanticNodeParser(SemanticChunkerOptions, NodeParser):
         self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any
     ) -> list[BaseNode]:
         chunks: list[BaseNode] = []
-        for batch in _batches(nodes, show_progress):
-            program = self._core.joint_program([_text(node) for node in batch])
+        for batch, program in self._programs(nodes, show_progress):
             chunks += self._nodes(batch, await arun(program, self._core.services))
         return chunks
+
+    def _programs(
+        self, nodes: Sequence[BaseNode], show_progress: bool
+    ) -> Iterator[tuple[Sequence[BaseNode], Program[list[list[SemanticChunk]]]]]:
+        for start in get_tqdm_iterable(range(0, len(nodes), _BATCH), show_progress, "Parsing nodes"):
+            batch = nodes[start : start + _BATCH]
+            yield batch, self._core.joint_program([_text(node) for node in batch])
 
     def _nodes(
         self, nodes: Sequence[BaseNode], chunked: Sequence[Sequence[SemanticChunk]]
@@ -154,8 +160,3 @@ class SemanticNodeParser(SemanticChunkerOptions, NodeParser):
 
 def _text(node: BaseNode) -> str:
     return node.get_content(metadata_mode=MetadataMode.NONE)
-
-
-def _batches(nodes: Sequence[BaseNode], show_progress: bool) -> Iterator[Sequence[BaseNode]]:
-    starts = get_tqdm_iterable(range(0, len(nodes), _BATCH), show_progress, "Parsing nodes")
-    return (nodes[start : start + _BATCH] for start in starts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -22,7 +22,6 @@ from surerag.readers.threads import in_thread
 from surerag.services import Encoder
 
 Kind = Literal["query", "document"]
-Fit = Callable[[list[Passage]], list[Passage]]
 
 
 class EmbeddingEncoder:
@@ -43,9 +42,6 @@ class EmbeddingEncoder:
             )
         self._given = embed_model
 
-    def __repr__(self) -> str:
-        return f"EmbeddingEncoder({'Settings.embed_model' if self._given is None else self.name!r})"
-
     @property
     def name(self) -> str:
         """Name of the model."""
@@ -62,17 +58,19 @@ class EmbeddingEncoder:
         Raises:
             ServiceError: If the model returns a vector of length zero.
         """
+        model = self._model
         if kind == "query":
-            return _normalised([self._model.get_query_embedding(text) for text in texts])
-        return _normalised(self._model.get_text_embedding_batch(list(texts)))
+            return _normalised([model.get_query_embedding(text) for text in texts])
+        return _normalised(model.get_text_embedding_batch(list(texts)))
 
     async def aencode(self, texts: Sequence[str], kind: Kind) -> NDArray[np.float32]:
         """Like ``encode``, with the model's own async methods; in a thread for a model that has none."""
-        if not _is_native(self._model, "_aget_text_embedding", BaseEmbedding):
+        model = self._model
+        if not _is_native(model, "_aget_text_embedding", BaseEmbedding):
             return await in_thread(self.encode, texts, kind)
         if kind == "query":
-            return _normalised([await self._model.aget_query_embedding(text) for text in texts])
-        return _normalised(await self._model.aget_text_embedding_batch(list(texts)))
+            return _normalised([await model.aget_query_embedding(text) for text in texts])
+        return _normalised(await model.aget_text_embedding_batch(list(texts)))
 
 
 def encoder_of(model: BaseEmbedding | Encoder | None) -> Encoder:
@@ -108,7 +106,6 @@ class NodeRetriever:
         postprocessors: Applied in order, as in LlamaIndex's query engines.
         bundle: The query as the pipeline has it, with strings to embed of its own; used where its text is
             searched for.
-        fit: Applied to the passages at last, such as to fit them into a context window.
     """
 
     def __init__(
@@ -116,32 +113,27 @@ class NodeRetriever:
         retriever: BaseRetriever,
         postprocessors: Sequence[BaseNodePostprocessor] = (),
         bundle: QueryBundle | None = None,
-        fit: Fit | None = None,
     ) -> None:
         self._retriever = retriever
         self._postprocessors = tuple(postprocessors)
         self._bundle = bundle
-        self._fit = fit
-
-    def __repr__(self) -> str:
-        return f"NodeRetriever({type(self._retriever).__name__}, {len(self._postprocessors)} postprocessors)"
 
     @property
     def name(self) -> str:
         """Class of the retriever; what a calibration belongs to."""
         return type(self._retriever).__name__
 
-    def bound_to(self, bundle: QueryBundle, fit: Fit | None = None) -> NodeRetriever:
+    def bound_to(self, bundle: QueryBundle) -> NodeRetriever:
         """Return a retriever that searches with this very query."""
-        return NodeRetriever(self._retriever, self._postprocessors, bundle, fit)
+        return NodeRetriever(self._retriever, self._postprocessors, bundle)
 
     def retrieve(self, query: str, k: int | None) -> list[Passage]:
         """Return passages, best first, ``k`` at most; each has its node as ``origin``."""
-        return self._passages(self.nodes(self._query(query)), k)
+        return passages_of(self.nodes(self._query(query)))[:k]
 
     async def aretrieve(self, query: str, k: int | None) -> list[Passage]:
         """Like ``retrieve``, without blocking the event loop."""
-        return self._passages(await self.anodes(self._query(query)), k)
+        return passages_of(await self.anodes(self._query(query)))[:k]
 
     def nodes(self, bundle: QueryBundle) -> list[NodeWithScore]:
         """Return postprocessed copies of the nodes that the retriever returns."""
@@ -162,12 +154,8 @@ class NodeRetriever:
         return nodes
 
     def _query(self, query: str) -> QueryBundle:
-        same = self._bundle is not None and self._bundle.query_str == query
-        return self._bundle if same and self._bundle is not None else QueryBundle(query)
-
-    def _passages(self, nodes: list[NodeWithScore], k: int | None) -> list[Passage]:
-        passages = passages_of(nodes)[:k]
-        return passages if self._fit is None else self._fit(passages)
+        bundle = self._bundle
+        return QueryBundle(query) if bundle is None or bundle.query_str != query else bundle
 
 
 def bundle_of(query: QueryType) -> QueryBundle:
@@ -176,11 +164,7 @@ def bundle_of(query: QueryType) -> QueryBundle:
 
 
 def retriever_of(source: BaseRetriever | BaseIndex[Any], k: int | None = None) -> BaseRetriever:
-    """Return a retriever as it is, or that of an index.
-
-    Args:
-        source: A retriever, or an index to make one of.
-        k: Nodes that the retriever of an index returns; its own default if None.
+    """Return a retriever as it is, or that of an index, which returns ``k`` nodes (its own number if None).
 
     Raises:
         ConfigurationError: If it is neither.

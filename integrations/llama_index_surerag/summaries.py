@@ -20,6 +20,7 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.indices.base import BaseIndex
 from llama_index.core.llms import LLM
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import (
     BaseNode,
     Document,
@@ -139,15 +140,16 @@ def tier_one(
             hint="make them of an index: summaries=summary_index(index)",
         )
     if isinstance(source, BaseRetriever):
-        return NodeRetriever(_restricted(source, summaries, n_summaries))
+        return _restricted(source, summaries, n_summaries)
     if summaries is None:
-        return NodeRetriever(_IndexSummaries(source, n_summaries, embed_model))
+        made = _IndexSummaries(source, n_summaries, embed_model)
+        return NodeRetriever(made, [_OfIndex(index=source)])
     return NodeRetriever(retriever_of(summaries, n_summaries))
 
 
 def _restricted(
     source: BaseRetriever, summaries: BaseRetriever | BaseIndex[Any] | None, n_summaries: int
-) -> BaseRetriever:
+) -> NodeRetriever:
     """Return summaries with the filters of a retriever; one of the user's own is taken at its word.
 
     Raises:
@@ -167,35 +169,41 @@ def _restricted(
         )
     if isinstance(summaries, BaseIndex):
         restricted = summaries.as_retriever(similarity_top_k=n_summaries, filters=filters, doc_ids=doc_ids)
-        return _OfDocuments(restricted, doc_ids) if doc_ids else restricted
+        return NodeRetriever(restricted, [_OfDocuments(doc_ids=doc_ids)] if doc_ids else [])
     if filters and filters != getattr(summaries, "_filters", None):
         raise ConfigurationError(
             "the retriever is restricted to some documents, and the summaries are not in the same way",
             hint="pass summaries=summaries.as_retriever(filters=the same filters)",
         )
-    return retriever_of(summaries)
+    return NodeRetriever(summaries)
 
 
-class _OfDocuments(BaseRetriever):
-    """Summaries of some documents alone: not every vector store takes their ids."""
+class _OfDocuments(BaseNodePostprocessor):
+    """Leaves summaries of other documents out: not every vector store takes their ids."""
 
-    def __init__(self, retriever: BaseRetriever, doc_ids: Iterable[str]) -> None:
-        super().__init__()
-        self._retriever = retriever
-        self._documents = frozenset(doc_ids)
+    doc_ids: list[str]
 
-    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return self._own(self._retriever.retrieve(query_bundle))
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        return [node for node in nodes if node.node.ref_doc_id in self.doc_ids]
 
-    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return self._own(await self._retriever.aretrieve(query_bundle))
 
-    def _own(self, nodes: list[NodeWithScore]) -> list[NodeWithScore]:
-        return [node for node in nodes if node.node.ref_doc_id in self._documents]
+class _OfIndex(BaseNodePostprocessor):
+    """Leaves summaries of documents out that have been deleted from the index."""
+
+    index: Any
+
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        store, names = self.index.docstore, {node.node.ref_doc_id or "" for node in nodes}
+        present = {name for name in names if store.get_ref_doc_info(name) or store.document_exists(name)}
+        return [node for node in nodes if node.node.ref_doc_id in present]
 
 
 class _IndexSummaries(BaseRetriever):
-    """Summaries of the documents in an index; those of deleted documents are not returned."""
+    """Summaries of the documents in an index, made as soon as it has documents."""
 
     def __init__(self, index: BaseIndex[Any], top_n: int, embed_model: BaseEmbedding | None) -> None:
         super().__init__()
@@ -208,36 +216,27 @@ class _IndexSummaries(BaseRetriever):
         self._source = index
         self._top_n = top_n
         self._embed_model = embed_model or getattr(index, "_embed_model", None)
-        self._made: VectorStoreIndex | None = None
+        self._made: BaseRetriever | None = None
         self._summaries()
 
-    def _summaries(self) -> VectorStoreIndex | None:
-        """Return the index of summaries; None while the index is empty."""
+    def _summaries(self) -> BaseRetriever | None:
+        """Return the retriever of summaries; None while the index is empty."""
         if self._made is None and self._source.docstore.docs:
-            self._made = summary_index(self._source, embed_model=self._embed_model)
+            made = summary_index(self._source, embed_model=self._embed_model)
+            self._made = made.as_retriever(similarity_top_k=self._top_n)
         return self._made
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         made = self._summaries()
-        if made is None:
-            return []
-        return self._present(made.as_retriever(similarity_top_k=self._top_n).retrieve(query_bundle))
+        return [] if made is None else made.retrieve(query_bundle)
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         made = self._made or await in_thread(self._summaries)
-        if made is None:
-            return []
-        return self._present(await made.as_retriever(similarity_top_k=self._top_n).aretrieve(query_bundle))
-
-    def _present(self, nodes: list[NodeWithScore]) -> list[NodeWithScore]:
-        store = self._source.docstore
-        names = {node.node.ref_doc_id or "" for node in nodes}
-        present = {name for name in names if store.get_ref_doc_info(name) or store.document_exists(name)}
-        return [node for node in nodes if node.node.ref_doc_id in present]
+        return [] if made is None else await made.aretrieve(query_bundle)
 
 
 def _documents(nodes: Sequence[BaseNode]) -> list[Document]:
-    """Put documents together from their nodes: in the order of their offsets, overlaps once."""
+    """Put documents together from their nodes, in the order of offsets, with the metadata they share."""
     parts: dict[str, list[BaseNode]] = {}
     for node in nodes:
         if not isinstance(node, BaseNode):
@@ -247,27 +246,25 @@ def _documents(nodes: Sequence[BaseNode]) -> list[Document]:
             )
         name = node.node_id if isinstance(node, Document) else node.ref_doc_id or node.node_id
         parts.setdefault(name, []).append(node)
-    return [
-        Document(id_=name, text=_joined(group), metadata=_shared_metadata(group))
-        for name, group in parts.items()
-    ]
+    documents = []
+    for name, group in parts.items():
+        first, *others = [node.metadata for node in group]
+        shared = {key: value for key, value in first.items() if all(one.get(key) == value for one in others)}
+        documents.append(Document(id_=name, text=_joined(group), metadata=shared))
+    return documents
 
 
 def _joined(nodes: Sequence[BaseNode]) -> str:
-    starts = [getattr(node, "start_char_idx", None) for node in nodes]
-    texts = [node.get_content(metadata_mode=MetadataMode.NONE) for node in nodes]
-    if any(start is None for start in starts):
-        return "\n\n".join(texts)
+    """Return the text of a document; what two chunks share stands there once."""
     joined, end = "", 0
-    for start, text in sorted((start or 0, text) for start, text in zip(starts, texts, strict=True)):
-        joined += text[end - start :] if start < end else f"\n\n{text}" if joined else text
-        end = max(end, start + len(text))
+    for node in sorted(nodes, key=lambda node: getattr(node, "start_char_idx", None) or 0):
+        text, start = node.get_content(metadata_mode=MetadataMode.NONE), getattr(node, "start_char_idx", None)
+        if start is not None and start < end:
+            joined += text[end - start :]
+        else:
+            joined += f"\n\n{text}" if joined else text
+        end = max(end, 0 if start is None else start + len(text))
     return joined
-
-
-def _shared_metadata(nodes: Sequence[BaseNode]) -> dict[str, Any]:
-    first, *others = [node.metadata for node in nodes]
-    return {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
 
 
 def _summaries(documents: Sequence[Document], summarize: Summarize) -> list[str]:

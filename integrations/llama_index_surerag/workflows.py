@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
-from llama_index.core.base.response.schema import AsyncStreamingResponse, Response, StreamingResponse
+from llama_index.core.base.response.schema import AsyncStreamingResponse, Response
 from llama_index.core.tools import FunctionTool
 from llama_index.core.workflow import Context, Event
 
+from llama_index_surerag.engines import read_to_end
 from llama_index_surerag.events import listeners
 from surerag.messages import Event as MethodEvent
 from surerag.readers.threads import in_thread
@@ -95,9 +96,8 @@ async def answer_in(ctx: Context, engine: BaseQueryEngine, query: str) -> Respon
                 pieces.append(piece)
                 ctx.write_event_to_stream(AnswerStreamEvent(delta=piece))
             return Response("".join(pieces), response.source_nodes, response.metadata)
-        if isinstance(response, StreamingResponse):
-            return await in_thread(response.get_response)
-        return Response(str(response), response.source_nodes, response.metadata)
+        whole = await in_thread(read_to_end, response)
+        return Response(str(whole), whole.source_nodes, whole.metadata)
 
 
 def engine_tool(engine: BaseQueryEngine, *, name: str, description: str) -> FunctionTool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from llama_index.vector_stores.faiss import FaissVectorStore
 
 from llama_index_surerag import LazyRetrievalQueryEngine, summary_index, summary_nodes
 from surerag import FakeReader
-from surerag.errors import ConfigurationError, InputError, PromptError
+from surerag.errors import ConfigurationError, InputError, PromptError, RefusedError
 from surerag.readers.fake import reply
 from tests.llama_index import corpus
 from tests.llama_index.corpus import KEY, KNOWN, UNKNOWN, HashEmbedding, knowing, like
@@ -429,6 +430,21 @@ def test_to_dict_has_no_key() -> None:
     assert written["top_n"] == 3
     assert written["reader"] == "toy"
     assert KEY not in str(written)
+
+
+@pytest.mark.parametrize("asked_before", [False, True])
+def test_a_pickle_has_no_key(asked_before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeOpenAI(corpus.answer) as server:
+        lazy = engine(llm=like(server))
+        if asked_before:
+            lazy.query(KNOWN)
+        written = pickle.dumps(lazy)
+        assert KEY.encode() not in written
+        monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+        with pytest.raises(RefusedError, match="api_key"):
+            pickle.loads(written).query(KNOWN)
+        monkeypatch.setenv("OPENAI_API_KEY", KEY)
+        assert str(pickle.loads(written).query(KNOWN)) == str(lazy.query(KNOWN)) == KNOWN_ANSWER
 
 
 def test_many_threads_and_loops_share_an_engine() -> None:

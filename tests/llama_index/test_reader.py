@@ -172,6 +172,20 @@ async def test_reads_logprobs_of_an_llm_of_ones_own() -> None:
     assert (await unsure.aquery(UNKNOWN)).metadata["retrieve"] is True
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_cuts_an_answer_at_a_stop_text_that_an_llm_ignores(streamed: bool) -> None:
+    reader = reader_from_llm(Own(reply_to=lambda prompt: "In Velm\nQuestion: Where?", sure=0.9))
+    sampling = SamplingParams(max_tokens=16, stop=("\n",))
+    [results] = (
+        reader.finish(reader.begin([PROMPT], 9, sampling))
+        if streamed
+        else reader.generate([PROMPT], sampling)[0]
+    )
+    assert results.text == "In Velm"
+    assert results.trace.tokens[:2] == ("In", " Velm")
+    assert len(results.trace) < 4
+
+
 def test_says_what_is_missing_in_an_llm_of_ones_own() -> None:
     reader = reader_from_llm(Own())
     with pytest.raises(LogprobsError, match=r"own \(Own\).*OpenAIReader.*TransformersReader") as caught:

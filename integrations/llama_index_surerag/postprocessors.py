@@ -1,0 +1,323 @@
+"""EDC²-RAG and DENSE-RAG as LlamaIndex node postprocessors."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.callbacks import CBEventType, EventPayload
+from llama_index.core.indices.base import BaseIndex
+from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
+from llama_index.core.llms import LLM
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle, QueryType
+from llama_index.core.settings import Settings
+from llama_index.core.storage.docstore import BaseDocumentStore
+from pydantic import PrivateAttr, model_validator
+
+from llama_index_surerag.events import dispatch, dispatcher, warn
+from llama_index_surerag.llm import Judge, judge_of, reader_of
+from llama_index_surerag.nodes import copy_of, has_text, labelled, nodes_of, passages_of, shown_text
+from llama_index_surerag.prompts import WithPrompts
+from llama_index_surerag.services import NodeRetriever, bundle_of, encoder_of, retriever_of
+from surerag import (
+    ClusterCompressor,
+    DenseRefiner,
+    DenseRefinerOptions,
+    DenseRefinerResult,
+    EDC2Options,
+    EDC2Result,
+    SemanticChunker,
+)
+from surerag.component import Service
+from surerag.drivers import arun, run
+from surerag.effects import Program
+from surerag.messages import Passage
+from surerag.readers import Reader
+from surerag.readers.threads import in_thread
+from surerag.services import Encoder, Entailer, Services
+
+R = TypeVar("R")
+
+
+class MethodPostprocessor(WithPrompts, BaseNodePostprocessor, Generic[R]):
+    """A postprocessor around a method that changes what was retrieved; no node that goes in is changed."""
+
+    METHOD: ClassVar[str]
+    """The method's name in events."""
+
+    llm: Service[LLM | Reader | None] = None
+    """A LlamaIndex LLM, of which only text is needed, or a reader of surerag; ``Settings.llm`` if None."""
+
+    _core: Any = PrivateAttr()
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Name in what is serialised."""
+        return cls.__name__
+
+    @abstractmethod
+    def _program(self, nodes: Sequence[NodeWithScore], bundle: QueryBundle) -> Program[R]:
+        """Return the method at work on one query."""
+
+    @abstractmethod
+    def _nodes_of(self, result: R, nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
+        """Return a result as nodes."""
+
+    def _unchanged(self, nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
+        """Return copies where there is no query."""
+        if nodes:
+            warn(f"{self.METHOD}.no_query", nodes=len(nodes))
+        return [copy_of(node) for node in nodes[: getattr(self, "top_n", None)]]
+
+    @contextmanager
+    def _reranking(
+        self, nodes: list[NodeWithScore], bundle: QueryBundle
+    ) -> Iterator[Callable[[list[NodeWithScore]], list[NodeWithScore]]]:
+        """Report that nodes are postprocessed; what is yielded takes the resulting nodes and returns them."""
+        name, top_n = self._core.services.reader.name, getattr(self, "top_n", len(nodes))
+        dispatcher.event(ReRankStartEvent(query=bundle, nodes=list(nodes), top_n=top_n, model_name=name))
+        payload: dict[str, Any] = {
+            EventPayload.NODES: list(nodes),
+            EventPayload.MODEL_NAME: name,
+            EventPayload.QUERY_STR: bundle.query_str,
+            EventPayload.TOP_K: top_n,
+        }
+        with self.callback_manager.event(CBEventType.RERANKING, payload) as event:
+
+            def done(results: list[NodeWithScore]) -> list[NodeWithScore]:
+                event.on_end({EventPayload.NODES: list(results)})
+                dispatcher.event(ReRankEndEvent(nodes=list(results)))
+                return results
+
+            yield done
+
+    def _services(self, bundle: QueryBundle) -> Services:
+        """Return the services of one query: a retriever searches with its bundle."""
+        services: Services = self._core.services
+        if not isinstance(services.retriever, NodeRetriever):
+            return services
+        return replace(services, retriever=services.retriever.bound_to(bundle))
+
+    def _run(self, nodes: Sequence[NodeWithScore], query: QueryType) -> R:
+        bundle = bundle_of(query)
+        return run(self._program(nodes, bundle), self._services(bundle), on_event=dispatch)
+
+    async def _arun(self, nodes: Sequence[NodeWithScore], query: QueryType) -> R:
+        bundle = bundle_of(query)
+        # It may read documents from a store.
+        program = await in_thread(self._program, nodes, bundle)
+        return await arun(program, self._services(bundle), on_event=dispatch)
+
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        if not nodes or query_bundle is None or not query_bundle.query_str.strip():
+            return self._unchanged(nodes)
+        with self._reranking(nodes, query_bundle) as done:
+            return done(self._nodes_of(self._run(nodes, query_bundle), nodes))
+
+    @dispatcher.span
+    async def _apostprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        if not nodes or query_bundle is None or not query_bundle.query_str.strip():
+            return self._unchanged(nodes)
+        with self._reranking(nodes, query_bundle) as done:
+            return done(self._nodes_of(await self._arun(nodes, query_bundle), nodes))
+
+
+class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Options):
+    """Puts similar nodes together and compresses each cluster for the query, in one call a cluster.
+
+    A compressed node has its best source's id, score, relationships and metadata; ``compressed_from`` in its
+    metadata lists all sources with their ids, scores and metadata, ``compressed_sentences`` which source
+    supports each sentence. An LLM is shown those of the metadata that all sources share. Nodes that are not
+    compressed come back as copies; nodes without text stay, at the end. No node that goes in is changed.
+
+    Clusters for which the LLM fails stay as they are, with a warning and a ``ProgressEvent``; without a query
+    all nodes do. Prompts are texts or LlamaIndex templates.
+
+    Raises:
+        ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or the LLM is none.
+        PromptError: If a prompt is unknown or its slots do not fit.
+
+    Example:
+        >>> from llama_index.core.schema import TextNode
+        >>> from surerag import FakeReader
+        >>> from surerag.encoders import HashingEncoder
+        >>> reader = FakeReader(["Ada was born in Velm."])
+        >>> compressor = ClusterCompressorPostprocessor(reader, HashingEncoder(), min_tokens=0)
+        >>> texts = ["Ada, a painter, was born in Velm.", "Bo came later."]
+        >>> nodes = [NodeWithScore(node=TextNode(text=text, id_=text[:2])) for text in texts]
+        >>> [node.text for node in compressor.postprocess_nodes(nodes, query_str="Where was Ada born?")]
+        ['Ada was born in Velm.']
+    """
+
+    METHOD = "edc2"
+
+    embed_model: Service[BaseEmbedding | Encoder | None] = None
+    """Embeds nodes without embeddings, and the query; ``Settings.embed_model`` if None."""
+
+    entailer: Service[Entailer | None] = None
+    """For ``guard="entailment"``."""
+
+    tokenizer: Service[Callable[[str], Sequence[Any]] | None] = None
+    """Counts tokens: from a text to a sequence; that of the model, or ``Settings.tokenizer``, if None."""
+
+    _core: ClusterCompressor = PrivateAttr()
+
+    def __init__(
+        self,
+        llm: LLM | Reader | None = None,
+        embed_model: BaseEmbedding | Encoder | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**{"llm": llm, "embed_model": embed_model, **options})
+
+    @model_validator(mode="after")
+    def _connect(self) -> Self:
+        tokenizer = self.tokenizer
+        self._core = ClusterCompressor(
+            reader_of(self.llm),
+            encoder_of(self.embed_model),
+            self.entailer,
+            count_tokens=None if tokenizer is None else lambda text: len(tokenizer(text)),
+            show=shown_text,
+            **self.options(),
+        )
+        return self
+
+    @property
+    def core(self) -> ClusterCompressor:
+        """The method with its options and services."""
+        return self._core
+
+    def compress(self, nodes: Sequence[NodeWithScore], query: QueryType) -> EDC2Result:
+        """Return the whole result for one query: what became of each cluster, tokens and usage."""
+        return self._run(nodes, query)
+
+    async def acompress(self, nodes: Sequence[NodeWithScore], query: QueryType) -> EDC2Result:
+        """Like ``compress``, without blocking the event loop."""
+        return await self._arun(nodes, query)
+
+    def _program(self, nodes: Sequence[NodeWithScore], bundle: QueryBundle) -> Program[EDC2Result]:
+        passages = passages_of(nodes, vectors=True)
+        # The query's own vector and the nodes' are of the index's model; one alone is of no use.
+        carried = all(passage.embedding is not None for passage in passages)
+        return self._core.program(bundle.query_str, passages, bundle.embedding if carried else None)
+
+    def _nodes_of(self, result: EDC2Result, nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
+        return [*nodes_of(result.passages), *(copy_of(node) for node in nodes if not has_text(node))]
+
+
+class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRefinerOptions):
+    """Measures whether the LLM understands its nodes, and mends the context until it does (DENSE-RAG).
+
+    The first ``top_n`` nodes are the context, the others candidates: retrieve more than are shown. What
+    confuses the reader leaves, what is like the nodes that it needs comes; with a ``retriever`` also from the
+    index, with ``documents`` also as semantic chunks of them. ``dense`` in the metadata of a refined node has
+    the context's score and the node's label. No node that goes in is changed.
+
+    Where a model fails, the best context so far is returned, with a warning; without a query the first nodes
+    are. Prompts are texts or LlamaIndex templates.
+
+    Raises:
+        ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or the LLM is none.
+        PromptError: If a prompt is unknown or its slots do not fit.
+    """
+
+    METHOD = "dense_refiner"
+
+    entailer: Service[Judge] = None
+    """Judges whether answers mean the same: an entailer of surerag, or a model that is asked in words."""
+
+    embed_model: Service[BaseEmbedding | Encoder | None] = None
+    """Embeds nodes without embeddings; ``Settings.embed_model`` if None."""
+
+    retriever: Service[BaseRetriever | BaseIndex[Any] | None] = None
+    """Asked once for four times ``top_n`` nodes, when no candidate is left."""
+
+    documents: Service[BaseDocumentStore | Sequence[BaseNode] | None] = None
+    """Whole documents, by the nodes' ``ref_doc_id``, to be cut anew where a question is uncertain."""
+
+    chunker: Service[SemanticChunker | None] = None
+    """Cuts ``documents``; a chunker with its usual options if None."""
+
+    _core: DenseRefiner = PrivateAttr()
+
+    def __init__(self, llm: LLM | Reader | None = None, entailer: Judge = None, **options: Any) -> None:
+        super().__init__(**{"llm": llm, "entailer": entailer, **options})
+
+    @model_validator(mode="after")
+    def _connect(self) -> Self:
+        chunker = self.chunker
+        if chunker is None and self.documents is not None:
+            chunker = SemanticChunker(
+                encoder_of(self.embed_model), count_tokens=lambda text: len(Settings.tokenizer(text))
+            )
+        retriever = None
+        if self.retriever is not None:
+            retriever = NodeRetriever(retriever_of(self.retriever, 4 * self.top_n))
+        self._core = DenseRefiner(
+            reader_of(self.llm),
+            judge_of(self.entailer),
+            None if self.chunker is not None and self.embed_model is None else encoder_of(self.embed_model),
+            retriever=retriever,
+            chunker=chunker,
+            **self.options(),
+        )
+        return self
+
+    @property
+    def core(self) -> DenseRefiner:
+        """The method with its options and services."""
+        return self._core
+
+    def refine(self, nodes: Sequence[NodeWithScore], query: QueryType) -> DenseRefinerResult:
+        """Return the whole result for one query: every context with its score, answers and labels."""
+        return self._run(nodes, query)
+
+    async def arefine(self, nodes: Sequence[NodeWithScore], query: QueryType) -> DenseRefinerResult:
+        """Like ``refine``, without blocking the event loop."""
+        return await self._arun(nodes, query)
+
+    def _program(self, nodes: Sequence[NodeWithScore], bundle: QueryBundle) -> Program[DenseRefinerResult]:
+        passages = passages_of(nodes, vectors=True)
+        return self._core.program(bundle.query_str, passages, self._documents_behind(nodes))
+
+    def _nodes_of(self, result: DenseRefinerResult, nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
+        """Return the best context as nodes; behind it the first nodes that have no text, as they are."""
+        best = next((item.measured for item in reversed(result.rounds) if item.best), None)
+        refined = nodes_of(result.passages)
+        if best is not None:
+            facts = {"score": best.score, "certain": best.certain, "stopped": result.stopped}
+            refined = [
+                labelled(node, "dense", {**facts, "label": label})
+                for node, label in zip(refined, best.labels, strict=True)
+            ]
+        return refined + [copy_of(node) for node in nodes[: self.top_n] if not has_text(node)]
+
+    def _documents_behind(self, nodes: Sequence[NodeWithScore]) -> list[Passage]:
+        """Return the documents that nodes were cut from, each once; those that are not there are left out."""
+        if self.documents is None:
+            return []
+        names = list(dict.fromkeys(node.node.ref_doc_id or node.node.node_id for node in nodes))
+        if isinstance(self.documents, BaseDocumentStore):
+            store = self.documents
+            documents = {name: store.get_document(name, raise_error=False) for name in names}
+        else:
+            listed = {document.node_id: document for document in self.documents}
+            documents = {name: listed.get(name) for name in names}
+        if missing := [name for name in names if documents[name] is None]:
+            warn("dense_refiner.documents_missing", ids=missing)
+        return [
+            Passage(document.get_content(metadata_mode=MetadataMode.NONE), id=name, origin=document)
+            for name, document in documents.items()
+            if document is not None
+        ]
