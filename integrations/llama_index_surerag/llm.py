@@ -355,10 +355,11 @@ class LLMReader(BaseReader):
         answers: list[Generation] = []
         while len(answers) < request.sampling.n:
             rest = request.after(len(answers))
+            sent = self._keywords(rest.sampling)
             try:
                 response = await _awaited(self._call(mode, rest))
             except Exception as error:
-                self._learn(error, rest.sampling)
+                self._learn(error, rest.sampling, sent)
             else:
                 answers += self._read(response, rest)
         return answers[: request.sampling.n]
@@ -408,7 +409,7 @@ class LLMReader(BaseReader):
         if isinstance(error, NotImplementedError) and self._streams:
             self._streams = False
         else:
-            self._learn(error, answer.request.sampling)
+            self._learn(error, answer.request.sampling, answer.sent)
 
     def _call(self, kind: str, request: _Request) -> Any:
         """Make one of the LLM's public calls; ``kind`` is what stands before ``chat`` or ``complete``."""
@@ -438,14 +439,18 @@ class LLMReader(BaseReader):
             keywords |= {"logprobs": True, "top_logprobs": top} if self._chats else {"logprobs": top}
         return keywords
 
-    def _learn(self, error: Exception, sampling: SamplingParams) -> None:
+    def _learn(self, error: Exception, sampling: SamplingParams, sent: Mapping[str, Any]) -> None:
         """Leave a keyword out from now on that the LLM refuses and the method does not need.
+
+        Of several requests under way the first one learns it; the others are asked again as well.
 
         Raises:
             ServiceError: If it is needed, or the failure is another one.
         """
         ours, keywords = self._translated(error), self._openai_keywords(sampling)
         refused = isinstance(ours, RefusedError)
+        if refused and sent != self._keywords(sampling):
+            return
         changed = refused and self._supported.learn(str(error), keywords, needed_parameters(sampling))
         if not changed:
             raise ours from error
@@ -485,6 +490,7 @@ class _OpenAnswer:
         self.reply = Reply()
         self._reader = reader
         self._stream: Any = None
+        self.sent: Mapping[str, Any] = {}
 
     async def next(self) -> str | None:
         """Return the next piece of the answer (all of it where the LLM does not stream); None at its end."""
@@ -497,6 +503,8 @@ class _OpenAnswer:
         return None
 
     async def _next(self) -> str:
+        if self._stream is None:
+            self.sent = self._reader._keywords(self.request.sampling)
         if not self._reader._streams:
             [self.reply, *_] = replies_of(await _awaited(self._reader._call(self.mode, self.request)))
             return self.reply.answer

@@ -275,6 +275,17 @@ def test_leaves_out_what_is_refused_and_not_needed(refused: str) -> None:
     assert not any(refused in request for request in server.requests[1:])
 
 
+async def test_what_one_of_several_requests_learns_holds_for_all() -> None:
+    sampling = SamplingParams(temperature=1.0, trace="none")
+    with FakeOpenAI(["Velm"], refuses=("seed",), seconds=0.05) as server:
+        blocking = reader_from_llm(like(server)).generate([PROMPT] * 6, sampling)
+        awaited = await reader_from_llm(like(server)).agenerate([PROMPT] * 6, sampling)
+        reader = reader_from_llm(like(server))
+        begun = await asyncio.gather(*(reader.abegin([PROMPT], 1, sampling) for _ in range(4)))
+    assert [answer.text for [answer] in blocking + awaited] == ["Velm"] * 12
+    assert [one.partial.text for [one] in begun] == ["Velm"] * 4
+
+
 def test_a_greedy_answer_can_do_without_temperature() -> None:
     class BadRequestError(Exception):
         status_code = 400
