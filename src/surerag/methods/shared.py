@@ -153,7 +153,7 @@ def _checked_threshold(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or math.isnan(value):
         raise ConfigurationError(
             f"threshold must be a number, a ThresholdPolicy or None, got {value!r}",
-            hint="math.inf never acts and -math.inf always does",
+            hint="a threshold of math.inf never acts, one of -math.inf always does",
         )
     return float(value)
 
