@@ -216,6 +216,7 @@ class Examples:
         hops: Multi-hop questions.
         pairs: SNLI's rows.
         seed: Settles every choice.
+        unanswerable: Questions of SQuAD 2.0 without an answer, for each one with, where it may abstain.
     """
 
     def __init__(
@@ -224,12 +225,14 @@ class Examples:
         hops: Sequence[MultiHop],
         pairs: Sequence[tuple[str, str, str]],
         seed: int = 0,
+        unanswerable: float = 0.33,
     ) -> None:
         self._articles = articles
         self._paragraphs = [paragraph for article in articles.values() for paragraph in article]
         self._hops = [hop for hop in hops if hop.supporting and hop.others]
         self._pairs = list(pairs)
         self._chance = random.Random(seed)
+        self._unanswerable = unanswerable
 
     def __iter__(self) -> Iterator[Group]:
         """Go through all paragraphs again and again, each time with other prompts and other company."""
@@ -264,7 +267,7 @@ class Examples:
             guessable = [question for question in paragraph.unanswerable if question.plausible]
             asked += [(question, question.plausible) for question in self._some(guessable, most // 3)]
         else:
-            without = self._some(paragraph.unanswerable, max(1, len(asked) // 3))
+            without = self._some(paragraph.unanswerable, round(self._unanswerable * len(asked)))
             foreign = [self._foreign(paragraph.title) for _ in range(chance.choice((1, 1, 2)))]
             asked += [(question, ABSTENTION) for question in (*without, *foreign)]
         chance.shuffle(asked)

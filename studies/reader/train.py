@@ -318,7 +318,8 @@ def train(args: argparse.Namespace) -> None:
     titles = held_out_titles(args.squad2, args.xquad)
     articles = {t: a for t, a in read_squad(args.squad2, args.xquad).items() if t not in titles}
     hops = [*read_hotpot(args.hotpot)[20:], *read_2wiki(args.wiki)[100:]]
-    groups = iter(Examples(articles, hops, read_snli(args.snli)[1000:], args.seed * processes + rank))
+    seed = args.seed * processes + rank
+    groups = iter(Examples(articles, hops, read_snli(args.snli)[1000:], seed, args.unanswerable))
     if args.check:
         model = AutoModelForCausalLM.from_pretrained(args.base, dtype=torch.float32)
         print("largest difference of a loss, tree and separate:", check(model, encoder, groups))
@@ -405,6 +406,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=8e-4)
     parser.add_argument("--decay", type=float, default=0.01)
     parser.add_argument("--batch", type=int, default=1300, help="tokens of a process before a step")
+    parser.add_argument("--unanswerable", type=float, default=0.33, help="for each answerable question")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
