@@ -20,7 +20,7 @@ from langchain_core.runnables.config import (
 )
 
 from langchain_surerag.runs import AsyncListener, listener_of, with_purposes
-from surerag.drivers import arun, run
+from surerag.drivers import arun, complete, run
 from surerag.effects import Program
 from surerag.services import Services
 
@@ -106,15 +106,6 @@ class Awaiting:
 
 
 Calls = Blocking | Awaiting
-
-
-def complete(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never suspends."""
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]  # what the coroutine returned
-    raise RuntimeError("a blocking call was suspended")
 
 
 def iterate(items: AsyncGenerator[T]) -> Iterator[T]:

@@ -13,7 +13,7 @@ from langchain_core.runnables.base import coerce_to_runnable
 from langchain_core.stores import BaseStore
 
 from langchain_surerag.base import Part, service_field
-from langchain_surerag.calls import Awaiting, Blocking, Calls, complete
+from langchain_surerag.calls import Awaiting, Blocking, Calls
 from langchain_surerag.documents import Decision, documents_of, passages_of
 from langchain_surerag.models import reader_of
 from langchain_surerag.retrieval import encoder_of, retriever_of
@@ -28,6 +28,7 @@ from surerag import (
     Passage,
     SemanticChunker,
 )
+from surerag.drivers import complete
 from surerag.effects import Program
 from surerag.errors import ConfigurationError, InputError, MissingServiceError
 

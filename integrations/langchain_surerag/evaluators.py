@@ -12,12 +12,13 @@ from langchain_core.documents import Document
 from langchain_core.runnables import Runnable, ensure_config
 
 from langchain_surerag.base import Part, service_field
-from langchain_surerag.calls import Awaiting, Blocking, Calls, complete
+from langchain_surerag.calls import Awaiting, Blocking, Calls
 from langchain_surerag.documents import passage_of
 from langchain_surerag.models import reader_of
 from langchain_surerag.runs import listen
 from surerag import DenseEvaluator as CoreDense
 from surerag import DenseOptions, DenseResult, Passage, SePer, SePerOptions, SePerResult
+from surerag.drivers import complete
 from surerag.effects import Program
 from surerag.entailment import JudgeEntailer
 from surerag.errors import MISCONFIGURED, InputError, SureragError

@@ -14,7 +14,7 @@ from langchain_core.runnables.utils import AddableDict
 from pydantic import BaseModel
 
 from langchain_surerag.base import SerializablePart, service_field
-from langchain_surerag.calls import Awaiting, Blocking, Calls, complete
+from langchain_surerag.calls import Awaiting, Blocking, Calls
 from langchain_surerag.documents import documents_of
 from langchain_surerag.inputs import ChainInput, QuestionInput, query_of
 from langchain_surerag.models import reader_of, with_advice
@@ -22,7 +22,7 @@ from langchain_surerag.retrieval import retriever_of
 from langchain_surerag.runs import AsyncListener, changed_effects, listen, with_purposes
 from langchain_surerag.summaries import admitted_summaries, summaries_of
 from surerag import LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult, SamplingParams
-from surerag.drivers import astream, stream
+from surerag.drivers import astream, complete, stream
 from surerag.effects import Effect, Generate, Program, StartGeneration, emit, generate
 from surerag.messages import Message
 from surerag.prompts import REWRITE_IN_CONVERSATION, in_conversation

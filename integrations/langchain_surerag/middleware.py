@@ -30,7 +30,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from langchain_surerag.answers import Answer
-from langchain_surerag.calls import Awaiting, Blocking, Calls, complete
+from langchain_surerag.calls import Awaiting, Blocking, Calls
 from langchain_surerag.documents import documents_of
 from langchain_surerag.entropy import entropy_of
 from langchain_surerag.models import reader_from_model
@@ -38,6 +38,7 @@ from langchain_surerag.prompts import prompt_of
 from langchain_surerag.retrieval import retriever_of
 from langchain_surerag.runs import TAGS, settled, without_streaming
 from surerag import FirstPass, Gate, GateDecision, LazyRAGOptions, Passage, Services
+from surerag.drivers import complete
 from surerag.effects import retrieve
 from surerag.errors import (
     CapabilityError,

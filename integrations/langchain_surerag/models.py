@@ -34,9 +34,10 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs
 
 from langchain_surerag.answers import Answer, OpenStream
-from langchain_surerag.calls import Awaiting, Blocking, Calls, complete, iterate
+from langchain_surerag.calls import Awaiting, Blocking, Calls, iterate
 from langchain_surerag.families import PIPELINE, family_of, leaves, unbound
 from langchain_surerag.runs import PURPOSE, AnswerRun, request_config
+from surerag.drivers import complete
 from surerag.errors import (
     CapabilityError,
     ConfigurationError,

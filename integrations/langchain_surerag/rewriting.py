@@ -10,11 +10,12 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables.config import ensure_config, patch_config
 
 from langchain_surerag.base import SerializablePart, service_field
-from langchain_surerag.calls import Awaiting, Blocking, Calls, complete
+from langchain_surerag.calls import Awaiting, Blocking, Calls
 from langchain_surerag.documents import Decision, documents_of
 from langchain_surerag.models import reader_of, with_advice
 from langchain_surerag.retrieval import retriever_of
 from surerag import DynQROptions, UncertaintyRewriter
+from surerag.drivers import complete
 
 
 class UncertaintyRewriteRetriever(SerializablePart, DynQROptions, BaseRetriever):

@@ -14,7 +14,7 @@ import gc
 import inspect
 import json
 import warnings
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,6 +25,7 @@ from llama_index.core.settings import Settings
 
 from llama_index_surerag.prompts import chat_messages, completion_text, plain_text
 from llama_index_surerag.replies import Reply, generation_of, replies_of
+from surerag.drivers import complete
 from surerag.errors import CapabilityError, ConfigurationError, LogprobsError, RefusedError, ServiceError
 from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, SamplingParams
 from surerag.readers import Reader
@@ -234,11 +235,11 @@ class LLMReader(BaseReader):
         """Return ``sampling.n`` generations for each prompt, in order."""
         requests = self._split(prompts, sampling)
         if len(requests) < 2 or self._max_concurrency == 1:
-            return self._rows([_completed(self._answers("", one)) for one in requests], sampling.n)
+            return self._rows([complete(self._answers("", one)) for one in requests], sampling.n)
         with ThreadPoolExecutor(min(self._max_concurrency, len(requests))) as pool:
             # Every call sees the caller's context, so that traces keep their parents.
             calls = [
-                pool.submit(contextvars.copy_context().run, _completed, self._answers("", one))
+                pool.submit(contextvars.copy_context().run, complete, self._answers("", one))
                 for one in requests
             ]
             return self._rows([call.result() for call in calls], sampling.n)
@@ -263,7 +264,7 @@ class LLMReader(BaseReader):
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[PartialGeneration]:
         """Read a stream of each prompt up to its first ``n_tokens`` tokens, and leave it open."""
-        return _completed(self._begin("", prompts, n_tokens, sampling))
+        return complete(self._begin("", prompts, n_tokens, sampling))
 
     async def abegin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
@@ -273,7 +274,7 @@ class LLMReader(BaseReader):
 
     def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
         """Read the open streams to their ends."""
-        return _completed(self.afinish(begun))
+        return complete(self.afinish(begun))
 
     async def afinish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
         """Like ``finish``."""
@@ -285,7 +286,7 @@ class LLMReader(BaseReader):
     def cancel(self, begun: Sequence[PartialGeneration]) -> None:
         """Close the open streams."""
         for one in begun:
-            _completed(one.state.close())
+            complete(one.state.close())
 
     async def acancel(self, begun: Sequence[PartialGeneration]) -> None:
         """Like ``cancel``."""
@@ -552,10 +553,10 @@ class _OpenAnswer:
             piece: str | None = self.reply.answer
             while piece is not None:
                 yield Chunk(trimmed.feed(piece))
-                piece = _completed(self.next())
+                piece = complete(self.next())
             yield Chunk("", self.whole())
         finally:
-            _completed(self.close())
+            complete(self.close())
 
     async def achunks(self) -> AsyncIterator[Chunk]:
         """Like ``chunks``, of an async stream."""
@@ -573,12 +574,3 @@ class _OpenAnswer:
 async def _awaited(result: Any) -> Any:
     """Return what a call of the LLM returned, awaited where it was an async one."""
     return await result if inspect.isawaitable(result) else result
-
-
-def _completed(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that makes sync calls alone, and so never waits."""
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]  # what the coroutine returned
-    raise RuntimeError("a sync call waited for an event loop")

@@ -2,7 +2,7 @@
 
 from surerag.drivers.asynchronous import arun
 from surerag.drivers.many import aiter_many, arun_many, iter_many, run_many
-from surerag.drivers.streaming import AnswerStream, AsyncAnswerStream, astream, stream
+from surerag.drivers.streaming import AnswerStream, AsyncAnswerStream, astream, complete, stream
 from surerag.drivers.sync import run
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "arun",
     "arun_many",
     "astream",
+    "complete",
     "iter_many",
     "run",
     "run_many",

@@ -129,7 +129,7 @@ class AnswerStream(_Streamed[R]):
         return self
 
     def __next__(self) -> str:
-        piece = _complete(self._work.next())
+        piece = complete(self._work.next())
         if piece is None:
             raise StopIteration
         return piece
@@ -145,7 +145,7 @@ class AnswerStream(_Streamed[R]):
 
     def close(self) -> None:
         """Stop, and free what the program left open. Closing again does nothing."""
-        _complete(self._work.close())
+        complete(self._work.close())
 
 
 class AsyncAnswerStream(_Streamed[R]):
@@ -183,7 +183,7 @@ def stream(program: Program[R], services: Services, *, on_event: Listener | None
     """
     events: list[Event] = []
     work = _Work(Session(program, services, _recording(events, on_event)), _Blocking())
-    _complete(work.start())
+    complete(work.start())
     return AnswerStream(work, events)
 
 
@@ -198,7 +198,7 @@ async def astream(
 
 
 class _Blocking:
-    """Asks services in this thread; its coroutines never suspend, so that :func:`_complete` can run them."""
+    """Asks services in this thread; its coroutines never suspend, so that :func:`complete` can run them."""
 
     async def outcome(self, session: Session[Any]) -> Outcome:
         return outcome_of(session)
@@ -238,13 +238,17 @@ class _Awaiting:
         await aclose(session)
 
 
-def _complete(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never suspends."""
+def complete(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends, as one over blocking calls alone, and return its result.
+
+    Raises:
+        RuntimeError: If it waits for an event loop.
+    """
     try:
         coroutine.send(None)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]  # what the coroutine returned
-    raise RuntimeError("a blocking stream was suspended")
+    raise RuntimeError("a blocking call waited for an event loop")
 
 
 def _recording(events: list[Event], on_event: Listener | None) -> Listener:
