@@ -68,8 +68,8 @@ class Script:
         rows = [self.nli(pair.premise, pair.hypothesis) for pair in pairs]
         return np.array([[0.0, 1.0 - row, float(row)] for row in rows])
 
-    def encode(self, texts: Any, kind: str) -> NDArray[np.float64]:
-        return np.array([self.vectors[text] for text in texts])
+    def encode(self, texts: Any, kind: str) -> NDArray[np.float32]:
+        return np.array([self.vectors[text] for text in texts], dtype=np.float32)
 
 
 @dataclass
@@ -125,7 +125,10 @@ def algorithm_3(s: Script, stop: Stop = "both") -> Refined | None:
                 return Refined(contexts, best, answer_best, "satisfied")
         if len(contexts) == ROUNDS:
             return Refined(contexts, best, answer_best, "rounds")
-        certain, uncertain, necessary, unnecessary = [], [], [], []
+        certain: list[str] = []
+        uncertain: list[str] = []
+        necessary: list[str] = []
+        unnecessary: list[str] = []
         for i in range(1, len(c) + 1):
             (certain if w[i][0] == 1 and w[0][i] == 1 else uncertain).append(c[i - 1])
         for chunk in uncertain:
