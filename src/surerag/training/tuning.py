@@ -17,7 +17,7 @@ CHECKPOINTS = "checkpoints"
 def distil(
     pairs: Sequence[tuple[str, str]], base: str | Path, output: Path, options: RewriterTraining
 ) -> Path:
-    """Teach a base model the teacher's rewrites; the loss is on the rewrite alone (DynQR, Eq. 1).
+    """Teach a base model the teacher's rewrites; the loss is on the rewrite alone (DynQR, section 2.2).
 
     Args:
         pairs: Queries and rewrites.
@@ -52,7 +52,7 @@ def distil(
 def align(
     preferences: Sequence[Preference], base: str | Path, output: Path, options: RewriterTraining
 ) -> Path:
-    """Teach a distilled rewriter which of its rewrites are better (DPO; DynQR, Eq. 4).
+    """Teach a distilled rewriter which of its rewrites are better (DPO; DynQR, section 2.2).
 
     Args:
         preferences: Triplets of query, better and worse rewrite.
