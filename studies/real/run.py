@@ -213,7 +213,7 @@ def rewriting(setting: Setting) -> dict[str, System]:
 
 
 def understanding(setting: Setting) -> dict[str, System]:
-    """Scores that are to tell wrong answers from right ones; every system reports one of plain RAG's answer."""
+    """Scores to tell wrong answers from right ones; every system reports one of plain RAG's answer."""
     reader, encoder, data, k = setting
     index = PassageIndex.from_passages(data.corpus, encoder) if data.corpus else None
     own = {item.text: item.passages for item in data.items}
