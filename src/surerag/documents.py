@@ -248,7 +248,13 @@ def _read_text(data: bytes, suffix: str, name: str, stem: str) -> _File:
         file.metadata, file.text = split_front_matter(file.text)
         file.title = str(file.metadata.pop("title", ""))
     elif suffix in TABLES:
-        _take_records(file, csv_records(csv_rows(file.text, "\t" if suffix == ".tsv" else "")), name, stem)
+        delimiter = "\t" if suffix == ".tsv" else ""
+        try:
+            rows = csv_rows(file.text, delimiter)
+        except InputError as error:
+            file.notes.append(str(error))
+            rows = csv_rows(file.text, delimiter, quoted=False)
+        _take_records(file, csv_records(rows), name, stem)
     elif suffix in JSON:
         _take_records(file, _main_records(json_records(file.text, "the file")), name, stem)
     elif suffix in MARKUP:
@@ -357,7 +363,7 @@ def _main_records(records: Sequence[Record]) -> Sequence[Record]:
 
 def _take_records(file: _File, records: Iterable[Record], name: str, stem: str) -> None:
     """Make each row that holds a whole document a document, or else a paragraph of the file's text."""
-    rows = [(record.line, dict(_fields(record.value))) for record in records]
+    rows = [(record.number, dict(_fields(record.value))) for record in records]
     columns = {column for _, row in rows for column in row}
     key = next((key for key in _TEXT_KEYS if key in columns), None)
     if key is None:

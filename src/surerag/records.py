@@ -21,10 +21,16 @@ _CELLS = Lock()
 
 
 class Record(NamedTuple):
-    """A row or value, and the number of its last line, or its place in an array."""
+    """A row or value, with the number of its last line, or of the element of an array."""
 
-    line: int
+    number: int
     value: Any
+    unit: str = "line"
+
+    @property
+    def place(self) -> str:
+        """Where it stands, such as ``line 3``."""
+        return f"{self.unit} {self.number}"
 
 
 def csv_delimiter(text: str) -> str:
@@ -33,46 +39,68 @@ def csv_delimiter(text: str) -> str:
     Example:
         >>> csv_delimiter("name;price\nZoë, the elder;1,50\nAda;2,00")
         ';'
+        >>> csv_delimiter("question\nWho, if anybody?\nWhen?")
+        ','
     """
     sample = text[:_SAMPLE].rpartition("\n")[0] if len(text) > _SAMPLE else text
 
-    def fit(delimiter: str) -> tuple[float, int]:
-        widths = Counter(len(record.value) for record in csv_rows(sample, delimiter))
-        (width, rows), *_ = widths.most_common(1) or [(1, 0)]
-        return (rows / widths.total(), -_DELIMITERS.index(delimiter)) if width > 1 else (0, 0)
+    def fit(delimiter: str) -> float:
+        widths = [len(record.value) for record in _rows(sample, delimiter)]
+        [(width, rows)] = Counter(widths).most_common(1) or [(1, 0)]
+        return rows / len(widths) if width > 1 and width >= widths[0] > 1 else 0.0
 
     return max(_DELIMITERS, key=fit)
 
 
-def csv_rows(text: str, delimiter: str = "") -> list[Record]:
+def csv_rows(text: str, delimiter: str = "", *, quoted: bool = True) -> list[Record]:
     """Return the rows of a table as lists of cells, without those that are empty.
-
-    Where a quotation mark is opened and never closed, quotation marks are characters like any other.
 
     Args:
         text: The file; Excel's first line ``sep=;`` is understood.
         delimiter: One character; by default the one that fits.
+        quoted: Whether quotation marks hold cells together.
+
+    Raises:
+        InputError: If a quotation mark is never closed, with its line.
     """
     first, _, rest = text.partition("\n")
     if first.lower().startswith("sep=") and len(first.strip()) == 5:
         text, delimiter = rest, first[4]
     delimiter = delimiter or csv_delimiter(text)
-    with _CELLS:
-        usual = csv.field_size_limit(_LONGEST_CELL)
-        try:
-            try:
-                return _rows(text, delimiter, strict=True)
-            except csv.Error as error:
-                quoting = csv.QUOTE_NONE if "end of data" in str(error) else csv.QUOTE_MINIMAL
-                return _rows(text, delimiter, quoting=quoting)
-        finally:
-            csv.field_size_limit(usual)
+    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    try:
+        return _rows(text, delimiter, quoting=quoting, strict=quoted)
+    except _UnclosedError as error:
+        raise InputError(
+            f"line {error}: a quotation mark is opened and never closed", hint="close it, or double it"
+        ) from error
+    except csv.Error:  # something follows a quotation mark that closes
+        return _rows(text, delimiter, quoting=quoting)
+
+
+class _UnclosedError(Exception):
+    """A quotation mark is never closed; the message is the number of its line."""
 
 
 def _rows(text: str, delimiter: str, **dialect: Any) -> list[Record]:
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, **dialect)
-    rows = (Record(reader.line_num, [cell.strip() for cell in row]) for row in reader)
-    return [row for row in rows if any(row.value)]
+    rows: list[Record] = []
+    line = 0
+    with _CELLS:
+        usual = csv.field_size_limit(_LONGEST_CELL)
+        try:
+            reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, **dialect)
+            for row in reader:
+                line = reader.line_num
+                cells = [cell.strip() for cell in row]
+                if any(cells):
+                    rows.append(Record(line, cells))
+        except csv.Error as error:
+            if "end of data" in str(error):
+                raise _UnclosedError(line + 1) from error
+            raise
+        finally:
+            csv.field_size_limit(usual)
+    return rows
 
 
 def csv_records(rows: Sequence[Record]) -> list[Record]:
@@ -95,7 +123,7 @@ def csv_records(rows: Sequence[Record]) -> list[Record]:
         names.append(number if not cell else f"{cell} ({number})" if cell in names else cell)
     return [
         Record(
-            row.line,
+            row.number,
             {
                 name: cell
                 for name, cell in zip(numbered if at < header else names, row.value, strict=False)
@@ -154,7 +182,7 @@ def json_records(text: str, name: str) -> list[Record]:
         return [Record(number, parse_json(line, name, number)) for number, line in lines]
     value = parse_json(text, name) if lines else []
     values = value if isinstance(value, list) else [value]
-    return [Record(place, one) for place, one in enumerate(values, 1)]
+    return [Record(place, one, "element") for place, one in enumerate(values, 1)]
 
 
 def _is_json(line: str) -> bool:

@@ -147,15 +147,15 @@ def _docx(text: str) -> bytes:
         f"{office}/officeDocument/2006/relationships",
     )
     main = f"{office}/wordprocessingml/2006/main"
+    part = f'PartName="/word/document.xml" ContentType="{word}.wordprocessingml.document.main+xml"'
     return _zip(
         {
-            "[Content_Types].xml": f'<Types xmlns="{types}"><Default Extension="rels" ContentType="application/'
-            'vnd.openxmlformats-package.relationships+xml"/><Override PartName="/word/document.xml" '
-            f'ContentType="{word}.wordprocessingml.document.main+xml"/></Types>',
+            "[Content_Types].xml": f'<Types xmlns="{types}"><Default Extension="rels" ContentType='
+            f'"application/vnd.openxmlformats-package.relationships+xml"/><Override {part}/></Types>',
             "_rels/.rels": f'<Relationships xmlns="{relations}"><Relationship Id="r1" '
             f'Type="{document}/officeDocument" Target="word/document.xml"/></Relationships>',
-            "word/document.xml": f'<w:document xmlns:w="{main}"><w:body><w:p><w:r><w:t>{text}</w:t></w:r></w:p>'
-            "</w:body></w:document>",
+            "word/document.xml": f'<w:document xmlns:w="{main}"><w:body><w:p><w:r><w:t>{text}</w:t></w:r>'
+            "</w:p></w:body></w:document>",
         }
     )
 
