@@ -71,7 +71,7 @@ def read_questions(
 ) -> list[Question]:
     """Read questions from a file: ``.jsonl``, ``.json``, ``.csv``, ``.tsv`` or ``.parquet``.
 
-    Any encoding is read that :func:`~surerag.text.decode` knows; commas, semicolons, tabs or bars divide cells.
+    Encodings are those of :func:`~surerag.text.decode`; commas, semicolons, tabs or bars divide cells.
 
     Args:
         path: On this machine; or an address that pyarrow opens, such as ``s3://bucket/questions.jsonl``.
