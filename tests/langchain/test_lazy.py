@@ -351,7 +351,9 @@ def test_prompts_are_texts_or_templates() -> None:
         ),
     ):
         reader = reader_that_is(0.1)
-        chain = LazyRetrievalChain(reader, search, SUMMARY, prompts={"from_context": prompt})
+        chain = LazyRetrievalChain(
+            reader, search, SUMMARY, prompts={"from_context": prompt}, abstention=False
+        )
         chain.invoke("Where?")
         assert reader.prompts[0] == expected
 
