@@ -151,6 +151,16 @@ def begins_abstention(beginning: str, abstention: str | None) -> bool:
     return half or is_abstention(beginning, abstention)
 
 
+def may_become_abstention(beginning: str, abstention: str | None) -> bool:
+    """Whether an answer that begins so can still turn out to be the abstention.
+
+    Example:
+        >>> may_become_abstention("I", ABSTENTION), may_become_abstention("In Velm", ABSTENTION)
+        (True, False)
+    """
+    return abstention is not None and _letters(abstention).startswith(_letters(beginning))
+
+
 def _first_sentence(text: str) -> str:
     """Cut a text at its first mark; in scripts without spaces between words, at its first space."""
     for position, letter in enumerate(text):

@@ -178,7 +178,7 @@ def test_doctor_tries_the_judge_and_the_methods(folder: Path, monkeypatch: pytes
     reader = FakeReader(judge, entropy=None, logprob=None)
     monkeypatch.setattr(doctor, "load_reader", lambda *_, **__: reader)
     output = run("doctor")
-    assert "10 of 10 pairs right" in output and 'gate="semantic_entropy"' in output
+    assert "10 of 10 pairs right" in output and 'gate="abstention"' in output
     assert doctor.try_judge(FakeReader(lambda prompt: "\x1b[2J maybe"))[1].startswith("As a judge: 0 of 10")
 
 

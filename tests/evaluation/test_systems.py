@@ -106,7 +106,7 @@ def test_unknown_names_are_refused(name: str, parts: Parts) -> None:
     [
         (FakeReader(reply, entropy=0.1), "entropy"),
         (FakeReader(reply, entropy=None), "margin"),
-        (FakeReader(reply, entropy=None, logprob=None), "semantic_entropy"),
+        (FakeReader(reply, entropy=None, logprob=None), "abstention"),
     ],
 )
 def test_the_gate_is_one_that_the_reader_can_serve(reader: FakeReader, gate: str, parts: Parts) -> None:

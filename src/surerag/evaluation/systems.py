@@ -340,7 +340,7 @@ def _build_method(base: str, parts: Parts, threshold: float | None) -> Component
     if base == "rewritten":
         settings["metric"] = "perplexity" if can.logprobs else "semantic_entropy"
     else:
-        settings["gate"] = "entropy" if can.entropy else "margin" if can.logprobs else "semantic_entropy"
+        settings["gate"] = "entropy" if can.entropy else "margin" if can.logprobs else "abstention"
     settings |= parts.options.get("rewritten" if base == "rewritten" else "lazy", {})
     if base == "strong":
         threshold = -math.inf
