@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import ConfigurableField, RunnableLambda, RunnablePassthrough
 from langchain_core.tools import create_retriever_tool
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from langchain_surerag import UncertaintyRewriteRetriever
 from langchain_surerag.documents import Decision
@@ -105,12 +107,16 @@ def test_multi_query_recognises_duplicates() -> None:
     assert sorted(document.id or "" for document in queries.invoke(QUESTION)) == ["Ada", "t"]
 
 
-def test_decisions_are_equal_to_one_another_and_to_nothing_else() -> None:
+def test_decisions_do_not_count_when_documents_are_compared() -> None:
     one, two = Decision(score=1.0), Decision(score=2.0)
     assert one == two
-    assert one != {"score": 2.0}
-    assert one == {"score": 1.0}
+    assert one != {"label": 2.0}
     assert one != 7
+    documents = retriever_over(uncertain_reader()).invoke(QUESTION)
+    stored: Any = JsonPlusSerializer().loads_typed(JsonPlusSerializer().dumps_typed(documents))
+    certain = retriever_over(uncertain_reader(), threshold=-math.inf).invoke(QUESTION)
+    assert certain[0].metadata["uncertainty_rewrite"]["threshold"] is None
+    assert certain == stored and stored == certain
 
 
 async def test_over_a_server(server: FakeOpenAI) -> None:

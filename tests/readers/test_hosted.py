@@ -213,6 +213,37 @@ def test_the_end_token_and_a_stop_text_are_no_part_of_the_trace(fake_openai: Fak
             assert one.trace.logprobs == pytest.approx((-0.1,) * len(text.split()))
 
 
+@pytest.mark.parametrize("api", ["chat", "completions"])
+@pytest.mark.parametrize("listed", [True, False])
+def test_the_end_tokens_log_probability_stands_apart_where_the_server_lists_it(
+    fake_openai: FakeOpenAI, api: Any, listed: bool
+) -> None:
+    fake_openai.answers, fake_openai.logprob = ["one two three"], -0.3
+    fake_openai.options["counts_end_token"] = listed
+    reader = reader_of(fake_openai, api=api)
+    (begun,) = reader.begin(["q"], 2, GREEDY)
+    ended = [reader.generate(["q"], GREEDY)[0][0], reader.finish([begun])[0]]
+    expected = pytest.approx(-0.3) if listed else None
+    assert [answer.trace and answer.trace.end_logprob for answer in ended] == [expected, expected]
+    limited = reader.generate(["q"], SamplingParams(max_tokens=2))[0][0]
+    stopped = reader.generate(["q"], SamplingParams(stop=("three",)))[0][0]
+    others = [answer.trace and answer.trace.end_logprob for answer in (begun.partial, limited, stopped)]
+    assert others == [None, None, None]
+
+
+def test_a_special_token_that_is_not_spelled_is_the_end_and_no_part_of_the_answer() -> None:
+    choice = {
+        "message": {"content": "Velm"},
+        "finish_reason": "stop",
+        "logprobs": {"content": [{"token": "Velm", "logprob": -0.1}, {"token": "", "logprob": -0.7}]},
+    }
+    draft = Draft(TokenDetails(True, 0), limit=9)
+    draft.feed(choice)
+    trace = draft.generation().trace
+    assert trace is not None
+    assert (trace.tokens, trace.end_logprob) == (("Velm",), -0.7)
+
+
 def test_a_character_that_comes_in_halves_is_joined() -> None:
     draft = Draft(TokenDetails(False, 0), limit=9, streamed=True)
     pieces: list[Any] = [

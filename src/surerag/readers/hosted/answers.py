@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from surerag.errors import LogprobsError, ServiceError, ThinkingBudgetError, TransientServiceError
@@ -17,6 +17,7 @@ from surerag.readers.hosted.requests import TokenDetails
 from surerag.readers.logprobs import (
     NO_LOGPROBS_HINT,
     answer_tokens,
+    end_logprob,
     entries_of,
     token_of,
     trace_of,
@@ -158,6 +159,9 @@ class Draft:
             elif first is not None and self.finish is None:
                 text, finish = _spelled(own, text), "partial"
             trace, counted = trace_of(own, top_logprobs=self.details.top), len(own)
+            if finish == "stop" and not self.full:
+                end = end_logprob(self.entries[inside.stop :], self.stop)
+                trace = replace(trace, end_logprob=end)
         return Generation(
             text,
             prompt_tokens=self.usage.prompt_tokens,
