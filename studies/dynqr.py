@@ -10,7 +10,7 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from studies.common import (
     world_cases,
 )
 from studies.lazy_rag import ARTICLES
+from studies.real.data import Item, load_disfl
 from surerag import DynQRResult, Passage, SamplingParams, Services, UncertaintyRewriter
 from surerag.drivers import run_many
 from surerag.effects import Program, generate, retrieve
@@ -67,9 +68,10 @@ def main() -> None:
     arguments = parser.parse_args()
     reader = load_reader(arguments.reader)
     if arguments.data:
-        said, passages = load_said(arguments.data, ARTICLES[arguments.articles], arguments.n, arguments.seed)
-        index = PassageIndex.from_passages(passages, load_encoder())
-        print_options(collect_rows(said, Services(reader=reader, retriever=index), arguments.rows))
+        titles = ARTICLES[arguments.articles] or ()
+        data = load_disfl(arguments.data, arguments.n, arguments.seed, titles)
+        index = PassageIndex.from_passages(data.corpus, load_encoder())
+        print_options(collect_rows(data.items, Services(reader=reader, retriever=index), arguments.rows))
         return
     cases, passages, _ = world_cases(arguments.seed, arguments.n)
     index = PassageIndex.from_passages(passages, load_encoder())
@@ -238,34 +240,7 @@ def prompt_of(case: Case, passages: Sequence[Passage]) -> str:
 # Questions as people said them
 
 
-class Said(NamedTuple):
-    """A question as a person said it, without the slips, and its right answers."""
-
-    text: str
-    clean: str
-    references: tuple[str, ...]
-
-
-def load_said(
-    folder: Path, titles: Sequence[str] | None, n: int, seed: int
-) -> tuple[list[Said], list[Passage]]:
-    """Return questions of Disfl-QA that have an answer in SQuAD 2.0, and the paragraphs of their articles."""
-    slips = json.loads((folder / "disfl_qa.json").read_text(encoding="utf-8"))
-    said = {item["question"]: item["disfluent"] for item in slips if item["source"] == "squad2"}
-    questions, passages = [], []
-    for article in json.loads((folder / "squad2_dev.json").read_text(encoding="utf-8"))["data"]:
-        if titles is not None and article["title"] not in titles:
-            continue
-        for number, paragraph in enumerate(article["paragraphs"]):
-            passages.append(Passage(paragraph["context"], id=f"{article['title']}/{number}"))
-            for item in paragraph["qas"]:
-                references = tuple(dict.fromkeys(answer["text"] for answer in item["answers"]))
-                if references and item["question"] in said:
-                    questions.append(Said(said[item["question"]], item["question"], references))
-    return random.Random(seed).sample(questions, len(questions))[:n], passages
-
-
-def collect_rows(said: Sequence[Said], services: Services, file: Path) -> list[dict[str, Any]]:
+def collect_rows(said: Sequence[Item], services: Services, file: Path) -> list[dict[str, Any]]:
     """Answer each question in each way, and add a row of it to a file, which a later run goes on with."""
     done = len(file.read_text(encoding="utf-8").splitlines()) if file.exists() else 0
     for start in range(done, len(said), 10):
@@ -275,7 +250,7 @@ def collect_rows(said: Sequence[Said], services: Services, file: Path) -> list[d
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
-def row_of(said: Said) -> Program[dict[str, Any]]:
+def row_of(said: Item) -> Program[dict[str, Any]]:
     """Return the answers to one question: as said, rewritten or clean, from old or new passages."""
     prompt = REWRITE.render(query=said.text)
     [[reply]] = yield from generate([prompt], SamplingParams(max_tokens=REWRITE_TOKENS, trace="none"))

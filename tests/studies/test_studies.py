@@ -77,6 +77,7 @@ def test_options_are_compared_on_rows_that_a_later_run_goes_on_with(
     context = "Velm lies by the sea. It has a harbour. Ada was born there in 1900."
     data = {"data": [{"title": "Force", "paragraphs": [{"context": context, "qas": asked}]}]}
     (tmp_path / "squad2_dev.json").write_text(json.dumps(data))
+    (tmp_path / "xquad.en.json").write_text(json.dumps({"data": []}))
     said = [{"question": one, "disfluent": f"no wait {one}", "source": "squad2"} for one in questions]
     (tmp_path / "disfl_qa.json").write_text(json.dumps(said))
     study, common = import_module(f"studies.{name}"), import_module("studies.common")
