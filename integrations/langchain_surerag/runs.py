@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from contextvars import ContextVar
 from inspect import isawaitable
@@ -12,6 +12,7 @@ from typing import Any, Literal, Self, TypeVar, cast
 from uuid import uuid4
 
 from langchain_core.callbacks import (
+    BaseCallbackHandler,
     BaseCallbackManager,
     adispatch_custom_event,
     dispatch_custom_event,
@@ -29,11 +30,11 @@ Purpose = Literal["draft", "step", "answer"]
 """What a request is for: text that may be thrown away, something on the way, or the answer itself."""
 
 PURPOSE: ContextVar[Purpose | None] = ContextVar("langchain_surerag_purpose", default=None)
-_ANSWER = "surerag:answer"
+_SHOWN: ContextVar[list[str] | None] = ContextVar("langchain_surerag_shown", default=None)
 TAGS: dict[Purpose, list[str]] = {
     "draft": ["nostream", "surerag:draft"],
     "step": ["nostream", "surerag:step"],
-    "answer": [_ANSWER],
+    "answer": ["surerag:answer"],
 }
 """Tags of requests. LangGraph's ``stream_mode="messages"`` does not show what is tagged ``nostream``."""
 
@@ -51,13 +52,14 @@ def purpose_of(effect: Effect) -> Purpose:
             return "step"
 
 
-def changed_effects(program: Program[T], change: Callable[[Effect], Effect]) -> Program[T]:
-    """Run a program with each of its effects changed."""
+def changed_effects(program: Program[T], change: Callable[[Effect], Effect | Program[Effect]]) -> Program[T]:
+    """Run a program with each of its effects changed, by a function or by a program."""
     try:
         effect = next(program)
         while True:
             try:
-                answer = yield change(effect)
+                changed = change(effect)
+                answer = yield (yield from changed) if isinstance(changed, Generator) else changed
             except GeneratorExit:
                 program.close()
                 raise
@@ -85,7 +87,33 @@ def request_config(purpose: Purpose | None) -> RunnableConfig:
     if purpose is None:
         return config
     tagged = merge_configs(config, {"tags": TAGS[purpose]})
+    if purpose == "answer" and (shown := _SHOWN.get()) is not None:
+        tagged = merge_configs(tagged, {"callbacks": [_MessageIds(shown)]})
     return without_streaming(tagged) if purpose == "draft" else tagged
+
+
+def collect_shown() -> list[str]:
+    """Return a list to which this context adds the id of each message that is shown as the answer.
+
+    LangGraph shows a message once if what a node returns has the id of what was streamed.
+    """
+    shown: list[str] = []
+    _SHOWN.set(shown)
+    return shown
+
+
+class _MessageIds(BaseCallbackHandler):
+    """Adds the ids of a model's messages to a list."""
+
+    run_inline = True
+
+    def __init__(self, ids: list[str]) -> None:
+        self._ids = ids
+
+    def on_llm_end(self, response: LLMResult, **_: Any) -> None:
+        """Add the id of the message."""
+        messages = (getattr(one, "message", None) for row in response.generations for one in row)
+        self._ids += [message.id for message in messages if message is not None and message.id]
 
 
 def without_streaming(config: RunnableConfig) -> RunnableConfig:
@@ -142,6 +170,8 @@ class AnswerRun:
             message = AIMessage(self._text, id=f"run-{self._id}")
             result = LLMResult(generations=[[ChatGeneration(message=message)]])
             await settled(self._run.on_llm_end(result))
+            if (shown := _SHOWN.get()) is not None:
+                shown.append(f"run-{self._id}")
 
 
 async def settled(result: Any) -> Any:

@@ -113,6 +113,17 @@ def test_sentences_without_a_source_are_removed() -> None:
     assert [item["source"] for item in off.metadata[SENTENCES_KEY]] == ["p0", None]
 
 
+def test_a_compression_that_no_source_supports_gives_way_to_its_passages() -> None:
+    events: list[Event] = []
+    context = passages(f"{ADA} She was born in 1815.", AGAIN, BO)
+    tool, _ = compressor(["Ada was born in Velm in 1816."], on_event=events.append)
+    result = tool.run(QUESTION, context)
+    assert list(result.passages) == context
+    [report] = result.clusters
+    assert (report.outcome, report.removed) == ("passed", ("Ada was born in Velm in 1816.",))
+    assert not result.fell_back and warnings(events) == ["not_compressed"]
+
+
 class LastWord:
     """A statement entails what ends in its last word."""
 
@@ -139,6 +150,72 @@ def test_an_entailer_may_be_the_guard_and_its_failure_keeps_the_originals() -> N
     failing = tool.with_options(entailer=Down(), on_event=events.append)
     assert list(failing.run(QUESTION, context).passages) == context
     assert warnings(events) == ["not_compressed"]
+
+
+def test_each_cluster_may_answer_with_evidence() -> None:
+    """Appendix C.2: the answer stays, in the reader's own words; quotations are checked."""
+    told = 'Yes. The text says "Ada the painter was born in Velm". It adds "Ada the painter left for Tarn".'
+    tool, reader = compressor(
+        lambda prompt: told if "Ada the" in prompt else "The documents do not mention it."
+    )
+    tool = tool.with_options(task="answer", first_cluster_size=2, min_tokens=1000)
+    result = tool.run(QUESTION, passages(ADA, AGAIN, BO, RIVER))
+    assert reader.prompts[0].startswith("Answer the question from the documents, and quote the evidence")
+    [passage] = result.passages
+    assert passage.text == 'Yes. The text says "Ada the painter was born in Velm".'
+    assert [item["source"] for item in passage.metadata[SENTENCES_KEY]] == [None, "p1"]
+    assert [report.outcome for report in result.clusters] == ["compressed", "dropped"]
+    assert result.clusters[0].removed == ('It adds "Ada the painter left for Tarn".',)
+
+
+def test_an_answer_may_be_longer_than_its_sources_and_needs_a_source() -> None:
+    long = "Ada was born in Velm. " * 9
+    context = passages("Ada was born in Velm.", BO)
+    tool = compressor(lambda _: long)[0].with_options(task="answer", first_cluster_size=1)
+    result = tool.run(QUESTION, context)
+    assert result.passages[0].text == long.strip()
+    assert result.passages[1] is context[1]  # "Ada" and "Velm" are in no source of this cluster
+
+
+@pytest.mark.parametrize(
+    ("settings", "temperature"),
+    [
+        ({}, 0.0),
+        ({"task": "verify"}, 0.0),
+        ({"task": "answer"}, 0.7),
+        ({"task": "answer", "temperature": 0}, 0.0),
+        ({"temperature": 0.3}, 0.3),
+    ],
+)
+def test_answers_are_sampled_as_the_paper_does_unless_a_temperature_is_set(
+    settings: dict[str, Any], temperature: float
+) -> None:
+    tool, reader = compressor(**settings)
+    tool.run(QUESTION, passages(ADA))
+    assert reader.history[0].sampling.temperature == temperature
+
+
+def test_a_statement_is_checked_and_may_be_about_a_person() -> None:
+    """Appendices C.1.1 and C.1.2."""
+    tool, reader = compressor(lambda _: AGAIN, task="verify", first_cluster_size="auto")
+    statement = "Ada was born in Tarn."
+    result = tool.run(statement, passages(BO, AGAIN, RIVER))
+    assert [report.sources for report in result.clusters] == [("p1",), ("p0", "p2")]
+    assert f"Statement: {statement}\nDocuments:\n[1] {AGAIN}\n" in reader.prompts[0]
+    assert "Person:" not in reader.prompts[0]
+    about, reader = compressor(lambda _: AGAIN, task="verify", person="Ada {question}")
+    about.run(statement, passages(AGAIN))
+    assert f"Person: Ada {{question}}\nStatement: {statement}\n" in reader.prompts[0]
+    with pytest.raises(ConfigurationError, match='person is for task="verify"'):
+        tool.with_options(task="extract", person="Ada")
+
+
+def test_the_first_cluster_is_of_one_where_passages_are_few() -> None:
+    """Appendix B.2: τ = 1 for ten passages at most."""
+    for n, first in ((10, 1), (11, 3)):
+        context = passages(*(f"{ADA} {at}" for at in range(n)))
+        result = compressor(first_cluster_size="auto")[0].run(QUESTION, context)
+        assert len(result.clusters[0].members) == first
 
 
 @pytest.mark.parametrize(

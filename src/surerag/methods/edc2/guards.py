@@ -58,9 +58,69 @@ def _says_nothing(sentence: str) -> bool:
 
 _WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+")
 _COMMON = frozenset(
-    "a an and are as at be been by for from had has have he her his in is it its of on or she that the their "
-    "they this to was were which who will with".split()
+    [
+        "a",
+        "an",
+        "and",
+        "are",
+        "as",
+        "at",
+        "be",
+        "been",
+        "by",
+        "for",
+        "from",
+        "had",
+        "has",
+        "have",
+        "he",
+        "her",
+        "his",
+        "in",
+        "is",
+        "it",
+        "its",
+        "of",
+        "on",
+        "or",
+        "she",
+        "that",
+        "the",
+        "their",
+        "they",
+        "this",
+        "to",
+        "was",
+        "were",
+        "which",
+        "who",
+        "will",
+        "with",
+    ]
 )
+
+
+_QUOTATION = re.compile(r"[“„«\"]\s*((?:[^\s“”„«»\"]+\s+){2,}[^“”„«»\"]*)(?:[”“»\"]|$)")
+
+
+def is_quotation(sentence: str) -> bool:
+    """Whether a sentence quotes three words or more, so that they must be in a source.
+
+    Example:
+        >>> is_quotation('It says: "Ada was born in Velm."'), is_quotation('She wrote "Tin Roofs".')
+        (True, False)
+    """
+    return _QUOTATION.search(sentence) is not None
+
+
+def evidence_of(sentence: str) -> str:
+    """Return what of a sentence a source has to support: what it quotes, or else all of it.
+
+    Example:
+        >>> evidence_of('The text says "Ada was born in Velm."'), evidence_of("Ada was born in Velm.")
+        ('Ada was born in Velm.', 'Ada was born in Velm.')
+    """
+    return " ".join(match[1].strip() for match in _QUOTATION.finditer(sentence)) or sentence
 
 
 class Claim(NamedTuple):
