@@ -62,10 +62,20 @@ PAPER_TABLE_1 = {
 CHOSEN_ON = ("Huguenot", "Steam_engine", "Warsaw", "Immune_system", "Yuan_dynasty", "Islamism")
 """Articles that the defaults were chosen on."""
 
+UNSEEN = (
+    "Martin_Luther",
+    "Newcastle_upon_Tyne",
+    "Pharmacy",
+    "United_Methodist_Church",
+    "University_of_Chicago",
+    "Victoria_(Australia)",
+)
+"""Articles of XQuAD that they were chosen on with the demo's reader, which was trained on the others."""
+
 HELD_OUT = ("Force", "French_and_Indian_War", "Harvard_University", "Normans")
 """Articles that took no part, and that the demo's reader was not trained on."""
 
-ARTICLES = {"all": None, "chosen-on": CHOSEN_ON, "held-out": HELD_OUT}
+ARTICLES = {"all": None, "chosen-on": CHOSEN_ON, "unseen": UNSEEN, "held-out": HELD_OUT}
 THRESHOLDS = (0.5, 1.0, 1.5)
 GATE_MS = 50
 TOP_N, MAX_TOKENS = 3, 32
@@ -93,7 +103,7 @@ def main() -> None:
     """Print the study."""
     parser = make_parser(__doc__ or "")
     parser.add_argument("--squad", type=Path, metavar="FILE", help="SQuAD 2.0 in its JSON format")
-    parser.add_argument("--articles", choices=ARTICLES, default="all", help="of SQuAD 2.0")
+    parser.add_argument("--articles", choices=ARTICLES, default="all", help="of SQuAD 2.0, or XQuAD")
     parser.add_argument("--rows", type=Path, metavar="FILE", help="compare gates on rows in this JSONL file")
     arguments = parser.parse_args()
     reader, encoder = load_reader(arguments.reader), load_encoder()
