@@ -316,7 +316,7 @@ def with_rephrase_query(index: PassageIndex, k: int) -> Find:
     from langchain_classic.retrievers import RePhraseQueryRetriever
 
     def find(meter: Meter, question: str) -> Sequence[Passage]:
-        chat = ReaderChat(meter, max_tokens=64)
+        chat: Any = ReaderChat(meter, max_tokens=64)  # typed for completions alone
         return _passages(RePhraseQueryRetriever.from_llm(IndexRetriever(index, k), chat).invoke(question))
 
     return find

@@ -315,14 +315,34 @@ async def test_parents_are_cut_anew(documents: list[Document]) -> None:
         refiner(parents=lambda chunks: 7).compress_documents(chunks, QUERY)
 
 
-def test_over_a_parent_document_retriever() -> None:
-    retriever = ParentDocumentRetriever(
-        vectorstore=InMemoryVectorStore(HashEmbeddings()),
-        docstore=InMemoryStore(),
+@pytest.mark.parametrize("id_key", ["doc_id", "book"])
+async def test_the_parents_of_a_multi_vector_retriever(id_key: str, caplog: pytest.LogCaptureFixture) -> None:
+    chunks, docstore = InMemoryVectorStore(HashEmbeddings()), InMemoryStore()
+    writer = ParentDocumentRetriever(
+        vectorstore=chunks,
+        docstore=docstore,
         child_splitter=SemanticTextSplitter(HashEmbeddings(), chunk_size=8),
+        id_key=id_key,
     )
-    retriever.add_documents([Document(LONG)])
-    assert refiner().compress_documents(retriever.invoke(QUERY), QUERY)
+    writer.add_documents([Document(LONG, metadata={"shelf": 3})])
+
+    def around(**options: Any) -> Any:
+        part = refiner(FakeReader(confused), **{"parents": docstore, **options})
+        return ContextualCompressionRetriever(base_compressor=part, base_retriever=chunks.as_retriever())
+
+    with_key = around(parents=writer)
+    assert with_key.invoke(QUERY) == await with_key.ainvoke(QUERY) != []
+    assert "no_parents" not in caplog.text
+    if id_key != "doc_id":
+        with pytest.raises(ConfigurationError, match=r"no document has 'doc_id'.*'book', 'shelf'.*parents="):
+            around().invoke(QUERY)
+        with pytest.raises(ConfigurationError, match="no document has 'doc_id'"):
+            await around().ainvoke(QUERY)
+    else:
+        assert around().invoke(QUERY) == with_key.invoke(QUERY)
+    writer.docstore = InMemoryStore()
+    assert with_key.invoke(QUERY)
+    assert "dense.no_parents" in caplog.text
 
 
 def test_a_compressor_without_an_embedding_model_is_refused() -> None:
