@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
+from uuid import NAMESPACE_OID, uuid5
 
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
@@ -73,7 +73,7 @@ def summaries_of(
         summarize: How.
         embeddings: What the summaries are searched with, where they are held in memory.
         store: A vector store that holds the summaries instead. Each has its document's metadata, so that the
-            retriever's filter holds for it, and its document's id, or one made of its text: what is in the
+            retriever's filter holds for it, and its document's id, or a UUID made of its text: what is in the
             store already is neither written nor embedded anew. Documents may be a generator of any length.
 
     Raises:
@@ -186,7 +186,8 @@ def _add(
 
 
 def _id_of(document: Document) -> str:
-    return f"summary-{hashlib.sha256(document.page_content.encode()).hexdigest()[:32]}"
+    """Return an id made of the text; a UUID, since stores such as Qdrant take no other."""
+    return str(uuid5(NAMESPACE_OID, document.page_content))
 
 
 def _with_text(documents: Iterable[Any]) -> Iterator[Document]:

@@ -43,7 +43,7 @@ def test_a_text_without_marks_is_cut_and_a_long_one_is_no_matter() -> None:
             "See [Velm](velm.md). It is old.",
         ),
         ("* * *\n\nBody | with a bar.", "Body | with a bar."),
-        ("# Only a heading", "# Only a heading"),
+        ("# Only a heading", ""),
         ("Issue #3 is open. It is old.", "Issue #3 is open. It is old."),
     ],
 )
