@@ -56,7 +56,9 @@ from surerag.errors import (
     SureragError,
 )
 from surerag.messages import Message
+from surerag.readers.asking import Request as AskedRequest
 from surerag.readers.logprobs import ANY_VOCABULARY
+from surerag.readers.reading import Part
 from surerag.readers.thinking import THINKING_TOKENS, split_thoughts
 
 Request = ModelRequest[Any]
@@ -189,10 +191,15 @@ class AgentReader(ModelReader):
 
     def keywords(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return as keywords of a call what the method sets and the agent does not."""
-        left = {"stream_usage"}
+        left = {"stream_options"}
         left |= {name for name in ("temperature",) if not settings.get(name)}
         left |= {name for name in ("max_tokens",) if settings.get(name, 0) >= _NO_LIMIT}
         return super().keywords({name: value for name, value in settings.items() if name not in left})
+
+    def _part(self, piece: Any, request: AskedRequest) -> Part:
+        """Return a message as a part: each is a whole answer, also where it does not say why it ended."""
+        part = super()._part(piece, request)
+        return part._replace(finish=part.finish or "")
 
 
 class _NoSummaries:
