@@ -191,7 +191,7 @@ async def test_the_good_answer_of_a_fallback_model_passes(
     assert state["messages"][-1].text == ANSWER
     note = state["messages"][-1].response_metadata["surerag"]
     if "retrieval" in note:
-        assert "its answer has none" in note["retrieval"]["reason"]
+        assert "has no log-probabilities" in note["retrieval"]["reason"]
     else:
         assert note["uncertainty"]["uncertain"] is None
         assert "no log-probabilities" in note["uncertainty"]["reason"]
@@ -283,7 +283,7 @@ async def test_samples_are_independent_of_caches_and_seeds(seed: int | None, asy
             assert state["retrieval"]["score"] == pytest.approx(1.0986, abs=0.001)
             assert state["messages"][-1].text == ANSWER
         seeds = [one["seed"] for one in sampling.requests if one.get("temperature") == 1]
-        assert sorted(seeds) == [0, 1, 2]
+        assert len(set(seeds)) == len(seeds) == 3
 
 
 @both
