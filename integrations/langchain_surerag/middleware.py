@@ -111,7 +111,7 @@ class _ToolsCalled(BaseException):
         self.response = response
 
 
-class AgentModel(RunnableBindingBase[Any, Any]):
+class AgentModel(RunnableBindingBase[Any, Any]):  # type: ignore[no-redef]  # it has a field named kwargs
     """The agent's model as a runnable that answers in the conversation, through all inner middleware.
 
     A prompt's text takes the place of the question's, and its rules stand behind the system message.
@@ -172,9 +172,14 @@ class AgentModel(RunnableBindingBase[Any, Any]):
         update: dict[str, Any] = {"response_metadata": turns[-1].response_metadata}
         if text != str(question.text):
             update["content"] = _with_text(question, text)
-        if rules := [str(turn.text) for turn in turns if isinstance(turn, SystemMessage)]:
-            blocks = [] if system is None else system.content_blocks
-            system = SystemMessage([*blocks, {"type": "text", "text": "\n\n".join(rules)}])
+        if rules := "\n\n".join(str(turn.text) for turn in turns if isinstance(turn, SystemMessage)):
+            said = "" if system is None else system.content
+            whole = (
+                f"{said}\n\n{rules}".strip()
+                if isinstance(said, str)
+                else [*said, {"type": "text", "text": rules}]
+            )
+            system = SystemMessage(whole)
         messages = [*request.messages[:-1], question.model_copy(update=update)]
         return request.override(messages=messages, system_message=system)
 
@@ -288,8 +293,7 @@ class LazyRetrievalMiddleware(_Middleware):
         model = AgentModel(request, handler, may_call_tools=sampled)
         reader = AgentReader(model, None, None, self._vocabulary_size, 8, THINKING_TOKENS)
         with with_advice(reader):
-            options = {name: getattr(self.options, name) for name in self.options.model_fields_set}
-            core = LazyRAG(reader, self._retriever, self._summaries, **options)
+            core = LazyRAG(reader, self._retriever, self._summaries, **self.options.options())
         services = replace(core.services, rewriter=reader_from_model(request.model))
         program = _search_standalone(core.program(text), text, spoken_turns(request.messages[:-1]))
         shown = collect_shown()

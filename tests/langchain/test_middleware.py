@@ -29,7 +29,7 @@ from openai import InternalServerError
 from pydantic import BaseModel, Field
 
 from langchain_surerag import LazyRetrievalChain, LazyRetrievalMiddleware, UncertaintyMiddleware, entropy_of
-from surerag import MarginGate
+from surerag import EntropyGate, MarginGate
 from surerag.errors import CapabilityError, ConfigurationError, InputError, LogprobsError, MissingServiceError
 from tests.langchain.conftest import HashEmbeddings, chat
 from tests.servers.fake_openai import FakeOpenAI
@@ -133,6 +133,26 @@ async def test_streams_show_the_answer_alone(
     assert texts == [answer]
 
 
+@both
+@pytest.mark.parametrize("options", [{}, {"gate": "abstention"}, {"gate": EntropyGate(aggregate="max")}])
+async def test_an_abstention_opens_the_gate_and_is_not_shown(
+    server: FakeOpenAI, options: Any, asynchronously: bool
+) -> None:
+    server.answers = lambda prompt: ANSWER if "Velm" in prompt else "I do not know."
+    agent = create_agent(chat(server), middleware=[lazy(**options)])
+    if asynchronously:
+        messages = [message async for message, _ in agent.astream(INPUT, stream_mode="messages")]
+    else:
+        messages = [message for message, _ in agent.stream(INPUT, stream_mode="messages")]
+    assert "".join(message.text for message in messages) == ANSWER
+    assert searches == [QUESTION]
+    first, second = (request["messages"][-1]["content"] for request in server.requests)
+    assert first == f"Where nothing supports an answer, reply only: I do not know.\n{QUESTION}"
+    assert "I do not know" not in second
+    state = await run(agent, asynchronously)
+    assert state["retrieval"]["reason"] == "the first answer abstains"
+
+
 @pytest.mark.parametrize("options", [{"gate": "margin"}, {"gate": MarginGate(n_tokens=2)}, {"n_tokens": 3}])
 async def test_gates_of_all_kinds(server: FakeOpenAI, options: Any) -> None:
     state = create_agent(chat(server), middleware=[lazy(threshold=0.9, **options)]).invoke(INPUT)
@@ -208,8 +228,7 @@ async def test_images_stay_and_prompts_are_shown(server: FakeOpenAI) -> None:
     message = HumanMessage([{"type": "text", "text": QUESTION}, image])
     state = agent.invoke({"messages": [message]})
     system, last = server.requests[-1]["messages"]
-    kind, use = [block["text"] for block in system["content"]]
-    assert kind == "Be kind." and use.startswith("Use ")
+    assert system["content"].startswith("Be kind.\n\nUse ")
     assert [block["type"] for block in last["content"]] == ["text", "image_url"]
     assert state["messages"][0].content == message.content
 
