@@ -133,8 +133,18 @@ async def test_streams_show_the_answer_alone(
     assert texts == [answer]
 
 
+SUMMARY = "The Orun is a river."
+
+
 @both
-@pytest.mark.parametrize("options", [{}, {"gate": "abstention"}, {"gate": EntropyGate(aggregate="max")}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gate": "abstention"},
+        {"gate": "abstention", "summaries": SUMMARY},
+        {"gate": EntropyGate(aggregate="max"), "summaries": SUMMARY},
+    ],
+)
 async def test_an_abstention_opens_the_gate_and_is_not_shown(
     server: FakeOpenAI, options: Any, asynchronously: bool
 ) -> None:
@@ -147,8 +157,9 @@ async def test_an_abstention_opens_the_gate_and_is_not_shown(
     assert "".join(message.text for message in messages) == ANSWER
     assert searches == [QUESTION]
     first, second = (request["messages"][-1]["content"] for request in server.requests)
-    assert first == f"Where nothing supports an answer, reply only: I do not know.\n{QUESTION}"
-    assert "I do not know" not in second
+    assert first.startswith("Where nothing supports an answer, reply only: I do not know.\n")
+    assert ("summaries" in options) == (f"Context: {SUMMARY}" in first)
+    assert "I do not know" not in second and (SUMMARY in second) == ("summaries" in options)
     state = await run(agent, asynchronously)
     assert state["retrieval"]["reason"] == "the first answer abstains"
 
@@ -422,21 +433,10 @@ async def test_decisions_of_an_agent_are_custom_events(server: FakeOpenAI) -> No
     assert {"lazy_rag.gate", "lazy_rag.answering"} <= {*names}
 
 
-async def test_an_agent_may_answer_from_summaries_and_abstain(server: FakeOpenAI) -> None:
-    server.answers = lambda prompt: "I do not know." if "Orun" in prompt else ANSWER
-    agent = create_agent(
-        chat(server),
-        middleware=[lazy(summaries="The Orun is a river.", threshold=SHUT, abstention="I do not know.")],
-    )
-    state = agent.invoke(INPUT)
-    first, second = (request["messages"][-1]["content"] for request in server.requests)
-    assert first.startswith("Where nothing supports an answer") and "Context: The Orun" in first
-    assert "Additional details" in second
-    assert state["retrieval"]["reason"] == "the first answer abstains"
-
-
 async def test_limits_and_temperature_of_an_agent_are_its_own(server: FakeOpenAI) -> None:
     create_agent(chat(server), middleware=[lazy(threshold=OPEN)]).invoke(INPUT)
+    # Where nothing is shown that could support an answer, none is asked to abstain.
+    assert server.requests[0]["messages"][-1]["content"] == QUESTION
     for request in server.requests:
         assert not {"max_tokens", "max_completion_tokens", "temperature", "n"} & set(request)
     create_agent(chat(server), middleware=[lazy(threshold=SHUT, max_tokens=7)]).invoke(INPUT)
