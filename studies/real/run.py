@@ -127,7 +127,7 @@ def gates(setting: Setting) -> dict[str, System]:
         max_tokens=MAX_TOKENS,
     )
     sampled = lazy.with_options(gate="semantic_entropy", threshold=float("inf"))
-    modes = ("never", "plain", "always", "summary", "summary, may abstain")
+    modes = ("never", "plain", "always", "summary", "summary or abstain")
     return {
         **{mode: fixed(mode) for mode in modes},
         "asks whether to search": System("asks whether to search", asked, {"reader": reader.name}),

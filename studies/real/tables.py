@@ -99,7 +99,7 @@ def gates_rows(run: EvaluationRun) -> list[Row]:
     """
     fixed = [
         name
-        for name in ("never", "plain", "always", "summary", "summary, may abstain")
+        for name in ("never", "plain", "always", "summary", "summary or abstain")
         if name in run.systems
     ]
     own = [name for name in run.systems if name not in fixed]
@@ -128,7 +128,7 @@ def gates_rows(run: EvaluationRun) -> list[Row]:
         latency = break_even_latency(rate, GATE_MS) if rate < 1 else None
         return row_of(name, mixed, base, spent, break_even_ms=latency)
 
-    for first in ("summary", "summary, may abstain"):
+    for first in ("summary", "summary or abstain"):
         if first not in run.systems:
             continue
         label = "" if first == "summary" else ", may abstain"

@@ -132,7 +132,7 @@ def test_wrong_options_are_refused_before_a_model_is_loaded(
 
 def test_calibrate_reads_a_run(folder: Path) -> None:
     run(*COMPARE, "--systems", "lazy@inf,lazy@-inf")
-    assert "infeasible at n = 30; about" in run("calibrate", "run.db", code=4)
+    assert "cannot be guaranteed with 30 questions; about" in run("calibrate", "run.db", code=4)
     assert run("calibrate", "run.db", "--max-rate", "0.9", "--output", "rate.json").startswith("Threshold ")
     policy = ThresholdPolicy.load("rate.json")
     rag = LazyRAG(compare.load_reader(None, None), FixedSummary("x"), "x", threshold=policy)

@@ -11,8 +11,9 @@ from langchain_classic.retrievers import ContextualCompressionRetriever, ParentD
 from langchain_classic.retrievers.document_compressors import DocumentCompressorPipeline, EmbeddingsFilter
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel
-from langchain_core.prompts import PromptTemplate
-from langchain_core.runnables import RunnableLambda
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.stores import InMemoryStore
 from langchain_core.vectorstores import InMemoryVectorStore
 
@@ -23,6 +24,7 @@ from surerag import FakeReader, Passage
 from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer
 from surerag.errors import ConfigurationError, InputError, MissingServiceError, RefusedError, ServiceError
+from surerag.prompts import SELECT_ANSWER, format_passages, selected_answer
 from tests.langchain.conftest import HashEmbeddings, chat
 from tests.servers.fake_openai import FakeOpenAI
 
@@ -190,6 +192,49 @@ def test_a_langchain_model_compresses_with_text_alone() -> None:
     model = FakeListChatModel(responses=[EXTRACT])
     part = ClusterCompressor(model, HashingEncoder(), min_tokens=0)
     assert part.compress_documents([Document(LONG)], QUERY)[0].page_content == EXTRACT
+
+
+def by_task(prompt: str) -> str:
+    """Reply as each task and the last step ask for."""
+    if prompt.startswith("Compare the candidate answers"):
+        return "Reasoning: one says so.\nSelected answer: Velm"
+    return 'In Velm: "Ada was born in Velm."' if prompt.startswith("Answer") else EXTRACT
+
+
+@pytest.mark.parametrize("options", [{}, {"task": "answer"}, {"task": "verify", "person": "Ada"}])
+async def test_every_task_gives_in_a_retriever_what_the_core_gives(
+    options: dict[str, Any], retriever: Any
+) -> None:
+    reader = FakeReader(by_task)
+    part = compressor(reader, **options)
+    around = ContextualCompressionRetriever(base_compressor=part, base_retriever=retriever)
+    texts = [document.page_content for document in around.invoke(QUERY)]
+    assert texts == [document.page_content for document in await around.ainvoke(QUERY)]
+    passages = [Passage(one.page_content, id=one.id or "") for one in retriever.invoke(QUERY)]
+    assert texts == [passage.text for passage in part.core.run(QUERY, passages).passages]
+    begins = {"answer": "Answer", "verify": "Extract from the documents only what directly supports"}
+    assert all(one.startswith(begins.get(part.task, "")) for one in reader.prompts)
+
+
+async def test_clusters_answer_and_the_last_step_of_a_chain_selects(
+    retriever: Any, server: FakeOpenAI
+) -> None:
+    server.answers = by_task
+    model = chat(server)
+    around = ContextualCompressionRetriever(
+        base_compressor=ClusterCompressor(model, HashEmbeddings(), task="answer"), base_retriever=retriever
+    )
+    answers = around | (lambda found: format_passages(one.page_content for one in found))
+    chain = (
+        {"answers": answers, "question": RunnablePassthrough()}
+        | ChatPromptTemplate.from_template(SELECT_ANSWER.text)
+        | model
+        | StrOutputParser()
+        | selected_answer
+    )
+    assert chain.invoke(QUERY) == await chain.ainvoke(QUERY) == "Velm"
+    last = server.requests[-1]["messages"][-1]["content"]
+    assert 'Candidate answers:\n[1] In Velm: "Ada was born in Velm."\n' in last
 
 
 # Refining.

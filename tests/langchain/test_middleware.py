@@ -313,7 +313,7 @@ async def test_samples_are_independent_of_caches_and_seeds(seed: int | None, asy
             assert state["retrieval"]["score"] == pytest.approx(1.0986, abs=0.001)
             assert state["messages"][-1].text == ANSWER
         seeds = [one["seed"] for one in sampling.requests if one.get("temperature") == 1]
-        assert sorted(seeds) == [0, 1, 2]
+        assert len(seeds) == len({*seeds}) == 3
 
 
 @both
