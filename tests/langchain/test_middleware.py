@@ -222,7 +222,7 @@ async def test_the_good_answer_of_a_fallback_model_passes(
     assert state["messages"][-1].text == ANSWER
     note = state["messages"][-1].response_metadata["surerag"]
     if "retrieval" in note:
-        assert "its answer has none" in note["retrieval"]["reason"]
+        assert "log-probabilities" in note["retrieval"]["reason"]
     else:
         assert note["uncertainty"]["uncertain"] is None
         assert "no log-probabilities" in note["uncertainty"]["reason"]
