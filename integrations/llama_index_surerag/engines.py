@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.response.schema import (
@@ -21,6 +21,7 @@ from llama_index.core.settings import Settings
 
 from llama_index_surerag.events import dispatch, dispatcher, warn
 from llama_index_surerag.llm import LLMReader
+from llama_index_surerag.pickles import Shareable
 from llama_index_surerag.prompts import as_templates, llama_templates
 from llama_index_surerag.services import NodeRetriever, bundle_of
 from surerag.component import Component
@@ -106,7 +107,7 @@ class QueryRetriever:
         return passages if self._window is None else self._window.fit(passages, stay=bool(self._others))
 
 
-class MethodEngine(BaseQueryEngine, Generic[C, R]):
+class MethodEngine(Shareable, BaseQueryEngine, Generic[C, R]):
     """A query engine around a method that answers questions.
 
     Args:
@@ -114,6 +115,9 @@ class MethodEngine(BaseQueryEngine, Generic[C, R]):
         streaming: Whether ``query`` returns a stream.
         callback_manager: Receives LlamaIndex's callbacks; ``Settings.callback_manager`` if None.
     """
+
+    SIGNAL: ClassVar[str]
+    """Metadata key of the uncertainty."""
 
     def __init__(
         self, core: C, *, streaming: bool = False, callback_manager: CallbackManager | None = None
@@ -169,6 +173,15 @@ class MethodEngine(BaseQueryEngine, Generic[C, R]):
         retriever = QueryRetriever(passages, window, required=summaries is None)
         return replace(services, retriever=retriever, summaries=summaries)
 
+    def _program(self, bundle: QueryBundle) -> Program[R]:
+        """Return the method at work on one query."""
+        program: Program[R] = self._core.program(bundle.query_str)
+        return program
+
+    def _nothing(self) -> Response:
+        """Return the response where there is nothing to answer from."""
+        return Response(NOTHING, metadata={self.SIGNAL: None, "finish": "empty"})
+
     def _response(self, result: R) -> Response:
         """Return a result as LlamaIndex's response."""
         raise NotImplementedError
@@ -184,11 +197,11 @@ class MethodEngine(BaseQueryEngine, Generic[C, R]):
         payload: dict[str, Any] = {EventPayload.QUERY_STR: query_bundle.query_str}
         with self.callback_manager.event(CBEventType.QUERY, payload=payload) as event:
             try:
-                response = self._answered(query_bundle, self._core.program(query_bundle.query_str))
+                response = self._answered(query_bundle, self._program(query_bundle))
             except EmptyIndexError:
-                response = Response(NOTHING, metadata={})
+                response = self._nothing()
                 if self._streaming:
-                    response = StreamingResponse(iter([NOTHING]), metadata={})  # type: ignore[arg-type]  # or any iterator
+                    response = StreamingResponse(iter([NOTHING]), metadata=response.metadata)  # type: ignore[arg-type]  # or any iterator
             event.on_end(payload={EventPayload.RESPONSE: response})
         return response
 
@@ -197,11 +210,11 @@ class MethodEngine(BaseQueryEngine, Generic[C, R]):
         payload: dict[str, Any] = {EventPayload.QUERY_STR: query_bundle.query_str}
         with self.callback_manager.event(CBEventType.QUERY, payload=payload) as event:
             try:
-                response = await self._aanswered(query_bundle, self._core.program(query_bundle.query_str))
+                response = await self._aanswered(query_bundle, self._program(query_bundle))
             except EmptyIndexError:
-                response = Response(NOTHING, metadata={})
+                response = self._nothing()
                 if self._streaming:
-                    response = AsyncStreamingResponse(_nothing(), metadata={})
+                    response = AsyncStreamingResponse(_nothing(), metadata=response.metadata)
             event.on_end(payload={EventPayload.RESPONSE: response})
         return response
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from llama_index.core import VectorStoreIndex
 from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
 
 from llama_index_surerag import AbstainingQueryEngine, LazyRetrievalQueryEngine, UncertaintyRewriteQueryEngine
 from surerag import FakeReader
@@ -77,6 +78,19 @@ async def test_a_conversation_goes_before_the_question() -> None:
     assert str(await rewriting.aquery_in_conversation(UNKNOWN, history)) == "In the lake of Mir"
 
 
+async def test_a_conversations_query_is_a_query() -> None:
+    debug = LlamaDebugHandler(print_trace_on_end=False)
+    empty = VectorStoreIndex([], embed_model=HashEmbedding())
+    rewriting = engine(index=empty, callback_manager=CallbackManager([debug]))
+    history = [ChatMessage(role="user", content="Rivers?")]
+    for response in (
+        rewriting.query_in_conversation(VAGUE, history),
+        await rewriting.aquery_in_conversation(VAGUE, history),
+    ):
+        assert str(response) == "Empty Response"
+    assert len(debug.get_event_pairs(CBEventType.QUERY)) == 2
+
+
 def test_works_over_a_server_and_keeps_the_key_to_itself() -> None:
     with FakeOpenAI(corpus.answer) as server:
         rewriting = engine(like(server))
@@ -115,6 +129,19 @@ async def test_abstains_above_the_threshold(streaming: bool) -> None:
         assert response.metadata["abstained"] is True
         assert "far land" not in str(response.metadata)
         assert response.source_nodes
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_abstains_where_there_is_nothing_to_answer_from(streaming: bool) -> None:
+    empty = VectorStoreIndex([], embed_model=HashEmbedding())
+    for inner in (
+        LazyRetrievalQueryEngine.from_args(empty, knowing(), streaming=streaming),
+        UncertaintyRewriteQueryEngine.from_args(empty, reader()),
+    ):
+        abstaining = AbstainingQueryEngine(inner, policy(9), abstention="No idea.")
+        for response in (abstaining.query(KNOWN), await abstaining.aquery(KNOWN)):
+            assert str(response) == "No idea."
+            assert response.metadata["abstained"] is True
 
 
 def test_a_policy_of_another_reader_is_refused() -> None:
