@@ -107,24 +107,11 @@ class QueryRetriever:
         return passages if self._window is None else self._window.fit(passages, stay=bool(self._others))
 
 
-class MethodEngine(Shareable, BaseQueryEngine, Generic[C, R]):
-    """A query engine around a method that answers questions.
+class MethodPart(Shareable, Generic[C]):
+    """What parts over a method share: its settings, its prompts as templates, the services of one query."""
 
-    Args:
-        core: The method with its options and services.
-        streaming: Whether ``query`` returns a stream.
-        callback_manager: Receives LlamaIndex's callbacks; ``Settings.callback_manager`` if None.
-    """
-
-    SIGNAL: ClassVar[str]
-    """Metadata key of the uncertainty."""
-
-    def __init__(
-        self, core: C, *, streaming: bool = False, callback_manager: CallbackManager | None = None
-    ) -> None:
-        self._core: Any = core
-        self._streaming = streaming
-        super().__init__(callback_manager=callback_manager or Settings.callback_manager)
+    _core: Any
+    """The method with its options and services."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._core!r})"
@@ -137,15 +124,8 @@ class MethodEngine(Shareable, BaseQueryEngine, Generic[C, R]):
 
     def to_dict(self) -> dict[str, Any]:
         """Return options, prompts and the models' names as plain values; no key is in it."""
-        return {**self._core.to_dict(), "streaming": self._streaming}
-
-    def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        """Return what the retriever finds, postprocessed, whatever the method would decide."""
-        return self._retriever.nodes(bundle_of(query_bundle))[: self._core.top_n]
-
-    async def aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        """Like ``retrieve``."""
-        return (await self._retriever.anodes(bundle_of(query_bundle)))[: self._core.top_n]
+        settings: dict[str, Any] = self._core.to_dict()
+        return settings
 
     @property
     def _retriever(self) -> NodeRetriever:
@@ -160,6 +140,43 @@ class MethodEngine(Shareable, BaseQueryEngine, Generic[C, R]):
 
     def _update_prompts(self, prompts: PromptDictType) -> None:
         self._core = self._core.with_options(prompts={**self._core.prompts, **as_templates(prompts)})
+
+    def _services(self, bundle: QueryBundle) -> Services:
+        """Return the services of one query: its retriever searches with its bundle."""
+        services: Services = self._core.services
+        return replace(services, retriever=self._retriever.bound_to(bundle))
+
+
+class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C, R]):
+    """A query engine around a method that answers questions.
+
+    Args:
+        core: The method with its options and services.
+        streaming: Whether ``query`` returns a stream.
+        callback_manager: Receives LlamaIndex's callbacks; ``Settings.callback_manager`` if None.
+    """
+
+    SIGNAL: ClassVar[str]
+    """Metadata key of the uncertainty."""
+
+    def __init__(
+        self, core: C, *, streaming: bool = False, callback_manager: CallbackManager | None = None
+    ) -> None:
+        self._core = core
+        self._streaming = streaming
+        super().__init__(callback_manager=callback_manager or Settings.callback_manager)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return options, prompts and the models' names as plain values; no key is in it."""
+        return {**super().to_dict(), "streaming": self._streaming}
+
+    def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        """Return what the retriever finds, postprocessed, whatever the method would decide."""
+        return self._retriever.nodes(bundle_of(query_bundle))[: self._core.top_n]
+
+    async def aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        """Like ``retrieve``."""
+        return (await self._retriever.anodes(bundle_of(query_bundle)))[: self._core.top_n]
 
     def _services(self, bundle: QueryBundle) -> Services:
         """Return the services of one query: its retrievers search with its bundle."""

@@ -36,10 +36,10 @@ from llama_index_surerag.llm import explained, reader_of
 from llama_index_surerag.nodes import nodes_of
 from llama_index_surerag.pickles import Shareable
 from llama_index_surerag.prompts import as_templates, from_chat_messages
+from llama_index_surerag.rewriting import rewriter_over
 from llama_index_surerag.services import NodeRetriever, bundle_of, retriever_of
 from llama_index_surerag.summaries import SummarySource, tier_one
 from surerag import (
-    DynQROptions,
     DynQRResult,
     LazyRAG,
     LazyRAGOptions,
@@ -167,9 +167,8 @@ class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter, DynQRResul
     ``original_uncertainty``, ``acted``, ``rewritten``, ``candidates``, ``reason``, ``finish``, and what it
     cost. ``source_nodes`` are what the reader was shown for the answer that is returned.
 
-    There is no streaming: before both answers are complete it is not decided which one is returned. There is
-    no query transform either: ``TransformQueryEngine`` would retrieve and answer a second time, and drop the
-    decision.
+    There is no streaming: before both answers are complete it is not decided which one is returned. Before
+    an engine of your own, take an ``UncertaintyRewriteRetriever``.
 
     Build it with :meth:`from_args`.
     """
@@ -202,16 +201,7 @@ class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter, DynQRResul
             CapabilityError: If the LLM does not return what the metric needs.
             PromptError: If a replaced prompt is unknown or lacks slots.
         """
-        if isinstance(options.get("prompts"), Mapping):
-            options["prompts"] = as_templates(options["prompts"], llm)
-        checked = DynQROptions(**options)
-        reader = reader_of(llm)
-        postprocessors = with_manager(node_postprocessors, callback_manager)
-        nodes = NodeRetriever(retriever_of(retriever, checked.top_n), postprocessors)
-        with explained(reader):
-            core = UncertaintyRewriter(
-                reader, nodes, None if rewriter is None else reader_of(rewriter), **options
-            )
+        core = rewriter_over(retriever, llm, rewriter, node_postprocessors, callback_manager, options)
         return cls(core, callback_manager=callback_manager)
 
     def query_in_conversation(self, query: QueryType, chat_history: Sequence[ChatMessage]) -> RESPONSE_TYPE:

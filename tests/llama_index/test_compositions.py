@@ -43,6 +43,8 @@ from llama_index_surerag import (
     NodeRetriever,
     SemanticNodeParser,
     UncertaintyRewriteQueryEngine,
+    UncertaintyRewriteRetriever,
+    UncertaintyRewriteTransform,
     answer_in,
     engine_tool,
     reader_from_llm,
@@ -287,6 +289,8 @@ def keyed_parts() -> list[Any]:
             QueryFusionRetriever([index.as_retriever()], llm=llm), llm, summaries="Ada was born in Velm."
         ),
         UncertaintyRewriteQueryEngine.from_args(index, llm, rewriter=llm),
+        UncertaintyRewriteTransform(index, llm),
+        UncertaintyRewriteRetriever(index, llm, node_postprocessors=postprocessors),
         AbstainingQueryEngine(index.as_query_engine(llm=llm), policy),
         AbstainingQueryEngine(lazy, policy),
         ClusterCompressorPostprocessor(llm, model),
