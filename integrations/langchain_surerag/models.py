@@ -59,8 +59,8 @@ from surerag.messages import (
     as_messages,
 )
 from surerag.readers.failures import service_error
-from surerag.readers.hosted.parameters import SupportedParameters, needed_parameters, warn_of_dropped
 from surerag.readers.logprobs import ANY_VOCABULARY
+from surerag.readers.parameters import SupportedParameters, needed_parameters, warn_of_dropped
 from surerag.readers.pieces import UsageCounter
 from surerag.readers.protocol import BaseReader, Capabilities, Reader, begun_from_whole
 from surerag.readers.thinking import THINKING_TOKENS

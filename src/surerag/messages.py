@@ -182,6 +182,8 @@ class TokenTrace:
         logprobs: Natural log of the model's probability (temperature 1, unwarped) of each token.
         entropy: Entropy at each step, if the reader knows it.
         logsumexp: Log-sum-exp of the raw logits at each step, for energy; local readers only.
+        end_logprob: Natural log of the probability of the end token behind them; None where the answer did
+            not end by itself (a limit, a stop text, a given text), or the server does not list it.
 
     Raises:
         LogprobsError: If a value is missing or not a finite number, or lengths differ.
@@ -191,6 +193,7 @@ class TokenTrace:
     logprobs: tuple[float, ...]
     entropy: EntropyTrace | None = None
     logsumexp: tuple[float, ...] | None = None
+    end_logprob: float | None = None
 
     def __post_init__(self) -> None:
         columns: list[tuple[float, ...]] = [self.logprobs]
@@ -204,6 +207,9 @@ class TokenTrace:
                     f"a trace of {len(self.tokens)} tokens carries {len(column)} values",
                     hint="give every token its log-probability and its entropy",
                 )
+        if self.end_logprob is not None:
+            columns.append((self.end_logprob,))
+        for column in columns:
             if not all(isinstance(value, float | int) and math.isfinite(value) for value in column):
                 raise LogprobsError(
                     f"a trace holds a value that is no finite number: {column!r}",

@@ -65,6 +65,18 @@ def test_entropies_and_logprobs_per_token_or_for_all() -> None:
         reply("In old Velm.", entropy=[0.2, 2.0])
 
 
+def test_the_end_tokens_log_probability_belongs_to_answers_that_ended_by_themselves() -> None:
+    reader = FakeReader(default="in old Velm", end_logprob=-0.25)
+    (begun,) = reader.begin(["q"], 2, GREEDY)
+    (ended,) = reader.finish([begun])
+    cut, stopped = (
+        reader.generate(["q"], way)[0][0]
+        for way in (SamplingParams(max_tokens=2), SamplingParams(stop=("Velm",)))
+    )
+    traces = [answer.trace for answer in (ended, begun.partial, cut, stopped)]
+    assert [trace and trace.end_logprob for trace in traces] == [-0.25, None, None, None]
+
+
 def test_begin_emits_only_what_was_asked_for_and_finish_the_rest() -> None:
     reader = FakeReader(["one two three four"])
     (begun,) = reader.begin(["q"], 2, GREEDY)

@@ -37,6 +37,7 @@ def reply(
     *,
     entropy: float | Sequence[float] | EntropyTrace | None = 0.1,
     logprobs: float | Sequence[float] | None = -0.1,
+    end_logprob: float | None = None,
 ) -> Generation:
     """Write one generation by hand; a token is a word with the white space before it.
 
@@ -45,6 +46,7 @@ def reply(
         entropy: Nats, one value for every token or one for all; an :class:`EntropyTrace` for intervals;
             None for no entropies.
         logprobs: Natural logs, likewise; None for no trace at all.
+        end_logprob: Natural log of the probability of the end token; None where it is not known.
 
     Returns:
         The generation, as a reader would give it.
@@ -61,10 +63,11 @@ def reply(
     if logprobs is not None:
         column = _column("logprobs", logprobs, tokens)
         if entropy is None or isinstance(entropy, EntropyTrace):
-            trace = TokenTrace(tokens, column, entropy)
+            trace = TokenTrace(tokens, column, entropy, end_logprob=end_logprob)
         else:
             values = _column("entropy", entropy, tokens)
-            trace = TokenTrace(tokens, column, EntropyTrace(values, values, exact=True))
+            exact = EntropyTrace(values, values, exact=True)
+            trace = TokenTrace(tokens, column, exact, end_logprob=end_logprob)
     return Generation(text.strip(), trace=trace, completion_tokens=len(tokens))
 
 
@@ -157,6 +160,8 @@ class FakeReader(BaseReader):
         entropy: Entropy in nats of every token of plain-text replies; None for a reader without.
         logprob: Natural log-probability of every token of plain-text replies and scored texts; None
             for a reader without log-probabilities (and so without entropies).
+        end_logprob: Natural log-probability of the end token of plain-text replies; None for a reader
+            without.
         default: Reply to give once the queue is empty; without it that is an error.
         score: Mean log-probability of a token, as a function of prompt text and continuation.
         name: Identity of the model.
@@ -180,6 +185,7 @@ class FakeReader(BaseReader):
         *,
         entropy: float | None = 0.1,
         logprob: float | None = -0.1,
+        end_logprob: float | None = None,
         default: Reply | None = None,
         score: Callable[[str, str], float] | None = None,
         name: str = "scripted",
@@ -190,7 +196,7 @@ class FakeReader(BaseReader):
         self._default = replies if callable(replies) else default
         self._queue: deque[Reply] = deque(() if callable(replies) else replies)
         self._entropy = entropy
-        self._logprob = logprob
+        self._logprob, self._end_logprob = logprob, end_logprob
         self._score = score
         self._name = name
         self._capabilities = capabilities or Capabilities(
@@ -343,7 +349,9 @@ class FakeReader(BaseReader):
         if isinstance(answer, BaseException | type):
             raise answer
         if isinstance(answer, str):
-            answer = reply(answer, entropy=self._entropy, logprobs=self._logprob)
+            answer = reply(
+                answer, entropy=self._entropy, logprobs=self._logprob, end_logprob=self._end_logprob
+            )
         generation = _limited(self._honest(answer), sampling)
         return replace(generation, prompt_tokens=generation.prompt_tokens or len(_words(prompt)))
 

@@ -133,6 +133,31 @@ def trace_of(
     return TokenTrace(tokens, values, EntropyTrace(lower, upper, exact=False))
 
 
+def end_logprob(behind: Sequence[Mapping[str, Any]], stop: Sequence[str] = ()) -> float | None:
+    r"""Return the log-probability of the end token that a server lists behind an answer that ended by itself.
+
+    Args:
+        behind: The entries behind the answer's own; one that is no white space may be the end token.
+        stop: Stop texts of the request, whose tokens some servers list as well.
+
+    Returns:
+        The natural logarithm; None where the server does not list the end token, or it cannot be told apart.
+
+    Example:
+        >>> end_logprob([{"token": "<|im_end|>", "logprob": -0.5}], ["\n"])
+        -0.5
+        >>> end_logprob([{"token": "\n\n", "logprob": -0.5}], ["\n"]), end_logprob([])
+        (None, None)
+    """
+    if len(behind) != 1 or (token := _text(behind[0])).isspace():
+        return None
+    if token and any(token in text or text in token for text in stop):
+        return None
+    with suppress(LogprobsError):
+        return _number(token, behind[0].get("logprob"))
+    return None
+
+
 def _bounds(token: str, value: float, listed: object, top: int, vocabulary_size: int) -> EntropyBounds:
     """Return the interval of entropies that fits one step's likeliest tokens."""
     if not isinstance(listed, list) or not listed:
@@ -320,6 +345,8 @@ def _token_parts(token: str | bytes) -> list[bytes | None]:
         return [token]
     if escaped := _ESCAPED.fullmatch(token):
         return [bytes.fromhex(escaped[1].replace("\\x", ""))]
+    if not token:
+        return [b"", None]  # part of a character, or a special token that is not spelled
     known_parts = [text.encode("utf-8", "replace") for text in token.split(_UNKNOWN)]
     parts: list[bytes | None] = [known_parts[0]]
     for part in known_parts[1:]:

@@ -42,6 +42,7 @@ def assert_same(one: Generation, other: Generation) -> None:
     assert ours.tokens == theirs.tokens
     assert ours.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)
     assert ours.logsumexp == pytest.approx(theirs.logsumexp, abs=1e-4)
+    assert ours.end_logprob == pytest.approx(theirs.end_logprob, abs=1e-4)
     assert ours.entropy is not None and theirs.entropy is not None
     assert ours.entropy.upper == pytest.approx(theirs.entropy.upper, abs=1e-4)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from surerag.messages import SamplingParams
 from surerag.readers.conformance import Trial, check_reader
 from surerag.readers.local import TransformersReader
 from tests.readers.local.support import ONE, PROMPTS, assert_same, reader_of, texts, traced
-from tests.readers.tiny_models import ATTENTION, OTHERS, VOCABULARY, tiny_model, tiny_tokenizer
+from tests.readers.tiny_models import ATTENTION, END_ID, OTHERS, VOCABULARY, tiny_model, tiny_tokenizer
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3", "gpt_neox", "mamba"])
@@ -47,6 +48,34 @@ def test_answers_are_the_models_own_and_the_same_in_every_batch(architecture: st
         assert entropy is not None
         expected = -(plain.exp() * plain).nan_to_num().sum(-1)
         assert entropy.upper == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3", "bloom"])
+def test_the_end_tokens_log_probability_is_the_models_where_an_answer_ended_by_itself(
+    architecture: str,
+) -> None:
+    reader, model, tokenizer = reader_of(architecture), tiny_model(architecture), tiny_tokenizer()
+    drawn = SamplingParams(n=6, temperature=2.0, max_tokens=40, seed=8)
+    rows = reader.generate(PROMPTS[:2], drawn)
+    ended = [
+        (prompt, one)
+        for prompt, row in zip(PROMPTS, rows, strict=False)
+        for one in row
+        if one.finish == "stop"
+    ]
+    assert ended
+    for prompt, answer in ended:
+        ids = tokenizer(prompt + "".join(traced(answer).tokens))["input_ids"]
+        with torch.inference_mode():
+            logits = model(input_ids=torch.tensor([ids], device=model.device), use_cache=False).logits
+        end = logits[0, -1].float().log_softmax(-1)[END_ID].item()
+        assert traced(answer).end_logprob == pytest.approx(end, abs=1e-4)
+    stops = tuple(answer.text[-2:] for _, answer in ended)
+    stopped = [one for row in reader.generate(PROMPTS[:2], replace(drawn, stop=stops)) for one in row]
+    cut = [one for row in reader.generate(PROMPTS[:2], replace(drawn, max_tokens=2)) for one in row]
+    begun = [item.partial for item in reader.begin(PROMPTS[:2], 2, drawn)]
+    assert "stop" in {answer.finish for answer in stopped}
+    assert {traced(answer).end_logprob for answer in [*stopped, *cut, *begun]} == {None}
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3", "bloom", "mamba"])

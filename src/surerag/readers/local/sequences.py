@@ -131,6 +131,7 @@ class GrowingAnswer:
         self._tokens: list[ScoredToken] = []
         self._pieces: list[str] = []
         self._text = ""
+        self._end_logprob: float | None = None
 
     def __len__(self) -> int:
         return 0 if self._thinks else len(self._tokens)
@@ -180,6 +181,7 @@ class GrowingAnswer:
                 self._count_as_thoughts()
             else:
                 self._update()
+                self._end_logprob = None if self.ended else scored.logprob
             self.ended = self.ended or "stop"
             return
         self.last_token = token
@@ -240,12 +242,15 @@ class GrowingAnswer:
                 break
             pieces.append(piece[: len(self._text) - position])
             position += len(piece)
-        trace = trace_of(self._tokens[: len(pieces)], pieces)
+        trace = trace_of(self._tokens[: len(pieces)], pieces, self._end_logprob)
         prompt, thought = len(self.request.ids), self.thinking_tokens
         return Generation(self._text.strip(), prompt, trace, self.ended or "partial", len(self), thought)
 
 
-def trace_of(tokens: Sequence[ScoredToken], pieces: Sequence[str]) -> TokenTrace:
+def trace_of(
+    tokens: Sequence[ScoredToken], pieces: Sequence[str], end_logprob: float | None = None
+) -> TokenTrace:
     """Return tokens and their texts as a trace."""
     _, logprobs, entropies, logsumexps = zip(*tokens, strict=True) if tokens else ((), (), (), ())
-    return TokenTrace(tuple(pieces), logprobs, EntropyTrace(entropies, entropies, exact=True), logsumexps)
+    entropy = EntropyTrace(entropies, entropies, exact=True)
+    return TokenTrace(tuple(pieces), logprobs, entropy, logsumexps, end_logprob)
