@@ -29,7 +29,6 @@ from langchain_core.runnables.config import ensure_config, merge_configs, set_co
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from langchain_surerag.answers import Answer
 from langchain_surerag.calls import Awaiting, Blocking, Calls
 from langchain_surerag.documents import documents_of
 from langchain_surerag.entropy import entropy_of
@@ -235,9 +234,7 @@ class LazyRetrievalMiddleware(_Middleware):
     def _generation(self, request: Request, message: AIMessage) -> Generation:
         trace: TraceKind = "none" if self._gate.needs == "text" else "entropy"
         reader = reader_from_model(request.model, vocabulary_size=self._vocabulary_size)
-        answer = Answer(reader, SamplingParams(trace=trace))
-        answer.add(message)
-        return answer.generation()
+        return reader.read(message, SamplingParams(trace=trace))
 
     def _informed(self, request: Request, question: HumanMessage, passages: Sequence[Passage]) -> Request:
         """Show passages before the question, in this request alone."""

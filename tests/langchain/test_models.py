@@ -542,19 +542,6 @@ async def test_a_stream_that_is_cut_off_is_no_answer(server: FakeOpenAI) -> None
         [chunk async for chunk in reader.astream("?", plain)]
 
 
-def test_an_answer_that_repeats_itself_is_an_error() -> None:
-    message = AIMessage(
-        "Velm Velm",
-        response_metadata={
-            "finish_reason": "stop",
-            "logprobs": {"content": [{"token": token, "logprob": -0.1} for token in ("Velm", " Velm")]},
-        },
-        usage_metadata={"input_tokens": 1, "output_tokens": 1, "total_tokens": 2},
-    )
-    with pytest.raises(ServiceError, match="repeats itself"):
-        reader_from_model(Saying(message), logprobs=True).generate(["?"], SamplingParams(trace="logprobs"))
-
-
 # Thoughts.
 
 

@@ -29,10 +29,9 @@ from surerag.errors import (
 )
 from surerag.messages import Message, SamplingParams
 from surerag.readers.hosted import OpenAIReader
-from surerag.readers.hosted.answers import usage_of
 from surerag.readers.logprobs import token_trace
 from surerag.readers.parameters import LeftOutWarning, SupportedParameters
-from surerag.readers.reading import Part, Reading
+from surerag.readers.reading import Part, Reading, usage_of
 from tests.servers.fake_openai import FakeOpenAI
 from tests.waiting import eventually
 
@@ -261,7 +260,7 @@ def test_a_character_that_comes_in_halves_is_joined() -> None:
     ],
 )  # fmt: skip
 def test_tokens_are_counted_as_services_report_them(counts: Any, expected: tuple[int, ...]) -> None:
-    usage = usage_of({"usage": counts})
+    usage = usage_of(counts)
     assert (
         usage.prompt_tokens,
         usage.completion_tokens,

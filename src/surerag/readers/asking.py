@@ -36,7 +36,7 @@ from surerag.errors import (
 )
 from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, SamplingParams, Usage
 from surerag.readers.failures import masked, reply_of, service_error
-from surerag.readers.logprobs import NO_LOGPROBS_HINT
+from surerag.readers.logprobs import ANY_VOCABULARY, NO_LOGPROBS_HINT
 from surerag.readers.parameters import (
     PARAMETER_HINTS,
     SupportedParameters,
@@ -45,7 +45,7 @@ from surerag.readers.parameters import (
 )
 from surerag.readers.pieces import UsageCounter
 from surerag.readers.protocol import BaseReader, begun_from_whole, close_iterator
-from surerag.readers.reading import OpenReading, Part, Reading, UnmarkedThoughtsError
+from surerag.readers.reading import THINKING_HINT, OpenReading, Part, Reading, UnmarkedThoughtsError
 from surerag.readers.threads import complete, in_thread
 
 T = TypeVar("T")
@@ -182,6 +182,12 @@ class AskingReader(BaseReader):
     awaiting: Blocking = Awaiting()
     advice: str = NO_LOGPROBS_HINT
     """What to do where log-probabilities are needed and missing."""
+    thinking_hint: str = THINKING_HINT
+    """What to do where thoughts leave no room for an answer."""
+    vocabulary_size: int = ANY_VOCABULARY
+    """Tokens that the model can emit, or a number no smaller."""
+    token_pieces: bool = True
+    """Whether a piece of a stream is a token."""
     _top_parameter: str = "top_logprobs"
     """Name of the setting that says how many likeliest tokens are listed."""
 
@@ -209,6 +215,10 @@ class AskingReader(BaseReader):
         """Return what no error may show."""
         return ()
 
+    def _rejection(self, error: Exception) -> str:
+        """Return what an error says of the settings, by OpenAI's names."""
+        return error.message if isinstance(error, SureragError) else str(error)
+
     def _top(self, sampling: SamplingParams) -> int | None:
         """Return how many likeliest tokens to request with each; 0 for log-probabilities alone, or None."""
         raise NotImplementedError
@@ -219,10 +229,13 @@ class AskingReader(BaseReader):
             request.sampling,
             top=self._listed(request),
             streamed=request.streamed,
+            token_pieces=self.token_pieces,
             budget=request.budget,
             in_thoughts=self._in_thoughts,
+            vocabulary_size=self.vocabulary_size,
             name=self.name,
             hint=self.advice,
+            thinking_hint=self.thinking_hint,
         )
 
     def _needed(self, request: Request) -> Collection[str]:
@@ -232,10 +245,6 @@ class AskingReader(BaseReader):
     def _streams(self, sampling: SamplingParams) -> bool:
         """Tell whether answers can be streamed with all that is requested of them."""
         return self.capabilities.stream
-
-    def _context(self) -> Any:
-        """Return what a request has to carry of its caller's context."""
-        return None
 
     def _budget(self) -> int:
         """Return the tokens to grant for thinking."""
@@ -325,13 +334,13 @@ class AskingReader(BaseReader):
         """Yield an answer piece by piece; closing the iterator closes the connection."""
         if not self._streams(sampling):
             return super().stream(prompt, sampling)
-        return self._iterate(self._chunks(self._request(prompt, sampling), self.blocking))
+        return self._iterate(self._chunks(self._request(prompt, replace(sampling, n=1)), self.blocking))
 
     def astream(self, prompt: Prompt, sampling: SamplingParams) -> AsyncIterator[Chunk]:
         """Like ``stream``, without blocking the event loop."""
         if not (self.capabilities.native_async and self._streams(sampling)):
             return super().astream(prompt, sampling)
-        return self._aiterate(self._chunks(self._request(prompt, sampling), self.awaiting))
+        return self._aiterate(self._chunks(self._request(prompt, replace(sampling, n=1)), self.awaiting))
 
     def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
         """Yield what was begun from its first token on; closing the iterator closes the connection."""
@@ -346,9 +355,8 @@ class AskingReader(BaseReader):
     # Requests.
 
     def _request(self, prompt: Prompt, sampling: SamplingParams) -> Request:
-        """Return the request for one answer."""
-        one = replace(sampling, n=1)
-        return Request(prompt, one, self._top(one), budget=self._budget(), context=self._context())
+        """Return the request for answers to a prompt."""
+        return Request(prompt, sampling, self._top(sampling))
 
     def _listed(self, request: Request) -> int | None:
         """Return the likeliest tokens that the model lists with each, of those that are requested."""
@@ -379,8 +387,8 @@ class AskingReader(BaseReader):
             raise failure
         if self.supported.apply(whole) != sent:
             return  # a request beside this one has taught the same
-        message, before = getattr(error, "message", None) or str(error), set(self.supported.drop)
-        if self.supported.learn(str(message), whole, self._needed(request)):
+        message, before = self._rejection(error), set(self.supported.drop)
+        if self.supported.learn(message, whole, self._needed(request)):
             warn_of_dropped(self.name, self.supported.drop - before, request.sampling)
             return
         if "logprob" in failure.message.lower() and "logprobs" in sent:
@@ -433,7 +441,7 @@ class AskingReader(BaseReader):
     ) -> Request:
         """Return the request for some samples of a prompt, the first of which has a number."""
         some = replace(sampling, n=size, seed=seed_of(sampling.seed, number))
-        return self._request(prompt, some)._replace(sampling=some, number=number, drawn=drawn)
+        return self._request(prompt, some)._replace(number=number, drawn=drawn)
 
     async def answers(self, request: Request, calls: Blocking) -> list[Generation]:
         """Send a request until its answers had room behind what the model thought."""
@@ -479,14 +487,16 @@ class AskingReader(BaseReader):
         if self.capabilities.begin != "native":
             answers = await self._generate(prompts, replace(sampling, n=1), calls)
             return [begun_from_whole(answer, n_tokens) for (answer,) in answers]
+        requests = [self._request(prompt, replace(sampling, n=1)) for prompt in prompts]
         begun: list[PartialGeneration] = []
 
-        async def start(prompt: Prompt) -> PartialGeneration:
-            begun.append(await self._start(self._request(prompt, sampling), n_tokens, calls))
-            return begun[-1]
+        async def start(request: Request) -> PartialGeneration:
+            item = await self._start(request, n_tokens, calls)
+            begun.append(item)
+            return item
 
         try:
-            return await calls.each(start, prompts, self._limit(len(prompts)))
+            return await calls.each(start, requests, self._limit(len(prompts)))
         except BaseException:
             await self._close(begun)
             raise

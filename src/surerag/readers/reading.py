@@ -53,6 +53,9 @@ _WITHHELD = frozenset(
 )
 
 
+_CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
+
+
 class Part(NamedTuple):
     """What a client delivers of one answer: all of it, or the next piece of a stream.
 
@@ -81,6 +84,36 @@ def finish_of(reason: object) -> FinishReason:
     """
     word = str(reason).rpartition(".")[2].lower()
     return "length" if word in _CUT else "content_filter" if word in _WITHHELD else "stop"
+
+
+def usage_of(reported: object) -> Usage:
+    """Return a server's own count of tokens for one request, in OpenAI's form; zeros where it gives none.
+
+    Most services count thoughts among the completion, some beside it: their total tells. Prompt tokens that
+    were in the server's cache are among those of the prompt.
+
+    Example:
+        >>> counts = {"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14}
+        >>> usage = usage_of({**counts, "completion_tokens_details": {"reasoning_tokens": 3}})
+        >>> usage.completion_tokens, usage.thinking_tokens
+        (2, 3)
+    """
+    counts = reported if isinstance(reported, Mapping) else {}
+    details = counts.get("completion_tokens_details")
+    thinking = _token_count(details.get("reasoning_tokens")) if isinstance(details, Mapping) else 0
+    prompt, completion = (_token_count(counts.get(f"{name}_tokens")) for name in ("prompt", "completion"))
+    beside = _token_count(counts.get("total_tokens")) == prompt + completion + thinking
+    if thinking and thinking <= completion and not beside:
+        completion -= thinking
+    details = counts.get("prompt_tokens_details")
+    cached = _token_count(details.get("cached_tokens")) if isinstance(details, Mapping) else 0
+    cached = max(cached, *(_token_count(counts.get(name)) for name in _CACHED))
+    return Usage(1, prompt, completion, thinking, min(cached, prompt))
+
+
+def _token_count(value: object) -> int:
+    """Return a number of tokens; 0 for what is none, as where a server does not count."""
+    return int(value) if isinstance(value, int | float) and 0 <= value < 2**53 else 0
 
 
 class UnmarkedThoughtsError(ServiceError):
@@ -233,11 +266,13 @@ class Reading:
     @property
     def thinking_tokens(self) -> int:
         """How long the thoughts were, as exactly as it can be told."""
-        if self.usage.thinking_tokens or not self.thought:
+        if self.usage.thinking_tokens:
             return self.usage.thinking_tokens
         with suppress(LogprobsError):
-            if self.entries and (start := self._inside().start):
+            if self.entries and self.text.strip() and (start := self._inside().start):
                 return start
+        if not self.thought:
+            return 0
         before = len(self._thoughts_apart) or len(self._splitter.text) - len(self.text)
         return round(self.usage.completion_tokens * before / max(before + len(self.text), 1))
 
@@ -258,7 +293,7 @@ class Reading:
     def cut_off_error(self) -> TransientServiceError:
         """Return the error of a stream that ended before the answer did."""
         return TransientServiceError(
-            f"{self._whose}the server's stream broke off before the answer ended, after {self.text[-60:]!r}",
+            f"{self._whose}the server's answer was cut off after {self.text[-60:]!r}",
             hint="ask again",
         )
 

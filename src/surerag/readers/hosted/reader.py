@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from surerag.errors import CapabilityError, ConfigurationError
 from surerag.messages import Prompt, SamplingParams, TokenTrace
 from surerag.readers.asking import AskingReader, Awaiting, Blocking, Keywords, Request
-from surerag.readers.hosted.answers import next_part, parts_of, usage_of
+from surerag.readers.hosted.answers import next_part, parts_of
 from surerag.readers.hosted.client import Client, arun, run, run_soon, without_secrets
 from surerag.readers.hosted.probe import Probe, probe
 from surerag.readers.hosted.requests import THINKING_OFF, Api, Scoring, body_of, scoring_body
 from surerag.readers.hosted.scoring import score_trace
 from surerag.readers.protocol import Capabilities
-from surerag.readers.reading import Part, Reading
+from surerag.readers.reading import Part, Reading, usage_of
 from surerag.readers.thinking import THINKING_TOKENS
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ class OpenAIReader(AskingReader):
             return TokenTrace((), ())
         body = scoring_body(how, self.api, self.model, prompt, continuation, top)
         reply = await self._send(Request(prompt, SamplingParams(), context=body), self._client.post)
-        self._usage.add(usage_of(reply))
+        self._usage.add(usage_of(reply.get("usage")))
         return score_trace(how, reply, prompt, continuation, top)
 
     def probe(self, prompt: Prompt | None = None) -> Probe:
@@ -264,17 +264,6 @@ class OpenAIReader(AskingReader):
                 yield next_part(piece, logprobs=request.top is not None)
         finally:
             await events.aclose()
-
-    def _reading(self, request: Request) -> Reading:
-        return Reading(
-            request.sampling,
-            top=self._listed(request),
-            streamed=request.streamed,
-            token_pieces=True,
-            budget=request.budget,
-            in_thoughts=self._in_thoughts,
-            name=self.name,
-        )
 
     def _note(self, reading: Reading) -> None:
         if reading.thought and self.thinking is False:
