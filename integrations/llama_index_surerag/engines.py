@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.response.schema import (
@@ -21,6 +21,7 @@ from llama_index.core.settings import Settings
 
 from llama_index_surerag.events import dispatch, dispatcher, warn
 from llama_index_surerag.llm import LLMReader
+from llama_index_surerag.pickles import Shareable
 from llama_index_surerag.prompts import as_templates, llama_templates
 from llama_index_surerag.services import NodeRetriever, bundle_of
 from surerag.component import Component
@@ -106,21 +107,11 @@ class QueryRetriever:
         return passages if self._window is None else self._window.fit(passages, stay=bool(self._others))
 
 
-class MethodEngine(BaseQueryEngine, Generic[C, R]):
-    """A query engine around a method that answers questions.
+class MethodPart(Shareable, Generic[C]):
+    """What parts over a method share: its settings, its prompts as templates, the services of one query."""
 
-    Args:
-        core: The method with its options and services.
-        streaming: Whether ``query`` returns a stream.
-        callback_manager: Receives LlamaIndex's callbacks; ``Settings.callback_manager`` if None.
-    """
-
-    def __init__(
-        self, core: C, *, streaming: bool = False, callback_manager: CallbackManager | None = None
-    ) -> None:
-        self._core: Any = core
-        self._streaming = streaming
-        super().__init__(callback_manager=callback_manager or Settings.callback_manager)
+    _core: Any
+    """The method with its options and services."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._core!r})"
@@ -133,15 +124,8 @@ class MethodEngine(BaseQueryEngine, Generic[C, R]):
 
     def to_dict(self) -> dict[str, Any]:
         """Return options, prompts and the models' names as plain values; no key is in it."""
-        return {**self._core.to_dict(), "streaming": self._streaming}
-
-    def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        """Return what the retriever finds, postprocessed, whatever the method would decide."""
-        return self._retriever.nodes(bundle_of(query_bundle))[: self._core.top_n]
-
-    async def aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        """Like ``retrieve``."""
-        return (await self._retriever.anodes(bundle_of(query_bundle)))[: self._core.top_n]
+        settings: dict[str, Any] = self._core.to_dict()
+        return settings
 
     @property
     def _retriever(self) -> NodeRetriever:
@@ -158,6 +142,43 @@ class MethodEngine(BaseQueryEngine, Generic[C, R]):
         self._core = self._core.with_options(prompts={**self._core.prompts, **as_templates(prompts)})
 
     def _services(self, bundle: QueryBundle) -> Services:
+        """Return the services of one query: its retriever searches with its bundle."""
+        services: Services = self._core.services
+        return replace(services, retriever=self._retriever.bound_to(bundle))
+
+
+class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C, R]):
+    """A query engine around a method that answers questions.
+
+    Args:
+        core: The method with its options and services.
+        streaming: Whether ``query`` returns a stream.
+        callback_manager: Receives LlamaIndex's callbacks; ``Settings.callback_manager`` if None.
+    """
+
+    SIGNAL: ClassVar[str]
+    """Metadata key of the uncertainty."""
+
+    def __init__(
+        self, core: C, *, streaming: bool = False, callback_manager: CallbackManager | None = None
+    ) -> None:
+        self._core = core
+        self._streaming = streaming
+        super().__init__(callback_manager=callback_manager or Settings.callback_manager)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return options, prompts and the models' names as plain values; no key is in it."""
+        return {**super().to_dict(), "streaming": self._streaming}
+
+    def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        """Return what the retriever finds, postprocessed, whatever the method would decide."""
+        return self._retriever.nodes(bundle_of(query_bundle))[: self._core.top_n]
+
+    async def aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        """Like ``retrieve``."""
+        return (await self._retriever.anodes(bundle_of(query_bundle)))[: self._core.top_n]
+
+    def _services(self, bundle: QueryBundle) -> Services:
         """Return the services of one query: its retrievers search with its bundle."""
         services: Services = self._core.services
         window = None
@@ -168,6 +189,15 @@ class MethodEngine(BaseQueryEngine, Generic[C, R]):
             summaries = QueryRetriever(summaries.bound_to(bundle), window, passages, required=True)
         retriever = QueryRetriever(passages, window, required=summaries is None)
         return replace(services, retriever=retriever, summaries=summaries)
+
+    def _program(self, bundle: QueryBundle) -> Program[R]:
+        """Return the method at work on one query."""
+        program: Program[R] = self._core.program(bundle.query_str)
+        return program
+
+    def _nothing(self) -> Response:
+        """Return the response where there is nothing to answer from."""
+        return Response(NOTHING, metadata={self.SIGNAL: None, "finish": "empty"})
 
     def _response(self, result: R) -> Response:
         """Return a result as LlamaIndex's response."""
@@ -184,11 +214,11 @@ class MethodEngine(BaseQueryEngine, Generic[C, R]):
         payload: dict[str, Any] = {EventPayload.QUERY_STR: query_bundle.query_str}
         with self.callback_manager.event(CBEventType.QUERY, payload=payload) as event:
             try:
-                response = self._answered(query_bundle, self._core.program(query_bundle.query_str))
+                response = self._answered(query_bundle, self._program(query_bundle))
             except EmptyIndexError:
-                response = Response(NOTHING, metadata={})
+                response = self._nothing()
                 if self._streaming:
-                    response = StreamingResponse(iter([NOTHING]), metadata={})  # type: ignore[arg-type]  # or any iterator
+                    response = StreamingResponse(iter([NOTHING]), metadata=response.metadata)  # type: ignore[arg-type]  # or any iterator
             event.on_end(payload={EventPayload.RESPONSE: response})
         return response
 
@@ -197,11 +227,11 @@ class MethodEngine(BaseQueryEngine, Generic[C, R]):
         payload: dict[str, Any] = {EventPayload.QUERY_STR: query_bundle.query_str}
         with self.callback_manager.event(CBEventType.QUERY, payload=payload) as event:
             try:
-                response = await self._aanswered(query_bundle, self._core.program(query_bundle.query_str))
+                response = await self._aanswered(query_bundle, self._program(query_bundle))
             except EmptyIndexError:
-                response = Response(NOTHING, metadata={})
+                response = self._nothing()
                 if self._streaming:
-                    response = AsyncStreamingResponse(_nothing(), metadata={})
+                    response = AsyncStreamingResponse(_nothing(), metadata=response.metadata)
             event.on_end(payload={EventPayload.RESPONSE: response})
         return response
 

@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from llama_index.core.llms import LLM
 from llama_index.core.settings import Settings
 
+from llama_index_surerag.pickles import Shareable
 from llama_index_surerag.prompts import chat_messages, completion_text, plain_text
 from llama_index_surerag.replies import Reply, generation_of, replies_of
 from surerag.drivers import complete
@@ -163,7 +164,7 @@ def explained(reader: Reader) -> Iterator[None]:
         ) from error
 
 
-class LLMReader(BaseReader):
+class LLMReader(Shareable, BaseReader):
     """A LlamaIndex LLM as a reader; made by :func:`reader_from_llm`."""
 
     def __init__(
@@ -183,13 +184,6 @@ class LLMReader(BaseReader):
         self._streams = True
         self._thinks = False
         self._warned = False
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave the LLM's key out of a pickle; where that is loaded, the client reads the environment's."""
-        key = type(self.llm).model_fields.get("api_key")
-        if key is None or getattr(self.llm, "api_key", None) == key.default:
-            return self.__dict__
-        return {**self.__dict__, "llm": self.llm.model_copy(update={"api_key": None})}
 
     @property
     def name(self) -> str:
