@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
@@ -297,17 +297,14 @@ def create_lazy_retrieval_tool(
     """
     from langchain_core.tools import StructuredTool
 
-    async def respond(question: str, callbacks: Callbacks, calls: Calls) -> Any:
-        config = RunnableConfig(callbacks=callbacks)
-        output = await calls.call(chain, "invoke", {"question": question}, config)
-        answer = output["answer"]
-        return (answer, dict(output)) if response_format == "content_and_artifact" else answer
+    def shaped(output: Mapping[str, Any]) -> Any:
+        return (output["answer"], dict(output)) if response_format != "content" else output["answer"]
 
     def ask(question: str, callbacks: Callbacks = None) -> Any:
-        return complete(respond(question, callbacks, Blocking()))
+        return shaped(chain.invoke({"question": question}, {"callbacks": callbacks}))
 
     async def aask(question: str, callbacks: Callbacks = None) -> Any:
-        return await respond(question, callbacks, Awaiting())
+        return shaped(await chain.ainvoke({"question": question}, {"callbacks": callbacks}))
 
     return StructuredTool(
         name=name,

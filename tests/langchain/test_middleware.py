@@ -302,6 +302,15 @@ def structured(town: str) -> AIMessage:
 
 
 @both
+async def test_the_sample_that_the_gate_keeps_is_the_answer(asynchronously: bool) -> None:
+    texts = ("<think>A lake?</think>Tarn", "<think>Hm.</think>Velm", "<think>Ada.</think>Velm.")
+    model = ScriptedChat(*map(AIMessage, texts))
+    state = await run(create_agent(model, middleware=[lazy(**SAMPLED, threshold=0.9)]), asynchronously)
+    assert state["retrieval"]["retrieve"] is False
+    assert state["messages"][-1].text in texts[1:]
+
+
+@both
 @pytest.mark.parametrize("seed", [None, 42])
 async def test_samples_are_independent_of_caches_and_seeds(seed: int | None, asynchronously: bool) -> None:
     towns = iter(["Velm", "Tarn", "Orun", ANSWER] * 2)
