@@ -426,6 +426,21 @@ async def test_a_follow_up_is_searched_as_it_stands_alone(server: FakeOpenAI, as
     assert searches == [QUESTION, "Where was she born?"]
 
 
+async def test_async_never_uses_the_sync_way(server: FakeOpenAI, monkeypatch: Any) -> None:
+    model = chat(server)
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("the sync method was called")
+
+    for name in ("_generate", "_stream"):
+        monkeypatch.setattr(type(model), name, refuse)
+    for options in ({"threshold": OPEN}, SAMPLED):
+        middleware = [UncertaintyMiddleware(), lazy(**options)]
+        agent = create_agent(model, [find], middleware=middleware)
+        value = {"messages": [HumanMessage("Hello."), AIMessage("Hi."), *INPUT["messages"]]}
+        assert (await agent.ainvoke(value))["messages"][-1].text
+
+
 @both
 async def test_errors_of_the_client_pass_to_other_middleware(
     server: FakeOpenAI, asynchronously: bool
