@@ -30,7 +30,7 @@ from surerag.errors import CapabilityError, ConfigurationError, LogprobsError, R
 from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, SamplingParams
 from surerag.readers import Reader
 from surerag.readers.failures import service_error
-from surerag.readers.hosted.parameters import SupportedParameters, needed_parameters, warn_of_dropped
+from surerag.readers.parameters import SupportedParameters, needed_parameters, warn_of_dropped
 from surerag.readers.pieces import TrimmedPieces
 from surerag.readers.protocol import BaseReader, Capabilities, begun_from_whole, close_iterator
 from surerag.readers.thinking import THINKING_TOKENS
