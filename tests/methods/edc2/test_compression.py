@@ -139,6 +139,14 @@ def test_sentences_without_a_source_are_removed() -> None:
     assert [item["source"] for item in off.metadata[SENTENCES_KEY]] == ["p0", None]
 
 
+def test_a_title_in_quotation_marks_makes_no_sentence_a_quotation() -> None:
+    made_up = 'Bo starred in "Tin Roofs", as the painter was born in Velm.'
+    for task in ("extract", "verify"):
+        tool, _ = compressor([made_up], task=task)
+        context = passages(f"{ADA} They wrote of Bo.", AGAIN)
+        assert list(tool.run(QUESTION, context).passages) == context
+
+
 def test_a_compression_that_no_source_supports_gives_way_to_its_passages() -> None:
     events: list[Event] = []
     context = passages(f"{ADA} She was born in 1815.", AGAIN, BO)
