@@ -20,7 +20,14 @@ from langchain_surerag.documents import documents_of
 from langchain_surerag.inputs import ChainInput, QuestionInput, query_of, standalone_question
 from langchain_surerag.models import reader_of, with_advice
 from langchain_surerag.retrieval import retriever_of
-from langchain_surerag.runs import AsyncListener, changed_effects, collect_shown, listen, with_purposes
+from langchain_surerag.runs import (
+    AsyncListener,
+    changed_effects,
+    collect_shown,
+    listen,
+    show_whole,
+    with_purposes,
+)
 from langchain_surerag.summaries import admitted_summaries, summaries_of
 from surerag import LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult
 from surerag.drivers import astream, complete, stream
@@ -115,13 +122,15 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
             llm: See the class.
             retriever: See the class.
             embeddings: What the summaries are searched with, where they are held in memory.
-            summarize: A number of lead sentences, a metadata key, a function of the document, or a model.
+            summarize: A number of lead sentences, a metadata key, a function of the document, a model, or
+                ``"model"`` for ``llm``.
             store: A vector store that holds the summaries, in place of ``embeddings``.
             **options: See the class.
 
         Raises:
             InputError: If there is no document with text.
         """
+        summarize = llm if summarize == "model" else summarize
         summaries = summaries_of(documents, summarize=summarize, embeddings=embeddings, store=store)
         return cls(llm, retriever, summaries, **options)
 
@@ -177,6 +186,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     async def _run(self, value: Any, calls: Calls) -> ChainOutput:
         shown = collect_shown()
         result = await calls.run(ensure_config(), self._program(value), self.core.services)
+        await show_whole(result.answer, shown, calls.callback_manager)
         return {**_opening(result), "answer": result.answer, **self._details(result, shown)}
 
     def _pieces(self, inputs: Iterator[Any]) -> Iterator[ChainOutput]:
@@ -187,6 +197,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
             yield _opening(plan)
             for piece in answer:
                 yield AddableDict(answer=piece)
+            complete(show_whole(answer.result.answer, shown, Blocking.callback_manager))
             yield self._closing(answer.result, plan, shown)
 
     async def _apieces(self, inputs: AsyncIterator[Any]) -> AsyncIterator[ChainOutput]:
@@ -201,6 +212,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
                 yield _opening(plan)
                 async for piece in answer:
                     yield AddableDict(answer=piece)
+                await show_whole(answer.result.answer, shown, Awaiting.callback_manager)
                 yield self._closing(answer.result, plan, shown)
 
     def _program(self, value: Any) -> Program[LazyRAGResult]:

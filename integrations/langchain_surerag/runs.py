@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from inspect import isawaitable
@@ -154,8 +154,10 @@ class AnswerRun:
         self._run: Any = None
 
     async def token(self, piece: str) -> None:
-        """Show a piece of the answer."""
+        """Show a piece of the answer; what is read on before the decision is none."""
         if self._run is None:
+            if PURPOSE.get() == "step":
+                return
             messages, manager = [[HumanMessage(self._prompt)]], self._manager_of(self._config)
             [self._run] = await settled(
                 manager.on_chat_model_start({}, messages, run_id=self._id, name="surerag:answer")
@@ -172,6 +174,14 @@ class AnswerRun:
             await settled(self._run.on_llm_end(result))
             if (shown := _SHOWN.get()) is not None:
                 shown.append(f"run-{self._id}")
+
+
+async def show_whole(text: str, shown: Sequence[str], manager_of: Callable[[RunnableConfig], Any]) -> None:
+    """Show an answer that no model's run has shown, such as a sample that was kept."""
+    if text and not shown:
+        run = AnswerRun("", manager_of)
+        await run.token(text)
+        await run.end()
 
 
 async def settled(result: Any) -> Any:

@@ -30,7 +30,7 @@ from surerag.errors import CapabilityError, ConfigurationError, LogprobsError, R
 from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, SamplingParams
 from surerag.readers import Reader
 from surerag.readers.failures import service_error
-from surerag.readers.hosted.parameters import SupportedParameters, needed_parameters, warn_of_dropped
+from surerag.readers.parameters import SupportedParameters, needed_parameters, warn_of_dropped
 from surerag.readers.pieces import TrimmedPieces
 from surerag.readers.protocol import BaseReader, Capabilities, begun_from_whole, close_iterator
 from surerag.readers.thinking import THINKING_TOKENS
@@ -44,7 +44,7 @@ Judge = Entailer | Reader | LLM | None
 """What judges whether answers mean the same: an entailer of surerag, or a model that is asked in words."""
 
 WAYS_OUT = (
-    'pass gate="semantic_entropy" (L-RAG) or metric="semantic_entropy" (DynQR), which need text only; an '
+    'pass gate="abstention" (L-RAG) or metric="semantic_entropy" (DynQR), which need text only; an '
     "OpenAIReader for an OpenAI-compatible server; or a TransformersReader for a model in this process"
 )
 
