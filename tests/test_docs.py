@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+import surerag
 from surerag import OpenAIReader, TransformersReader
+from surerag.methods.lazy_rag.gates import GATES
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -73,6 +75,26 @@ def test_the_reference_has_every_public_name(package: str) -> None:
     own = [section for section in sections if section.split(":")[0].splitlines()[0] == package]
     listed = {name for section in own for name in re.findall(r"`([A-Za-z_0-9]+)`", section)}
     assert set(import_module(package).__all__) - listed == set()
+
+
+def test_the_page_of_defaults_has_the_values_of_the_options() -> None:
+    page = (ROOT / "docs" / "defaults.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(.+?)` \| `(.+?)` \| ", page, re.MULTILINE)
+    names = {name: getattr(surerag, name) for name in surerag.__all__}
+    for setting, value in rows:
+        assert eval(setting, names) == eval(value), setting
+    listed = {setting for setting, _ in rows}
+    assert {f"{gate.__name__}().threshold" for gate in GATES.values()} <= listed
+    for options, decides in (
+        ("LazyRAGOptions", "gate n_tokens n_samples first_abstention"),
+        ("DynQROptions", "metric resolved_threshold answer documents verify n_samples"),
+        ("DenseOptions", "threshold"),
+        ("DenseRefinerOptions", "threshold max_rounds"),
+        ("SemanticChunkerOptions", "similarity_threshold"),
+        ("EDC2Options", "first_cluster_size max_cluster_size min_tokens"),
+        ("SePerOptions", "n_samples kernel references"),
+    ):
+        assert {f"{options}().{name}" for name in decides.split()} <= listed
 
 
 @pytest.mark.parametrize("reader", [OpenAIReader, TransformersReader])

@@ -115,13 +115,15 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
             llm: See the class.
             retriever: See the class.
             embeddings: What the summaries are searched with, where they are held in memory.
-            summarize: A number of lead sentences, a metadata key, a function of the document, or a model.
+            summarize: A number of lead sentences, a metadata key, a function of the document, a model, or
+                ``"model"`` for ``llm``.
             store: A vector store that holds the summaries, in place of ``embeddings``.
             **options: See the class.
 
         Raises:
             InputError: If there is no document with text.
         """
+        summarize = llm if summarize == "model" else summarize
         summaries = summaries_of(documents, summarize=summarize, embeddings=embeddings, store=store)
         return cls(llm, retriever, summaries, **options)
 

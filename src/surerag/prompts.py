@@ -324,6 +324,13 @@ SUFFICIENT = PromptTemplate(
     "DENSE-RAG, appendix B.3",
 )
 NOTHING_TO_EXTRACT = "No content to extract"
+COPY = PromptTemplate(
+    "extract",
+    "Documents:\n{passages}\nQuestion: {question}\n"
+    "Copy from the documents the sentences that help most to answer the question. "
+    "Return only these sentences.",
+    "EDC²-RAG, section 4.3, without a way out: small models take it nearly always",
+)
 EXTRACT = PromptTemplate(
     "extract",
     "Extract from the documents only what is relevant to the question, "

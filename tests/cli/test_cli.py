@@ -243,7 +243,7 @@ def test_an_interrupted_compare_goes_on(folder: Path) -> None:
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
-        sys.stderr = open(writing, "w", buffering=1)  # noqa: SIM115
+        sys.stderr = open(writing, "w", buffering=1)  # noqa: PTH123, SIM115
         code = 1
         try:
             sys.argv = ["surerag", *COMPARE]

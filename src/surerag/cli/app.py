@@ -18,8 +18,9 @@ from surerag.cli.display import show_error
 from surerag.cli.doctor import doctor
 from surerag.cli.evaluate import evaluate
 from surerag.cli.train_rewriter import train_rewriter
-from surerag.documents import SkippedFilesWarning
+from surerag.documents import FileNotesWarning, SkippedFilesWarning
 from surerag.errors import SureragError
+from surerag.retrieval import MissingSummariesWarning
 from surerag.text import printable
 
 FAILED, INTERRUPTED = 1, 130
@@ -57,6 +58,6 @@ def _silence_libraries() -> None:
     for name in ("transformers", "sentence_transformers", "httpx", "matplotlib", "surerag"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
-    for category in (SkippedFilesWarning, CalibrationWarning):
+    for category in (SkippedFilesWarning, FileNotesWarning, MissingSummariesWarning, CalibrationWarning):
         warnings.simplefilter("always", category)
     warnings.formatwarning = lambda message, *_: f"Note: {printable(str(message))}.\n"

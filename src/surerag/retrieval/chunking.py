@@ -115,7 +115,7 @@ def is_table_rule(line: str) -> bool:
         >>> is_table_rule("| --- | :-: |"), is_table_rule("----")
         (True, False)
     """
-    return "|" in line and "---" in line and not line.strip(" \t:|-")
+    return "|" in line and "---" in line and not line.strip(" \t\n:|-")
 
 
 def _document_chunks(

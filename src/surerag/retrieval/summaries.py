@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain, pairwise
 from typing import Protocol
 
 from surerag.documents import Document, split_front_matter
-from surerag.errors import ConfigurationError, InputError
+from surerag.errors import ConfigurationError, InputError, ServiceError
 from surerag.lru import LRUDict
-from surerag.messages import SamplingParams, Template
+from surerag.messages import NO_SUMMARY, SamplingParams, Template
+from surerag.progress import Progress, reporting
 from surerag.prompts import SUMMARIZE
 from surerag.readers.protocol import Reader
 from surerag.retrieval.chunking import is_table_rule
 from surerag.text import UNSPACED, split_sentences
+
+
+class MissingSummariesWarning(UserWarning):
+    """Some documents have no summary, so that L-RAG searches wherever one of them is the nearest."""
 
 
 class Summarizer(Protocol):
@@ -25,15 +31,14 @@ class Summarizer(Protocol):
         """Return one summary for each document, in order; an empty text where a document has none."""
 
 
-NO_SUMMARY = "no_summary"
-"""Key of metadata: a passage of tier 1 with it stands for a document without a summary. Its text is the
-document's beginning, which it is searched by; nothing is answered from it."""
-
 _WHOLE_TEXT = 200
 """A text of at most so many characters is its own summary."""
 
 _SENTENCE_WORDS, _UNPUNCTUATED_WORDS = 5, 25
 """Words of a sentence that makes a paragraph prose; words of one where no mark ends it."""
+
+_SEARCHED_BY = 1000
+"""Characters of a document without a summary that it is searched by."""
 
 _DECIDED_BY = 4000
 """Characters of a paragraph that are read to decide whether it is prose."""
@@ -111,7 +116,7 @@ def _is_markup(line: str) -> bool:
         return True
     if line.startswith("[") and "]: " in line[:200]:
         return True
-    if line and not line.strip("-*_= \t"):
+    if line and (not line.strip("-*_= \t") or _is_underline(line)):
         return True
     # Twice, since pictures stand inside links.
     rest = _LINK.sub("", _LINK.sub("", line))
@@ -168,6 +173,42 @@ def lead_summary(
     return " ".join(lead)
 
 
+def with_summaries(documents: Sequence[Document], summaries: Sequence[str]) -> list[Document]:
+    """Return what L-RAG's tier 1 holds for documents: their summaries as texts, with the same metadata.
+
+    One without a summary is held by its title and beginning, and ``NO_SUMMARY`` in its metadata: where it is
+    the nearest, L-RAG searches, and answers nothing from it.
+
+    Raises:
+        ServiceError: If there are not as many summaries as documents.
+
+    Warns:
+        MissingSummariesWarning: How many documents have none.
+    """
+    if len(summaries) != len(documents):
+        raise ServiceError(f"{len(summaries)} summaries were made of {len(documents)} documents")
+    held = [
+        replace(document, text=summary)
+        if summary.strip()
+        else replace(document, text=_beginning(document), metadata={**document.metadata, NO_SUMMARY: True})
+        for document, summary in zip(documents, summaries, strict=True)
+    ]
+    missing = [document.id or document.title for document in held if NO_SUMMARY in document.metadata]
+    if missing:
+        names = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+        warnings.warn(
+            f"{len(missing)} of {len(held)} documents have no summary ({names}): L-RAG searches where one of "
+            "them is the nearest. A model can write summaries: summarize=ModelSummaries(reader)",
+            MissingSummariesWarning,
+            stacklevel=3,
+        )
+    return held
+
+
+def _beginning(document: Document) -> str:
+    return " ".join(f"{document.title}\n{document.text[:_SEARCHED_BY]}".split())
+
+
 @dataclass(frozen=True)
 class LeadSummaries:
     """The first sentences of each document but tables; the fields are :func:`lead_summary`'s arguments."""
@@ -211,12 +252,15 @@ class MetadataSummaries:
 class ModelSummaries:
     """Summaries that a reader writes, once for each text; where it writes none, the first two sentences.
 
+    It is meant for documents whose first sentences do not say what they are about, such as tables.
+
     Args:
         reader: The model.
         prompt: A template with the slot ``document``.
         max_tokens: Longest summary.
         max_characters: Only so much of a document's beginning is shown to the model; None shows all.
         batch_size: Documents that the reader is asked about at once.
+        progress: True shows a bar on a terminal; a callable gets (done, total).
 
     Raises:
         PromptError: If the prompt has other slots.
@@ -229,8 +273,9 @@ class ModelSummaries:
         *,
         prompt: Template = SUMMARIZE,
         max_tokens: int = 96,
-        max_characters: int | None = None,
+        max_characters: int | None = 8000,
         batch_size: int = 16,
+        progress: Progress = True,
     ) -> None:
         if batch_size < 1:
             raise ConfigurationError(f"batch_size must be at least 1, got {batch_size}")
@@ -239,17 +284,20 @@ class ModelSummaries:
         self._sampling = SamplingParams(max_tokens=max_tokens, trace="none")
         self._max_characters = max_characters
         self._batch_size = batch_size
+        self._progress = progress
         self._cache: LRUDict[str] = LRUDict(10_000)
 
     def __call__(self, documents: Sequence[Document]) -> list[str]:
         """Return one summary for each document, in order."""
         summaries = {document.text: self._cache.get(document.text) for document in documents}
         new = [text for text, summary in summaries.items() if summary is None]
-        for start in range(0, len(new), self._batch_size):
-            texts = new[start : start + self._batch_size]
-            prompts = [self._prompt.render(document=text[: self._max_characters]) for text in texts]
-            replies = self._reader.generate(prompts, self._sampling)
-            for text, (reply,) in zip(texts, replies, strict=True):
-                summaries[text] = summary = reply.text or lead_summary(text)
-                self._cache.put(text, summary)
+        with reporting(self._progress, len(new), "Summaries") as advance:
+            for start in range(0, len(new), self._batch_size):
+                texts = new[start : start + self._batch_size]
+                prompts = [self._prompt.render(document=text[: self._max_characters]) for text in texts]
+                replies = self._reader.generate(prompts, self._sampling)
+                for text, (reply,) in zip(texts, replies, strict=True):
+                    summaries[text] = summary = reply.text.strip() or lead_summary(text)
+                    self._cache.put(text, summary)
+                    advance()
         return [summaries[document.text] or "" for document in documents]

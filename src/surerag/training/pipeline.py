@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from surerag.drivers import run_many
-from surerag.drivers.progress import Progress
 from surerag.effects import Program
 from surerag.errors import ConfigurationError, InputError
 from surerag.measures.statistics import Estimate, paired_difference
+from surerag.progress import Progress
 from surerag.readers.protocol import Reader, as_reader
 from surerag.services import Encoder, Retriever, Services
 from surerag.training.options import RewriterTraining

@@ -10,13 +10,13 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from surerag.drivers import run_many
-from surerag.drivers.progress import Progress
 from surerag.effects import Program, generate, retrieve
 from surerag.errors import MISCONFIGURED, InputError, MissingServiceError, ServiceError, SureragError
 from surerag.measures import contains, exact_match, perplexity
 from surerag.messages import SamplingParams
 from surerag.methods.dynqr.rewrites import read_rewrite
 from surerag.methods.service_answers import embed_unit
+from surerag.progress import Progress
 from surerag.prompts import CLOSED_BOOK, format_passages
 from surerag.readers.protocol import Reader, as_reader
 from surerag.services import Encoder, Retriever, Services

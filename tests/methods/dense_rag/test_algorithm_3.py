@@ -41,7 +41,7 @@ class Script:
         self.vectors = {text: [rng.gauss(0, 1) for _ in range(4)] for text in self.chunks}
 
     def draw(self, *key: object) -> float:
-        return random.Random(crc32(repr((self.seed, *key)).encode())).random()
+        return crc32(repr((self.seed, *key)).encode()) * 2654435761 % 2**32 / 2**32
 
     def f(self, context: list[str]) -> str:
         drawn = self.draw("answer", context)
@@ -162,7 +162,7 @@ def texts(passages: tuple[Passage, ...]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("stop", "seeds"), [("both", 600), ("either", 200), ("certain", 200), ("sufficient", 200)]
+    ("stop", "seeds"), [("both", 600), ("either", 150), ("certain", 150), ("sufficient", 150)]
 )
 def test_it_equals_algorithm_3(stop: Any, seeds: int) -> None:
     ends: Counter[str] = Counter()

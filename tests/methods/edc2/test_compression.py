@@ -49,6 +49,32 @@ def test_each_cluster_is_compressed_for_the_question_in_one_call_to_the_reader()
     assert (result.usage.requests, result.tokens_before, result.tokens_after) == (2, 54, 11)
 
 
+def test_a_cluster_may_have_nothing_or_copies_what_helps_most() -> None:
+    """Section 4.3 has the sentinel; prompts of one's own take the place of both."""
+    for variant, asked in (("copy", False), ("paper", True)):
+        tool, reader = compressor(variant=variant)
+        tool.run(QUESTION, passages(ADA))
+        assert ("reply: No content to extract" in reader.prompts[0]) is asked
+        assert reader.prompts[0].startswith("Documents:\n[1] Ada") is not asked
+        own = tool.with_options(prompts={"extract": "{passages} {question}"})
+        own.run(QUESTION, passages(ADA))
+        assert reader.prompts[1].startswith("[1] Ada")
+
+
+@pytest.mark.parametrize("reply", ["[2]", "Document [2].", "[2], [7]"])
+def test_passages_that_a_reply_only_names_are_quoted(reply: str) -> None:
+    result = compressor(lambda _: reply)[0].run(QUESTION, passages(BO, AGAIN, ADA))
+    assert result.clusters[0].sources == ("p1", "p2", "p0")
+    assert [passage.text for passage in result.passages] == [ADA]
+    assert result.passages[0].metadata[SENTENCES_KEY] == [{"text": ADA, "source": "p2"}]
+
+
+def test_numbers_of_passages_in_a_reply_are_no_claims() -> None:
+    copied = f"[1] {ADA}\n- Ada the painter was born in Velm [2]."
+    [passage] = compressor(lambda _: copied)[0].run(QUESTION, passages(ADA, AGAIN, BO)).passages
+    assert passage.text == f"{ADA} Ada the painter was born in Velm."
+
+
 def test_passages_come_in_the_order_of_their_best_member() -> None:
     def reply(prompt: str) -> str:
         return "Ada." if "Ada" in prompt else "Bo."

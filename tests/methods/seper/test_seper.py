@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from surerag import FakeReader, Passage, SePer
+from surerag import FakeReader, Passage, SePer, SePerOptions
 from surerag.entailment import ExactEntailer, JudgeEntailer
 from surerag.errors import ConfigurationError, InputError, MissingServiceError, PromptError, ServiceError
 from surerag.measures import answer_weights, equivalence_clusters, seper_soft
 from surerag.messages import Event, TokenTrace
+from surerag.methods.seper.algorithm import belief_interval
 from surerag.readers.fake import reply
 from tests.methods.seper.sampled import AFTER, BEFORE, LIKE, Judge, sampled
 
@@ -264,10 +265,9 @@ def test_settings_that_cannot_work_are_refused() -> None:
 
 
 @pytest.mark.parametrize("kernel", ["soft", "hard"])
-@pytest.mark.parametrize("variant", ["default", "paper", "official"])
-def test_the_interval_is_that_of_a_plain_bootstrap(variant: Any, kernel: Any) -> None:
+def test_the_interval_of_the_official_variant_is_that_of_a_plain_bootstrap(kernel: Any) -> None:
     """Resample the samples one by one, and let the measures score each resample."""
-    component = seper(variant=variant, kernel=kernel)
+    component = seper(variant="official", kernel=kernel)
     belief = component.run("Where?", ["Velm"], [FIRST]).before
     texts = [answer.text for answer in belief.answers]
     logs = np.array([answer.log_likelihood for answer in belief.answers])
@@ -279,6 +279,21 @@ def test_the_interval_is_that_of_a_plain_bootstrap(variant: Any, kernel: Any) ->
         shares = answer_weights([texts[i] for i in drawn], logs[drawn], component.rules.weights)
         plain.append(seper_soft(shares, degrees[drawn]))
     assert belief.interval == pytest.approx(np.quantile(plain, [0.025, 0.975]), abs=1e-6)
+
+
+def test_the_interval_covers_the_belief_of_a_random_reader() -> None:
+    """Whole weights for all answers that are in a resample, however often, would cover in 86 % of these."""
+    rng = np.random.default_rng(0)
+    covered = []
+    for _ in range(200):
+        p = rng.dirichlet(np.full(30, 0.1))
+        right = (rng.random((30, 1)) < 0.5).astype(float)
+        drawn = rng.choice(30, size=10, p=p)
+        shares = answer_weights(drawn.tolist(), np.log(p[drawn]))
+        belief = seper_soft(shares, right[drawn])
+        lower, upper = belief_interval(belief, drawn.tolist(), shares, right[drawn], SePerOptions(), 0)
+        covered.append(lower - 1e-9 <= p @ right[:, 0] <= upper + 1e-9)
+    assert np.mean(covered) >= 0.95
 
 
 def test_under_all_linkage_every_two_members_mean_the_same_and_under_first_they_often_do_not() -> None:

@@ -137,7 +137,7 @@ class _Steps:
         prompts = {self._prompt(self.question, original.passages)}
         queries = yield from self._rewrites()
         for query in queries:
-            passages = yield from retrieve(query, self.options.top_n)
+            passages: Sequence[Passage] = yield from retrieve(query, self.options.top_n)
             if self.options.documents == "expand":
                 passages = alternated(original.passages, passages, self.options.top_n)
             passages = passages or original.passages  # nothing is no better context

@@ -24,7 +24,9 @@ from surerag.methods.edc2.guards import (
     evidence_of,
     is_empty_extraction,
     is_quotation,
+    named_passages,
     supporting_sources,
+    without_numbers,
 )
 from surerag.methods.edc2.options import EDC2Options
 from surerag.methods.edc2.result import (
@@ -129,7 +131,7 @@ def _compress(
     prompts = [_prompt(query, [passages[at] for at in reports[place].members], options) for place in long]
     replies = yield from _replies(prompts, options)
     for place, reply in zip(long, replies, strict=True):
-        reports[place] = _read(reports[place], reply, options)
+        reports[place] = _read(reports[place], reply, passages, options)
     return (yield from _guard(query, reports, passages, options, measure))
 
 
@@ -143,11 +145,11 @@ def _report(
 
 def _prompt(query: str, members: Sequence[Passage], options: EDC2Options) -> Prompt:
     """Return what a cluster is asked: each text once, as the task and its prompt say."""
-    values = {"passages": format_passages(dict.fromkeys(passage.text for passage in members))}
+    values = {"passages": format_passages(_texts(members))}
     values["statement" if options.task == "verify" else "question"] = query
     if options.person is not None:
         values["person"] = options.person
-    return options.prompts[options.prompt_name].render(**values)  # type: ignore[no-any-return]
+    return options.prompt.render(**values)
 
 
 def _replies(prompts: Sequence[Prompt], options: EDC2Options) -> Program[list[Generation | Exception]]:
@@ -169,8 +171,18 @@ def _replies(prompts: Sequence[Prompt], options: EDC2Options) -> Program[list[Ge
     return replies
 
 
-def _read(report: ClusterReport, reply: Generation | Exception, options: EDC2Options) -> ClusterReport:
-    """Tell a compression from a failure and from nothing relevant."""
+def _texts(members: Sequence[Passage]) -> list[str]:
+    """Return the texts of a cluster, each once."""
+    return list(dict.fromkeys(passage.text for passage in members))
+
+
+def _read(
+    report: ClusterReport,
+    reply: Generation | Exception,
+    passages: Sequence[Passage],
+    options: EDC2Options,
+) -> ClusterReport:
+    """Tell a compression from a failure and from nothing relevant; named passages are quoted whole."""
     if isinstance(reply, Exception):
         return replace(report, reason=f"{type(reply).__name__}: {reply}", warning=True)
     if reply.is_cut:
@@ -179,6 +191,11 @@ def _read(report: ClusterReport, reply: Generation | Exception, options: EDC2Opt
             report, reason=f"the compression was cut at max_tokens={options.max_tokens}", warning=True
         )
     text = unquoted(reply.text)
+    shown = _texts([passages[at] for at in report.members])
+    if named := named_passages(text, len(shown)):
+        text = "\n\n".join(shown[place] for place in named)
+    else:
+        text = without_numbers(text)
     if is_empty_extraction(text):
         return replace(report, outcome="dropped", reason="nothing relevant")
     sentences = tuple(SupportedSentence(sentence.text, None) for sentence in split_sentences(text))

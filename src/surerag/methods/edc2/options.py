@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from surerag.errors import ConfigurationError
-from surerag.messages import SamplingParams
+from surerag.messages import SamplingParams, Template
 from surerag.options import Options, PromptsOption, prompts_field
-from surerag.prompts import ANSWER_WITH_EVIDENCE, EXTRACT, VERIFY, VERIFY_ABOUT_PERSON, PromptSet
+from surerag.prompts import (
+    ANSWER_WITH_EVIDENCE,
+    COPY,
+    EXTRACT,
+    VERIFY,
+    VERIFY_ABOUT_PERSON,
+    PromptSet,
+)
 
 Task = Literal["extract", "answer", "verify"]
+Variant = Literal["copy", "paper"]
 Guard = Literal["overlap", "entailment", "off"]
 OnFailure = Literal["original", "raise"]
 
 SAMPLING_TEMPERATURE = 0.7
 """Of the answers of clusters (section 5.1)."""
+
+VARIANT_PROMPTS: Mapping[str, Mapping[str, Template]] = {"paper": {}, "copy": {"extract": COPY}}
+"""Prompts of each variant that are not the method's own."""
 
 FEW_PASSAGES = 10
 """Up to so many, the first cluster is of one (appendix B.2)."""
@@ -33,6 +45,11 @@ class EDC2Options(Options):
     """What a cluster is asked for: what is relevant to the question (``"extract"``, section 4.3), an answer
     with quoted evidence (``"answer"``, appendix C.2), or what supports or refutes a statement, which is
     passed as the query (``"verify"``, appendix C.1)."""
+
+    variant: Variant = "paper"
+    """For ``task="extract"``: the model replies that there is no content to extract where nothing is relevant
+    (``"paper"``, section 4.3), which small models say of nearly everything, or copies the sentences that help
+    most in any case (``"copy"``)."""
 
     person: str | None = Field(None, min_length=1)
     """For ``task="verify"``: the person whom statements are about (appendix C.1.2)."""
@@ -82,9 +99,12 @@ class EDC2Options(Options):
         return self
 
     @property
-    def prompt_name(self) -> str:
-        """Name of the prompt that the task takes."""
-        return self.task if self.person is None else "verify_about_person"
+    def prompt(self) -> Template:
+        """The prompt of the task: yours, or that of the variant."""
+        name = self.task if self.person is None else "verify_about_person"
+        prompt: Template = self.prompts[name]
+        ours = prompt == self.PROMPTS[name]
+        return VARIANT_PROMPTS[self.variant].get(name, prompt) if ours else prompt
 
     @property
     def sampling(self) -> SamplingParams:

@@ -19,6 +19,7 @@ from surerag.effects import (
     start_generation,
 )
 from surerag.messages import (
+    NO_SUMMARY,
     Generation,
     PartialGeneration,
     Passage,
@@ -49,8 +50,9 @@ def lazy_rag(question: str, options: LazyRAGOptions, max_tokens: int) -> Program
     2. If the gate's score (Eq. 2 and 3) is at most τ (Eq. 4), that answer is finished and returned.
     3. Otherwise it is stopped; retrieve (Eq. 5), and answer from summaries and passages (Eq. 6 and 7).
 
-    The gate also opens if the first answer abstains, is empty or cut off at ``max_tokens``, and if the first
-    pass fails in a way that may pass. Where nothing is retrieved, the prompt of the first pass is answered.
+    The gate also opens if the first answer abstains, is empty or cut off at ``max_tokens``, if the first pass
+    fails in a way that may pass, and if the nearest document has no summary. Where nothing is retrieved, the
+    prompt of the first pass is answered.
 
     Args:
         question: The question.
@@ -96,6 +98,7 @@ class _FirstAnswer:
 
     Attributes:
         summaries: Summaries that it shows.
+        lacks_summary: Whether the nearest document has none, so that nothing is answered before a search.
         abstention: What it is asked to reply where they do not tell; None for nothing.
         sampling: How an answer is generated whose trace nobody reads.
         first_pass: What the gate reads; None until it is there.
@@ -110,6 +113,7 @@ class _FirstAnswer:
         self.abstention = options.first_abstention
         self.sampling = SamplingParams(max_tokens=max_tokens, trace="none")
         self.summaries: Sequence[Passage] = ()
+        self.lacks_summary = False
         self.first_pass: FirstPass | None = None
         self.score: float | None = None
         self.interval: Interval | None = None
@@ -118,7 +122,11 @@ class _FirstAnswer:
     def start(self) -> Program[None]:
         """Answer from the summaries, as far as the gate reads it, and score that."""
         gate = self.gate
-        self.summaries = yield from retrieve(self.question, self.options.n_summaries, tier="summaries")
+        nearest = yield from retrieve(self.question, self.options.n_summaries, tier="summaries")
+        self.summaries = [summary for summary in nearest if NO_SUMMARY not in summary.metadata]
+        self.lacks_summary = bool(nearest) and NO_SUMMARY in nearest[0].metadata
+        if self.lacks_summary:
+            return
         sampling = replace(self.sampling, trace=_TRACE[gate.needs])
         if gate.n_samples:
             sampling = replace(sampling, n=gate.n_samples, temperature=1.0)
@@ -158,6 +166,8 @@ class _FirstAnswer:
     @property
     def flaw(self) -> str:
         """Why the answer cannot stand, however sure the reader is; empty if it can."""
+        if self.lacks_summary:
+            return "the nearest document has no summary"
         if self.first_pass is None:
             return "no first answer"
         answer = self.first_pass.answer

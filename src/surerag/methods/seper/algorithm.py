@@ -158,7 +158,7 @@ def _belief(
         seper, kernel = seper_hard(shares, clusters, matches, options.references), matches[clusters]
     return Belief(
         seper=seper,
-        interval=_interval(seper, answers, shares, kernel, weights, options, place),
+        interval=belief_interval(seper, answers, shares, kernel, options, place),
         answers=tuple(
             SampledAnswer(
                 text=text,
@@ -246,23 +246,21 @@ def are_equivalent(judgements: Judgements, first: str, second: str, threshold: f
     return bool(min(row[ENTAILMENT] for row in directions) >= threshold)
 
 
-def _interval(
+def belief_interval(
     seper: float,
     answers: Sequence[Hashable],
     shares: Floats,
     kernel: Floats,
-    weights: Weights,
     options: SePerOptions,
     place: int,
 ) -> Interval:
-    """Return the 95 % bootstrap interval over the samples; where they all agree, by their number."""
-    counts = resample_counts(len(answers), (options.seed, place)).astype(np.float64)
-    if weights in ("horvitz-thompson", "probability"):  # once, if it is in the resample
-        same = np.array([[answer == other for other in answers] for answer in answers])
-        counts = (counts @ same > 0).astype(np.float64)
-    resampled = counts * shares
-    if weights != "probability":
-        resampled /= resampled.sum(axis=1, keepdims=True)
+    """Return the 95 % bootstrap interval over the samples; where they all agree, by their number.
+
+    Samples of one answer share its weight equally, so that a resample with fewer of them gives it less.
+    """
+    same = np.array([[answer == other for other in answers] for answer in answers])
+    resampled = resample_counts(len(answers), (options.seed, place)) * (same @ shares / same.sum(axis=1))
+    resampled *= shares.sum() / resampled.sum(axis=1, keepdims=True)
     beliefs = belief_in_references(resampled, kernel, options.references)
     return bootstrap_interval(beliefs, seper, len(answers)) or Interval(0.0, 1.0)
 
