@@ -206,7 +206,6 @@ _EFFECTS = {
 class LLMReader(Shareable, AskingReader):
     """A LlamaIndex LLM as a reader; made by :func:`reader_from_llm`."""
 
-    token_pieces = False
     thinking_hint = "build the LLM without max_tokens, or switch thinking off in the LLM"
 
     def __init__(
@@ -223,7 +222,7 @@ class LLMReader(Shareable, AskingReader):
         self._logprobs = self._family.logprobs if logprobs is None else logprobs
         self._top_requested = top
         self._max_concurrency = max_concurrency
-        self._together = self._family.several
+        self._together = self.token_pieces = self._family.several
         self._can_stream = True
         self._warned = False
         self.advice = f"{self._family.hint}; or {WAYS_OUT}" if self._family.hint else WAYS_OUT
@@ -317,6 +316,8 @@ class LLMReader(Shareable, AskingReader):
             "logprobs": (True if self._chats else max(request.top or 0, 1), request.top is not None),
             # Some servers list nothing where nothing is asked of the alternatives.
             "top_logprobs": (max(request.top or 0, 1), request.top is not None and self._chats),
+            # A stream that counts its tokens is recognised where it repeats itself.
+            "stream_options": ({"include_usage": True}, request.streamed and self._family.several),
         }
         return {
             "temperature": sampling.temperature,
@@ -372,8 +373,10 @@ class LLMReader(Shareable, AskingReader):
             async for response in _each(responses):
                 part, shown = part_of(response, shown, logprobs=request.top is not None)
                 says_end = says_end or part.finish is not None or _has_choices(response)
-                yield self._counted(part, request) if first else part
-                first = False
+                if first:
+                    yield self._counted(Part(), request)
+                    first = False
+                yield part
             if not says_end:
                 yield Part(finish="")
         finally:
