@@ -37,7 +37,7 @@ Judge = Entailer | Reader | LLM | None
 """What judges whether answers mean the same: an entailer of surerag, or a model that is asked in words."""
 
 WAYS_OUT = (
-    'pass gate="semantic_entropy" (L-RAG) or metric="semantic_entropy" (DynQR), which need text only; an '
+    'pass gate="abstention" (L-RAG) or metric="semantic_entropy" (DynQR), which need text only; an '
     "OpenAIReader for an OpenAI-compatible server; or a TransformersReader for a model in this process"
 )
 

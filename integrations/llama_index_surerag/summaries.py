@@ -39,12 +39,11 @@ from llama_index.core.settings import Settings
 from llama_index_surerag.llm import reader_of
 from llama_index_surerag.pickles import Shareable
 from llama_index_surerag.services import NodeRetriever, retriever_of
+from surerag.documents import Document as PlainDocument
 from surerag.errors import ConfigurationError, InputError
-from surerag.messages import SamplingParams
-from surerag.prompts import SUMMARIZE
 from surerag.readers import Reader
 from surerag.readers.threads import in_thread
-from surerag.retrieval import lead_summary
+from surerag.retrieval import ModelSummaries, lead_summary, with_summaries
 
 Summarize = int | str | Callable[[BaseNode], str] | LLM | Reader
 """How to summarize: a number of lead sentences, a metadata key, a function of the document, or a model."""
@@ -58,7 +57,8 @@ def summary_nodes(source: BaseIndex[Any] | Iterable[BaseNode], summarize: Summar
     """Return a summary of each document as a node whose source is that document.
 
     Its id is the document's with ``:summary`` behind it; its metadata are those that all nodes of the
-    document share, and are left out of what models are shown.
+    document share, and are left out of what models are shown. A document without prose has no summary: its
+    node holds its beginning, with the key ``no_summary``, and where it is the nearest, the engine searches.
 
     Args:
         source: Documents, their nodes, or an index with the nodes in its docstore.
@@ -79,17 +79,20 @@ def summary_nodes(source: BaseIndex[Any] | Iterable[BaseNode], summarize: Summar
 
 def _summary_nodes(nodes: Sequence[BaseNode], summarize: Summarize = 2) -> list[TextNode]:
     documents = [document for document in _documents(nodes) if document.text.strip()]
+    plain = [
+        PlainDocument(one.node_id, one.text, str(one.metadata.get("title") or ""), one.metadata)
+        for one in documents
+    ]
     return [
         TextNode(
-            id_=_summary_id(document.node_id),
-            text=text,
-            metadata=document.metadata,
-            excluded_llm_metadata_keys=list(document.metadata),
-            excluded_embed_metadata_keys=list(document.metadata),
-            relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=document.node_id)},
+            id_=_summary_id(one.id),
+            text=one.text,
+            metadata=dict(one.metadata),
+            excluded_llm_metadata_keys=list(one.metadata),
+            excluded_embed_metadata_keys=list(one.metadata),
+            relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=one.id)},
         )
-        for document, text in zip(documents, _summaries(documents, summarize), strict=True)
-        if text.strip()
+        for one in with_summaries(plain, _summaries(documents, plain, summarize))
     ]
 
 
@@ -343,7 +346,9 @@ def _joined(nodes: Sequence[BaseNode]) -> str:
     return joined
 
 
-def _summaries(documents: Sequence[Document], summarize: Summarize) -> list[str]:
+def _summaries(
+    documents: Sequence[Document], plain: Sequence[PlainDocument], summarize: Summarize
+) -> list[str]:
     if isinstance(summarize, int):
         return [lead_summary(document.text, summarize) for document in documents]
     if isinstance(summarize, str):
@@ -355,10 +360,5 @@ def _summaries(documents: Sequence[Document], summarize: Summarize) -> list[str]
             )
         return [str(document.metadata[summarize]) for document in documents]
     if isinstance(summarize, LLM | Reader):
-        prompts = [SUMMARIZE.render(document=document.text) for document in documents]
-        answers = reader_of(summarize).generate(prompts, SamplingParams(max_tokens=96, trace="none"))
-        return [
-            answer.text or lead_summary(document.text)
-            for document, [answer] in zip(documents, answers, strict=True)
-        ]
+        return ModelSummaries(reader_of(summarize))(plain)
     return [summarize(document) for document in documents]

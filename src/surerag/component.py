@@ -21,12 +21,12 @@ from typing import Annotated, Any, Generic, Self, TypeVar
 from pydantic import Field, PrivateAttr, SkipValidation, model_validator
 
 from surerag import drivers
-from surerag.drivers.progress import Progress
 from surerag.drivers.session import Listener
 from surerag.drivers.streaming import AnswerStream, AsyncAnswerStream
 from surerag.effects import Program
 from surerag.errors import InputError
 from surerag.options import Options
+from surerag.progress import Progress
 from surerag.services import Services
 
 R = TypeVar("R")

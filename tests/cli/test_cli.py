@@ -132,7 +132,7 @@ def test_wrong_options_are_refused_before_a_model_is_loaded(
 
 def test_calibrate_reads_a_run(folder: Path) -> None:
     run(*COMPARE, "--systems", "lazy@inf,lazy@-inf")
-    assert "infeasible at n = 30; about" in run("calibrate", "run.db", code=4)
+    assert "cannot be guaranteed with 30 questions; about" in run("calibrate", "run.db", code=4)
     assert run("calibrate", "run.db", "--max-rate", "0.9", "--output", "rate.json").startswith("Threshold ")
     policy = ThresholdPolicy.load("rate.json")
     rag = LazyRAG(compare.load_reader(None, None), FixedSummary("x"), "x", threshold=policy)
@@ -178,7 +178,7 @@ def test_doctor_tries_the_judge_and_the_methods(folder: Path, monkeypatch: pytes
     reader = FakeReader(judge, entropy=None, logprob=None)
     monkeypatch.setattr(doctor, "load_reader", lambda *_, **__: reader)
     output = run("doctor")
-    assert "10 of 10 pairs right" in output and 'gate="semantic_entropy"' in output
+    assert "10 of 10 pairs right" in output and 'gate="abstention"' in output
     assert doctor.try_judge(FakeReader(lambda prompt: "\x1b[2J maybe"))[1].startswith("As a judge: 0 of 10")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -127,6 +127,47 @@ def test_a_pipeline_that_lost_the_margin_passes_as_seldom_as_stated() -> None:
         )  # type: ignore[misc]
         passed += check_requirement(run, "accuracy(new) >= accuracy(old) - 0.05").outcome == "pass"
     assert passed <= 3 + 2.33 * np.sqrt(60 * 0.05 * 0.95)
+
+
+def graded(scores: np.ndarray) -> EvaluationRun:
+    """A run of two systems with scores, shape [n, 2]."""
+    answers = {str(i): row for i, row in enumerate(scores)}
+
+    def score(answer: str, references: Sequence[str]) -> float:
+        return float(answers[references[0]][int(answer)])
+
+    systems = {"new": lambda question: "0", "old": lambda question: "1"}
+    return evaluate(systems, [(key, key) for key in answers], metrics={"score": score})
+
+
+@pytest.mark.parametrize("n", [20, 50])
+@pytest.mark.parametrize("kind", ["relative", "graded"])
+def test_two_equal_systems_pass_as_seldom_as_stated(kind: str, n: int) -> None:
+    """Just below the requirement; by t-bounds 44 in 100 passed with 50 questions."""
+    rng, passed = np.random.default_rng(1), 0
+    for _ in range(60):
+        if kind == "relative":  # old .8, new .784: just 2 % less
+            old = rng.random(n) < 0.8
+            scores = np.stack([old & (rng.random(n) < 0.98), old], axis=1).astype(float)
+        else:  # one question in 25 loses half a point
+            old = rng.uniform(0.5, 1.0, n)
+            scores = np.stack([old - 0.5 * (rng.random(n) < 0.04), old], axis=1)
+        requirement = "score(new) >= score(old) - " + ("2%" if kind == "relative" else "0.02")
+        passed += check_requirement(graded(scores), requirement).outcome == "pass"
+    assert passed <= 3 + 2.33 * np.sqrt(60 * 0.05 * 0.95)
+
+
+def test_relative_and_graded_requirements_are_decided_where_much_is_shown() -> None:
+    rng = np.random.default_rng(0)
+    old = rng.random(400) < 0.8
+    run = graded(np.stack([old | (rng.random(400) < 0.3), old], axis=1).astype(float))
+    assert check_requirement(run, "score(new) >= 0.95 * score(old)").outcome == "pass"
+    assert check_requirement(run, "score(old) >= 0.98 * score(new)").outcome == "fail"
+    assert check_requirement(run, "score(new) >= score(old)").outcome == "pass"
+    assert check_requirement(run, "score(new) >= score(old) + 0.2").outcome == "fail"
+    assert check_requirement(run, "score(new) >= score(old) + 0.01").outcome == "pass"
+    verdict = check_requirement(graded(rng.uniform(0.4, 1.0, (200, 2))), "score(new) >= 0.6")
+    assert verdict.outcome == "pass" and 0 < verdict.lower < verdict.estimate < verdict.upper
 
 
 def test_few_questions_decide_nothing() -> None:

@@ -537,7 +537,7 @@ def test_retrieves_whatever_the_gate_decides() -> None:
 
 
 def test_prompts_are_templates() -> None:
-    lazy = engine(prompts={"from_context": "Say what {context_str} says of {query_str}"})
+    lazy = engine(abstention=False, prompts={"from_context": "Say what {context_str} says of {query_str}"})
     assert lazy.get_prompts()["from_context"].get_template() == "Say what {context_str} says of {query_str}"
     lazy.update_prompts(
         {"from_context": lazy.get_prompts()["closed_book"].__class__("{query_str} {context_str}")}

@@ -32,7 +32,7 @@ Documents = Annotated[Path, typer.Option(help="Folder of documents to answer fro
 Systems = Annotated[
     str,
     typer.Option(
-        help="plain, lazy, rewritten, compressed, refined, none, strong, oracle; sums such as "
+        help="plain, lazy, rewritten, compressed, answered, refined, none, strong, oracle; sums such as "
         "lazy+compressed; thresholds such as lazy@0.8. The first one is the baseline."
     ),
 ]
