@@ -16,11 +16,11 @@ from llama_index.core.base.response.schema import (
 from llama_index.core.callbacks import CallbackManager, CBEventType, EventPayload
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts.mixin import PromptDictType, PromptMixinType
-from llama_index.core.schema import NodeWithScore, QueryBundle
+from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
 from llama_index.core.settings import Settings
 
 from llama_index_surerag.events import dispatch, dispatcher, warn
-from llama_index_surerag.llm import LLMReader
+from llama_index_surerag.nodes import copy_of
 from llama_index_surerag.pickles import Shareable
 from llama_index_surerag.prompts import as_templates, llama_templates
 from llama_index_surerag.services import NodeRetriever, bundle_of
@@ -29,13 +29,14 @@ from surerag.drivers import arun, run
 from surerag.effects import Program
 from surerag.errors import ConfigurationError, InputError
 from surerag.messages import Generation, Passage, Usage
+from surerag.readers.protocol import BaseReader
 from surerag.services import Services
 
 NOTHING = "Empty Response"
 """What LlamaIndex's synthesizers answer from no node at all."""
 
-_MARGIN = 256
-"""Tokens of the window that are kept for the prompt's own words and a chat template."""
+_MARGIN, _LEAST = 256, 32
+"""Tokens of the window for the prompt's own words and a chat template; and for a passage, in any case."""
 
 C = TypeVar("C", bound=Component[Any])
 R = TypeVar("R")
@@ -46,26 +47,51 @@ class EmptyIndexError(InputError):
 
 
 class Window:
-    """What is left of an LLM's window for the passages of one query, in tokens."""
+    """What is left of a reader's window for the passages of one query, in tokens."""
 
-    def __init__(self, reader: LLMReader, query: str, max_tokens: int) -> None:
+    def __init__(self, reader: BaseReader, window: int, *others: str, max_tokens: int) -> None:
         self._count = reader.count_tokens
-        self._left = reader.window - max_tokens - self._count(query) - _MARGIN
+        self._left = window - max_tokens - sum(map(self._count, others)) - _MARGIN
 
     def fit(self, passages: list[Passage], *, stay: bool) -> list[Passage]:
-        """Drop the last passages until all fit, as far as one is left; with ``stay`` they take up room."""
+        """Leave out the last passages until all fit, and cut one that fits in no way.
+
+        Args:
+            passages: Best first.
+            stay: Whether they take up room beside what is retrieved later.
+        """
         total, fitting = 0, list[Passage]()
         for passage in passages:
             tokens = self._count(passage.text) + 5
-            if fitting and total + tokens > self._left:
-                warn(
-                    "window.passages_dropped", retrieved=len(passages), shown=len(fitting), tokens=self._left
-                )
+            if total + tokens > self._left:
+                if not fitting:
+                    fitting.append(self._cut(passage, max(self._left, _LEAST)))
+                    total = self._left
+                if len(passages) > len(fitting):
+                    shown = len(fitting)
+                    warn("window.passages_dropped", retrieved=len(passages), shown=shown, tokens=self._left)
                 break
             total += tokens
             fitting.append(passage)
         self._left -= total if stay else 0
         return fitting
+
+    def _cut(self, passage: Passage, room: int) -> Passage:
+        """Return the beginning of a passage, and of the node that it was made from."""
+        text, tokens = passage.text, self._count(passage.text)
+        before = tokens
+        while tokens > room:
+            text = text[: min(len(text) - 1, len(text) * room // tokens)].rstrip()
+            tokens = self._count(text)
+        warn("window.passage_cut", id=passage.id, tokens=before, shown=tokens)
+        origin = passage.origin
+        if isinstance(origin, NodeWithScore):
+            origin = copy_of(origin)
+            content = origin.node.get_content(metadata_mode=MetadataMode.NONE)
+            # Metadata stand before the text, unless a template of the user's puts them elsewhere.
+            origin.node.set_content(content[: max(len(content) - len(passage.text) + len(text), 0)])
+            text = origin.node.get_content(metadata_mode=MetadataMode.LLM)
+        return replace(passage, text=text, origin=origin)
 
 
 class QueryRetriever:
@@ -181,9 +207,11 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C, R]):
     def _services(self, bundle: QueryBundle) -> Services:
         """Return the services of one query: its retrievers search with its bundle."""
         services: Services = self._core.services
-        window = None
-        if isinstance(services.reader, LLMReader):
-            window = Window(services.reader, bundle.query_str, self._core.answer_tokens)
+        reader: Any = services.reader
+        tokens, window = getattr(reader, "window", None), None
+        if tokens is not None:
+            said = (turn.content for turn in getattr(bundle, "history", ()))
+            window = Window(reader, tokens, bundle.query_str, *said, max_tokens=self._core.answer_tokens)
         passages, summaries = self._retriever.bound_to(bundle), services.summaries
         if isinstance(summaries, NodeRetriever):
             summaries = QueryRetriever(summaries.bound_to(bundle), window, passages, required=True)

@@ -6,6 +6,7 @@ Where a pickle is loaded, clients read their keys from the environment, as Llama
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from enum import Enum
 from functools import partial
 from types import MethodType
@@ -90,6 +91,16 @@ def without_keys(value: Any, copies: dict[int, Any]) -> Any:
     else:
         copied = value
     return copied
+
+
+def secrets_of(part: object) -> Iterator[str]:
+    """Yield the keys of a model, those in its headers among them, as no error may show them."""
+    for name, value in vars(part).items():
+        named = value if isinstance(value, dict) else {name: value}
+        for inner, one in named.items():
+            if _is_secret(inner, one):
+                text = one.get_secret_value() if isinstance(one, SecretStr) else one
+                yield text.strip().split(" ")[-1]
 
 
 def _is_secret(name: object, value: object) -> bool:

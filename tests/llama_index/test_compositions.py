@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import math
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -41,6 +42,7 @@ from llama_index_surerag import (
     LazyRetrievalQueryEngine,
     MethodStreamEvent,
     NodeRetriever,
+    RewriteDecisionEvent,
     SemanticNodeParser,
     UncertaintyRewriteQueryEngine,
     UncertaintyRewriteRetriever,
@@ -248,6 +250,19 @@ async def test_callbacks_are_balanced() -> None:
         pairs = debug.get_event_pairs(kind)
         assert len(pairs) == 2
         assert all(len(pair) == 2 for pair in pairs)
+
+
+def test_infinite_values_are_decided_by_as_others_are(spans: tuple[Recorder, SimpleSpanHandler]) -> None:
+    recorder, _ = spans
+    for threshold in (-math.inf, math.inf):
+        lazy(threshold=threshold).query(KNOWN)
+        rewriting = UncertaintyRewriteQueryEngine.from_args(
+            corpus.index(), FakeReader(lambda prompt: "", logprob=-0.1), threshold=threshold
+        )
+        assert rewriting.query(KNOWN).metadata["acted"] is (threshold < 0)
+    decisions = [event for event in recorder.events if hasattr(event, "threshold")]
+    assert [type(event) for event in decisions] == [GateDecisionEvent, RewriteDecisionEvent] * 2
+    assert all(event.threshold is None for event in decisions)
 
 
 def test_no_handler_stays_on_the_root_dispatcher() -> None:

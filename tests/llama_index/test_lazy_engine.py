@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +27,7 @@ from llama_index.core.base.llms.types import LLMMetadata
 from llama_index.core.llms import MockLLM
 from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.retrievers import QueryFusionRetriever, VectorIndexRetriever
+from llama_index.core.schema import MetadataMode, TextNode
 from llama_index.core.vector_stores.types import (
     FilterCondition,
     FilterOperator,
@@ -34,7 +36,12 @@ from llama_index.core.vector_stores.types import (
 )
 from llama_index.vector_stores.faiss import FaissVectorStore
 
-from llama_index_surerag import LazyRetrievalQueryEngine, summary_index, summary_nodes
+from llama_index_surerag import (
+    LazyRetrievalQueryEngine,
+    UncertaintyRewriteQueryEngine,
+    summary_index,
+    summary_nodes,
+)
 from surerag import FakeReader
 from surerag.errors import ConfigurationError, InputError, PromptError, RefusedError
 from surerag.readers.fake import reply
@@ -476,6 +483,37 @@ async def test_passages_are_fitted_into_the_window(caplog: pytest.LogCaptureFixt
     assert expected_ids[0] == expected_ids[1] < 8
     assert "window.passages_dropped" in caplog.text
     assert max(len(call["prompt"].split()) for call in llm._calls) < 300
+
+
+class NarrowReader(FakeReader):
+    """A reader of surerag that knows its window."""
+
+    window = 420
+
+    def count_tokens(self, text: str) -> int:
+        return len(Settings.tokenizer(text))
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["reader", "llm"])
+@pytest.mark.parametrize("kind", [LazyRetrievalQueryEngine, UncertaintyRewriteQueryEngine])
+async def test_a_node_larger_than_the_window_is_cut(
+    kind: Any, own: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = " ".join(f"word{n}" for n in range(2000))
+    node = TextNode(id_="long", text=f"The Orun ends in Mir {words}", metadata={"page": 7})
+    index = VectorStoreIndex([node], embed_model=HashEmbedding())
+    llm = NarrowReader(corpus.answer, logprob=-2.0) if own else Narrow(sure=0.4)
+    settings = {"threshold": -math.inf, "summaries": "Nothing."} if kind is LazyRetrievalQueryEngine else {}
+    whole = kind.from_args(index.as_retriever(), llm, max_tokens=64, **settings)
+    for response in (whole.query(UNKNOWN), await whole.aquery(UNKNOWN)):
+        [shown] = [one for one in response.source_nodes if one.node_id == "long"]
+        assert shown.metadata["page"] == 7
+        assert shown.text.startswith("The Orun ends in Mir word0")
+        assert 20 < len(Settings.tokenizer(shown.node.get_content(MetadataMode.LLM))) < 100
+    prompts = prompts_of(llm) if own else [call["prompt"] for call in llm._calls]
+    assert max(len(Settings.tokenizer(prompt)) for prompt in prompts) < 420 - 64
+    assert caplog.text.count("window.passage_cut") >= 2
+    assert index.docstore.docs["long"].text == node.text
 
 
 def test_postprocessors_and_query_bundles_are_honoured() -> None:
