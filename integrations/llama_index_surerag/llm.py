@@ -21,13 +21,14 @@ from typing import Any, NamedTuple
 from llama_index.core.llms import LLM
 from llama_index.core.settings import Settings
 
-from llama_index_surerag.pickles import Shareable, secrets_of
+from llama_index_surerag.pickles import Shareable
 from llama_index_surerag.prompts import chat_messages, completion_text, plain_text
 from llama_index_surerag.replies import part_of, parts_of
 from surerag.errors import CapabilityError, ConfigurationError
 from surerag.messages import Generation, Prompt, SamplingParams, Usage
 from surerag.readers import Reader
 from surerag.readers.asking import AskingReader, Blocking, Keywords, Request
+from surerag.readers.failures import secrets_in
 from surerag.readers.protocol import Capabilities
 from surerag.readers.reading import Part
 from surerag.readers.thinking import THINKING_TOKENS
@@ -293,7 +294,7 @@ class LLMReader(Shareable, AskingReader):
         return min(items, self._max_concurrency)
 
     def _secrets(self) -> Iterator[str]:
-        return secrets_of(self.llm)
+        return secrets_in(vars(self.llm))
 
     def _budget(self) -> int:
         return THINKING_TOKENS if self._thinks else 0

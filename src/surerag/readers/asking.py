@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-import traceback
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -35,7 +34,7 @@ from surerag.errors import (
     ThinkingBudgetError,
 )
 from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, SamplingParams, Usage
-from surerag.readers.failures import masked, reply_of, service_error
+from surerag.readers.failures import masked, reply_of, service_error, shortened, without_secrets
 from surerag.readers.logprobs import ANY_VOCABULARY, NO_LOGPROBS_HINT
 from surerag.readers.parameters import (
     PARAMETER_HINTS,
@@ -256,15 +255,15 @@ class AskingReader(BaseReader):
 
     def _wait(self, work: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine for a sync caller."""
-        return complete(work)
+        return complete(self._safely(work))
 
     async def _reach(self, work: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine for an async caller."""
-        return await work
+        return await self._safely(work)
 
     def _hang_up(self, work: Coroutine[Any, Any, object]) -> None:
         """Run a coroutine that closes a stream; may be called by a finaliser."""
-        complete(work)
+        complete(self._safely(work))
 
     def _note(self, reading: Reading) -> None:
         """Note what an answer shows of its model: whether it thinks, and marks the beginning of that."""
@@ -396,17 +395,24 @@ class AskingReader(BaseReader):
         raise failure
 
     def _failure(self, error: Exception) -> SureragError:
-        """Return what a client raised as an error of ours that says what the server sent, and no secret."""
+        """Return what a client raised as an error of ours that says what the server sent."""
         if isinstance(error, SureragError):
             return error
-        message, secrets = str(error)[:500], list(self._secrets())
-        if (reply := reply_of(error)) and reply not in message:
+        secrets = tuple(self._secrets())
+        message = shortened(masked(str(error), secrets), 500)
+        if (reply := shortened(masked(reply_of(error), secrets), 300)) and reply not in message:
             message += f"; the server sent {reply!r}"
-        failure = service_error(error, self.name, masked(message, secrets))
-        shown = "".join(traceback.format_exception(error))
-        # A secret in a client's message must not follow in the traceback.
-        failure.__cause__ = error if masked(shown, secrets) == shown else None
+        failure = service_error(error, self.name, message)
+        failure.__cause__ = error
         return failure
+
+    async def _safely(self, work: Coroutine[Any, Any, R]) -> R:
+        """Await what a verb does; no error that leaves it shows a secret, nor one behind it."""
+        try:
+            return await work
+        except Exception as error:
+            failure = without_secrets(error, self._secrets())
+        raise failure
 
     # Whole answers.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from surerag.errors import ServiceError
 from surerag.messages import Prompt, SamplingParams
 from surerag.readers.asking import Request
+from surerag.readers.failures import masked
 from surerag.readers.hosted.requests import THINKING_OFF, Scoring
 from surerag.readers.reading import Reading
 
@@ -209,7 +210,7 @@ class _Questions:
 
     def _note(self, error: ServiceError) -> None:
         """Keep what the service said, without our advice."""
-        self.notes.append(error.message)
+        self.notes.append(masked(error.message, self._reader._client.secrets()))
 
 
 def _differ(one: Sequence[float], other: Sequence[float]) -> bool:
