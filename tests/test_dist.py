@@ -117,14 +117,16 @@ def test_a_package_works_alone(name: str, script: str, absent: str, tmp_path: Pa
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
     def call(*arguments: str) -> str:
-        done = subprocess.run(  # noqa: S603  # our own interpreter, our own packages
+        done = subprocess.run(  # our own interpreter, our own packages
             [str(python), *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr[-2000:]
         return done.stdout
 
     constraints = str(ROOT / "constraints.txt")
-    call("-m", "pip", "install", "--quiet", "--find-links", DIST, "--constraint", constraints, str(wheel(name)))
+    call(
+        "-m", "pip", "install", "--quiet", "--find-links", DIST, "--constraint", constraints, str(wheel(name))
+    )
     assert call("-c", script).split() == ["Velm"]
     check = f"from importlib.util import find_spec; print([n for n in {absent.split()} if find_spec(n)])"
     assert call("-c", check).strip() == "[]"
