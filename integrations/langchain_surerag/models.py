@@ -262,6 +262,7 @@ class ModelReader(AskingReader):
 
     def _keywords(self, request: Request) -> Keywords:
         sampling, models = request.sampling, request.context.leaves
+        top = None if request.top is None else max(request.top, self.least_top)
         settings: Keywords = {"max_tokens": sampling.max_tokens + request.budget}
         if request.drawn or all(leaf.setting("temperature") is None for leaf in models):
             settings["temperature"] = sampling.temperature
@@ -271,8 +272,8 @@ class ModelReader(AskingReader):
             "top_p": (sampling.top_p, sampling.top_p != 1),
             "n": (sampling.n, sampling.n > 1),
             "stop": (list(sampling.stop), sampling.stop),
-            "logprobs": (True, request.top is not None),
-            "top_logprobs": (request.top, request.top),
+            "logprobs": (True, top is not None),
+            "top_logprobs": (top, top),
             # A stream that counts its tokens is recognised where it repeats itself.
             "stream_options": ({"include_usage": True}, request.streamed and _may_count(models)),
         }

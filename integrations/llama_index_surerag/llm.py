@@ -207,6 +207,7 @@ _EFFECTS = {
 class LLMReader(Shareable, AskingReader):
     """A LlamaIndex LLM as a reader; made by :func:`reader_from_llm`."""
 
+    least_top = 1
     thinking_hint = "build the LLM without max_tokens, or switch thinking off in the LLM"
 
     def __init__(
@@ -305,7 +306,7 @@ class LLMReader(Shareable, AskingReader):
         return self._most_top if sampling.trace == "entropy" else 0
 
     def _keywords(self, request: Request) -> Keywords:
-        sampling = request.sampling
+        sampling, top = request.sampling, max(request.top or 0, self.least_top)
         if sampling.top_k is not None:
             raise CapabilityError(f"{self.name} takes no top_k", hint="set it in the LLM itself")
         optional = {
@@ -314,9 +315,8 @@ class LLMReader(Shareable, AskingReader):
             "n": (sampling.n, sampling.n > 1),
             # They belong to the answer, and may stand in the thoughts.
             "stop": (list(sampling.stop), sampling.stop and not request.budget),
-            "logprobs": (True if self._chats else max(request.top or 0, 1), request.top is not None),
-            # Some servers list nothing where nothing is asked of the alternatives.
-            "top_logprobs": (max(request.top or 0, 1), request.top is not None and self._chats),
+            "logprobs": (True if self._chats else top, request.top is not None),
+            "top_logprobs": (top, request.top is not None and self._chats),
             # A stream that counts its tokens is recognised where it repeats itself.
             "stream_options": ({"include_usage": True}, request.streamed and self._family.several),
         }

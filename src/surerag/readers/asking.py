@@ -187,6 +187,9 @@ class AskingReader(BaseReader):
     """Tokens that the model can emit, or a number no smaller."""
     token_pieces: bool = True
     """Whether a piece of a stream is a token."""
+    least_top: int = 0
+    """Likeliest tokens to request where log-probabilities alone are needed: 1 once a server sent none for 0,
+    as that of llama.cpp does."""
     _top_parameter: str = "top_logprobs"
     """Name of the setting that says how many likeliest tokens are listed."""
 
@@ -470,6 +473,9 @@ class AskingReader(BaseReader):
     async def ask(self, request: Request, calls: Blocking) -> list[Reading]:
         """Send a request, again without what the model rejects, and return its answers."""
         parts = await self._send(request, lambda keywords: self._call(request, keywords, calls))
+        if self._requests_too_few(request, parts):
+            self._usage.add(parts[0].usage or Usage(1))
+            parts = await self._send(request, lambda keywords: self._call(request, keywords, calls))
         if not parts:
             raise ServiceError(f"{self.name} returned no answer", hint="look at what its server returns")
         usage = parts[0].usage or Usage(1)
@@ -484,6 +490,13 @@ class AskingReader(BaseReader):
         answered = usage.completion_tokens - (thinking - usage.thinking_tokens)
         self._usage.add(Usage(1, usage.prompt_tokens, answered, thinking, usage.cached_tokens))
         return readings
+
+    def _requests_too_few(self, request: Request, parts: Sequence[Part]) -> bool:
+        """Tell whether log-probabilities may come once likeliest tokens are requested, too; note it."""
+        if request.top != 0 or self.least_top or any(part.entries or not part.text for part in parts):
+            return False
+        self.least_top = 1
+        return True
 
     # Streams.
 
@@ -532,16 +545,20 @@ class AskingReader(BaseReader):
 
     async def _parts(self, request: Request, reading: Reading, calls: Blocking) -> AsyncGenerator[Part]:
         """Yield the pieces of a stream, which is requested again without what the model rejects."""
-        began = False
+        began = answered = False
         try:
             while True:
                 keywords = self._allowed(request)
                 try:
                     async with aclosing(self._open(request, keywords, calls)) as parts:
                         async for part in parts:
-                            began = True
+                            if not answered and self._requests_too_few(request, [part]):
+                                break
+                            began, answered = True, answered or bool(part.text or part.entries)
                             yield part
-                    return
+                        else:
+                            return
+                    continue
                 except Exception as error:
                     failure = error
                 if began:

@@ -118,6 +118,8 @@ class OpenAIReader(AskingReader):
         self._client = Client(
             base_url, api_key, timeout, max_retries, max_concurrency, own=client, secrets=self._extra_body
         )
+        # Some servers take 0 of completions for no log-probabilities at all.
+        self.least_top = 0 if api == "chat" else 1
         self._scoring: Scoring | None = None
         self._streamed = True
 
@@ -210,6 +212,7 @@ class OpenAIReader(AskingReader):
     def _adopt(self, result: Probe) -> Probe:
         promised = result.logprobs and result.raw_logprobs is not False
         self.top = min(self.top or 0, result.top_logprobs) if promised else None
+        self.least_top = result.least_top
         self._scoring = result.scoring
         self._streamed = result.streams and (result.stream_logprobs or not promised)
         self._together = result.samples
@@ -249,7 +252,8 @@ class OpenAIReader(AskingReader):
 
     def _keywords(self, request: Request) -> Keywords:
         switches = THINKING_OFF if self.thinking is False and self.api == "chat" else {}
-        body = request.context or body_of(self.api, self.model, request)
+        top = None if request.top is None else max(request.top, self.least_top)
+        body = request.context or body_of(self.api, self.model, request._replace(top=top))
         return {**switches, **body, **self._extra_body}
 
     def _needed(self, request: Request) -> Collection[str]:
