@@ -472,8 +472,9 @@ class AskingReader(BaseReader):
 
     async def ask(self, request: Request, calls: Blocking) -> list[Reading]:
         """Send a request, again without what the model rejects, and return its answers."""
+        least = self.least_top
         parts = await self._send(request, lambda keywords: self._call(request, keywords, calls))
-        if self._requests_too_few(request, parts):
+        if self._requested_too_few(request, least, parts):
             self._usage.add(parts[0].usage or Usage(1))
             parts = await self._send(request, lambda keywords: self._call(request, keywords, calls))
         if not parts:
@@ -491,9 +492,15 @@ class AskingReader(BaseReader):
         self._usage.add(Usage(1, usage.prompt_tokens, answered, thinking, usage.cached_tokens))
         return readings
 
-    def _requests_too_few(self, request: Request, parts: Sequence[Part]) -> bool:
-        """Tell whether log-probabilities may come once likeliest tokens are requested, too; note it."""
-        if request.top != 0 or self.least_top or any(part.entries or not part.text for part in parts):
+    def _requested_too_few(self, request: Request, least: int, parts: Sequence[Part]) -> bool:
+        """Tell whether log-probabilities may come once likeliest tokens are requested, too; note it.
+
+        Args:
+            request: What was sent.
+            least: ``least_top`` when it was; a request beside it may have changed that.
+            parts: What came.
+        """
+        if request.top != 0 or least or any(part.entries or not part.text for part in parts):
             return False
         self.least_top = 1
         return True
@@ -548,11 +555,11 @@ class AskingReader(BaseReader):
         began = answered = False
         try:
             while True:
-                keywords = self._allowed(request)
+                keywords, least = self._allowed(request), self.least_top
                 try:
                     async with aclosing(self._open(request, keywords, calls)) as parts:
                         async for part in parts:
-                            if not answered and self._requests_too_few(request, [part]):
+                            if not answered and self._requested_too_few(request, least, [part]):
                                 break
                             began, answered = True, answered or bool(part.text or part.entries)
                             yield part
