@@ -183,8 +183,9 @@ def _stand_in(error: BaseException, hide: Callable[[str], str]) -> BaseException
     """Return a copy of an error with its texts and numbers; of a class that shows more, a plain one."""
     kind = type(error)
     copy = kind.__new__(kind, *_hidden(error.args, hide))
-    plain = str | bytes | int | float | Mapping | list | tuple | None
-    copy.__dict__ |= {name: _hidden(one, hide) for name, one in vars(error).items() if isinstance(one, plain)}
+    for name, one in vars(error).items():
+        if isinstance(one, str | bytes | int | float | Mapping | list | tuple | None):
+            copy.__dict__[name] = _hidden(one, hide)
     if (status := status_of(error)) is not None:
         with suppress(AttributeError):
             copy.status_code = status  # type: ignore[attr-defined]  # where status_of looks first
