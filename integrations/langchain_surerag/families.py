@@ -6,8 +6,11 @@ with ``reader_from_model(model, logprobs=True)``.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any
 
 from langchain_core.language_models import BaseLanguageModel
@@ -18,7 +21,7 @@ from langchain_core.runnables.configurable import DynamicRunnable
 from surerag.errors import ConfigurationError
 
 Settings = Mapping[str, Any]
-"""By OpenAI's names: temperature, top_p, max_tokens, seed, stop, n, logprobs, top_logprobs."""
+"""By OpenAI's names: temperature, top_p, max_tokens, seed, stop, n, logprobs, top_logprobs …"""
 
 WAYS_OUT = (
     'pass gate="abstention" (L-RAG) or metric="semantic_entropy" (DynQR), which need text only; or '
@@ -27,17 +30,13 @@ WAYS_OUT = (
 )
 
 
-Keywords = Callable[[Settings, Any], dict[str, Any]]
-"""Turns settings into keywords of a model's ``invoke``."""
-
-
 @dataclass(frozen=True)
 class Family:
     """One family of models.
 
     Attributes:
-        classes: Names of its classes, as they stand in the order of inheritance.
-        keywords: Spells settings.
+        classes: Its classes, with their packages; a class that derives from one of them belongs to it.
+        keywords: Turns settings into keywords of a model's ``invoke``.
         logprobs: Reads OpenAI's log-probabilities from a message's metadata; None where a model has none.
         takes_n: Whether one request can ask for several answers.
         most_top: Alternatives a token that can be listed at most.
@@ -47,7 +46,7 @@ class Family:
     """
 
     classes: tuple[str, ...]
-    keywords: Keywords
+    keywords: Callable[[Settings, Any], dict[str, Any]]
     logprobs: Callable[[Mapping[str, Any]], Any] | None = None
     takes_n: bool = False
     most_top: int = 20
@@ -60,8 +59,15 @@ def _openai_logprobs(metadata: Mapping[str, Any]) -> Any:
     return metadata.get("logprobs")
 
 
-def _completions_keywords(settings: Settings, model: Any) -> dict[str, Any]:
+def _openai_keywords(settings: Settings, model: Any) -> dict[str, Any]:
     keywords = dict(settings)
+    if keywords.pop("stream_options", None):
+        keywords["stream_usage"] = True
+    return keywords
+
+
+def _completions_keywords(settings: Settings, model: Any) -> dict[str, Any]:
+    keywords = _openai_keywords(settings, model)
     if keywords.pop("logprobs", False):
         keywords["logprobs"] = keywords.pop("top_logprobs", 1)
     return keywords
@@ -76,11 +82,13 @@ _OLLAMA_OPTIONS = (
 def _ollama_keywords(settings: Settings, model: Any) -> dict[str, Any]:
     # Options in a call replace all fields of the model, so its own go with them.
     own = {name: getattr(model, name, None) for name in _OLLAMA_OPTIONS}
-    renamed = {"num_predict" if name == "max_tokens" else name: value for name, value in settings.items()}
-    requested: dict[str, Any] = {
-        name: renamed.pop(name) for name in ("logprobs", "top_logprobs") if name in renamed
+    requested = {name: settings[name] for name in ("logprobs", "top_logprobs") if name in settings}
+    apart = {*requested, "n", "stream_options"}
+    renamed = {
+        "num_predict" if name == "max_tokens" else name: value
+        for name, value in settings.items()
+        if name not in apart
     }
-    renamed.pop("n", None)
     options = {**{name: value for name, value in own.items() if value is not None}, **renamed}
     return {**requested, "options": options}
 
@@ -93,7 +101,8 @@ def _ollama_logprobs(metadata: Mapping[str, Any]) -> Any:
 
 
 def _gemini_keywords(settings: Settings, model: Any) -> dict[str, Any]:
-    keywords = {name: value for name, value in settings.items() if name not in ("n", "logprobs")}
+    apart = ("n", "logprobs", "stream_options")
+    keywords = {name: value for name, value in settings.items() if name not in apart}
     if "max_tokens" in keywords:
         keywords["max_output_tokens"] = keywords.pop("max_tokens")
     if settings.get("logprobs"):
@@ -133,18 +142,30 @@ def _text_keywords(settings: Settings, model: Any) -> dict[str, Any]:
 
 
 OPENAI = Family(
-    ("BaseChatOpenAI", "ChatOpenAI", "AzureChatOpenAI", "ChatFireworks", "ChatOpenRouter", "ChatTogether"),
-    lambda settings, model: dict(settings),
+    (
+        "langchain_openai.chat_models.base.BaseChatOpenAI",
+        "langchain_openai.ChatOpenAI",
+        "langchain_openai.AzureChatOpenAI",
+        "langchain_fireworks.ChatFireworks",
+        "langchain_openrouter.ChatOpenRouter",
+        "langchain_together.ChatTogether",
+    ),
+    _openai_keywords,
     _openai_logprobs,
     takes_n=True,
     has_finish=True,
     advice=f"build it with use_responses_api=False: the Responses API drops log-probabilities; or {WAYS_OUT}",
 )
 COMPLETIONS = Family(
-    ("BaseOpenAI",), _completions_keywords, _openai_logprobs, takes_n=True, most_top=5, has_finish=True
+    ("langchain_openai.llms.base.BaseOpenAI",),
+    _completions_keywords,
+    _openai_logprobs,
+    takes_n=True,
+    most_top=5,
+    has_finish=True,
 )
 OLLAMA = Family(
-    ("ChatOllama",),
+    ("langchain_ollama.ChatOllama",),
     _ollama_keywords,
     _ollama_logprobs,
     has_finish=True,
@@ -152,21 +173,36 @@ OLLAMA = Family(
     advice=f"update Ollama to 0.12.11 or later and langchain-ollama to 1.1 or later; or {WAYS_OUT}",
 )
 GEMINI = Family(
-    ("ChatGoogleGenerativeAI",),
+    ("langchain_google_genai.ChatGoogleGenerativeAI",),
     _gemini_keywords,
     _gemini_logprobs,
     has_finish=True,
     limits=("max_output_tokens", "max_tokens"),
 )
 PIPELINE = Family(
-    ("HuggingFacePipeline", "ChatHuggingFace"),
+    ("langchain_huggingface.HuggingFacePipeline",),
     _pipeline_keywords,
     advice="LangChain returns the text of a Hugging Face pipeline alone: pass "
-    "surerag.TransformersReader(llm.pipeline.model, llm.pipeline.tokenizer) in its place, or "
-    'gate="abstention" or metric="semantic_entropy", which need text only',
+    "surerag.TransformersReader(llm.pipeline.model, llm.pipeline.tokenizer) in its place, of a "
+    'ChatHuggingFace llm.llm.pipeline; or gate="abstention" or metric="semantic_entropy", which need '
+    "text only",
 )
 TEXT = Family((), _text_keywords, advice=f"only its text is read; {WAYS_OUT}")
 FAMILIES = (OPENAI, COMPLETIONS, OLLAMA, GEMINI, PIPELINE)
+
+
+@lru_cache
+def _is_installed(package: str) -> bool:
+    return find_spec(package) is not None
+
+
+def _is_a(model: object, path: str) -> bool:
+    """Tell whether a model is of a class; by the name where its package is not installed."""
+    module, _, name = path.rpartition(".")
+    if not _is_installed(module.partition(".")[0]):
+        return name in {kind.__name__ for kind in type(model).__mro__}
+    kind = getattr(sys.modules.get(module), name, None)
+    return kind is not None and isinstance(model, kind)
 
 
 @dataclass(frozen=True)
@@ -175,7 +211,7 @@ class Leaf:
 
     Attributes:
         model: The model.
-        bound: Keywords bound on the way to it.
+        bound: Keywords bound on the way to it, and settings that the config chooses.
         retried: Whether a ``with_retry`` is on the way.
     """
 
@@ -193,18 +229,27 @@ class Leaf:
 
     @property
     def family(self) -> Family:
-        """The family of the model's class."""
-        names = {kind.__name__ for kind in type(self.model).__mro__} | {self.class_name}
-        family = next((one for one in FAMILIES if names & set(one.classes)), TEXT)
+        """The family of the model: of a chat model around a Hugging Face LLM, that LLM's."""
+        family = self._family()
         responses = self.setting("use_responses_api") or self.setting("output_version") == "responses/v1"
         if family is OPENAI and responses:
-            return Family((), _text_keywords, advice=OPENAI.advice)
+            return replace(TEXT, advice=OPENAI.advice)
         if family is TEXT and self.bound.get("logprobs"):
             return OPENAI
         return family
 
+    def _family(self) -> Family:
+        model = self.model
+        if _is_a(model, "langchain_huggingface.ChatHuggingFace"):
+            model = getattr(model, "llm", None)
+        later = None if isinstance(model, BaseLanguageModel) else self.class_name
+        for family in FAMILIES:
+            if any(_is_a(model, path) or path.rpartition(".")[2] == later for path in family.classes):
+                return family
+        return TEXT
+
     def setting(self, *names: str) -> Any:
-        """Return what the user bound to the model or built it with; None if nothing."""
+        """Return what the user bound to the model, chose by the config or built it with; None if nothing."""
         own = getattr(self.model, "model_fields_set", ())
         for name in names:
             if self.bound.get(name) is not None:
@@ -224,29 +269,56 @@ class Leaf:
         return f"{self.class_name}({model}{'@' if host else ''}{host})"
 
 
-def leaves(model: object, bound: Mapping[str, Any] | None = None, *, retried: bool = False) -> Iterator[Leaf]:
-    """Yield every model that may come to answer, below bindings, retries, fallbacks and alternatives."""
-    bound = bound or {}
+def leaves(
+    model: object,
+    chosen: Mapping[str, Any] | None = None,
+    bound: Mapping[str, Any] | None = None,
+    *,
+    retried: bool = False,
+) -> Iterator[Leaf]:
+    """Yield every model that may come to answer, below bindings, retries, fallbacks and alternatives.
+
+    Args:
+        model: The model, with what is around it.
+        chosen: The ``configurable`` part of the caller's config.
+        bound: Keywords bound so far.
+        retried: Whether a retry is around it.
+    """
+    chosen, bound = chosen or {}, bound or {}
     match model:
         case BaseLanguageModel():
             yield Leaf(model, bound, retried)
         case RunnableBindingBase():
             again = retried or hasattr(model, "max_attempt_number")
-            yield from leaves(model.bound, {**bound, **model.kwargs}, retried=again)
+            chosen = {**(model.config.get("configurable") or {}), **chosen}
+            yield from leaves(model.bound, chosen, {**bound, **model.kwargs}, retried=again)
         case RunnableWithFallbacks() | DynamicRunnable():
+            bound = {**bound, **_configured(model, chosen)}
             for one in inner_runnables(model):
-                yield from leaves(one, bound, retried=retried)
+                yield from leaves(one, chosen, bound, retried=retried)
         case Runnable() if not isinstance(model, RunnableSequence) and callable(
             getattr(model, "lc_id", None)
         ):
             # What init_chat_model makes of a name that the config may change answers as its default does.
-            yield Leaf(model, bound, retried)
+            prefix: str = getattr(model, "_config_prefix", "")
+            own = {name.removeprefix(prefix): value for name, value in chosen.items()}
+            yield Leaf(model, {**bound, **own}, retried)
         case _:
             raise ConfigurationError(
                 f"expected a chat model or an LLM, got {type(model).__name__}",
                 hint="pass the model itself, without prompt or output parser; bind, with_config, with_retry, "
                 "with_fallbacks and configurable_fields may be around it",
             )
+
+
+def _configured(model: object, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a model that a config sets: values, or the names of options."""
+    configured = {}
+    for name, field in getattr(model, "fields", {}).items():
+        if field.id in chosen:
+            value, options = chosen[field.id], getattr(field, "options", None)
+            configured[name] = options.get(value) if options and isinstance(value, str) else value
+    return configured
 
 
 def inner_runnables(runnable: object) -> list[Runnable[Any, Any]]:
@@ -285,4 +357,4 @@ def family_of(models: Sequence[Leaf], logprobs: bool | None) -> Family:
     if logprobs:
         return OPENAI
     lacking = next((family for family in families if family.logprobs is None), TEXT)
-    return Family((), _text_keywords, advice=lacking.advice)
+    return replace(TEXT, advice=lacking.advice)

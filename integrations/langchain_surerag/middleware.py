@@ -10,7 +10,7 @@ import inspect
 import json
 import logging
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, NotRequired, cast
 
@@ -41,7 +41,7 @@ from langchain_surerag.inputs import spoken_turns, standalone_question
 from langchain_surerag.models import ModelReader, reader_from_model, with_advice
 from langchain_surerag.prompts import prompt_of
 from langchain_surerag.retrieval import retriever_of
-from langchain_surerag.runs import TAGS, changed_effects, collect_shown, settled, without_streaming
+from langchain_surerag.runs import TAGS, changed_effects, settled, without_streaming
 from langchain_surerag.summaries import admitted_summaries
 from surerag import LazyRAG, LazyRAGOptions, LazyRAGResult, Passage
 from surerag.drivers import complete
@@ -57,6 +57,7 @@ from surerag.errors import (
 )
 from surerag.messages import Message
 from surerag.readers.logprobs import ANY_VOCABULARY
+from surerag.readers.protocol import Capabilities
 from surerag.readers.thinking import THINKING_TOKENS, split_thoughts
 
 Request = ModelRequest[Any]
@@ -111,7 +112,7 @@ class _ToolsCalled(BaseException):
         self.response = response
 
 
-class AgentModel(RunnableBindingBase[Any, Any]):
+class AgentModel(RunnableBindingBase[Any, Any]):  # type: ignore[no-redef]  # it has a field named kwargs
     """The agent's model as a runnable that answers in the conversation, through all inner middleware.
 
     A prompt's text takes the place of the question's, and its rules stand behind the system message.
@@ -121,7 +122,6 @@ class AgentModel(RunnableBindingBase[Any, Any]):
     _handler: Handler = PrivateAttr()
     _may_call_tools: bool = PrivateAttr()
     _responses: dict[str, Response] = PrivateAttr(default_factory=dict)
-    _last: Response = PrivateAttr()
 
     def __init__(self, request: Request, handler: Handler, *, may_call_tools: bool) -> None:
         super().__init__(bound=request.model, kwargs=request.model_settings)
@@ -141,40 +141,35 @@ class AgentModel(RunnableBindingBase[Any, Any]):
         if message is None and not self._may_call_tools:
             raise _ToolsCalled(response)
         self._may_call_tools = True
-        text = "" if message is None else split_thoughts(str(message.text))[1].strip()
-        if message is None or (message.tool_calls and not text):
-            held = [call["args"] for call in message.tool_calls] if message else ""
-            text = json.dumps(held, sort_keys=True, default=str) if held else ""
-            message = AIMessage(text, response_metadata=message.response_metadata if message else {})
-        self._responses[text] = self._last = response
+        message = message or AIMessage("")
+        if message.tool_calls and not str(message.text).strip():
+            held = [call["args"] for call in message.tool_calls]
+            message = message.model_copy(update={"content": json.dumps(held, sort_keys=True, default=str)})
+        self._responses.pop(text := split_thoughts(str(message.text))[1].strip(), None)
+        self._responses[text] = response
         return message
 
-    def stream(
-        self, input: Any, config: RunnableConfig | None = None, **settings: Any
-    ) -> Iterator[AIMessage]:
-        """Yield the whole answer: a handler returns no pieces."""
-        yield self.invoke(input, config, **settings)
-
-    async def astream(
-        self, input: Any, config: RunnableConfig | None = None, **settings: Any
-    ) -> AsyncIterator[AIMessage]:
-        """Yield the whole answer."""
-        yield await self.ainvoke(input, config, **settings)
-
     def response_to(self, result: LazyRAGResult) -> Response:
-        """Return the response that a result's answer came with."""
-        return self._last if result.decision.retrieve else self._responses.get(result.answer, self._last)
+        """Return the response that a result's answer came with: after retrieval the last one."""
+        if not result.decision.retrieve and result.answer in self._responses:
+            return self._responses[result.answer]
+        # Before the answer may stand thoughts that nothing but the reader knows as such.
+        kept = [] if result.decision.retrieve else self._responses.items()
+        same = [response for text, response in kept if text.endswith(result.answer)]
+        return same[0] if same else list(self._responses.values())[-1]
 
     def _with_prompt(self, prompt: PromptValue) -> Request:
         turns, request = prompt.to_messages(), self._request
         question, system = cast("HumanMessage", request.messages[-1]), request.system_message
         text = "\n".join(str(turn.text) for turn in turns if not isinstance(turn, SystemMessage))
+        rules = "\n\n".join(str(turn.text) for turn in turns if isinstance(turn, SystemMessage))
         update: dict[str, Any] = {"response_metadata": turns[-1].response_metadata}
         if text != str(question.text):
             update["content"] = _with_text(question, text)
-        if rules := [str(turn.text) for turn in turns if isinstance(turn, SystemMessage)]:
-            blocks = [] if system is None else system.content_blocks
-            system = SystemMessage([*blocks, {"type": "text", "text": "\n\n".join(rules)}])
+        if rules and isinstance(said := system.content if system else "", str):
+            system = SystemMessage(f"{said}\n\n{rules}".strip())
+        elif rules:
+            system = SystemMessage([*said, {"type": "text", "text": rules}])
         messages = [*request.messages[:-1], question.model_copy(update=update)]
         return request.override(messages=messages, system_message=system)
 
@@ -187,12 +182,17 @@ class AgentReader(ModelReader):
         """No limit but the agent's own."""
         return _NO_LIMIT
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the model can do, in whole answers."""
+        return replace(super().capabilities, begin="whole")
+
     def keywords(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return as keywords of a call what the method sets and the agent does not."""
-        left = {"stream_usage"}
-        left |= {name for name in ("temperature",) if not settings.get(name)}
-        left |= {name for name in ("max_tokens",) if settings.get(name, 0) >= _NO_LIMIT}
-        return super().keywords({name: value for name, value in settings.items() if name not in left})
+        ours = {name: value for name, value in settings.items() if value or name == "seed"}
+        if ours.get("max_tokens", 0) >= _NO_LIMIT:
+            del ours["max_tokens"]
+        return super().keywords(ours)
 
 
 class _NoSummaries:
@@ -218,27 +218,29 @@ class LazyRetrievalState(AgentState[Any]):
 class LazyRetrievalMiddleware(_Middleware):
     """Lets the agent's model answer, and retrieves only when it is unsure of what it writes (L-RAG).
 
-    The core's L-RAG is run over the agent's model. Where the gate stays shut, its first answer stands. Where
-    it opens, that answer is dropped and nobody sees it; passages are retrieved, and the model answers once
-    more with them before the question. The agent's conversation keeps the question as it was. A follow-up
-    is searched as the model rewrites it to stand alone (one more call, where the gate opened).
+    The core's L-RAG runs over the agent's model. Where the gate stays shut, the first answer stands. Where it
+    opens, that answer is dropped and nobody sees it; passages are retrieved, and the model answers once more
+    with them before the question. The agent's conversation keeps the question as it was; a follow-up is
+    searched as the model rewrites it to stand alone (one more call, where the gate opened).
 
     A model that calls a tool, or reads the result of one, is left alone; a structured answer is an answer,
     also where LangChain has the model call a tool for it. An empty answer, or one without log-probabilities,
-    as a fallback model or a structured answer may be, opens the gate. A gate that samples draws its samples
-    past LangChain's cache and with a seed each; an agent with tools answers once before, at its own
-    temperature, to see whether it calls one. ``max_concurrency`` of the config holds for samples.
+    as a fallback model or a structured answer may be, opens the gate. Samples of the gate
+    ``"semantic_entropy"`` are drawn past LangChain's cache and with a seed each, as many at a time as
+    ``max_concurrency`` allows; an agent with tools answers once before, at its own temperature, and a tool
+    that it calls then is the one that runs.
 
     The state gets ``context`` and ``retrieval``; the message has the decision in
-    ``response_metadata["surerag"]["retrieval"]``, and the events of the chain reach callback handlers. Images
-    and files in the user's message stay.
+    ``response_metadata["surerag"]["retrieval"]``, and the chain's events reach callback handlers. Images and
+    files in the user's message stay.
 
     Args:
         retriever: A retriever, or a runnable from a question to documents.
-        summaries: Tier 1, as for the chain; without it the first answer is given from the conversation alone.
+        summaries: Tier 1, as for the chain. Without it the first answer comes from the conversation alone,
+            and is asked to abstain only where ``abstention`` is set or ``gate`` is ``"abstention"``.
         vocabulary_size: Tokens that the model can emit; bounds the entropy from above.
-        **options: Those of :class:`~langchain_surerag.LazyRetrievalChain` but ``max_tokens``. The prompt
-            ``closed_book`` is the question as it stands.
+        **options: Those of :class:`~langchain_surerag.LazyRetrievalChain`. Lengths are the agent's own where
+            ``max_tokens`` is None; the prompt ``closed_book`` is the question as it stands.
 
     Raises:
         ConfigurationError: If an option is unknown or out of bounds, or the retriever is none.
@@ -268,6 +270,9 @@ class LazyRetrievalMiddleware(_Middleware):
         options["prompts"] = {name: prompt_of(name, prompt) for name, prompt in prompts.items()}
         self.options = LazyRAGOptions(**options)
         _ = self.options.resolved_threshold  # raises where an option is not the gate's
+        asks = summaries is not None or self.options.resolved_gate.name == "abstention"
+        if self.options.abstention is None and not asks:
+            self.options = self.options.with_options(abstention=False)
         self._retriever = retriever_of(retriever)
         self._summaries = _NoSummaries() if summaries is None else admitted_summaries(summaries, retriever)
         self._vocabulary_size = vocabulary_size
@@ -288,11 +293,9 @@ class LazyRetrievalMiddleware(_Middleware):
         model = AgentModel(request, handler, may_call_tools=sampled)
         reader = AgentReader(model, None, None, self._vocabulary_size, 8, THINKING_TOKENS)
         with with_advice(reader):
-            options = {name: getattr(self.options, name) for name in self.options.model_fields_set}
-            core = LazyRAG(reader, self._retriever, self._summaries, **options)
+            core = LazyRAG(reader, self._retriever, self._summaries, **self.options.options())
         services = replace(core.services, rewriter=reader_from_model(request.model))
         program = _search_standalone(core.program(text), text, spoken_turns(request.messages[:-1]))
-        shown = collect_shown()
         try:
             result = await calls.run(ensure_config(), program, services)
         except _ToolsCalled as called:
@@ -305,7 +308,7 @@ class LazyRetrievalMiddleware(_Middleware):
             raise cause from None
         response, note = model.response_to(result), result.decision.to_dict()
         if message := answer_of(response):
-            response = _with_note(response, message, "retrieval", note, shown)
+            response = _with_note(response, message, "retrieval", note)
         update = {"context": documents_of(result.passages), "retrieval": note}
         return ExtendedModelResponse(response, Command(update=update))
 
@@ -451,16 +454,11 @@ def answer_of(response: Response) -> AIMessage | None:
     return None if last.tool_calls or (last.invalid_tool_calls and not str(last.text).strip()) else last
 
 
-def _with_note(
-    response: Response, message: AIMessage, name: str, note: Mapping[str, Any], shown: Sequence[str] = ()
-) -> Response:
-    """Return a response whose message has a note in its metadata, and the id under which it was shown."""
+def _with_note(response: Response, message: AIMessage, name: str, note: Mapping[str, Any]) -> Response:
+    """Return a response whose message has a note in its metadata."""
     earlier = message.response_metadata.get(NOTES) or {}
-    update: dict[str, Any] = {
-        "response_metadata": {**message.response_metadata, NOTES: {**earlier, name: note}},
-        "id": shown[-1] if shown else message.id,
-    }
-    noted = message.model_copy(update=update)
+    metadata = {**message.response_metadata, NOTES: {**earlier, name: note}}
+    noted = message.model_copy(update={"response_metadata": metadata})
     return replace(response, result=[noted if one is message else one for one in response.result])
 
 

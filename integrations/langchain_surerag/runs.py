@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from inspect import isawaitable
@@ -30,7 +30,7 @@ Purpose = Literal["draft", "step", "answer"]
 """What a request is for: text that may be thrown away, something on the way, or the answer itself."""
 
 PURPOSE: ContextVar[Purpose | None] = ContextVar("langchain_surerag_purpose", default=None)
-_SHOWN: ContextVar[list[str] | None] = ContextVar("langchain_surerag_shown", default=None)
+_MESSAGE_IDS: ContextVar[list[str] | None] = ContextVar("langchain_surerag_message_ids", default=None)
 TAGS: dict[Purpose, list[str]] = {
     "draft": ["nostream", "surerag:draft"],
     "step": ["nostream", "surerag:step"],
@@ -87,19 +87,19 @@ def request_config(purpose: Purpose | None) -> RunnableConfig:
     if purpose is None:
         return config
     tagged = merge_configs(config, {"tags": TAGS[purpose]})
-    if purpose == "answer" and (shown := _SHOWN.get()) is not None:
-        tagged = merge_configs(tagged, {"callbacks": [_MessageIds(shown)]})
+    if purpose == "answer" and (ids := _MESSAGE_IDS.get()) is not None:
+        tagged = merge_configs(tagged, {"callbacks": [_MessageIds(ids)]})
     return without_streaming(tagged) if purpose == "draft" else tagged
 
 
-def collect_shown() -> list[str]:
-    """Return a list to which this context adds the id of each message that is shown as the answer.
+def collect_message_ids() -> list[str]:
+    """Return a list to which this context adds the id of each message that is streamed as the answer.
 
     LangGraph shows a message once if what a node returns has the id of what was streamed.
     """
-    shown: list[str] = []
-    _SHOWN.set(shown)
-    return shown
+    ids: list[str] = []
+    _MESSAGE_IDS.set(ids)
+    return ids
 
 
 class _MessageIds(BaseCallbackHandler):
@@ -154,8 +154,10 @@ class AnswerRun:
         self._run: Any = None
 
     async def token(self, piece: str) -> None:
-        """Show a piece of the answer."""
+        """Show a piece of the answer; what is read on before the decision is none."""
         if self._run is None:
+            if PURPOSE.get() == "step":
+                return
             messages, manager = [[HumanMessage(self._prompt)]], self._manager_of(self._config)
             [self._run] = await settled(
                 manager.on_chat_model_start({}, messages, run_id=self._id, name="surerag:answer")
@@ -170,8 +172,16 @@ class AnswerRun:
             message = AIMessage(self._text, id=f"run-{self._id}")
             result = LLMResult(generations=[[ChatGeneration(message=message)]])
             await settled(self._run.on_llm_end(result))
-            if (shown := _SHOWN.get()) is not None:
-                shown.append(f"run-{self._id}")
+            if (ids := _MESSAGE_IDS.get()) is not None:
+                ids.append(f"run-{self._id}")
+
+
+async def stream_whole(text: str, ids: Sequence[str], manager_of: Callable[[RunnableConfig], Any]) -> None:
+    """Show an answer that no model's run has streamed, such as a sample that the gate kept."""
+    if text and not ids:
+        run = AnswerRun("", manager_of)
+        await run.token(text)
+        await run.end()
 
 
 async def settled(result: Any) -> Any:

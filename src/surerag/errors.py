@@ -15,7 +15,8 @@ class SureragError(Exception):
     A traceback ends with the address of the documentation of its class.
 
     Attributes:
-        hint: What to do about it; part of the message.
+        message: What happened, without the hint.
+        hint: What to do about it.
         retryable: Whether the same call may succeed later.
     """
 
@@ -24,7 +25,7 @@ class SureragError(Exception):
     def __init__(self, message: str, *, hint: str = "") -> None:
         sentence = message.removesuffix(".")
         super().__init__(f"{sentence}. {hint[:1].upper()}{hint[1:]}." if hint else message)
-        self.hint = hint
+        self.message, self.hint = message, hint
         self.add_note(f"More about it: {self.page}")
 
     @property

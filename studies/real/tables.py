@@ -98,9 +98,7 @@ def gates_rows(run: EvaluationRun) -> list[Row]:
     ``lazy`` is the component itself, where the run has it.
     """
     fixed = [
-        name
-        for name in ("never", "plain", "always", "summary", "summary or abstain")
-        if name in run.systems
+        name for name in ("never", "plain", "always", "summary", "summary or abstain") if name in run.systems
     ]
     own = [name for name in run.systems if name not in fixed]
     keys = common_keys(run, run.systems)

@@ -10,6 +10,7 @@ import pytest
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables.utils import AddableDict
 from langchain_core.tracers.base import BaseTracer
 from langgraph.graph import END, START, MessagesState, StateGraph
 
@@ -19,6 +20,7 @@ from langchain_surerag import (
     SelectiveAnswer,
     UncertaintyRewriteRetriever,
 )
+from surerag import EntropyGate
 from surerag.calibration import AbstentionPolicy, scope_of
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, InputError
@@ -97,6 +99,49 @@ async def test_langgraph_and_events_stream_the_answer_alone(logprob: float, expe
         texts = [message.content async for message, _ in graph.astream(inputs, stream_mode="messages")]
         assert "".join(texts) == expected
         assert await tokens_of(chain.astream_events("Where?", version="v2")) == expected
+
+
+ABSTAINS = "I do not know."
+READS_ALL: Any = {"gate": EntropyGate(aggregate="max")}
+
+
+@pytest.mark.parametrize("asynchronously", [False, True])
+@pytest.mark.parametrize(
+    ("options", "logprob", "first", "expected"),
+    [
+        ({}, SURE, ABSTAINS, FINAL),
+        (READS_ALL, UNSURE, DRAFT, FINAL),
+        (READS_ALL, SURE, DRAFT, DRAFT),
+        (SAMPLED, SURE, DRAFT, DRAFT),
+        ({"gate": "abstention"}, SURE, DRAFT, DRAFT),
+    ],
+)
+async def test_what_is_read_before_the_decision_is_not_shown(
+    options: Any, logprob: float, first: str, expected: str, asynchronously: bool
+) -> None:
+    with FakeOpenAI(
+        lambda prompt: FINAL if "Additional details" in prompt else first, logprob=logprob
+    ) as server:
+        chain = chain_over(server, **options)
+        inputs = {"question": "Where?"}
+        for app in (graph_of(chain), graph_of(RunnableLambda(list_of(chain, asynchronously)))):
+            if asynchronously:
+                shown = [message async for message, _ in app.astream(inputs, stream_mode="messages")]
+            else:
+                shown = [message for message, _ in app.stream(inputs, stream_mode="messages")]
+            assert "".join(message.text for message in shown) == expected
+
+
+def list_of(chain: Any, asynchronously: bool) -> Any:
+    """Return a function that adds up what a chain streams."""
+
+    def add(value: Any) -> Any:
+        return sum(chain.stream(value), start=AddableDict())
+
+    async def aadd(value: Any) -> Any:
+        return sum([chunk async for chunk in chain.astream(value)], start=AddableDict())
+
+    return aadd if asynchronously else add
 
 
 @pytest.mark.parametrize("asynchronously", [False, True])

@@ -104,14 +104,18 @@ def test_without_top_n_the_retriever_decides_how_many(retriever: Any) -> None:
 async def test_the_chunks_of_a_stream_add_up(retriever: Any, chain_of: FakeReader) -> None:
     chain = LazyRetrievalChain(chain_of, retriever, SUMMARY, top_n=1)
     whole = chain.invoke("Where?")
+    assert whole.pop("message").text == ANSWER
     chunks = [*chain.stream("Where?")]
+    assert chunks[-1].pop("message").text == ANSWER
     assert set(chunks[0]) == {"context", "decision"}
     assert len(chunks) > 4
     added = chunks[0]
     for chunk in chunks[1:]:
         added = added + chunk
     assert dict(added) == whole
-    assert [chunk async for chunk in chain.astream("Where?")] == chunks
+    awaited = [chunk async for chunk in chain.astream("Where?")]
+    assert awaited[-1].pop("message").text == ANSWER
+    assert awaited == chunks
     words = [*(chain | RunnableLambda(lambda output: output) | (lambda output: output["answer"])).stream("?")]
     assert words == [ANSWER]
     assert len([*chain.pick("answer").stream("?")]) > 2

@@ -38,7 +38,7 @@ from surerag.errors import (
     TransientServiceError,
 )
 from surerag.messages import Message
-from surerag.readers.hosted.parameters import LeftOutWarning
+from surerag.readers.parameters import LeftOutWarning
 from tests.langchain.conftest import KEY, SUMMARY, SURE, UNSURE, chat, completions, search
 from tests.servers.fake_openai import FakeOpenAI
 
@@ -405,7 +405,7 @@ def test_what_can_be_done_without_is_left_out_and_remembered() -> None:
         assert reader.begin(["?"], 2, GREEDY)
 
 
-@pytest.mark.filterwarnings("ignore::surerag.readers.hosted.parameters.LeftOutWarning")
+@pytest.mark.filterwarnings("ignore::surerag.readers.parameters.LeftOutWarning")
 async def test_what_one_of_several_requests_learns_holds_for_all() -> None:
     with FakeOpenAI([ANSWER], refuses=("temperature",), seconds=0.05) as server:
         blocking = reader_from_model(chat(server)).generate(["?"] * 6, GREEDY)
@@ -540,19 +540,6 @@ async def test_a_stream_that_is_cut_off_is_no_answer(server: FakeOpenAI) -> None
         [*reader.stream("?", plain)]
     with pytest.raises(TransientServiceError, match="cut off"):
         [chunk async for chunk in reader.astream("?", plain)]
-
-
-def test_an_answer_that_repeats_itself_is_an_error() -> None:
-    message = AIMessage(
-        "Velm Velm",
-        response_metadata={
-            "finish_reason": "stop",
-            "logprobs": {"content": [{"token": token, "logprob": -0.1} for token in ("Velm", " Velm")]},
-        },
-        usage_metadata={"input_tokens": 1, "output_tokens": 1, "total_tokens": 2},
-    )
-    with pytest.raises(ServiceError, match="repeats itself"):
-        reader_from_model(Saying(message), logprobs=True).generate(["?"], SamplingParams(trace="logprobs"))
 
 
 # Thoughts.

@@ -29,10 +29,9 @@ from surerag.errors import (
 )
 from surerag.messages import Message, SamplingParams
 from surerag.readers.hosted import OpenAIReader
-from surerag.readers.hosted.answers import Draft, usage_of
-from surerag.readers.hosted.parameters import LeftOutWarning, SupportedParameters
-from surerag.readers.hosted.requests import TokenDetails
 from surerag.readers.logprobs import token_trace
+from surerag.readers.parameters import LeftOutWarning, SupportedParameters
+from surerag.readers.reading import Part, Reading, usage_of
 from tests.servers.fake_openai import FakeOpenAI
 from tests.waiting import eventually
 
@@ -232,26 +231,19 @@ def test_the_end_tokens_log_probability_stands_apart_where_the_server_lists_it(
 
 
 def test_a_special_token_that_is_not_spelled_is_the_end_and_no_part_of_the_answer() -> None:
-    choice = {
-        "message": {"content": "Velm"},
-        "finish_reason": "stop",
-        "logprobs": {"content": [{"token": "Velm", "logprob": -0.1}, {"token": "", "logprob": -0.7}]},
-    }
-    draft = Draft(TokenDetails(True, 0), limit=9)
-    draft.feed(choice)
-    trace = draft.generation().trace
+    entries = [{"token": "Velm", "logprob": -0.1}, {"token": "", "logprob": -0.7}]
+    reading = Reading(SamplingParams(), top=0)
+    reading.feed(Part("Velm", entries=entries, finish="stop"))
+    trace = reading.generation().trace
     assert trace is not None
     assert (trace.tokens, trace.end_logprob) == (("Velm",), -0.7)
 
 
 def test_a_character_that_comes_in_halves_is_joined() -> None:
-    draft = Draft(TokenDetails(False, 0), limit=9, streamed=True)
-    pieces: list[Any] = [
-        {"text": "a\ud83d", "finish_reason": None},
-        {"text": "\ude00", "finish_reason": "stop"},
-    ]
-    assert [draft.feed(piece) for piece in pieces] == ["a", "😀"]
-    assert draft.generation().text == "a😀"
+    reading = Reading(SamplingParams(), streamed=True)
+    pieces = [Part("a\ud83d"), Part("\ude00", finish="stop")]
+    assert [reading.feed(piece) for piece in pieces] == ["a", "😀"]
+    assert reading.generation().text == "a😀"
 
 
 @pytest.mark.parametrize(
@@ -268,7 +260,7 @@ def test_a_character_that_comes_in_halves_is_joined() -> None:
     ],
 )  # fmt: skip
 def test_tokens_are_counted_as_services_report_them(counts: Any, expected: tuple[int, ...]) -> None:
-    usage = usage_of({"usage": counts})
+    usage = usage_of(counts)
     assert (
         usage.prompt_tokens,
         usage.completion_tokens,
@@ -310,10 +302,10 @@ def test_thoughts_are_no_part_of_an_answer(fake_openai: FakeOpenAI, place: str) 
 
 
 def test_an_answer_without_room_behind_its_thoughts_is_requested_again(fake_openai: FakeOpenAI) -> None:
-    def feed(text: str, budget: int) -> Draft:
-        draft = Draft(TokenDetails(False, 0), limit=6, budget=budget)
-        draft.feed({"message": {"content": text}, "finish_reason": "length"})
-        return draft
+    def feed(text: str, budget: int) -> Reading:
+        reading = Reading(GREEDY, budget=budget)
+        reading.feed(Part(text, finish="length"))
+        return reading
 
     assert feed("<think>Hm", 0).starved
     with pytest.raises(ThinkingBudgetError, match="still thinking"):

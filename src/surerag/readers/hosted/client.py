@@ -12,7 +12,7 @@ import os
 import re
 import threading
 import weakref
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -29,6 +29,7 @@ from surerag.errors import (
 )
 from surerag.readers.failures import PASSING_HINT, REFUSED_HINT, TOO_LONG_HINT, kind_of, status_of
 from surerag.readers.logprobs import NO_LOGPROBS_HINT, excerpt, without_surrogates
+from surerag.readers.parameters import PARAMETER_HINTS
 from surerag.readers.threads import renew_after_fork
 
 if TYPE_CHECKING:
@@ -52,12 +53,6 @@ _HINTS = {
     401: "set OPENAI_API_KEY, or pass api_key=…",
     403: "set OPENAI_API_KEY, or pass api_key=…",
     404: "check the model's name, and that base_url ends with the API's root, such as …/v1",
-}
-PARAMETER_HINTS = {
-    "temperature": "sample at temperature=1.0, or use a model that takes one; a thinking model may with "
-    "thinking=False",
-    "top_p": "sample with top_p=1.0",
-    "top_k": "sample with top_k=None",
 }
 _NOT_COMPATIBLE_HINT = "check that base_url ends with the API's root, such as http://localhost:8000/v1"
 
@@ -101,16 +96,14 @@ async def arun(coroutine: Coroutine[Any, Any, R]) -> R:
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, background_loop()))
 
 
-async def each(coroutines: Sequence[Coroutine[Any, Any, R]]) -> list[R]:
-    """Await several at once, on the background loop; the first failure cancels the others and is raised."""
-    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
-    try:
-        return list(await asyncio.gather(*tasks))
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
+def run_soon(coroutine: Coroutine[Any, Any, object]) -> None:
+    """Run a coroutine on the background loop without waiting, as a finaliser needs it; drop its failure."""
+
+    async def quietly() -> None:
+        with suppress(Exception):
+            await coroutine
+
+    asyncio.run_coroutine_threadsafe(quietly(), background_loop())
 
 
 class ReportedError(Exception):
@@ -347,9 +340,10 @@ class EventStream:
 
     async def next(self) -> Json | None:
         """Return the next piece, waiting for it; None behind the last one."""
-        started = self.loop.time()
         try:
-            piece = await self._client._guarded(anext(self._events, None), self._left, self._body)
+            async with await self._client.turn():
+                started = self.loop.time()
+                piece = await self._client._guarded(anext(self._events, None), self._left, self._body)
         except ServiceError:
             await self.aclose()
             raise
@@ -359,8 +353,9 @@ class EventStream:
         return piece if piece is None else checked(piece)
 
     async def aclose(self) -> None:
-        """Close the connection."""
-        await self._response.aclose()
+        """Close the connection, unless it is a parent process's."""
+        if self.loop is asyncio.get_running_loop():
+            await self._response.aclose()
 
 
 def _limited(response: httpx.Response) -> httpx.Response:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from surerag.errors import ServiceError
 from surerag.messages import Prompt, SamplingParams
-from surerag.readers.hosted.answers import Draft
-from surerag.readers.hosted.requests import THINKING_OFF, Scoring, TokenDetails
-from surerag.readers.hosted.service import Service
+from surerag.readers.asking import Request
+from surerag.readers.hosted.requests import THINKING_OFF, Scoring
+from surerag.readers.reading import Reading
+
+if TYPE_CHECKING:
+    from surerag.readers.hosted.reader import OpenAIReader
 
 _PROMPTS = (
     "Count from one to twenty in words, separated by single spaces.",
@@ -20,7 +24,6 @@ _PROMPTS = (
 
 _TOPS = (20, 5, 1, 0)
 _SHORT = SamplingParams(max_tokens=3)
-_TEXT = TokenDetails(False, 0)
 _SAME = 0.02
 """Log-probabilities nearer than this are the same: servers that batch differ in the last digits."""
 
@@ -75,38 +78,38 @@ class Probe:
         return "\n".join(lines + [f"  note: {note}" for note in self.notes])
 
 
-async def probe(service: Service, prompt: Prompt | None) -> Probe:
+async def probe(reader: OpenAIReader, prompt: Prompt | None) -> Probe:
     """Ask one small question after another, and return what the answers show.
 
     Raises:
         CapabilityError: If the model thinks although thinking was switched off.
         ServiceError: If a plain question is not answered, or none with more than silence.
     """
-    questions = _Questions(service, await _answered(service, _PROMPTS if prompt is None else (prompt,)))
+    questions = _Questions(reader, await _answered(reader, _PROMPTS if prompt is None else (prompt,)))
     top = await questions.largest_top()
-    details = TokenDetails(top is not None, top or 0)
-    streamed = await questions.streamed(details)
+    streamed = await questions.streamed(top)
     return Probe(
-        name=service.name,
+        name=reader.name,
         logprobs=top is not None,
         top_logprobs=top or 0,
-        raw_logprobs=await questions.raw(details) if top else None,
+        raw_logprobs=await questions.raw(top) if top else None,
         samples=await questions.samples(),
         streams=streamed is not None,
         stream_logprobs=bool(streamed),
-        scoring=await questions.scoring(details) if top is not None else None,
-        thinks=service.thinks,
-        rejected=tuple(sorted(service.supported.drop - set(THINKING_OFF))),
-        limits=tuple(sorted(service.supported.cap.items())),
+        scoring=await questions.scoring(top) if top is not None else None,
+        thinks=reader.capabilities.thinking == "apart",
+        rejected=tuple(sorted(reader.supported.drop - set(THINKING_OFF))),
+        limits=tuple(sorted(reader.supported.cap.items())),
         notes=tuple(dict.fromkeys(questions.notes)),
     )
 
 
-async def _answered(service: Service, prompts: Sequence[Prompt]) -> Prompt:
+async def _answered(reader: OpenAIReader, prompts: Sequence[Prompt]) -> Prompt:
     """Return the first prompt that the model has something to say to; learn whether it thinks."""
     for prompt in prompts:
         # Long enough to see thoughts end whose beginning is not marked.
-        ((answer,),) = await service.generate([prompt], SamplingParams(max_tokens=256, trace="none"))
+        question = Request(prompt, SamplingParams(max_tokens=256, trace="none"))
+        (answer, *_) = await reader.answers(question, reader.awaiting)
         if answer.text:
             return prompt
     raise ServiceError(
@@ -118,24 +121,26 @@ async def _answered(service: Service, prompts: Sequence[Prompt]) -> Prompt:
 class _Questions:
     """The questions, and what the server said where it refused."""
 
-    def __init__(self, service: Service, prompt: Prompt) -> None:
+    def __init__(self, reader: OpenAIReader, prompt: Prompt) -> None:
         self.notes: list[str] = []
-        self._service, self._prompt = service, prompt
+        self._reader, self._prompt = reader, prompt
 
     async def largest_top(self) -> int | None:
         """Return the most alternatives that the server lists; None if it has no log-probabilities."""
         for top in _TOPS:
-            draft = await self._ask(_SHORT, TokenDetails(True, top))
-            if draft is not None and draft.generation().trace:
-                return min(top, max(len(entry.get("top_logprobs") or ()) for entry in draft.entries))
+            reading = await self._ask(_SHORT, top)
+            if reading is not None and reading.generation().trace:
+                return min(top, max(len(entry.get("top_logprobs") or ()) for entry in reading.entries))
         return None
 
-    async def streamed(self, details: TokenDetails) -> bool | None:
+    async def streamed(self, top: int | None) -> bool | None:
         """Stream a few tokens, and return whether log-probabilities came with them; None if nothing came."""
-        for requested in dict.fromkeys((details, _TEXT)):
+        for requested in dict.fromkeys((top, None)):
             try:
-                opened = await self._service.open(self._prompt, _SHORT, requested)
-                return (await opened.read(_SHORT.max_tokens + 1)).partial.trace is not None
+                opened = self._reader.open_reading(
+                    self._request(_SHORT, requested, streamed=True), self._reader.awaiting
+                )
+                return (await opened.until(_SHORT.max_tokens + 1)).partial.trace is not None
             except ServiceError as error:
                 self._note(error)
         return None
@@ -144,36 +149,36 @@ class _Questions:
         """See whether two samples come to one request."""
         try:
             two = replace(_SHORT, n=2, temperature=1.0)
-            return len(await self._service.ask(self._prompt, two, _TEXT, {"n"})) == 2
+            return len(await self._reader.ask(self._request(two, None), self._reader.awaiting)) == 2
         except ServiceError as error:
             self._note(error)
             return False
 
-    async def raw(self, details: TokenDetails) -> bool | None:
+    async def raw(self, top: int) -> bool | None:
         """Compare the first token's alternatives at two temperatures, which should change nothing."""
         lists = []
         for temperature in (0.5, 2.0):
-            draft = await self._ask(replace(_SHORT, temperature=temperature), details, "temperature")
-            first = draft.entries[0].get("top_logprobs") if draft is not None and draft.entries else None
+            reading = await self._ask(replace(_SHORT, temperature=temperature), top)
+            first = reading.entries[0].get("top_logprobs") if reading and reading.entries else None
             if not first:
                 return None
-            lists.append(sorted((item["logprob"] for item in first), reverse=True)[: details.top])
+            lists.append(sorted((item["logprob"] for item in first), reverse=True)[:top])
         return not _differ(*lists)
 
-    async def scoring(self, details: TokenDetails) -> Scoring | None:
+    async def scoring(self, top: int) -> Scoring | None:
         """Have the model's own words read back, in each way that the API may have.
 
         A way counts only if they are as likely read as they were when generated: a server may be off by one.
         """
-        draft = await self._ask(_SHORT, details)
-        if draft is None or (trace := draft.generation().trace) is None:
+        reading = await self._ask(_SHORT, top)
+        if reading is None or (trace := reading.generation().trace) is None:
             return None
         ways: tuple[Scoring, ...] = ("prompt_logprobs",)
-        if self._service.api == "completions":
+        if self._reader.api == "completions":
             ways = ("echo", "prompt_logprobs")
         for how in ways:
             try:
-                read = await self._service.read_back(how, self._prompt, "".join(trace.tokens), details)
+                read = await self._reader.read_back(how, self._prompt, "".join(trace.tokens), top)
             except ServiceError as error:
                 self._note(error)
                 continue
@@ -187,23 +192,24 @@ class _Questions:
                 return how
         return None
 
-    async def _ask(self, sampling: SamplingParams, details: TokenDetails, *needed: str) -> Draft | None:
+    def _request(self, sampling: SamplingParams, top: int | None, *, streamed: bool = False) -> Request:
+        """Return a request that cannot do without what is requested of its tokens, nor its temperature."""
+        sampling = replace(sampling, trace="none" if top is None else "entropy" if top else "logprobs")
+        return Request(self._prompt, sampling, top, drawn=sampling.temperature > 0, streamed=streamed)
+
+    async def _ask(self, sampling: SamplingParams, top: int) -> Reading | None:
         """Ask once; return the answer if it came with what was requested of its tokens."""
-        needed = ("model", "messages", "prompt", "logprobs", *needed)
-        if details.top:
-            needed += ("top_logprobs",)
         try:
-            draft = (await self._service.ask(self._prompt, sampling, details, needed))[0]
-            draft.generation()
+            reading = (await self._reader.ask(self._request(sampling, top), self._reader.awaiting))[0]
+            reading.generation()
         except ServiceError as error:
             self._note(error)
             return None
-        return draft
+        return reading
 
     def _note(self, error: ServiceError) -> None:
         """Keep what the service said, without our advice."""
-        advice = f". {error.hint[:1].upper()}{error.hint[1:]}." if error.hint else ""
-        self.notes.append(str(error).removesuffix(advice))
+        self.notes.append(error.message)
 
 
 def _differ(one: Sequence[float], other: Sequence[float]) -> bool:

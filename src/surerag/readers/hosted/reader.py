@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from surerag.errors import ConfigurationError
-from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, SamplingParams, TokenTrace, Usage
-from surerag.readers.hosted.client import Client, arun, run
+from surerag.errors import CapabilityError, ConfigurationError
+from surerag.messages import Prompt, SamplingParams, TokenTrace
+from surerag.readers.asking import AskingReader, Awaiting, Blocking, Keywords, Request
+from surerag.readers.hosted.answers import next_part, parts_of
+from surerag.readers.hosted.client import Client, arun, run, run_soon, without_secrets
 from surerag.readers.hosted.probe import Probe, probe
-from surerag.readers.hosted.requests import Api, TokenDetails
-from surerag.readers.hosted.service import Service, cancel, claim
-from surerag.readers.protocol import BaseReader, Capabilities
+from surerag.readers.hosted.requests import THINKING_OFF, Api, Scoring, body_of, scoring_body
+from surerag.readers.hosted.scoring import score_trace
+from surerag.readers.protocol import Capabilities
+from surerag.readers.reading import Part, Reading, usage_of
+from surerag.readers.thinking import THINKING_TOKENS
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
+R = TypeVar("R")
 _TOP_LOGPROBS: Mapping[Api, int] = {"chat": 20, "completions": 5}
 
 
-class OpenAIReader(BaseReader):
+class OpenAIReader(AskingReader):
     """A model behind an OpenAI-compatible server.
 
     Log-probabilities are those that the server returns. Most compute them before temperature, top-p and
@@ -62,6 +66,12 @@ class OpenAIReader(BaseReader):
         client: Your own ``openai.AsyncOpenAI``, in place of base_url, api_key, timeout and max_retries. It is
             used on the reader's own event loop, and stays yours to close.
 
+    Attributes:
+        model: Name of the model.
+        api: Which of the server's APIs is used.
+        top: How many of the likeliest tokens are requested; None where the server has no log-probabilities.
+        thinking: As it was passed in.
+
     Raises:
         MissingExtraError: If the openai SDK is not installed.
         ConfigurationError: If a setting cannot work.
@@ -99,21 +109,23 @@ class OpenAIReader(BaseReader):
         ):
             if not value >= least:
                 raise ConfigurationError(f"{name} must be at least {least}, got {value!r}")
+        super().__init__(thinks=thinking is True)
+        self.model, self.api, self.thinking = model, api, thinking
+        self.top: int | None = _TOP_LOGPROBS[api] if top_logprobs is None else top_logprobs
+        self._top_parameter = "top_logprobs" if api == "chat" else "logprobs"
         self._max_tokens = max_tokens
-        fields = dict(extra_body or {})
-        self._service = Service(
-            Client(base_url, api_key, timeout, max_retries, max_concurrency, own=client, secrets=fields),
-            model,
-            api,
-            TokenDetails(True, _TOP_LOGPROBS[api] if top_logprobs is None else top_logprobs),
-            thinking,
-            fields,
-            thinks=thinking is True,
+        self._extra_body = dict(extra_body or {})
+        self._client = Client(
+            base_url, api_key, timeout, max_retries, max_concurrency, own=client, secrets=self._extra_body
         )
+        self._scoring: Scoring | None = None
+        self._streamed = True
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_extra_body": without_secrets(self._extra_body)}
 
     def __repr__(self) -> str:
-        service = self._service
-        return f"OpenAIReader({self.name!r}, api={service.api!r}, top_logprobs={service.details.top})"
+        return f"OpenAIReader({self.name!r}, api={self.api!r}, top_logprobs={self.top or 0})"
 
     def __copy__(self) -> OpenAIReader:
         """Return the reader itself: copies of a pipeline share its client, which no copy could carry."""
@@ -126,7 +138,7 @@ class OpenAIReader(BaseReader):
     @property
     def name(self) -> str:
         """Model and address, without credentials: the paths of one host may lead to different models."""
-        return self._service.name
+        return f"{self.model}@{self._client.address}"
 
     @property
     def max_tokens(self) -> int:
@@ -136,39 +148,15 @@ class OpenAIReader(BaseReader):
     @property
     def capabilities(self) -> Capabilities:
         """What the server is asked for, and, once probed, what it does."""
-        service = self._service
         return Capabilities(
-            logprobs=service.details.logprobs,
-            entropy="bounded" if service.details.top else None,
-            score=service.details.logprobs and service.scoring is not None,
-            begin="native" if service.streams else "whole",
-            stream=service.streams,
+            logprobs=self.top is not None,
+            entropy="bounded" if self.top else None,
+            score=self.top is not None and self._scoring is not None,
+            begin="native" if self._streamed else "whole",
+            stream=self._streamed,
             native_async=True,
-            thinking="apart" if service.thinks else "off" if service.thinking is False else "none",
+            thinking="apart" if self._thinks else "off" if self.thinking is False else "none",
         )
-
-    @property
-    def usage(self) -> Usage:
-        """Requests that were answered, and the tokens that the server counted for them."""
-        return self._service.usage.total
-
-    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
-        """Return ``sampling.n`` generations for each prompt, in order.
-
-        A server that ignores ``n`` is asked again for the samples that it left out. At temperature 0
-        one answer stands for all samples.
-
-        Raises:
-            ServiceError: If the server fails, or sends a malformed answer: TransientServiceError if it still
-                fails after all retries, RefusedError if it rejects what cannot be left out, LogprobsError,
-                ContextLengthError, ThinkingBudgetError.
-            CapabilityError: If the model thinks although thinking was switched off.
-        """
-        return run(self._service.generate(prompts, sampling))
-
-    async def agenerate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
-        """Like ``generate``, without blocking the event loop."""
-        return await arun(self._service.generate(prompts, sampling))
 
     def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
         """Return the trace of each continuation after its prompt.
@@ -177,75 +165,30 @@ class OpenAIReader(BaseReader):
             CapabilityError: If the server cannot score, or was not probed yet.
             ServiceError: As ``generate``.
         """
-        return run(self._service.score(prompts, continuations))
+        return run(self._score(prompts, continuations))
 
     async def ascore(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
         """Like ``score``, without blocking the event loop."""
-        return await arun(self._service.score(prompts, continuations))
+        return await arun(self._score(prompts, continuations))
 
-    def begin(
-        self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
-    ) -> list[PartialGeneration]:
-        """Return the first ``n_tokens`` tokens for each prompt, the rest of its stream unread."""
-        return run(self._service.begin(prompts, n_tokens, sampling))
+    async def _score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
+        how = self._scoring
+        if how is None or self.top is None:
+            raise CapabilityError(
+                f"{self.name} is not known to score given text",
+                hint='call probe() to find out whether it can; api="completions" can more often than "chat"',
+            )
+        pairs = list(zip(prompts, continuations, strict=True))
+        return await self.awaiting.each(lambda pair: self.read_back(how, *pair, 0), pairs, len(pairs))
 
-    async def abegin(
-        self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
-    ) -> list[PartialGeneration]:
-        """Like ``begin``, without blocking the event loop."""
-        return await arun(self._service.begin(prompts, n_tokens, sampling))
-
-    def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
-        """Return whole generations of what was begun, reading their streams on; each once."""
-        return run(self._service.finish(begun))
-
-    async def afinish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
-        """Like ``finish``, without blocking the event loop."""
-        return await arun(self._service.finish(begun))
-
-    def cancel(self, begun: Sequence[PartialGeneration]) -> None:
-        """Close the streams of what was begun; those that are closed already stay as they are."""
-        cancel(begun)
-
-    async def acancel(self, begun: Sequence[PartialGeneration]) -> None:
-        """Like ``cancel``: neither of them waits."""
-        cancel(begun)
-
-    def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
-        """Yield what was begun from its first token on; closing the iterator closes the connection."""
-        answer = claim(begun)
-        if answer is None:
-            yield from super().finish_stream(begun)
-            return
-        try:
-            chunk = Chunk("")
-            while chunk.generation is None:
-                chunk = run(answer.chunk())
-                yield chunk
-        finally:
-            answer.end()
-
-    async def astream(self, prompt: Prompt, sampling: SamplingParams) -> AsyncIterator[Chunk]:
-        """Like ``stream``, without blocking the event loop."""
-        (begun,) = await self.abegin([prompt], 1, sampling)
-        async with aclosing(self.afinish_stream(begun)) as chunks:
-            async for chunk in chunks:
-                yield chunk
-
-    async def afinish_stream(self, begun: PartialGeneration) -> AsyncGenerator[Chunk, None]:
-        """Like ``finish_stream``, without blocking the event loop."""
-        answer = claim(begun)
-        if answer is None:
-            (whole,) = await self.afinish([begun])
-            yield Chunk(whole.text, whole)
-            return
-        try:
-            chunk = Chunk("")
-            while chunk.generation is None:
-                chunk = await arun(answer.chunk())
-                yield chunk
-        finally:
-            answer.end()
+    async def read_back(self, how: Scoring, prompt: Prompt, continuation: str, top: int) -> TokenTrace:
+        """Score one continuation in one of the ways that servers have."""
+        if not continuation:
+            return TokenTrace((), ())
+        body = scoring_body(how, self.api, self.model, prompt, continuation, top)
+        reply = await self._send(Request(prompt, SamplingParams(), context=body), self._client.post)
+        self._usage.add(usage_of(reply.get("usage")))
+        return score_trace(how, reply, prompt, continuation, top)
 
     def probe(self, prompt: Prompt | None = None) -> Probe:
         """Find out what the server can do, by asking it about ten small questions.
@@ -258,25 +201,74 @@ class OpenAIReader(BaseReader):
         Raises:
             ServiceError: If the server does not even answer a plain question.
         """
-        return self._learn(run(probe(self._service, prompt)))
+        return self._adopt(run(probe(self, prompt)))
 
     async def aprobe(self, prompt: Prompt | None = None) -> Probe:
         """Like ``probe``, without blocking the event loop."""
-        return self._learn(await arun(probe(self._service, prompt)))
+        return self._adopt(await arun(probe(self, prompt)))
 
-    def _learn(self, result: Probe) -> Probe:
-        service, promised = self._service, result.logprobs and result.raw_logprobs is not False
-        top = min(service.details.top, result.top_logprobs) if promised else 0
-        service.details = TokenDetails(promised, top)
-        service.scoring = result.scoring
-        service.streams = result.streams and (result.stream_logprobs or not promised)
-        service.together = result.samples
+    def _adopt(self, result: Probe) -> Probe:
+        promised = result.logprobs and result.raw_logprobs is not False
+        self.top = min(self.top or 0, result.top_logprobs) if promised else None
+        self._scoring = result.scoring
+        self._streamed = result.streams and (result.stream_logprobs or not promised)
+        self._together = result.samples
         return result
 
     def close(self) -> None:
         """Close the client, unless it is yours; another is made when it is needed."""
-        run(self._service.client.aclose())
+        run(self._client.aclose())
 
     async def aclose(self) -> None:
         """Like ``close``, without blocking the event loop."""
-        await arun(self._service.client.aclose())
+        await arun(self._client.aclose())
+
+    # How it is asked.
+
+    blocking = awaiting = Awaiting()
+
+    def _wait(self, work: Coroutine[Any, Any, R]) -> R:
+        return run(work)
+
+    async def _reach(self, work: Coroutine[Any, Any, R]) -> R:
+        return await arun(work)
+
+    def _hang_up(self, work: Coroutine[Any, Any, object]) -> None:
+        run_soon(work)
+
+    def _top(self, sampling: SamplingParams) -> int | None:
+        if self.top is None or sampling.trace == "none":
+            return None
+        return self.top if sampling.trace == "entropy" else 0
+
+    def _budget(self) -> int:
+        return THINKING_TOKENS if self._thinks else 0
+
+    def _keywords(self, request: Request) -> Keywords:
+        switches = THINKING_OFF if self.thinking is False and self.api == "chat" else {}
+        body = request.context or body_of(self.api, self.model, request)
+        return {**switches, **body, **self._extra_body}
+
+    def _needed(self, request: Request) -> Collection[str]:
+        return {*(request.context or super()._needed(request)), *self._extra_body}
+
+    async def _call(self, request: Request, keywords: Keywords, calls: Blocking) -> Sequence[Part]:
+        return parts_of(await self._client.post(keywords), logprobs=request.top is not None)
+
+    async def _open(
+        self, request: Request, keywords: Keywords, calls: Blocking
+    ) -> AsyncGenerator[Part, None]:
+        events = await self._client.open(keywords)
+        try:
+            while (piece := await events.next()) is not None:
+                yield next_part(piece, logprobs=request.top is not None)
+        finally:
+            await events.aclose()
+
+    def _note(self, reading: Reading) -> None:
+        if reading.thought and self.thinking is False:
+            raise CapabilityError(
+                f"{self.name} thinks before it answers although thinking=False was passed",
+                hint="use thinking=None, or a model whose thinking can be switched off",
+            )
+        super()._note(reading)

@@ -9,15 +9,13 @@ from typing import Any
 from surerag.errors import LogprobsError
 from surerag.messages import Prompt, TokenTrace, as_messages
 from surerag.readers.hosted.answers import choices_of
-from surerag.readers.hosted.requests import Scoring, TokenDetails
+from surerag.readers.hosted.requests import Scoring
 from surerag.readers.logprobs import NO_LOGPROBS_HINT, entries_of, excerpt, trace_of, without_surrogates
 
 Json = Mapping[str, Any]
 
 
-def score_trace(
-    how: Scoring, answer: Json, prompt: Prompt, continuation: str, details: TokenDetails
-) -> TokenTrace:
+def score_trace(how: Scoring, answer: Json, prompt: Prompt, continuation: str, top: int) -> TokenTrace:
     """Return the trace of the continuation alone.
 
     Raises:
@@ -39,7 +37,7 @@ def score_trace(
             f"{continuation[:60]!r} cannot be separated from its prompt by the server's tokens",
             hint="score texts that start where a token starts, or use TransformersReader",
         )
-    return trace_of([entries[place] for place in inside], top_logprobs=details.top)
+    return trace_of([entries[place] for place in inside], top_logprobs=top)
 
 
 def _prompt_entries(listed: object) -> list[Json]:

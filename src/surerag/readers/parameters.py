@@ -34,6 +34,14 @@ _TOGETHER = re.compile(r"(?i)\bboth\b|at the same time|mutually exclusive")
 """Says of two parameters that either is taken, but not with the other."""
 
 
+PARAMETER_HINTS = {
+    "temperature": "sample at temperature=1.0, or use a model that takes one; a thinking model may with "
+    "thinking=False",
+    "top_p": "sample with top_p=1.0",
+    "top_k": "sample with top_k=None",
+}
+
+
 class LeftOutWarning(UserWarning):
     """A model rejects a parameter that changes how it samples, and is asked without it from then on."""
 

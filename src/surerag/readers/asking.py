@@ -1,0 +1,626 @@
+"""Ask a model over a client: learn what it rejects and how it thinks, ask again, read its streams on.
+
+Whatever the client, a reader of this kind says how to call it; when to call, what to send and what to make of
+the reply is decided here, once. Coroutines over a client's blocking calls never suspend, so that the same
+ones serve sync and async callers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import traceback
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Sequence,
+)
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from surerag.errors import (
+    ConfigurationError,
+    LogprobsRefusedError,
+    RefusedError,
+    ServiceError,
+    SureragError,
+    ThinkingBudgetError,
+)
+from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, SamplingParams, Usage
+from surerag.readers.failures import masked, reply_of, service_error
+from surerag.readers.logprobs import ANY_VOCABULARY, NO_LOGPROBS_HINT
+from surerag.readers.parameters import (
+    PARAMETER_HINTS,
+    SupportedParameters,
+    needed_parameters,
+    warn_of_dropped,
+)
+from surerag.readers.pieces import UsageCounter
+from surerag.readers.protocol import BaseReader, begun_from_whole, close_iterator
+from surerag.readers.reading import THINKING_HINT, OpenReading, Part, Reading, UnmarkedThoughtsError
+from surerag.readers.threads import complete, in_thread
+
+T = TypeVar("T")
+R = TypeVar("R")
+Keywords = dict[str, Any]
+"""Settings of a request by OpenAI's names."""
+
+_SEED_STEP = 0x9E3779B1
+_SEED_RANGE = 2**31
+
+
+def seed_of(seed: int, sample: int) -> int:
+    """Return the seed of one sample, where a server has to be asked for it alone.
+
+    Example:
+        >>> seed_of(7, 0), seed_of(7, 1) != seed_of(8, 0)
+        (7, True)
+    """
+    return (seed + sample * _SEED_STEP) % _SEED_RANGE
+
+
+class Request(NamedTuple):
+    """One request to a model.
+
+    Attributes:
+        prompt: What is asked.
+        sampling: How its answers are sampled; ``n`` is the number that this request asks for.
+        top: Likeliest tokens to list with each; 0 for log-probabilities alone, None for neither.
+        number: Which sample of the prompt its first answer is.
+        drawn: Whether it asks for samples of several that are drawn.
+        streamed: Whether the answer is to come in pieces.
+        budget: Tokens granted for thinking.
+        context: What the client's framework needs to know of the caller.
+    """
+
+    prompt: Prompt
+    sampling: SamplingParams
+    top: int | None = None
+    number: int = 0
+    drawn: bool = False
+    streamed: bool = False
+    budget: int = 0
+    context: Any = None
+
+
+class Blocking:
+    """Calls of an object's methods in this thread; several at once in threads of their own.
+
+    Attributes:
+        prefix: What stands before a method's name.
+    """
+
+    prefix: Literal["", "a"] = ""
+
+    async def call(self, owner: Any, method: str, *arguments: Any, **keywords: Any) -> Any:
+        """Call a method and return its result."""
+        result = getattr(owner, self.prefix + method)(*arguments, **keywords)
+        return await result if inspect.isawaitable(result) else result
+
+    async def stream(self, owner: Any, method: str, *arguments: Any, **keywords: Any) -> AsyncGenerator[Any]:
+        """Yield what a method streams, and close it behind the last item that is taken."""
+        items = await self.call(owner, method, *arguments, **keywords)
+        try:
+            if hasattr(items, "__anext__"):
+                async for item in items:
+                    yield item
+            else:
+                for item in items:
+                    yield item
+        finally:
+            if hasattr(items, "aclose"):
+                await items.aclose()
+            else:
+                close_iterator(items)
+
+    async def each(
+        self, call: Callable[[T], Coroutine[Any, Any, R]], items: Sequence[T], limit: int
+    ) -> list[R]:
+        """Call for every item, ``limit`` at a time; a failure stops what has not begun."""
+        if min(limit, len(items)) <= 1:
+            return [await call(item) for item in items]
+        with ThreadPoolExecutor(min(limit, len(items))) as pool:
+            futures = [
+                pool.submit(contextvars.copy_context().run, lambda item: complete(call(item)), item)
+                for item in items
+            ]
+            try:
+                return [future.result() for future in futures]
+            except BaseException:
+                for future in futures:
+                    future.cancel()
+                raise
+
+
+class Awaiting(Blocking):
+    """Calls of the asynchronous twins of an object's methods, which do not block the event loop."""
+
+    prefix = "a"
+
+    async def each(
+        self, call: Callable[[T], Coroutine[Any, Any, R]], items: Sequence[T], limit: int
+    ) -> list[R]:
+        """Call for every item, ``limit`` at a time; a failure cancels the others."""
+        free = asyncio.Semaphore(limit)
+
+        async def one(item: T) -> R:
+            async with free:
+                return await call(item)
+
+        tasks = [asyncio.ensure_future(one(item)) for item in items]
+        try:
+            return list(await asyncio.gather(*tasks))
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+
+
+class AskingReader(BaseReader):
+    """A reader over a client, which a derived class calls.
+
+    A derived class says what to send (``_keywords``), how (``_call``, ``_open``) and what is secret
+    (``_secrets``); further hooks have defaults.
+
+    Args:
+        thinks: Whether the model is known to think before it answers.
+
+    Attributes:
+        supported: What the model is known to reject.
+    """
+
+    blocking: Blocking = Blocking()
+    awaiting: Blocking = Awaiting()
+    advice: str = NO_LOGPROBS_HINT
+    """What to do where log-probabilities are needed and missing."""
+    thinking_hint: str = THINKING_HINT
+    """What to do where thoughts leave no room for an answer."""
+    vocabulary_size: int = ANY_VOCABULARY
+    """Tokens that the model can emit, or a number no smaller."""
+    token_pieces: bool = True
+    """Whether a piece of a stream is a token."""
+    _top_parameter: str = "top_logprobs"
+    """Name of the setting that says how many likeliest tokens are listed."""
+
+    def __init__(self, *, thinks: bool = False) -> None:
+        self._thinks, self._in_thoughts = thinks, False
+        self._together = True
+        self.supported = SupportedParameters()
+        self._usage = UsageCounter()
+
+    # Hooks.
+
+    def _keywords(self, request: Request) -> Keywords:
+        """Return the settings of a request by OpenAI's names, also those that the model may reject."""
+        raise NotImplementedError
+
+    async def _call(self, request: Request, keywords: Keywords, calls: Blocking) -> Sequence[Part]:
+        """Send a request and return its answers, in order."""
+        raise NotImplementedError
+
+    def _open(self, request: Request, keywords: Keywords, calls: Blocking) -> AsyncGenerator[Part]:
+        """Send a request for a stream and yield its pieces."""
+        raise NotImplementedError
+
+    def _secrets(self) -> Iterable[str]:
+        """Return what no error may show."""
+        return ()
+
+    def _rejection(self, error: Exception) -> str:
+        """Return what an error says of the settings, by OpenAI's names."""
+        return error.message if isinstance(error, SureragError) else str(error)
+
+    def _top(self, sampling: SamplingParams) -> int | None:
+        """Return how many likeliest tokens to request with each; 0 for log-probabilities alone, or None."""
+        raise NotImplementedError
+
+    def _reading(self, request: Request) -> Reading:
+        """Return what takes in an answer to a request."""
+        return Reading(
+            request.sampling,
+            top=self._listed(request),
+            streamed=request.streamed,
+            token_pieces=self.token_pieces,
+            budget=request.budget,
+            in_thoughts=self._in_thoughts,
+            vocabulary_size=self.vocabulary_size,
+            name=self.name,
+            hint=self.advice,
+            thinking_hint=self.thinking_hint,
+        )
+
+    def _needed(self, request: Request) -> Collection[str]:
+        """Return the settings that a request cannot do without."""
+        return needed_parameters(replace(request.sampling, n=2) if request.drawn else request.sampling)
+
+    def _streams(self, sampling: SamplingParams) -> bool:
+        """Tell whether answers can be streamed with all that is requested of them."""
+        return self.capabilities.stream
+
+    def _budget(self) -> int:
+        """Return the tokens to grant for thinking."""
+        return 0
+
+    def _limit(self, items: int) -> int:
+        """Return how many requests of one call may be under way."""
+        return items
+
+    def _wait(self, work: Coroutine[Any, Any, R]) -> R:
+        """Run a coroutine for a sync caller."""
+        return complete(work)
+
+    async def _reach(self, work: Coroutine[Any, Any, R]) -> R:
+        """Run a coroutine for an async caller."""
+        return await work
+
+    def _hang_up(self, work: Coroutine[Any, Any, object]) -> None:
+        """Run a coroutine that closes a stream; may be called by a finaliser."""
+        complete(work)
+
+    def _note(self, reading: Reading) -> None:
+        """Note what an answer shows of its model: whether it thinks, and marks the beginning of that."""
+        self._thinks = self._thinks or reading.thought or reading.in_thoughts
+        self._in_thoughts = self._in_thoughts or reading.in_thoughts
+
+    # Verbs.
+
+    @property
+    def usage(self) -> Usage:
+        """Requests that were answered, and the tokens that the server counted for them."""
+        return self._usage.total
+
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
+        """Return ``sampling.n`` generations for each prompt, in order.
+
+        Samples that a server leaves out of its answer are requested again. At temperature 0 one answer stands
+        for all samples.
+
+        Raises:
+            ServiceError: If the server fails, or sends a malformed answer: TransientServiceError if it may
+                pass, RefusedError if it rejects what cannot be left out, LogprobsError, ContextLengthError,
+                ThinkingBudgetError.
+        """
+        return self._wait(self._generate(prompts, sampling, self.blocking))
+
+    async def agenerate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
+        """Like ``generate``, without blocking the event loop."""
+        if not self.capabilities.native_async:
+            return await in_thread(self.generate, prompts, sampling)
+        return await self._reach(self._generate(prompts, sampling, self.awaiting))
+
+    def begin(
+        self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
+    ) -> list[PartialGeneration]:
+        """Return the first ``n_tokens`` tokens for each prompt, the rest of its stream unread."""
+        return self._wait(self._begin(prompts, n_tokens, sampling, self.blocking))
+
+    async def abegin(
+        self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
+    ) -> list[PartialGeneration]:
+        """Like ``begin``, without blocking the event loop."""
+        if not self.capabilities.native_async:
+            return await in_thread(self.begin, prompts, n_tokens, sampling)
+        return await self._reach(self._begin(prompts, n_tokens, sampling, self.awaiting))
+
+    def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
+        """Return whole generations of what was begun, reading their streams on; each once."""
+        return self._wait(self._finish(begun, self.blocking))
+
+    async def afinish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
+        """Like ``finish``, without blocking the event loop."""
+        return await self._reach(self._finish(begun, self.awaiting))
+
+    def cancel(self, begun: Sequence[PartialGeneration]) -> None:
+        """Close the streams of what was begun; those that are closed already stay as they are."""
+        for item in begun:
+            if isinstance(item.state, OpenReading):
+                self._ended(item.state.reading)
+                self._hang_up(item.state.close())
+
+    async def acancel(self, begun: Sequence[PartialGeneration]) -> None:
+        """Like ``cancel``, without blocking the event loop."""
+        await self._reach(self._close(begun))
+
+    def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
+        """Yield an answer piece by piece; closing the iterator closes the connection."""
+        if not self._streams(sampling):
+            return super().stream(prompt, sampling)
+        return self._iterate(self._chunks(self._request(prompt, replace(sampling, n=1)), self.blocking))
+
+    def astream(self, prompt: Prompt, sampling: SamplingParams) -> AsyncIterator[Chunk]:
+        """Like ``stream``, without blocking the event loop."""
+        if not (self.capabilities.native_async and self._streams(sampling)):
+            return super().astream(prompt, sampling)
+        return self._aiterate(self._chunks(self._request(prompt, replace(sampling, n=1)), self.awaiting))
+
+    def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
+        """Yield what was begun from its first token on; closing the iterator closes the connection."""
+        opened = _opened(begun)
+        return super().finish_stream(begun) if opened is None else self._iterate(opened.chunks())
+
+    def afinish_stream(self, begun: PartialGeneration) -> AsyncIterator[Chunk]:
+        """Like ``finish_stream``, without blocking the event loop."""
+        opened = _opened(begun)
+        return super().afinish_stream(begun) if opened is None else self._aiterate(opened.chunks())
+
+    # Requests.
+
+    def _request(self, prompt: Prompt, sampling: SamplingParams) -> Request:
+        """Return the request for answers to a prompt."""
+        return Request(prompt, sampling, self._top(sampling))
+
+    def _listed(self, request: Request) -> int | None:
+        """Return the likeliest tokens that the model lists with each, of those that are requested."""
+        most = self.supported.cap.get(self._top_parameter)
+        return request.top if most is None or request.top is None else min(request.top, most)
+
+    def _allowed(self, request: Request) -> Keywords:
+        """Return a request's settings as the model takes them.
+
+        Raises:
+            RefusedError: If it is known to reject what the request cannot do without.
+        """
+        whole = self._keywords(request)
+        if missing := sorted(self.supported.drop & set(self._needed(request)) & set(whole)):
+            kind = LogprobsRefusedError if "logprobs" in missing[0] else RefusedError
+            hint = self.advice if kind is LogprobsRefusedError else PARAMETER_HINTS.get(missing[0], "")
+            raise kind(f"{self.name} rejects {' and '.join(missing)}", hint=hint)
+        return self.supported.apply(whole)
+
+    def _learn(self, error: Exception, request: Request, sent: Keywords) -> None:
+        """Note which setting of a request the model rejects, where the request can do without it.
+
+        Raises:
+            SureragError: If the failure teaches nothing.
+        """
+        failure, whole = self._failure(error), self._keywords(request)
+        if not isinstance(failure, RefusedError):
+            raise failure
+        if self.supported.apply(whole) != sent:
+            return  # a request beside this one has taught the same
+        message, before = self._rejection(error), set(self.supported.drop)
+        if self.supported.learn(message, whole, self._needed(request)):
+            warn_of_dropped(self.name, self.supported.drop - before, request.sampling)
+            return
+        if "logprob" in failure.message.lower() and "logprobs" in sent:
+            raise LogprobsRefusedError(failure.message, hint=self.advice) from failure.__cause__
+        raise failure
+
+    def _failure(self, error: Exception) -> SureragError:
+        """Return what a client raised as an error of ours that says what the server sent, and no secret."""
+        if isinstance(error, SureragError):
+            return error
+        message, secrets = str(error)[:500], list(self._secrets())
+        if (reply := reply_of(error)) and reply not in message:
+            message += f"; the server sent {reply!r}"
+        failure = service_error(error, self.name, masked(message, secrets))
+        shown = "".join(traceback.format_exception(error))
+        # A secret in a client's message must not follow in the traceback.
+        failure.__cause__ = error if masked(shown, secrets) == shown else None
+        return failure
+
+    # Whole answers.
+
+    async def _generate(
+        self, prompts: Sequence[Prompt], sampling: SamplingParams, calls: Blocking
+    ) -> list[list[Generation]]:
+        count = sampling.n if sampling.temperature > 0 else 1
+        size = count if self._together else 1
+        requests = [
+            (place, self._sample(prompt, sampling, number, size, drawn=count > 1))
+            for place, prompt in enumerate(prompts)
+            for number in range(0, count, size)
+        ]
+        rows: list[list[Generation]] = [[] for _ in prompts]
+        while requests:
+            answered = await calls.each(
+                lambda item: self.answers(item[1], calls), requests, self._limit(len(requests))
+            )
+            missing = []
+            for (place, request), answers in zip(requests, answered, strict=True):
+                rows[place] += answers[: request.sampling.n]
+                missing += [
+                    (place, self._sample(prompts[place], sampling, request.number + number, 1, drawn=True))
+                    for number in range(len(answers), request.sampling.n)
+                ]
+                self._together = self._together and (len(answers) > 1 or not missing)
+            requests = missing
+        return [row * (sampling.n // count) for row in rows]
+
+    def _sample(
+        self, prompt: Prompt, sampling: SamplingParams, number: int, size: int, *, drawn: bool
+    ) -> Request:
+        """Return the request for some samples of a prompt, the first of which has a number."""
+        some = replace(sampling, n=size, seed=seed_of(sampling.seed, number))
+        return self._request(prompt, some)._replace(number=number, drawn=drawn)
+
+    async def answers(self, request: Request, calls: Blocking) -> list[Generation]:
+        """Send a request until its answers had room behind what the model thought."""
+        while True:
+            request = request._replace(budget=self._budget())
+            readings = await self.ask(request, calls)
+            if not any(reading.starved for reading in readings[: request.sampling.n]):
+                return [reading.generation() for reading in readings]
+
+    async def _send(self, request: Request, send: Callable[[Keywords], Coroutine[Any, Any, R]]) -> R:
+        while True:
+            keywords = self._allowed(request)
+            try:
+                return await send(keywords)
+            except Exception as error:
+                failure = error
+            # Outside, so that the client's error, which may hold a secret, is not behind ours.
+            self._learn(failure, request, keywords)
+
+    async def ask(self, request: Request, calls: Blocking) -> list[Reading]:
+        """Send a request, again without what the model rejects, and return its answers."""
+        parts = await self._send(request, lambda keywords: self._call(request, keywords, calls))
+        if not parts:
+            raise ServiceError(f"{self.name} returned no answer", hint="look at what its server returns")
+        usage = parts[0].usage or Usage(1)
+        readings = [self._reading(request) for _ in parts]
+        for reading, part in zip(readings, parts, strict=True):
+            reading.feed(part._replace(usage=_share(usage, len(parts))))
+            self._note(reading)
+        # The server's count is one sum for all answers.
+        thinking = usage.thinking_tokens or min(
+            sum(reading.thinking_tokens for reading in readings), usage.completion_tokens
+        )
+        answered = usage.completion_tokens - (thinking - usage.thinking_tokens)
+        self._usage.add(Usage(1, usage.prompt_tokens, answered, thinking, usage.cached_tokens))
+        return readings
+
+    # Streams.
+
+    async def _begin(
+        self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams, calls: Blocking
+    ) -> list[PartialGeneration]:
+        if self.capabilities.begin != "native":
+            answers = await self._generate(prompts, replace(sampling, n=1), calls)
+            return [begun_from_whole(answer, n_tokens) for (answer,) in answers]
+        requests = [self._request(prompt, replace(sampling, n=1)) for prompt in prompts]
+        begun: list[PartialGeneration] = []
+
+        async def start(request: Request) -> PartialGeneration:
+            item = await self._start(request, n_tokens, calls)
+            begun.append(item)
+            return item
+
+        try:
+            return await calls.each(start, requests, self._limit(len(prompts)))
+        except BaseException:
+            await self._close(begun)
+            raise
+
+    async def _start(self, request: Request, n_tokens: int, calls: Blocking) -> PartialGeneration:
+        """Open a stream and read its first tokens; again, if only then it shows that the model thinks."""
+        for last in (False, True):
+            opened = self.open_reading(request._replace(streamed=True, budget=self._budget()), calls)
+            try:
+                begun = await opened.until(n_tokens)
+                self._note(opened.reading)
+                return begun
+            except (ThinkingBudgetError, UnmarkedThoughtsError) as error:
+                self._note(opened.reading)
+                spent = isinstance(error, ThinkingBudgetError) and opened.reading.budget > 0
+                if last or spent:
+                    raise
+            except BaseException:
+                await opened.close()
+                raise
+        raise AssertionError("unreachable")
+
+    def open_reading(self, request: Request, calls: Blocking) -> OpenReading:
+        """Return an answer with nothing read yet."""
+        reading = self._reading(request)
+        return OpenReading(self._parts(request, reading, calls), reading)
+
+    async def _parts(self, request: Request, reading: Reading, calls: Blocking) -> AsyncGenerator[Part]:
+        """Yield the pieces of a stream, which is requested again without what the model rejects."""
+        began = False
+        try:
+            while True:
+                keywords = self._allowed(request)
+                try:
+                    async with aclosing(self._open(request, keywords, calls)) as parts:
+                        async for part in parts:
+                            began = True
+                            yield part
+                    return
+                except Exception as error:
+                    failure = error
+                if began:
+                    raise self._failure(failure)
+                self._learn(failure, request, keywords)
+        finally:
+            if began:
+                self._ended(reading)
+
+    def _ended(self, reading: Reading) -> None:
+        """Note what a stream cost, and what it shows of its model; once."""
+        if not reading.counted:
+            reading.counted = True
+            self._usage.add(reading.spent())
+            self._in_thoughts = self._in_thoughts or reading.in_thoughts
+            self._thinks = self._thinks or reading.in_thoughts
+
+    async def _chunks(self, request: Request, calls: Blocking) -> AsyncGenerator[Chunk]:
+        """Yield an answer piece by piece."""
+        begun = await self._start(request, 1, calls)
+        opened = _opened(begun)
+        if opened is None:
+            (whole,) = await self._finish([begun], calls)
+            yield Chunk(whole.text, whole)
+            return
+        async with aclosing(opened.chunks()) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def _finish(self, begun: Sequence[PartialGeneration], calls: Blocking) -> list[Generation]:
+        async def finish(item: PartialGeneration) -> Generation:
+            if (opened := _opened(item)) is not None:
+                return await opened.rest()
+            whole: Generation = item.partial if item.done else item.state
+            return whole
+
+        return await calls.each(finish, begun, self._limit(len(begun)))
+
+    async def _close(self, begun: Iterable[PartialGeneration]) -> None:
+        for item in begun:
+            if isinstance(item.state, OpenReading):
+                await item.state.close()
+
+    def _iterate(self, chunks: AsyncGenerator[Chunk]) -> Iterator[Chunk]:
+        """Step through chunks for a sync caller."""
+
+        async def advance() -> Chunk | None:
+            return await anext(chunks, None)
+
+        try:
+            while (chunk := self._wait(advance())) is not None:
+                yield chunk
+        finally:
+            self._hang_up(chunks.aclose())
+
+    async def _aiterate(self, chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
+        """Step through chunks for an async caller."""
+
+        async def advance() -> Chunk | None:
+            return await anext(chunks, None)
+
+        try:
+            while (chunk := await self._reach(advance())) is not None:
+                yield chunk
+        finally:
+            await self._reach(chunks.aclose())
+
+
+def _share(usage: Usage, answers: int) -> Usage:
+    """Return what is known of one answer's tokens where the server counted those of several together."""
+    if answers == 1:
+        return usage
+    return Usage(1, usage.prompt_tokens, 0, -(-usage.thinking_tokens // answers), usage.cached_tokens)
+
+
+def _opened(begun: PartialGeneration) -> OpenReading | None:
+    """Return the open answer behind what was begun; None if all of it is there already.
+
+    Raises:
+        ConfigurationError: If another reader began it.
+    """
+    if begun.done or isinstance(begun.state, Generation):
+        return None
+    if not isinstance(begun.state, OpenReading):
+        raise ConfigurationError(
+            "this was begun by another reader", hint="finish it with the reader that began it"
+        )
+    return begun.state

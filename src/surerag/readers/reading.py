@@ -1,0 +1,502 @@
+"""An answer as a client delivers it, whole or in pieces, checked and made into a generation; no I/O.
+
+A client turns its replies into parts; what servers leave out, add and count wrongly, and where they put what
+a model thought first, is dealt with here, once for all clients::
+
+    reading = Reading(sampling, top=20, streamed=True)
+    for part in parts:
+        show(reading.feed(part))
+    generation = reading.generation()
+
+:class:`OpenReading` does so over a stream that is read as far as needed, and then continued or closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
+
+from surerag.errors import LogprobsError, ServiceError, ThinkingBudgetError, TransientServiceError
+from surerag.messages import (
+    Chunk,
+    FinishReason,
+    Generation,
+    PartialGeneration,
+    SamplingParams,
+    TokenTrace,
+    Usage,
+)
+from surerag.readers.logprobs import (
+    ANY_VOCABULARY,
+    NO_LOGPROBS_HINT,
+    answer_tokens,
+    end_logprob,
+    token_of,
+    trace_of,
+    without_surrogates,
+)
+from surerag.readers.pieces import TrimmedPieces, cut_at_stop, held_for_stop
+from surerag.readers.protocol import begun_from_whole
+from surerag.readers.thinking import ThoughtSplitter, without_end
+
+Json = Mapping[str, Any]
+
+THINKING_HINT = "raise max_tokens, or have the model answer at once with thinking=False, if it can"
+
+_CUT = frozenset(
+    {"length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"}
+)
+_WITHHELD = frozenset(
+    {"content_filter", "safety", "prohibited_content", "blocklist", "recitation", "refusal"}
+)
+
+
+_CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
+
+
+class Part(NamedTuple):
+    """What a client delivers of one answer: all of it, or the next piece of a stream.
+
+    Attributes:
+        text: The text, thoughts between marks among it.
+        thoughts: What came apart as thoughts.
+        entries: Tokens with log-probabilities, as entries of OpenAI's chat API; empty where there are none.
+        finish: Why the answer ended, in the service's words, or empty where it gives no reason; None where it
+            goes on.
+        usage: The service's own count of tokens, of all answers to the request; None where it has not come.
+    """
+
+    text: str = ""
+    thoughts: str = ""
+    entries: Sequence[Json] = ()
+    finish: str | None = None
+    usage: Usage | None = None
+
+
+def finish_of(reason: object) -> FinishReason:
+    """Return a service's reason for the end of an answer as one of ours.
+
+    Example:
+        >>> finish_of("FinishReason.MAX_TOKENS"), finish_of("SAFETY"), finish_of("eos")
+        ('length', 'content_filter', 'stop')
+    """
+    word = str(reason).rpartition(".")[2].lower()
+    return "length" if word in _CUT else "content_filter" if word in _WITHHELD else "stop"
+
+
+def usage_of(reported: object) -> Usage:
+    """Return a server's own count of tokens for one request, in OpenAI's form; zeros where it gives none.
+
+    Most services count thoughts among the completion, some beside it: their total tells. Prompt tokens that
+    were in the server's cache are among those of the prompt.
+
+    Example:
+        >>> counts = {"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14}
+        >>> usage = usage_of({**counts, "completion_tokens_details": {"reasoning_tokens": 3}})
+        >>> usage.completion_tokens, usage.thinking_tokens
+        (2, 3)
+    """
+    counts = reported if isinstance(reported, Mapping) else {}
+    details = counts.get("completion_tokens_details")
+    thinking = _token_count(details.get("reasoning_tokens")) if isinstance(details, Mapping) else 0
+    prompt, completion = (_token_count(counts.get(f"{name}_tokens")) for name in ("prompt", "completion"))
+    beside = _token_count(counts.get("total_tokens")) == prompt + completion + thinking
+    if thinking and thinking <= completion and not beside:
+        completion -= thinking
+    details = counts.get("prompt_tokens_details")
+    cached = _token_count(details.get("cached_tokens")) if isinstance(details, Mapping) else 0
+    cached = max(cached, *(_token_count(counts.get(name)) for name in _CACHED))
+    return Usage(1, prompt, completion, thinking, min(cached, prompt))
+
+
+def _token_count(value: object) -> int:
+    """Return a number of tokens; 0 for what is none, as where a server does not count."""
+    return int(value) if isinstance(value, int | float) and 0 <= value < 2**53 else 0
+
+
+class UnmarkedThoughtsError(ServiceError):
+    """A stream that was taken for an answer had begun inside the model's thoughts."""
+
+
+class Reading:
+    """One answer while it comes in, in one piece or in many; thoughts before it are separated.
+
+    Args:
+        sampling: How the answer is sampled: its length at most, and the texts that end it. Both are enforced
+            here where the server does not.
+        top: Likeliest tokens that were requested with each; 0 for log-probabilities alone, None for neither.
+        streamed: Whether it comes in pieces.
+        token_pieces: Whether a piece of the stream is a token, so that pieces count where none are listed.
+        budget: Tokens that were granted for thinking.
+        in_thoughts: Whether the prompt's template opens the thoughts, so that the text begins inside them.
+        vocabulary_size: Tokens that the model can emit, or a number no smaller.
+        name: Of the model, for errors.
+        hint: What to do where log-probabilities are missing.
+        thinking_hint: What to do where thoughts leave no room for an answer.
+
+    Attributes:
+        text: The answer so far, exactly as it came.
+        entries: All tokens so far, those of thoughts included; empty where none are requested.
+        finish: Why it ended; None while it goes on.
+        full: Whether it was cut here, so that nothing more needs to be read.
+        usage: The server's own count of tokens, once it came.
+        counted: Whether its cost was added to a reader's usage.
+    """
+
+    def __init__(
+        self,
+        sampling: SamplingParams,
+        *,
+        top: int | None = None,
+        streamed: bool = False,
+        token_pieces: bool = False,
+        budget: int = 0,
+        in_thoughts: bool = False,
+        vocabulary_size: int = ANY_VOCABULARY,
+        name: str = "",
+        hint: str = NO_LOGPROBS_HINT,
+        thinking_hint: str = THINKING_HINT,
+    ) -> None:
+        self.top, self.budget, self.in_thoughts = top, budget, in_thoughts
+        self.text = ""
+        self.entries: list[Json] = []
+        self.finish: FinishReason | None = None
+        self.full = False
+        self.usage = Usage()
+        self.counted = False
+        self._limit, self._stop = sampling.max_tokens, sampling.stop
+        self._streamed, self._token_pieces = streamed, token_pieces
+        self._vocabulary_size, self._hint, self._thinking_hint = vocabulary_size, hint, thinking_hint
+        self._whose = f"{name}: " if name else ""
+        self._splitter = ThoughtSplitter(opened=in_thoughts)
+        self._thoughts_apart = ""
+        self._has_reason = False
+        self._pieces = _Pieces()
+        self._shown = 0
+        self._half = ""
+        self._enough = 0
+
+    @property
+    def thought(self) -> bool:
+        """Whether the model thought before it answered; marks with nothing between them are no thoughts."""
+        return bool(self._thoughts_apart.strip() or self._splitter.thoughts or self.usage.thinking_tokens)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the answer that came so far; none before it is clear that it has begun."""
+        if not self.text.strip():
+            return 0
+        return len(self._inside()) if self.entries else self._pieces.count
+
+    def has_tokens(self, n_tokens: int) -> bool:
+        """Tell whether so many tokens of the answer came; all calls together are linear in its tokens."""
+        if not self.text.strip():
+            return False
+        if not self.entries:
+            return self._pieces.count >= n_tokens
+        if len(self.entries) >= max(n_tokens, self._enough):
+            missing = n_tokens - len(self._inside())
+            # Each of the missing ones is an entry that is still to come.
+            self._enough = len(self.entries) + missing
+            return missing <= 0
+        return False
+
+    @property
+    def starved(self) -> bool:
+        """Whether thoughts that no tokens were granted for left too few for the answer, or may yet do so."""
+        unfinished = self.finish is None or (self.finish != "stop" and self.tokens < self._limit)
+        return self.thought and not self.budget and unfinished
+
+    def feed(self, part: Part) -> str:
+        """Take all of an answer or its next piece, and return what it adds to the answer.
+
+        Raises:
+            UnmarkedThoughtsError: If what was yielded of a stream turns out to have been thoughts.
+        """
+        ends = part.finish is not None or not self._streamed
+        self._thoughts_apart += part.thoughts
+        self.usage = part.usage or self.usage
+        if self.top is not None:
+            self.entries += part.entries
+        if ends:
+            self.finish, self._has_reason = finish_of(part.finish), bool(part.finish)
+        fresh = self._answer_part(self._in_full_characters(part.text, ends=ends))
+        self._pieces.note(part, fresh)
+        if not ends and self._goes_on_behind_the_limit():
+            self.entries, fresh = self.entries[: self._limit + self.budget], ""
+            self.finish, self.full = "length", True
+        self.text += fresh
+        before = cut_at_stop(self.text, self._stop)
+        if before is not None:
+            self.text, self.finish, self.full = before, "stop", True
+        held = held_for_stop(self.text, self._stop) if self.finish is None else 0
+        ready = self.text[self._shown : len(self.text) - held]
+        self._shown += len(ready)
+        return ready
+
+    def generation(self, first: int | None = None) -> Generation:
+        """Return what came so far; of its tokens only the ``first``, if that is set.
+
+        Raises:
+            LogprobsError: If log-probabilities do not cover the text, or cannot be ones.
+            ThinkingBudgetError: If the answer ended before it began, inside the model's thoughts.
+            TransientServiceError: If parts of it came twice.
+        """
+        text, finish = self.text.strip(), self.finish or "partial"
+        if not text and self.finish == "length" and (self.thought or self._splitter.has_thoughts):
+            raise self.budget_error()
+        if self._came_twice():
+            raise TransientServiceError(f"{self._whose}the server sent parts of its answer twice")
+        trace, counted = None, self._counted_tokens()
+        if self.top is not None:
+            text, finish, trace = self._traced(text, finish, first, self.top)
+            counted = len(trace)
+        return Generation(
+            text,
+            prompt_tokens=self.usage.prompt_tokens,
+            cached_tokens=self.usage.cached_tokens,
+            trace=trace,
+            finish="empty" if finish == "stop" and not text else finish,
+            completion_tokens=counted,
+            thinking_tokens=self.thinking_tokens,
+        )
+
+    @property
+    def thinking_tokens(self) -> int:
+        """How long the thoughts were, as exactly as it can be told."""
+        if self.usage.thinking_tokens:
+            return self.usage.thinking_tokens
+        with suppress(LogprobsError):
+            if self.entries and self.text.strip() and (start := self._inside().start):
+                return start
+        if not self.thought:
+            return 0
+        before = len(self._thoughts_apart) or len(self._splitter.text) - len(self.text)
+        return round(self.usage.completion_tokens * before / max(before + len(self.text), 1))
+
+    def spent(self) -> Usage:
+        """Return what the request cost: as the server counted, else by what came; thoughts apart."""
+        counted, thinking = self._server_count, self.thinking_tokens
+        answer = max(counted - thinking, 0) if counted else self._pieces.count
+        return Usage(1, self.usage.prompt_tokens, answer, thinking, self.usage.cached_tokens)
+
+    def budget_error(self) -> ThinkingBudgetError:
+        """Return the error of an answer that thoughts left no room for."""
+        return ThinkingBudgetError(
+            f"{self._whose}the model was still thinking after {self.thinking_tokens or 'all its'} tokens, "
+            f"{self.budget} of them granted for thinking and {self._limit} for the answer: no answer came",
+            hint=self._thinking_hint,
+        )
+
+    def cut_off_error(self) -> TransientServiceError:
+        """Return the error of a stream that ended before the answer did."""
+        return TransientServiceError(
+            f"{self._whose}the server's answer was cut off after {self.text[-60:]!r}",
+            hint="ask again",
+        )
+
+    def _traced(
+        self, text: str, finish: FinishReason, first: int | None, top: int
+    ) -> tuple[str, FinishReason, TokenTrace]:
+        """Return text, reason of the end and trace, cut to the tokens that were requested."""
+        if text and not self.entries:
+            raise LogprobsError(f"{self._whose}the server's answer has no log-probabilities", hint=self._hint)
+        inside = self._inside()
+        own, behind = self.entries[inside.start : inside.stop], self.entries[inside.stop :]
+        most = self._limit if first is None else first
+        if len(own) > most or (first is not None and self.finish is None):
+            own = own[:most]
+            text, finish = _spelled(own, text), "length" if first is None else "partial"
+        if finish == "stop" and not self._has_reason and len(own) == self._limit and not self.full:
+            finish = "length"
+        with self._named_errors():
+            trace = trace_of(own, top_logprobs=top, vocabulary_size=self._vocabulary_size)
+        if finish == "stop" and not self.full:
+            trace = replace(trace, end_logprob=end_logprob(behind, self._stop))
+        return text, finish, trace
+
+    def _inside(self) -> range:
+        """Return which of the tokens are those of the answer; one that was cut has no end token."""
+        tokens = [token_of(entry) for entry in self.entries]
+        with self._named_errors():
+            inside = answer_tokens(tokens, self.text, whole=self.finish is not None, thought=self.thought)
+        end = inside.stop
+        while inside and self.finish == "length" and tokens[end : end + 1] and tokens[end].isspace():
+            end += 1
+        return range(inside.start, end)
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        """Say of which model a complaint about log-probabilities is, and what helps there."""
+        try:
+            yield
+        except LogprobsError as error:
+            raise LogprobsError(f"{self._whose}{error.message}", hint=self._hint) from None
+
+    @property
+    def _server_count(self) -> int:
+        return self.usage.completion_tokens + self.usage.thinking_tokens
+
+    def _counted_tokens(self) -> int:
+        """Return the answer's length as the server counted it; by its pieces where it did not."""
+        counted = self._server_count - self.thinking_tokens
+        return max(counted, 0) or (self._pieces.count if self._streamed else 0)
+
+    def _goes_on_behind_the_limit(self) -> bool:
+        pieces = self._pieces.count if self._token_pieces else 0
+        return max(pieces, len(self.entries) - self.budget) > self._limit
+
+    def _came_twice(self) -> bool:
+        """Whether more tokens came than the server counts, or, where it does not count, pieces repeat."""
+        if not self._streamed:
+            return False
+        if self._server_count and not self.full:
+            pieces = self._pieces.count if self._token_pieces else 0
+            return self._server_count < max(pieces, len(self.entries) - 1)
+        return self._pieces.are_doubled
+
+    def _answer_part(self, text: str) -> str:
+        """Take text and return what of it belongs to the answer."""
+        fresh = self._splitter.feed(text)
+        if not self._splitter.has_thoughts and "</think>" in self._splitter.text[-len(text) - 8 :]:
+            self.in_thoughts = True
+            if self._streamed:
+                raise UnmarkedThoughtsError(
+                    f"{self._whose}what was streamed turns out to be the model's thoughts: its prompt "
+                    "template opens them, and only their end is marked",
+                    hint="ask again, which works now that it is known",
+                )
+            self._splitter = ThoughtSplitter(opened=True)
+            fresh = self._splitter.feed(text)
+        fresh += self._splitter.end() if self.finish is not None else ""
+        if self.finish == "stop" and self.in_thoughts and self._splitter.thinking:
+            # What ends by itself without closing any thoughts had none.
+            whole, self._splitter = self._splitter.text, ThoughtSplitter()
+            fresh = self._splitter.feed(whole) + self._splitter.end()
+        return without_end(fresh) if self._splitter.has_thoughts else fresh
+
+    def _in_full_characters(self, text: str, *, ends: bool) -> str:
+        """Join halves of a character (UTF-16 surrogates) that came apart; one that stays alone is none."""
+        text, self._half = self._half + text, ""
+        if text and not ends and "\ud800" <= text[-1] <= "\udbff":
+            text, self._half = text[:-1], text[-1]
+        return without_surrogates(text)
+
+
+class _Pieces:
+    """The pieces of a stream that brought text of the answer.
+
+    Attributes:
+        count: How many there were.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._repeated = 0
+        self._texts: set[str] = set()
+        self._last: Part | None = None
+
+    def note(self, part: Part, fresh: str) -> None:
+        """Take a piece, and the text that it adds to the answer."""
+        if fresh:
+            self.count += 1
+            self._repeated += part == self._last
+            self._texts.add(fresh)
+        self._last = part
+
+    @property
+    def are_doubled(self) -> bool:
+        """Whether every other piece is the same as the one before; an answer may repeat one or two words."""
+        return self.count > 4 and 2 * self._repeated >= self.count - 1 and len(self._texts) > 2
+
+
+def _spelled(entries: Sequence[Json], text: str) -> str:
+    """Return the beginning of a text that tokens spell, without a character that is cut in two."""
+    tokens = [token if isinstance(token, bytes) else token.encode() for token in map(token_of, entries)]
+    start = b"".join(tokens).decode("utf-8", "ignore").strip()
+    return start if text.startswith(start) else text[: len(start)].strip()
+
+
+class OpenReading:
+    """An answer that is read as far as needed, and then continued or closed.
+
+    Args:
+        parts: What the client streams; closed once nothing more is read.
+        reading: Where it is collected.
+    """
+
+    def __init__(self, parts: AsyncGenerator[Part], reading: Reading) -> None:
+        self.reading = reading
+        self._parts = parts
+        self._trimmed = TrimmedPieces()
+        self._text = ""
+        self._done = False
+        self._fate = ""
+
+    async def until(self, n_tokens: int) -> PartialGeneration:
+        """Read the first ``n_tokens`` tokens, or all if there are fewer.
+
+        Raises:
+            ThinkingBudgetError: If the model thinks, and no tokens were granted for that.
+            ServiceError: As the client, and :meth:`Reading.generation`.
+        """
+        try:
+            while not self._done and (
+                self.reading.finish is not None or not self.reading.has_tokens(n_tokens)
+            ):
+                await self._advance()
+            if self.reading.starved:
+                raise self.reading.budget_error()
+            if not self._done:
+                return PartialGeneration(self.reading.generation(n_tokens), done=False, state=self)
+            return begun_from_whole(self.reading.generation(), n_tokens)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def rest(self) -> Generation:
+        """Read to the end."""
+        return cast("Generation", [chunk async for chunk in self.chunks()][-1].generation)
+
+    async def chunks(self) -> AsyncGenerator[Chunk]:
+        """Yield all text from the first token on; the last chunk has the generation.
+
+        Raises:
+            ServiceError: If it was finished or cancelled before.
+        """
+        if self._fate:
+            raise ServiceError(f"what was begun is {self._fate} already", hint="begin it again")
+        self._fate = "finished"
+        try:
+            while True:
+                piece, self._text = self._text, ""
+                if piece:
+                    yield Chunk(piece)
+                if self._done:
+                    break
+                await self._advance()
+            if self.reading.finish is None:
+                raise self.reading.cut_off_error()
+            yield Chunk("", self.reading.generation())
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Stop reading, and close the connection; again does nothing."""
+        self._fate, self._done = self._fate or "cancelled", True
+        # Whoever reads the next part at this moment closes the connection behind it.
+        if not getattr(self._parts, "ag_running", False):
+            await self._parts.aclose()
+
+    async def _advance(self) -> None:
+        """Read the next part."""
+        part = None if self.reading.full else await anext(self._parts, None)
+        if part is not None:
+            self._text += self._trimmed.feed(self.reading.feed(part))
+        elif self.reading.finish is None:
+            raise self.reading.cut_off_error()
+        if part is None or self.reading.full or self._done:
+            self._done = True
+            await self._parts.aclose()
