@@ -127,7 +127,7 @@ def compress_all(
     reader: BaseReader, encoder: Encoder, questions: Sequence[Question], contexts: Contexts
 ) -> tuple[Contexts, float, float]:
     """Compress every context; return contexts, and mean tokens before and after."""
-    results = ClusterCompressor(reader, encoder).run_many(
+    results = ClusterCompressor(reader, encoder, variant="paper").run_many(
         [(question.text, passages) for question, passages in zip(questions, contexts, strict=True)]
     )
     before = float(np.mean([result.tokens_before for result in results]))
@@ -207,7 +207,7 @@ def compress_parts(
     parts: Sequence[Sequence[Sequence[Passage]]],
 ) -> Contexts:
     """Compress each part of each context as one cluster, and join what is left."""
-    compressor = ClusterCompressor(reader, encoder, first_cluster_size=TOP_N)
+    compressor = ClusterCompressor(reader, encoder, variant="paper", first_cluster_size=TOP_N)
     cases = [(question.text, part) for question, rest in zip(questions, parts, strict=True) for part in rest]
     results = iter(compressor.run_many(cases))
     joined = []

@@ -324,19 +324,47 @@ SUFFICIENT = PromptTemplate(
     "DENSE-RAG, appendix B.3",
 )
 NOTHING_TO_EXTRACT = "No content to extract"
-COPY = PromptTemplate(
+EXTRACT = PromptTemplate(
     "extract",
     "Documents:\n{passages}\nQuestion: {question}\n"
     "Copy from the documents the sentences that help most to answer the question. "
     "Return only these sentences.",
-    "EDC²-RAG, section 4.3, without a way out: small models take it nearly always",
+    "EDC²-RAG, section 4.3, with no reply for where nothing is relevant",
 )
-EXTRACT = PromptTemplate(
+EXTRACT_OR_NOTHING = PromptTemplate(
     "extract",
     "Extract from the documents only what is relevant to the question, "
     f"without inferring anything. If nothing is relevant, reply: {NOTHING_TO_EXTRACT}\n"
     "Question: {question}\nDocuments:\n{passages}\nExtracted:",
     "EDC²-RAG, section 4.3",
+)
+VERIFY = PromptTemplate(
+    "verify",
+    "Documents:\n{passages}\nStatement: {statement}\n"
+    "Copy from the documents the sentences that most clearly support or refute the statement. "
+    "Return only these sentences.",
+    "EDC²-RAG, appendix C.1.1, with no reply for where nothing is relevant",
+)
+VERIFY_OR_NOTHING = PromptTemplate(
+    "verify",
+    "Extract from the documents only what directly supports, refutes or elaborates on the statement, "
+    f"without inferring anything. If nothing is relevant, reply: {NOTHING_TO_EXTRACT}\n"
+    "Statement: {statement}\nDocuments:\n{passages}\nExtracted:",
+    "EDC²-RAG, appendix C.1.1",
+)
+VERIFY_ABOUT_PERSON = PromptTemplate(
+    "verify_about_person",
+    "Documents:\n{passages}\nPerson: {person}\nStatement: {statement}\n"
+    "Copy from the documents the sentences that most clearly support or refute the statement about the "
+    "person. Return only these sentences.",
+    "EDC²-RAG, appendix C.1.2, with no reply for where nothing is relevant",
+)
+VERIFY_ABOUT_PERSON_OR_NOTHING = PromptTemplate(
+    "verify_about_person",
+    "Extract from the documents only what directly supports, refutes or elaborates on the statement about "
+    f"the person, without inferring anything. If nothing is relevant, reply: {NOTHING_TO_EXTRACT}\n"
+    "Person: {person}\nStatement: {statement}\nDocuments:\n{passages}\nExtracted:",
+    "EDC²-RAG, appendix C.1.2",
 )
 ANSWER_WITH_EVIDENCE = PromptTemplate(
     "answer",
@@ -352,20 +380,6 @@ SELECT_ANSWER = PromptTemplate(
     "Selected answer: and gives the answer alone.\n"
     "Candidate answers:\n{answers}\nQuestion: {question}",
     "EDC²-RAG, appendix C.2 (response)",
-)
-VERIFY = PromptTemplate(
-    "verify",
-    "Extract from the documents only what directly supports, refutes or elaborates on the statement, "
-    f"without inferring anything. If nothing is relevant, reply: {NOTHING_TO_EXTRACT}\n"
-    "Statement: {statement}\nDocuments:\n{passages}\nExtracted:",
-    "EDC²-RAG, appendix C.1.1",
-)
-VERIFY_ABOUT_PERSON = PromptTemplate(
-    "verify_about_person",
-    "Extract from the documents only what directly supports, refutes or elaborates on the statement about "
-    f"the person, without inferring anything. If nothing is relevant, reply: {NOTHING_TO_EXTRACT}\n"
-    "Person: {person}\nStatement: {statement}\nDocuments:\n{passages}\nExtracted:",
-    "EDC²-RAG, appendix C.1.2",
 )
 DYNQR_ANSWER = PromptTemplate(
     "dynqr_answer",

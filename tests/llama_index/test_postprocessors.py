@@ -137,7 +137,9 @@ def by_task(prompt: str) -> str:
     return f'In Velm: "{SHORT}"' if prompt.startswith("Answer") else SHORT
 
 
-@pytest.mark.parametrize("options", [{}, {"task": "answer"}, {"task": "verify", "person": "Ada"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"variant": "paper"}, {"task": "answer"}, {"task": "verify", "person": "Ada"}]
+)
 async def test_every_task_gives_in_an_engine_what_the_core_gives(options: dict[str, Any]) -> None:
     reader = FakeReader(by_task)
     postprocessor = compressor(reader, **options)
@@ -149,8 +151,9 @@ async def test_every_task_gives_in_an_engine_what_the_core_gives(options: dict[s
     passages = [Passage(node.text, id=node.node_id) for node in nodes]
     core = ClusterCompressor(reader, HashingEncoder(), min_tokens=0, **options)
     assert texts == [passage.text for passage in core.run(KNOWN, passages).passages]
-    begins = {"answer": "Answer", "verify": "Extract from the documents only what directly supports"}
-    assert all(one.startswith(begins.get(postprocessor.task, "")) for one in reader.prompts)
+    begins = {"answer": "Answer", "verify": "Documents:", "extract": "Documents:"}
+    begin = "Extract" if postprocessor.variant == "paper" else begins[postprocessor.task]
+    assert all(one.startswith(begin) for one in reader.prompts)
 
 
 async def test_clusters_answer_and_the_engine_selects() -> None:
@@ -293,7 +296,7 @@ def test_prompts_are_templates_of_llama_index(template: Any) -> None:
     compressing.update_prompts({"extract": template})
     compressing.postprocess_nodes(scored("Ada, born in Velm.", "Bo."), query_str=KNOWN)
     assert KNOWN in str(reader.history[0].prompts)
-    assert not str(reader.history[0].prompts).startswith("Extract")
+    assert not str(reader.history[0].prompts).startswith("Documents:")
     assert "extract" in compressing.get_prompts()
     with pytest.raises(PromptError, match="extract"):
         compressing.update_prompts({"extract": PromptTemplate("{query_str}")})

@@ -32,7 +32,7 @@ def test_each_cluster_is_compressed_for_the_question_in_one_call_to_the_reader()
     result = tool.run(QUESTION, passages(BO, ADA, RIVER, AGAIN))
     assert [call.verb for call in reader.history] == ["generate"]
     first, second = reader.prompts
-    assert f"Question: {QUESTION}\nDocuments:\n[1] {AGAIN}\n[2] {ADA}\n" in first
+    assert first.startswith(f"Documents:\n[1] {AGAIN}\n[2] {ADA}\nQuestion: {QUESTION}\nCopy from")
     assert f"[1] {BO}\n[2] {RIVER}\n" in second
     [passage] = result.passages
     assert (passage.text, passage.id, passage.score, passage.metadata["page"]) == (AGAIN, "p1", 0.9, 1)
@@ -139,6 +139,14 @@ def test_sentences_without_a_source_are_removed() -> None:
     assert [item["source"] for item in off.metadata[SENTENCES_KEY]] == ["p0", None]
 
 
+def test_a_title_in_quotation_marks_makes_no_sentence_a_quotation() -> None:
+    made_up = 'Bo starred in "Tin Roofs", as the painter was born in Velm.'
+    for task in ("extract", "verify"):
+        tool, _ = compressor([made_up], task=task)
+        context = passages(f"{ADA} They wrote of Bo.", AGAIN)
+        assert list(tool.run(QUESTION, context).passages) == context
+
+
 def test_a_compression_that_no_source_supports_gives_way_to_its_passages() -> None:
     events: list[Event] = []
     context = passages(f"{ADA} She was born in 1815.", AGAIN, BO)
@@ -227,11 +235,16 @@ def test_a_statement_is_checked_and_may_be_about_a_person() -> None:
     statement = "Ada was born in Tarn."
     result = tool.run(statement, passages(BO, AGAIN, RIVER))
     assert [report.sources for report in result.clusters] == [("p1",), ("p0", "p2")]
-    assert f"Statement: {statement}\nDocuments:\n[1] {AGAIN}\n" in reader.prompts[0]
+    assert f"[1] {AGAIN}\nStatement: {statement}\nCopy from" in reader.prompts[0]
     assert "Person:" not in reader.prompts[0]
     about, reader = compressor(lambda _: AGAIN, task="verify", person="Ada {question}")
     about.run(statement, passages(AGAIN))
-    assert f"Person: Ada {{question}}\nStatement: {statement}\n" in reader.prompts[0]
+    assert f"Person: Ada {{question}}\nStatement: {statement}\nCopy" in reader.prompts[0]
+    assert "the statement about the person" in reader.prompts[0]
+    about.with_options(variant="paper").run(statement, passages(AGAIN))
+    assert reader.prompts[1].startswith("Extract from the documents only what directly supports, refutes or")
+    assert f"Person: Ada {{question}}\nStatement: {statement}\nDocuments:" in reader.prompts[1]
+    assert "reply: No content to extract" in reader.prompts[1]
     with pytest.raises(ConfigurationError, match='person is for task="verify"'):
         tool.with_options(task="extract", person="Ada")
 

@@ -21,10 +21,9 @@ from surerag.messages import Generation, Passage, Prompt
 from surerag.methods.edc2.clusters import form_clusters
 from surerag.methods.edc2.guards import (
     Claim,
-    evidence_of,
     is_empty_extraction,
-    is_quotation,
     named_passages,
+    quotations,
     supporting_sources,
     without_numbers,
 )
@@ -77,7 +76,7 @@ def compress_clusters(
         for report in reports:
             if report.warning:
                 yield from emit(
-                    "edc2.not_compressed" if report.outcome == "passed" else "edc2.unsupported",
+                    "edc2.not_compressed",
                     warning=True,
                     query=query,
                     reason=report.reason,
@@ -210,11 +209,12 @@ def _guard(
     measure: Measure,
 ) -> Program[list[ClusterReport]]:
     """Set each sentence's source, and let what no source supports give way."""
-    claims = [
-        Claim(evidence_of(sentence.text), [passages[at].text for at in report.members])
-        for report in reports
-        for sentence in report.sentences
-    ]
+    claims = []
+    for report in reports:
+        texts = [passages[at].text for at in report.members]
+        for sentence in report.sentences:
+            quoted = " ".join(quotations(sentence.text)) if options.task == "answer" else ""
+            claims.append(Claim(quoted or sentence.text, texts))
     if not claims:
         return list(reports)
     sources = iter((yield from supporting_sources(claims, options.guard, query)))
@@ -244,9 +244,7 @@ def _guarded(
     if options.guard == "off":
         left = list(sentences)
     else:
-        left = [
-            one for one in sentences if one.source is not None or (answers and not is_quotation(one.text))
-        ]
+        left = [one for one in sentences if one.source is not None or (answers and not quotations(one.text))]
     removed = tuple(one.text for one in sentences if one not in left)
     report = replace(report, sentences=tuple(left), removed=removed)
     if options.guard != "off" and all(one.source is None for one in left):

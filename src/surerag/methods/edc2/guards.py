@@ -136,27 +136,19 @@ def without_numbers(text: str) -> str:
     return _NUMBERS.sub("", text).strip()
 
 
-_QUOTATION = re.compile(r"[“„«\"]\s*((?:[^\s“”„«»\"]+\s+){2,}[^“”„«»\"]*)(?:[”“»\"]|$)")
+_QUOTATION = re.compile(r"[“„]([^“”]*)(?:[“”]|$)|«([^»]*)(?:»|$)|\"([^\"]*)(?:\"|$)")
+_QUOTED_WORDS = 3
 
 
-def is_quotation(sentence: str) -> bool:
-    """Whether a sentence quotes three words or more, so that they must be in a source.
-
-    Example:
-        >>> is_quotation('It says: "Ada was born in Velm."'), is_quotation('She wrote "Tin Roofs".')
-        (True, False)
-    """
-    return _QUOTATION.search(sentence) is not None
-
-
-def evidence_of(sentence: str) -> str:
-    """Return what of a sentence a source has to support: what it quotes, or else all of it.
+def quotations(sentence: str) -> list[str]:
+    """Return what a sentence quotes, three words or more at a time, as it must stand in a source.
 
     Example:
-        >>> evidence_of('The text says "Ada was born in Velm."'), evidence_of("Ada was born in Velm.")
-        ('Ada was born in Velm.', 'Ada was born in Velm.')
+        >>> quotations('It says: "Ada was born in Velm."'), quotations('She wrote "Tin Roofs" in Velm.')
+        (['Ada was born in Velm.'], [])
     """
-    return " ".join(match[1].strip() for match in _QUOTATION.finditer(sentence)) or sentence
+    pieces = (match[1] or match[2] or match[3] or "" for match in _QUOTATION.finditer(sentence))
+    return [piece.strip() for piece in pieces if len(piece.split()) >= _QUOTED_WORDS]
 
 
 class Claim(NamedTuple):

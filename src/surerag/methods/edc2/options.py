@@ -12,10 +12,12 @@ from surerag.messages import SamplingParams, Template
 from surerag.options import Options, PromptsOption, prompts_field
 from surerag.prompts import (
     ANSWER_WITH_EVIDENCE,
-    COPY,
     EXTRACT,
+    EXTRACT_OR_NOTHING,
     VERIFY,
     VERIFY_ABOUT_PERSON,
+    VERIFY_ABOUT_PERSON_OR_NOTHING,
+    VERIFY_OR_NOTHING,
     PromptSet,
 )
 
@@ -27,8 +29,12 @@ OnFailure = Literal["original", "raise"]
 SAMPLING_TEMPERATURE = 0.7
 """Of the answers of clusters (section 5.1)."""
 
-VARIANT_PROMPTS: Mapping[str, Mapping[str, Template]] = {"paper": {}, "copy": {"extract": COPY}}
-"""Prompts of each variant that are not the method's own."""
+PAPER_PROMPTS: Mapping[str, Template] = {
+    "extract": EXTRACT_OR_NOTHING,
+    "verify": VERIFY_OR_NOTHING,
+    "verify_about_person": VERIFY_ABOUT_PERSON_OR_NOTHING,
+}
+"""Prompts of ``variant="paper"`` that are not the defaults."""
 
 FEW_PASSAGES = 10
 """Up to so many, the first cluster is of one (appendix B.2)."""
@@ -46,10 +52,9 @@ class EDC2Options(Options):
     with quoted evidence (``"answer"``, appendix C.2), or what supports or refutes a statement, which is
     passed as the query (``"verify"``, appendix C.1)."""
 
-    variant: Variant = "paper"
-    """For ``task="extract"``: the model replies that there is no content to extract where nothing is relevant
-    (``"paper"``, section 4.3), which small models say of nearly everything, or copies the sentences that help
-    most in any case (``"copy"``)."""
+    variant: Variant = "copy"
+    """A cluster's sentences that help most are copied (``"copy"``), or what is relevant is extracted, and the
+    model may say that there is nothing (``"paper"``, section 4.3), as small models nearly always do."""
 
     person: str | None = Field(None, min_length=1)
     """For ``task="verify"``: the person whom statements are about (appendix C.1.2)."""
@@ -104,7 +109,7 @@ class EDC2Options(Options):
         name = self.task if self.person is None else "verify_about_person"
         prompt: Template = self.prompts[name]
         ours = prompt == self.PROMPTS[name]
-        return VARIANT_PROMPTS[self.variant].get(name, prompt) if ours else prompt
+        return PAPER_PROMPTS.get(name, prompt) if ours and self.variant == "paper" else prompt
 
     @property
     def sampling(self) -> SamplingParams:
