@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from surerag.errors import LogprobsError, ServiceError, TransientServiceError
 from surerag.messages import FinishReason, Generation, SamplingParams, TokenTrace
-from surerag.readers.logprobs import answer_tokens, entries_of, token_of, trace_of, without_surrogates
+from surerag.readers.logprobs import answer_tokens, entries_of, token_of, trace_of_entries, without_surrogates
 from surerag.readers.thinking import ThoughtSplitter
 
 _FINISH: Mapping[str, FinishReason] = {
@@ -185,7 +185,7 @@ def generation_of(reply: Reply, sampling: SamplingParams, top_logprobs: int | No
         inside = reply.tokens_of(answer, whole=reply.finish is not None and finish == "stop")
         entries = reply.entries[inside.start : inside.stop]
         listed = all(entry.get("top_logprobs") for entry in entries)
-        trace = trace_of(entries, top_logprobs=top_logprobs if listed else 0)
+        trace = trace_of_entries(entries, top_logprobs=top_logprobs if listed else 0)
         thinking = thinking or (inside.start if reply.has_thoughts else 0)
         if reply.finish is None and len(trace) >= sampling.max_tokens:
             finish = "length"
