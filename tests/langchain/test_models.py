@@ -142,7 +142,7 @@ NAMES = list(compositions(FakeOpenAI()))
 @pytest.mark.parametrize("sure", [True, False])
 async def test_every_composition_leads_to_the_same_decision(name: str, sure: bool) -> None:
     with FakeOpenAI([ANSWER], logprob=SURE if sure else UNSURE) as server:
-        chain = LazyRetrievalChain(compositions(server)[name], search, SUMMARY)
+        chain = LazyRetrievalChain(compositions(server)[name], search, SUMMARY, threshold=1.0)
         p = math.exp(server.logprob)
         entropy = -p * math.log(p) - (1 - p) * math.log(1 - p)
         chunks = [*chain.stream("Where?")]

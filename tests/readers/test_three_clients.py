@@ -320,7 +320,7 @@ EACH_CLIENT = pytest.mark.parametrize(
     [
         "hosted",
         "langchain",
-        pytest.param("llama_index", marks=pytest.mark.xfail(reason="not ported yet", strict=False)),
+        "llama_index",
     ],
 )
 
