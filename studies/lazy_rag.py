@@ -406,7 +406,9 @@ def print_gates(rows: Sequence[dict[str, Any]]) -> None:
     for asked in ASKED:
         gates: list[Gate] = [EntropyGate(n_tokens=n) for n in (1, 4, N_TOKENS, 16, MAX_TOKENS)]
         gates += [EntropyGate(aggregate="max"), MarginGate()]
-        grids = [(0.3, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)] * 6 + [(0.1, 0.2, 0.3, 0.5, 0.7)]
+        grids: list[tuple[float, ...]] = [(0.3, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)] * 6 + [
+            (0.1, 0.2, 0.3, 0.5, 0.7)
+        ]
         if asked != "abstention=False":
             gates, grids = [AbstentionGate(), *gates], [(0.0,), *grids]
         for gate, grid in zip(gates, grids, strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
@@ -23,9 +23,9 @@ from langchain_surerag.retrieval import retriever_of
 from langchain_surerag.runs import (
     AsyncListener,
     changed_effects,
-    collect_shown,
+    collect_message_ids,
     listen,
-    show_whole,
+    stream_whole,
     with_purposes,
 )
 from langchain_surerag.summaries import admitted_summaries, summaries_of
@@ -53,7 +53,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     is a dictionary:
 
     - ``answer``: the answer's text;
-    - ``context``: what the reader was shown, under the name that ``create_retrieval_chain`` uses: the
+    - ``context``: what the reader saw, under the name that ``create_retrieval_chain`` uses: the
       summaries, and after them what was retrieved, if the gate opened;
     - ``decision``: ``retrieve``, ``reason``, ``gate``, ``score``, ``interval`` and ``threshold``;
     - ``finish``: ``"stop"``, ``"length"`` for an answer that was cut off, ``"empty"`` for none;
@@ -184,24 +184,24 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         return await self._run(value, Awaiting())
 
     async def _run(self, value: Any, calls: Calls) -> ChainOutput:
-        shown = collect_shown()
+        ids = collect_message_ids()
         result = await calls.run(ensure_config(), self._program(value), self.core.services)
-        await show_whole(result.answer, shown, calls.callback_manager)
-        return {**_opening(result), "answer": result.answer, **self._details(result, shown)}
+        await stream_whole(result.answer, ids, calls.callback_manager)
+        return {**_opening(result), "answer": result.answer, **self._details(result, ids)}
 
     def _pieces(self, inputs: Iterator[Any]) -> Iterator[ChainOutput]:
-        shown = collect_shown()
+        ids = collect_message_ids()
         program = with_purposes(self._program(next(inputs)))
         with stream(program, self.core.services, on_event=listen) as answer:
             plan = answer.announced
             yield _opening(plan)
             for piece in answer:
                 yield AddableDict(answer=piece)
-            complete(show_whole(answer.result.answer, shown, Blocking.callback_manager))
-            yield self._closing(answer.result, plan, shown)
+            complete(stream_whole(answer.result.answer, ids, Blocking.callback_manager))
+            yield self._closing(answer.result, plan, ids)
 
     async def _apieces(self, inputs: AsyncIterator[Any]) -> AsyncIterator[ChainOutput]:
-        shown = collect_shown()
+        ids = collect_message_ids()
         program = with_purposes(self._program(await anext(inputs)))
         async with AsyncListener(ensure_config()) as listener:
             answer = await astream(program, self.core.services, on_event=listener)
@@ -212,8 +212,8 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
                 yield _opening(plan)
                 async for piece in answer:
                     yield AddableDict(answer=piece)
-                await show_whole(answer.result.answer, shown, Awaiting.callback_manager)
-                yield self._closing(answer.result, plan, shown)
+                await stream_whole(answer.result.answer, ids, Awaiting.callback_manager)
+                yield self._closing(answer.result, plan, ids)
 
     def _program(self, value: Any) -> Program[LazyRAGResult]:
         core: LazyRAG = self.core
@@ -227,19 +227,19 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         result: LazyRAGResult = yield from self.core.program(alone)
         return result
 
-    def _closing(self, result: LazyRAGResult, plan: LazyRAGPlan, shown: Sequence[str]) -> ChainOutput:
+    def _closing(self, result: LazyRAGResult, plan: LazyRAGPlan, ids: Sequence[str]) -> ChainOutput:
         """Return the last chunk; with what was retrieved after a kept answer turned out to be empty."""
         # The answer is empty, so that the key is there for an empty answer, too.
-        chunk = AddableDict(answer="", **self._details(result, shown))
+        chunk = AddableDict(answer="", **self._details(result, ids))
         if result.decision != plan.decision:
             chunk["context"] = documents_of(result.passages[len(plan.passages) :])
             chunk["decision"] = result.decision.to_dict()
         return chunk
 
-    def _details(self, result: LazyRAGResult, shown: Sequence[str]) -> ChainOutput:
+    def _details(self, result: LazyRAGResult, ids: Sequence[str]) -> ChainOutput:
         finish = result.finish if result.answer.strip() else "empty"
         note = {"surerag": {"retrieval": result.decision.to_dict()}}
-        message = AIMessage(result.answer, id=shown[-1] if shown else None, response_metadata=note)
+        message = AIMessage(result.answer, id=ids[-1] if ids else None, response_metadata=note)
         details: ChainOutput = {"finish": finish, "message": message}
         if finish in ("empty", "content_filter"):
             logger.warning("lazy_rag.no_answer: %s", {"question": result.question, "finish": finish})
@@ -297,17 +297,14 @@ def create_lazy_retrieval_tool(
     """
     from langchain_core.tools import StructuredTool
 
-    async def respond(question: str, callbacks: Callbacks, calls: Calls) -> Any:
-        config = RunnableConfig(callbacks=callbacks)
-        output = await calls.call(chain, "invoke", {"question": question}, config)
-        answer = output["answer"]
-        return (answer, dict(output)) if response_format == "content_and_artifact" else answer
+    def shaped(output: Mapping[str, Any]) -> Any:
+        return (output["answer"], dict(output)) if response_format != "content" else output["answer"]
 
     def ask(question: str, callbacks: Callbacks = None) -> Any:
-        return complete(respond(question, callbacks, Blocking()))
+        return shaped(chain.invoke({"question": question}, {"callbacks": callbacks}))
 
     async def aask(question: str, callbacks: Callbacks = None) -> Any:
-        return await respond(question, callbacks, Awaiting())
+        return shaped(await chain.ainvoke({"question": question}, {"callbacks": callbacks}))
 
     return StructuredTool(
         name=name,

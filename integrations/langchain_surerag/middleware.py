@@ -151,8 +151,12 @@ class AgentModel(RunnableBindingBase[Any, Any]):  # type: ignore[no-redef]  # it
 
     def response_to(self, result: LazyRAGResult) -> Response:
         """Return the response that a result's answer came with: after retrieval the last one."""
-        *_, last = self._responses.values()
-        return last if result.decision.retrieve else self._responses.get(result.answer, last)
+        if not result.decision.retrieve and result.answer in self._responses:
+            return self._responses[result.answer]
+        # Before the answer may stand thoughts that nothing but the reader knows as such.
+        kept = [] if result.decision.retrieve else self._responses.items()
+        same = [response for text, response in kept if text.endswith(result.answer)]
+        return same[0] if same else list(self._responses.values())[-1]
 
     def _with_prompt(self, prompt: PromptValue) -> Request:
         turns, request = prompt.to_messages(), self._request

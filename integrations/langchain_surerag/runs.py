@@ -30,7 +30,7 @@ Purpose = Literal["draft", "step", "answer"]
 """What a request is for: text that may be thrown away, something on the way, or the answer itself."""
 
 PURPOSE: ContextVar[Purpose | None] = ContextVar("langchain_surerag_purpose", default=None)
-_SHOWN: ContextVar[list[str] | None] = ContextVar("langchain_surerag_shown", default=None)
+_MESSAGE_IDS: ContextVar[list[str] | None] = ContextVar("langchain_surerag_message_ids", default=None)
 TAGS: dict[Purpose, list[str]] = {
     "draft": ["nostream", "surerag:draft"],
     "step": ["nostream", "surerag:step"],
@@ -87,19 +87,19 @@ def request_config(purpose: Purpose | None) -> RunnableConfig:
     if purpose is None:
         return config
     tagged = merge_configs(config, {"tags": TAGS[purpose]})
-    if purpose == "answer" and (shown := _SHOWN.get()) is not None:
-        tagged = merge_configs(tagged, {"callbacks": [_MessageIds(shown)]})
+    if purpose == "answer" and (ids := _MESSAGE_IDS.get()) is not None:
+        tagged = merge_configs(tagged, {"callbacks": [_MessageIds(ids)]})
     return without_streaming(tagged) if purpose == "draft" else tagged
 
 
-def collect_shown() -> list[str]:
-    """Return a list to which this context adds the id of each message that is shown as the answer.
+def collect_message_ids() -> list[str]:
+    """Return a list to which this context adds the id of each message that is streamed as the answer.
 
     LangGraph shows a message once if what a node returns has the id of what was streamed.
     """
-    shown: list[str] = []
-    _SHOWN.set(shown)
-    return shown
+    ids: list[str] = []
+    _MESSAGE_IDS.set(ids)
+    return ids
 
 
 class _MessageIds(BaseCallbackHandler):
@@ -172,13 +172,13 @@ class AnswerRun:
             message = AIMessage(self._text, id=f"run-{self._id}")
             result = LLMResult(generations=[[ChatGeneration(message=message)]])
             await settled(self._run.on_llm_end(result))
-            if (shown := _SHOWN.get()) is not None:
-                shown.append(f"run-{self._id}")
+            if (ids := _MESSAGE_IDS.get()) is not None:
+                ids.append(f"run-{self._id}")
 
 
-async def show_whole(text: str, shown: Sequence[str], manager_of: Callable[[RunnableConfig], Any]) -> None:
-    """Show an answer that no model's run has shown, such as a sample that was kept."""
-    if text and not shown:
+async def stream_whole(text: str, ids: Sequence[str], manager_of: Callable[[RunnableConfig], Any]) -> None:
+    """Show an answer that no model's run has streamed, such as a sample that the gate kept."""
+    if text and not ids:
         run = AnswerRun("", manager_of)
         await run.token(text)
         await run.end()

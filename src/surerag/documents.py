@@ -26,12 +26,12 @@ from surerag.text import decode
 
 __all__ = ["Document", "FileNotesWarning", "LoadedDocuments", "SkippedFilesWarning", "load_documents"]
 
-TEXT, MARKDOWN = frozenset({".txt", ".text", ".rst"}), frozenset({".md", ".markdown"})
+TEXT, RST, MARKDOWN = frozenset({".txt", ".text"}), frozenset({".rst"}), frozenset({".md", ".markdown"})
 TABLES, JSON = frozenset({".csv", ".tsv"}), frozenset({".json", ".jsonl", ".ndjson"})
 MARKUP = frozenset({".html", ".htm", ".xhtml", ".xml"})
 CONVERTED = frozenset({".pdf", ".docx", ".pptx", ".xlsx", ".epub"})
 """Binary kinds of files that markitdown converts to Markdown."""
-KINDS = TEXT | MARKDOWN | TABLES | JSON | MARKUP | CONVERTED
+KINDS = TEXT | RST | MARKDOWN | TABLES | JSON | MARKUP | CONVERTED
 
 _NOT_CONTENT = re.compile(r"\.|~\$|(?:Thumbs\.db|desktop\.ini|__MACOSX)\Z|[^\n]*~\Z", re.IGNORECASE)
 """Names of hidden files, lock files of office programs, caches of file managers, and editors' backups."""
@@ -258,7 +258,10 @@ def _read_text(data: bytes, suffix: str, name: str, stem: str) -> _File:
     elif suffix in JSON:
         _take_records(file, _main_records(json_records(file.text, "the file")), name, stem)
     elif suffix in MARKUP:
-        text, file.title = (file.text, "") if suffix == ".xml" else _main_html(file.text)
+        if suffix == ".xml":  # what follows is UTF-8, whatever it was
+            text = re.sub(r"(<\?xml[^>]{0,99}?) encoding=[\"'][^\"']{1,40}[\"']", r"\1", file.text, count=1)
+        else:
+            text, file.title = _main_html(file.text)
         file.text = _convert(text.encode("utf-8", "replace"), suffix, charset="utf-8")
     return file
 

@@ -40,6 +40,15 @@ READ: dict[str, str] = {
 }
 """The text of each document, or a part of it, by its id."""
 
+TITLES = {
+    "1991/visit.txt": "visit",
+    "2010/site.html": "Light",
+    "2012/post.md": "The ferry",
+    "2014/guide.rst": "Guide to the museum",
+    "2016/articles.jsonl:2": "Sarn",
+}
+"""Titles of some documents."""
+
 GUESSED = {
     "1991/visit.txt": "mac_roman",
     "1998/crew.csv": "cp1252",

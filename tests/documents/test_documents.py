@@ -92,6 +92,11 @@ def test_a_page_says_its_encoding(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_bytes('<meta charset="iso8859-2"><p>Ř</p>'.encode("iso8859-2"))
     (tmp_path / "b.html").write_bytes('<meta charset="latin-1"><p>Ř “saved anew”</p>'.encode())
     assert [document.text for document in load_documents(tmp_path).documents] == ["Ř", "Ř “saved anew”"]
+    for name in ("rss", "note"):
+        body = f"<{name}><channel><title>Велм</title></channel></{name}>"
+        xml = f'<?xml version="1.0" encoding="windows-1251"?>{body}'
+        (tmp_path / "c.xml").write_bytes(xml.encode("cp1251"))
+        assert "Велм" in load_documents(tmp_path).documents[2].text
 
 
 def test_a_damaged_utf_8_stays_utf_8() -> None:
@@ -207,6 +212,8 @@ def test_a_folder_of_thirty_years(tmp_path: Path) -> None:
         loaded = load_documents(old_folder.make_folder(tmp_path))
     texts = {document.id: document.text for document in loaded.documents}
     assert texts.keys() == old_folder.READ.keys()
+    titles = {document.id: document.title for document in loaded.documents}
+    assert [titles[name] for name in old_folder.TITLES] == [*old_folder.TITLES.values()]
     assert [name for name, text in old_folder.READ.items() if text not in texts[name]] == []
     assert loaded.skipped.keys() == old_folder.SKIPPED.keys()
     assert [name for name, why in old_folder.SKIPPED.items() if why not in loaded.skipped[name]] == []

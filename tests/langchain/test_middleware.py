@@ -302,6 +302,15 @@ def structured(town: str) -> AIMessage:
 
 
 @both
+async def test_the_sample_that_the_gate_keeps_is_the_answer(asynchronously: bool) -> None:
+    texts = ("<think>A lake?</think>Tarn", "<think>Hm.</think>Velm", "<think>Ada.</think>Velm.")
+    model = ScriptedChat(*map(AIMessage, texts))
+    state = await run(create_agent(model, middleware=[lazy(**SAMPLED, threshold=0.9)]), asynchronously)
+    assert state["retrieval"]["retrieve"] is False
+    assert state["messages"][-1].text in texts[1:]
+
+
+@both
 @pytest.mark.parametrize("seed", [None, 42])
 async def test_samples_are_independent_of_caches_and_seeds(seed: int | None, asynchronously: bool) -> None:
     towns = iter(["Velm", "Tarn", "Orun", ANSWER] * 2)
@@ -415,6 +424,21 @@ async def test_a_follow_up_is_searched_as_it_stands_alone(server: FakeOpenAI, as
     server.answers = lambda prompt: "" if "Rewrite" in prompt else answers(prompt)
     await run(agent, asynchronously, value)
     assert searches == [QUESTION, "Where was she born?"]
+
+
+async def test_async_never_uses_the_sync_way(server: FakeOpenAI, monkeypatch: Any) -> None:
+    model = chat(server)
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("the sync method was called")
+
+    for name in ("_generate", "_stream"):
+        monkeypatch.setattr(type(model), name, refuse)
+    for options in ({"threshold": OPEN}, SAMPLED):
+        middleware = [UncertaintyMiddleware(), lazy(**options)]
+        agent = create_agent(model, [find], middleware=middleware)
+        value = {"messages": [HumanMessage("Hello."), AIMessage("Hi."), *INPUT["messages"]]}
+        assert (await agent.ainvoke(value))["messages"][-1].text
 
 
 @both

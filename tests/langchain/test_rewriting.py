@@ -207,6 +207,21 @@ async def test_a_question_becomes_a_better_one(value: Any) -> None:
     assert step.invoke(value, threshold=math.inf) == QUESTION
 
 
+async def test_the_rewrite_may_be_what_is_answered() -> None:
+    def answer(prompt: str) -> Any:
+        if "Rewrite" in prompt:
+            return REWRITTEN
+        return reply("Velm", logprobs=-0.01) if REWRITTEN in prompt else reply("Orun", logprobs=-1.5)
+
+    same = RunnableLambda(lambda query: [Document("Velm has a birthplace.", id="v")])
+    for option, query in (("original", QUESTION), ("rewrite", REWRITTEN)):
+        step = UncertaintyRewriter(FakeReader(answer), same, answer=option)
+        assert step.invoke(QUESTION) == await step.ainvoke(QUESTION) == query
+        retriever = UncertaintyRewriteRetriever(FakeReader(answer), same, answer=option)
+        for documents in (retriever.invoke(QUESTION), await retriever.ainvoke(QUESTION)):
+            assert documents[0].metadata["uncertainty_rewrite"]["query"] == query
+
+
 async def test_a_conversation_reaches_reader_and_rewriter() -> None:
     reader = uncertain_reader()
     step_over(reader).invoke({"input": QUESTION, "history": HISTORY})

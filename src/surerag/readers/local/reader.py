@@ -27,7 +27,7 @@ from surerag.messages import (
 from surerag.readers.local.chat import PromptEncoder, describe_options
 from surerag.readers.local.engine import Engine, Handle, PlainEngine
 from surerag.readers.local.model import CausalModel, load
-from surerag.readers.local.sequences import Detokenizer, GrowingAnswer, Request, Vocabulary, trace_of
+from surerag.readers.local.sequences import Detokenizer, GrowingAnswer, Request, Vocabulary, trace_of_scores
 from surerag.readers.pieces import TrimmedPieces, UsageCounter
 from surerag.readers.protocol import BaseReader, Capabilities, begun_from_whole
 from surerag.readers.thinking import THINKING_TOKENS
@@ -208,6 +208,11 @@ class TransformersReader(BaseReader):
         """Prompts, their tokens, tokens of answers, and of thoughts, so far."""
         return self._usage.total
 
+    @property
+    def window(self) -> int | None:
+        """Tokens that prompt and answer may have together; None where neither caller nor config names it."""
+        return self._model.window
+
     def count_tokens(self, text: str) -> int:
         """Return how many tokens a text has, without any that a template would add."""
         return self._encoder.count(text)
@@ -266,7 +271,7 @@ class TransformersReader(BaseReader):
                 detokenizer = Detokenizer(self._engine.vocabulary.decode)
                 pieces = [detokenizer.feed(one.token) for one in scored]
                 pieces[-1] += detokenizer.flush()
-                traces.append(trace_of(scored, pieces))
+                traces.append(trace_of_scores(scored, pieces))
             return traces
 
     def begin(
