@@ -1,6 +1,6 @@
 """How often the statistics are wrong, and how often they show what is there: simulated levels and power.
 
-    python -m studies.levels              # 1,000 samples a row; some five minutes on one core
+    python -m studies.levels              # 1,000 samples a row
     python -m studies.levels --samples 100
 
 Requirements are drawn where they just do not hold (level: at most 5 % may pass) and where both systems are
@@ -31,9 +31,11 @@ Rng = np.random.Generator
 Pairs = Callable[[Rng, int], tuple[Floats, Floats]]
 LEVEL = 0.05
 SIZES = (50, 100, 250, 500)
+CALIBRATED = 250
+"""Questions of a calibration."""
 
 
-def percent(values: Sequence[object] | NDArray[Any]) -> str:
+def percent(values: Any) -> str:
     """Return a mean in percent."""
     return f"{100 * np.mean(np.asarray(values, dtype=float)):.1f}"
 
@@ -157,7 +159,7 @@ def abstention_rows(samples: int, rng: Rng, n: int) -> Iterator[list[str]]:
             given.append(count / len(ascending))
         yield [
             f"{100 * right:.0f} % right, uncertainty lower by {informs:g} σ; {100 * risk:.0f} % may be wrong",
-            *map(percent, (broken, np.array(given) > 0, given)),
+            *(percent(values) for values in (broken, np.array(given) > 0, given)),
         ]
 
 
@@ -176,7 +178,7 @@ def threshold_rows(samples: int, rng: Rng, n: int) -> Iterator[list[str]]:
         broken, certified, skipped = [], [], []
         for _ in range(samples):
             rows = [
-                CalibrationRow(*map(float, row))
+                CalibrationRow(float(row[0]), float(row[1]), float(row[2]))
                 for row in zip(*draw(n, repairs, spoils, informs), strict=True)
             ]
             policy = calibrate_threshold(rows, max_loss=0.02)
@@ -186,8 +188,47 @@ def threshold_rows(samples: int, rng: Rng, n: int) -> Iterator[list[str]]:
             skipped.append(below.mean())
         yield [
             f"searching repairs {100 * repairs:.0f} %, spoils {100 * spoils:.0f} %, informs {informs:g} σ",
-            *map(percent, (broken, certified, skipped)),
+            *(percent(values) for values in (broken, certified, skipped)),
         ]
+
+
+def print_requirements(samples: int, rng: Rng) -> None:
+    """Print how often each form of requirement passes."""
+    sizes = [f"n = {n}" for n in SIZES]
+    rows = track(requirement_rows(samples, rng), "Requirements", total=len(REQUIREMENTS), console=console)
+    title = f"Requirements that pass, % of {samples:,} samples (columns 2 to 5: just not met; 6 to 9: met)"
+    print_table(title, ["requirement", *sizes, *sizes], list(rows))
+
+
+def print_intervals(samples: int, rng: Rng) -> None:
+    """Print how often intervals hold the true mean."""
+    sizes = (20, 40, 60, 100)
+    rows = track(coverage_rows(samples, rng, sizes), "Intervals", total=len(DIFFERENCES), console=console)
+    title = f"Intervals of 95 % that hold the true mean, % of {samples:,} samples"
+    print_table(title, ["differences", *(f"n = {n}" for n in sizes)], list(rows))
+
+
+def print_abstention(samples: int, rng: Rng) -> None:
+    """Print how often bounded risks are broken."""
+    rows = track(abstention_rows(samples, rng, CALIBRATED), "Abstention", total=5, console=console)
+    title = f"calibrate_abstention, n = {CALIBRATED}, % of {samples:,} samples"
+    print_table(title, ["sample", "broken", "answers any", "answers"], list(rows))
+
+
+def print_thresholds(samples: int, rng: Rng) -> None:
+    """Print how often bounded losses are broken, of a tenth of the samples."""
+    samples = max(samples // 10, 1)
+    rows = track(threshold_rows(samples, rng, CALIBRATED), "Thresholds", total=3, console=console)
+    title = f"calibrate_threshold, n = {CALIBRATED}, % of {samples:,} samples"
+    print_table(title, ["sample", "broken", "certified", "not searched"], list(rows))
+
+
+TABLES = {
+    "requirements": print_requirements,
+    "intervals": print_intervals,
+    "abstention": print_abstention,
+    "thresholds": print_thresholds,
+}
 
 
 def main() -> None:
@@ -195,34 +236,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("tables", nargs="*", choices=[*TABLES, []], help="some of the tables; all by default")
     parser.add_argument("--seed", type=int, default=0, help="seed of the samples")
     parser.add_argument("--samples", type=int, default=1000, help="samples a row")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    rng, started, samples = np.random.default_rng(arguments.seed), time.monotonic(), arguments.samples
-    sizes = [f"n = {n}" for n in SIZES]
-    rows = list(
-        track(requirement_rows(samples, rng), "Requirements", total=len(REQUIREMENTS), console=console)
-    )
-    title = f"Requirements that pass, % of {samples:,} samples (columns 2 to 5: just not met; 6 to 9: met)"
-    print_table(title, ["requirement", *sizes, *sizes], rows)
-    small = (20, 40, 60, 100)
-    rows = list(
-        track(coverage_rows(samples, rng, small), "Intervals", total=len(DIFFERENCES), console=console)
-    )
-    print_table(
-        "Intervals of 95 % that hold the true mean, %", ["differences", *(f"n = {n}" for n in small)], rows
-    )
-    n = 250
-    rows = list(track(abstention_rows(samples, rng, n), "Abstention", total=5, console=console))
-    print_table(f"calibrate_abstention, n = {n}, %", ["sample", "broken", "answers any", "answers"], rows)
-    rows = list(track(threshold_rows(max(samples // 10, 1), rng, n), "Thresholds", total=3, console=console))
-    print_table(
-        f"calibrate_threshold, n = {n}, {max(samples // 10, 1)} samples, %",
-        ["sample", "broken", "certified", "not searched"],
-        rows,
-    )
-    console.print(f"Seed {arguments.seed}; {time.monotonic() - started:.0f} s.")
+    for name in arguments.tables or TABLES:
+        started = time.monotonic()
+        TABLES[name](arguments.samples, np.random.default_rng(arguments.seed))
+        console.print(f"Seed {arguments.seed}; {time.monotonic() - started:.0f} s.")
 
 
 if __name__ == "__main__":

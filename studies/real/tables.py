@@ -69,7 +69,7 @@ def _numbers(estimate: Estimate, scale: float = 100, digits: int = 1) -> list[fl
 def _costs(run: EvaluationRun, system: str, keys: Sequence[str]) -> dict[str, list[float]]:
     rows = run.answered(system)
     costs = {}
-    for cost in ("tokens", "calls", "seconds", "searches", "hit", "context_share"):
+    for cost in ("tokens", "calls", "seconds", "searches", "hit", "context_share", "fell_back"):
         values = [rows[key].measured(cost) for key in keys]
         if all(value is not None for value in values):
             costs[cost] = [float(value) for value in values if value is not None]
@@ -278,13 +278,14 @@ _HEADS = {
     "distractors": "distractors",
     "hit": "gold retrieved, %",
     "context_share": "context kept, %",
+    "fell_back": "originals came back, %",
     "searches": "searches",
     "calls": "calls",
     "further calls": "further calls",
     "tokens": "tokens",
     "break_even_ms": "break-even, ms",
 }
-_PERCENT = ("hit", "context_share")
+_PERCENT = ("hit", "context_share", "fell_back")
 
 
 def markdown(summary: Mapping[str, Any], only: Sequence[str] = ()) -> str:

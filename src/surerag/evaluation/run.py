@@ -246,10 +246,19 @@ class EvaluationRun:
         Raises:
             ConfigurationError: If there is no such system.
         """
+        return PolicyScope(**self.settings(system).get("scope", {}))
+
+    def settings(self, system: str) -> dict[str, Any]:
+        """Return what is recorded of a system: its options, and what built it.
+
+        Raises:
+            ConfigurationError: If there is no such system.
+        """
         found = self._db.execute("SELECT settings FROM systems WHERE name = ?", (system,)).fetchone()
         if found is None:
             raise self._unknown(system)
-        return PolicyScope(**json.loads(found[0]).get("scope", {}))
+        settings: dict[str, Any] = json.loads(found[0])
+        return settings
 
     def calibration_rows(self, system: str = "", metric: str = "") -> list[CalibrationRow]:
         """Return rows to calibrate the threshold of a system, from its answers at ``@inf`` and ``@-inf``.

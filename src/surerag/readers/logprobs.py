@@ -26,8 +26,8 @@ ANY_VOCABULARY = 300_000
 
 NO_LOGPROBS_HINT = (
     "see what this server and model give with reader.probe(); one that thinks may give log-probabilities "
-    'with thinking=False. Without them, gate="disagreement" (LazyRAG) and metric="disagreement" (DynQR) go '
-    "by the answers' texts"
+    'with thinking=False. Without them, gate="semantic_entropy" (LazyRAG) and metric="semantic_entropy" '
+    "(DynQR) go by the answers' texts"
 )
 
 _ROUNDED_UP = 1e-3
@@ -71,7 +71,7 @@ def token_trace(
     if not entries and answer.strip():
         raise LogprobsError("the server's answer has no log-probabilities", hint=NO_LOGPROBS_HINT)
     inside = answer_tokens(map(token_of, entries), answer, thought=thought)
-    return trace_of(
+    return trace_of_entries(
         entries[inside.start : inside.stop], top_logprobs=top_logprobs, vocabulary_size=vocabulary_size
     )
 
@@ -113,7 +113,7 @@ def _rows(columns: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     ]
 
 
-def trace_of(
+def trace_of_entries(
     entries: Sequence[Mapping[str, Any]], *, top_logprobs: int, vocabulary_size: int = ANY_VOCABULARY
 ) -> TokenTrace:
     """Return the trace of exactly these entries of the chat API.
